@@ -1,0 +1,154 @@
+"""Instruction -> chat, answer -> action: the words that robot, simulator, training and models share."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+FORWARD_METRES = {"small": 0.25, "medium": 0.50, "large": 0.75}
+TURN_DEGREES = {"small": 15.0, "medium": 30.0, "large": 45.0}
+ACTION_MARK = "Action:"
+VOCABULARY_FILE = "objects.json"
+
+
+class ActionKind(str, Enum):
+    """What the robot does next. `STOP` means the task is done; the fail-safe HOLD is no model action."""
+
+    FORWARD = "forward"
+    TURN_LEFT = "turn left"
+    TURN_RIGHT = "turn right"
+    STOP = "stop"
+
+
+class ActionSize(str, Enum):
+    """How far: 25/50/75 cm or 15/30/45 degrees."""
+
+    SMALL = "small"
+    MEDIUM = "medium"
+    LARGE = "large"
+
+
+@dataclass(frozen=True)
+class NavigationAction:
+    """One mid-level action. Raises ValueError for a stop with a size or a motion without one."""
+
+    kind: ActionKind
+    size: ActionSize | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind is ActionKind.STOP) != (self.size is None):
+            raise ValueError(f"action '{self.kind.value}' with size {self.size}: motions have a size, stop has none")
+
+    @property
+    def text(self) -> str:
+        """The words in the answer, e.g. 'turn left medium'."""
+        return self.kind.value if self.size is None else f"{self.kind.value} {self.size.value}"
+
+    @property
+    def metres(self) -> float:
+        """Distance ahead, 0 for turns and stop."""
+        return FORWARD_METRES[self.size.value] if self.kind is ActionKind.FORWARD and self.size else 0.0
+
+    @property
+    def radians(self) -> float:
+        """Heading change, counter-clockwise positive (REP 103), 0 for forward and stop."""
+        if self.size is None or self.kind is ActionKind.FORWARD:
+            return 0.0
+        angle = math.radians(TURN_DEGREES[self.size.value])
+        return angle if self.kind is ActionKind.TURN_LEFT else -angle
+
+
+STOP = NavigationAction(ActionKind.STOP)
+ACTIONS: tuple[NavigationAction, ...] = tuple(
+    NavigationAction(kind, size) for kind in ActionKind if kind is not ActionKind.STOP for size in ActionSize
+) + (STOP,)
+_BY_TEXT = {action.text: action for action in ACTIONS}
+
+
+@dataclass(frozen=True)
+class ParsedAnswer:
+    """An answer split into its reasoning and its action; `action` is None when `problem` says why."""
+
+    reasoning: str
+    action: NavigationAction | None
+    problem: str = ""
+
+
+def parse_answer(text: str) -> ParsedAnswer:
+    """Split a model's answer. Anything but exactly one known action after 'Action:' parses to no action.
+
+    A robot that cannot read its answer must stand, so nothing is guessed, snapped or searched for.
+    """
+    head, mark, tail = text.rpartition(ACTION_MARK)
+    if not mark:
+        return ParsedAnswer(text.strip(), None, f"no '{ACTION_MARK}' in the answer {text.strip()!r}")
+    words = " ".join(tail.split()).rstrip(".").lower()
+    action = _BY_TEXT.get(words)
+    if action is None:
+        return ParsedAnswer(head.strip(), None, f"unknown action {words!r}; known are {', '.join(_BY_TEXT)}")
+    return ParsedAnswer(head.strip(), action)
+
+
+def format_answer(reasoning: str, action: NavigationAction) -> str:
+    """Return the answer text that `parse_answer` splits again."""
+    return f"{reasoning}\n{ACTION_MARK} {action.text}"
+
+
+def chat(instruction: str) -> list[dict[str, Any]]:
+    """Return the chat messages of one step: the frame first, then the instruction (shared image prefix)."""
+    return [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": instruction.strip()}]}]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The objects that a small model was trained to find; big models have none and take any instruction."""
+
+    colours: tuple[str, ...]
+    classes: tuple[str, ...]
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabulary | None:
+        """Read `objects.json` from a model folder; None where the folder has none."""
+        path = folder / VOCABULARY_FILE
+        if not path.exists():
+            return None
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return cls(tuple(data["colours"]), tuple(data["classes"]))
+
+    def save(self, folder: Path) -> None:
+        """Write `objects.json` into a model folder."""
+        text = json.dumps({"colours": self.colours, "classes": self.classes}, indent=1)
+        (folder / VOCABULARY_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The object that an instruction asks for."""
+
+    colour: str
+    object_class: str
+
+    @property
+    def text(self) -> str:
+        """E.g. 'silver bottle'."""
+        return f"{self.colour} {self.object_class}"
+
+
+def find_target(instruction: str, vocabulary: Vocabulary) -> Target:
+    """Return the object that `instruction` names. Raises ValueError, with the known words, if it names none or several."""
+    words = re.findall(r"[a-z]+", instruction.lower())
+    pairs = [
+        Target(first, second)
+        for first, second in zip(words, words[1:], strict=False)
+        if first in vocabulary.colours and second in vocabulary.classes
+    ]
+    if len(set(pairs)) == 1:
+        return pairs[0]
+    known = f"known colours: {', '.join(vocabulary.colours)}; known objects: {', '.join(vocabulary.classes)}"
+    what = "names no known object" if not pairs else "names more than one object"
+    raise ValueError(f"instruction {instruction!r} {what}; say for example 'find the silver bottle'; {known}")

@@ -1,0 +1,239 @@
+"""The wire between edge and cloud: one typed message per thing said.
+
+Data: a closed set of tagged `msgspec` structs, encoded as msgpack arrays. Every field is bounded, so that
+a decoded message is a valid message and nothing behind this file checks ranges again.
+
+Positions count from the start of the *answer*, never of the prompt: draft and target may expand the same image
+to different numbers of tokens. A *digest* names the exact prefix that a message talks about (see `begin_digest`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from enum import IntEnum
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+PROTOCOL = 1
+
+MAX_ANSWER_TOKENS = 512
+MAX_DRAFT_TOKENS = 64
+MAX_IMAGE_BYTES = 4 << 20
+MAX_PROMPT_CHARS = 2000
+MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
+ROOT = -1
+"""Node index of a draft's root, the last committed token; draft token i is node i."""
+
+Step: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
+Round: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
+Position: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ANSWER_TOKENS)]
+Token: TypeAlias = Annotated[int, Meta(ge=0, lt=2**20)]
+Node: TypeAlias = Annotated[int, Meta(ge=ROOT, lt=MAX_DRAFT_TOKENS)]
+Layer: TypeAlias = Annotated[int, Meta(ge=0, lt=1024)]
+Probability: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=86400.0)]
+Digest: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
+Name: TypeAlias = Annotated[str, Meta(max_length=200)]
+Text: TypeAlias = Annotated[str, Meta(max_length=1000)]
+Answer: TypeAlias = Annotated[list[Token], Meta(max_length=MAX_ANSWER_TOKENS)]
+DraftTokens: TypeAlias = Annotated[list[Token], Meta(max_length=MAX_DRAFT_TOKENS)]
+DraftParents: TypeAlias = Annotated[list[Node], Meta(max_length=MAX_DRAFT_TOKENS)]
+
+
+class WireError(ValueError):
+    """Bytes that are no message of this protocol; the text names the field and the limit."""
+
+
+class FaultCode(IntEnum):
+    """Why the other side refuses. The sentence in `Fault.message` says what to do."""
+
+    MALFORMED = 1
+    PROTOCOL_MISMATCH = 2
+    TOKENIZER_MISMATCH = 3
+    MODEL_MISMATCH = 4
+    UNSUPPORTED_SAMPLING = 5
+    NO_SESSION = 6
+    BAD_IMAGE = 7
+    TOO_LARGE = 8
+    SERVER_FULL = 9
+    INTERNAL = 10
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Base of all messages: an immutable msgpack array whose first element is the tag."""
+
+
+class Hello(Message, tag=1):
+    """Edge to cloud: open or resume a session.
+
+    `model` is the target fingerprint that the edge expects; empty accepts any. `vocabulary` is len(tokenizer).
+    """
+
+    tokenizer: Name
+    vocabulary: Annotated[int, Meta(gt=0, lt=2**20)]
+    model: Name = ""
+    sampling: Name = "greedy"
+    service_class: Name = "interactive"
+    resume: Name = ""
+    protocol: int = PROTOCOL
+
+
+class Welcome(Message, tag=2):
+    """Cloud to edge: the session stands. `exit_layers` count from 0; `eos` are the tokens that end an answer."""
+
+    session: Name
+    model: Name
+    tokenizer: Name
+    vocabulary: Annotated[int, Meta(gt=0, lt=2**20)]
+    num_layers: Annotated[int, Meta(gt=0, le=1024)]
+    exit_layers: Annotated[list[Layer], Meta(max_length=64)]
+    eos: Annotated[list[Token], Meta(min_length=1, max_length=16)]
+    max_draft: Annotated[int, Meta(gt=0, le=MAX_DRAFT_TOKENS)] = MAX_DRAFT_TOKENS
+    profile: Name = ""
+    protocol: int = PROTOCOL
+
+
+class BeginStep(Message, tag=3):
+    """Edge to cloud: a new frame and question; supersedes the step before.
+
+    `committed` holds the answer so far (empty, or after a reconnect). `decode` lets the verifier decode by itself
+    whenever it has no current draft (mode `cloud`); otherwise it waits for drafts.
+    """
+
+    step: Step
+    prompt: Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
+    jpeg: Annotated[bytes, Meta(min_length=1, max_length=MAX_IMAGE_BYTES)]
+    committed: Answer = []
+    max_tokens: Annotated[int, Meta(gt=0, le=MAX_ANSWER_TOKENS)] = 128
+    decode: bool = False
+    time_left: Seconds = 3600.0
+    hints: Annotated[list[DraftTokens], Meta(max_length=8)] = []
+
+
+class Draft(Message, tag=4):
+    """Edge to cloud: tokens to verify after answer position `start`, whose prefix has `digest`.
+
+    `parents[i]` is the node that token i follows (`ROOT` = the last committed token); None means a chain.
+    """
+
+    step: Step
+    round: Round
+    start: Position
+    digest: Digest
+    tokens: DraftTokens
+    parents: DraftParents | None = None
+
+
+class EarlyTokens(Message, tag=5):
+    """Cloud to edge: what an exit layer would commit. `confidence` is its probability of the whole verdict,
+    the product along the accepted path (Early Exits, Eq. 4)."""
+
+    step: Step
+    round: Round
+    node: Node
+    token: Token
+    layer: Layer
+    confidence: Probability
+
+
+class Commit(Message, tag=6):
+    """Cloud to edge: verified tokens, the only truth. They start at answer position `start`; `digest` names the
+    prefix after them. Times are the server's own durations in seconds."""
+
+    step: Step
+    round: Round
+    start: Position
+    tokens: Annotated[list[Token], Meta(max_length=MAX_DRAFT_TOKENS + 1)]
+    digest: Digest
+    done: bool
+    passes: Annotated[int, Meta(ge=0)] = 1
+    queue_s: Seconds = 0.0
+    compute_s: Seconds = 0.0
+    prefill_s: Seconds = 0.0
+
+
+class EndStep(Message, tag=7):
+    """Either way: the step is over, for this reason."""
+
+    step: Step
+    reason: Text
+
+
+class Ping(Message, tag=8):
+    """Liveness, either way; the other side answers with a `Pong` of the same nonce."""
+
+    nonce: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class Pong(Message, tag=9):
+    """Answer to `Ping`."""
+
+    nonce: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class Fault(Message, tag=10):
+    """Either way: something was refused; a code for programs and a sentence for people."""
+
+    code: FaultCode
+    message: Text
+    step: Step | None = None
+
+
+AnyMessage: TypeAlias = (
+    Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: AnyMessage) -> bytes:
+    """Return the msgpack bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode(payload: bytes) -> AnyMessage:
+    """Return the message in `payload`. Raises `WireError`, naming field and limit, for anything else."""
+    if len(payload) > MAX_MESSAGE_BYTES:
+        raise WireError(f"message of {len(payload)} bytes exceeds the limit of {MAX_MESSAGE_BYTES}")
+    try:
+        message = _decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"malformed message: {error}") from None
+    if isinstance(message, Draft):
+        _check_tree(message)
+    return message
+
+
+def _check_tree(draft: Draft) -> None:
+    if draft.parents is None:
+        return
+    if len(draft.parents) != len(draft.tokens):
+        raise WireError(
+            f"malformed message: Draft.parents has {len(draft.parents)} entries for {len(draft.tokens)} tokens"
+        )
+    for node, parent in enumerate(draft.parents):
+        if parent >= node:
+            raise WireError(f"malformed message: Draft.parents[{node}] = {parent} does not come before its child")
+
+
+def parents_of(draft: Draft) -> list[int]:
+    """Return the parent of every draft node, also where the draft is a chain."""
+    return list(range(ROOT, len(draft.tokens) - 1)) if draft.parents is None else list(draft.parents)
+
+
+def begin_digest(prompt: str, jpeg: bytes, sampling: str = "greedy") -> bytes:
+    """Return the 8-byte digest of an empty answer: everything in `BeginStep` that shapes the answer."""
+    text = prompt.encode()
+    head = struct.pack("<III", PROTOCOL, len(text), len(sampling))
+    return hashlib.blake2b(head + text + sampling.encode() + jpeg, digest_size=8).digest()
+
+
+def extend_digest(digest: bytes, tokens: list[int]) -> bytes:
+    """Return the digest after `tokens`; extending token by token or all at once gives the same value."""
+    for token in tokens:
+        digest = hashlib.blake2b(digest + struct.pack("<I", token), digest_size=8).digest()
+    return digest
