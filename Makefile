@@ -1,0 +1,26 @@
+SHELL := /bin/bash
+RUN := scripts/with_env
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint clean
+
+help:  ## show these targets
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## install what is missing (virtual environment, libraries, ROS 2 workspace); instant when nothing changed
+	@scripts/setup.sh
+
+demo: setup  ## a simulated Go2 finds the silver bottle; DEMO="--seed 3 --mode sd" passes options on
+	@$(RUN) python -m spec_vlm_nav.demo $(DEMO)
+
+test: setup  ## run all tests; TESTS="tests/speculation -k tree" picks some
+	@$(RUN) python -m pytest $(TESTS)
+
+lint: setup  ## ruff and mypy --strict
+	@$(RUN) ruff check .
+	@$(RUN) mypy
+
+clean:  ## remove everything that setup, demo and tests made
+	rm -rf .venv ros_ws/build ros_ws/install ros_ws/log out build dist *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
