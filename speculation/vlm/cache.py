@@ -1,0 +1,265 @@
+"""Keys and values of many sessions: rows of slots, whose bookkeeping is integers.
+
+Row r holds `length[r]` committed slots, then scratch slots up to `used[r]`: tokens that were fed but not committed,
+each with a parent slot (`length[r] - 1` is the prefix's end), so the scratch is a tree. Rolling back is setting an
+integer; committing a path moves only the slots that are not yet in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from speculation.vlm.load import Vlm
+
+
+class CacheFull(RuntimeError):
+    """A row has no slots left for the tokens it was given."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where one forward writes and what it may see: B rows, `width` tokens each, padded behind `counts[b]`.
+
+    `slots` [B, width] (padding goes to the spare slot), `positions` [3, B, width] M-RoPE, `mask` bool
+    [B, 1, width, view] or None where plain causal attention is right.
+    """
+
+    rows: tuple[int, ...]
+    counts: tuple[int, ...]
+    view: int
+    slots: Tensor
+    positions: Tensor
+    mask: Tensor | None
+    epochs: tuple[int, ...]
+
+
+class KVCache:
+    """Keys and values of `rows` sessions with room for `capacity` tokens each, allocated once.
+
+    Public state, to read: `length`, `used`, `delta` (lists of int, one entry a row).
+    """
+
+    def __init__(self, vlm: Vlm, rows: int, capacity: int) -> None:
+        if rows < 1 or capacity < 1:
+            raise ValueError(f"cache of {rows} rows x {capacity} slots: both must be at least 1")
+        self.rows, self.capacity = rows, capacity
+        self.length, self.used, self.delta = [0] * rows, [0] * rows, [0] * rows
+        self._epoch = [0] * rows
+        self._parent = np.full((rows, capacity), -1, dtype=np.int64)
+        self._logical = np.zeros((rows, capacity), dtype=np.int64)
+        # The spare slot behind each row takes what padding tokens write; it lies outside every view.
+        shape = (2, vlm.num_layers, rows, vlm.kv_heads, capacity + 1, vlm.head_dim)
+        self._kv = torch.zeros(shape, dtype=vlm.dtype, device=vlm.device)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the keys and values in bytes."""
+        return self._kv.nbytes
+
+    def keep(self, row: int, path: Sequence[int], survivors: Sequence[int] = ()) -> dict[int, int]:
+        """Commit the scratch slots `path`, retain `survivors` as scratch, drop the rest; return old slot -> new slot.
+
+        `path` is a chain from the prefix's end (it may be empty); every survivor's parent is the path's end or another
+        survivor. Raises ValueError, with nothing changed, for anything else.
+        """
+        length, kept = self.length[row], sorted(set(survivors))
+        end = length - 1
+        for slot in path:
+            self._check_scratch(row, slot)
+            if self._parent[row, slot] != end:
+                raise ValueError(f"slot {slot} does not follow slot {end}: a committed path is a chain from the prefix")
+            end = slot
+        known = {end}
+        for slot in kept:
+            self._check_scratch(row, slot)
+            if int(self._parent[row, slot]) not in known:
+                raise ValueError(f"surviving slot {slot} does not descend from slot {end}, the end of the path")
+            known.add(slot)
+        old = [*path, *kept]
+        new = {slot: length + index for index, slot in enumerate(old)}
+        self._move(row, old, length)
+        new_end = length + len(path) - 1
+        for slot in kept:
+            parent = int(self._parent[row, slot])
+            self._parent[row, new[slot]] = new_end if parent == end else new[parent]
+            self._logical[row, new[slot]] = self._logical[row, slot]
+        self.length[row], self.used[row] = length + len(path), length + len(old)
+        self._epoch[row] += 1
+        return new
+
+    def truncate(self, row: int, used: int) -> None:
+        """Forget all slots from `used` on, committed ones too. Raises ValueError if the row has fewer."""
+        if not 0 <= used <= self.used[row]:
+            raise ValueError(f"cannot truncate row {row} to {used} slots, it has {self.used[row]}")
+        self.used[row], self.length[row] = used, min(self.length[row], used)
+        self._epoch[row] += 1
+
+    def clear(self, row: int) -> None:
+        """Empty a row and wipe its numbers, so that nothing of one session can reach the next."""
+        self.truncate(row, 0)
+        self.delta[row] = 0
+        self._kv[:, :, row].zero_()
+
+    def chain(self, row: int, count: int) -> list[int]:
+        """Return the parents of `count` tokens fed as a chain behind the prefix of a row."""
+        used = self.used[row]
+        return [self.length[row] - 1, *range(used, used + count - 1)][:count]
+
+    def plan_prefix(self, row: int, positions: npt.NDArray[np.int64], delta: int) -> Plan:
+        """Plan the first tokens of an empty row, at M-RoPE `positions` [3, n]; the rows' later tokens use `delta`."""
+        count = positions.shape[1]
+        if self.used[row]:
+            raise ValueError(f"row {row} already holds {self.used[row]} tokens; clear it before a new prompt")
+        self._check_room(row, count)
+        self.delta[row] = delta
+        self._parent[row, :count] = np.arange(-1, count - 1)
+        self._logical[row, :count] = np.arange(count)
+        return Plan(
+            rows=(row,),
+            counts=(count,),
+            view=count,
+            slots=torch.arange(count, device=self._kv.device)[None],
+            positions=torch.from_numpy(positions[:, None]).to(self._kv.device),
+            mask=None,
+            epochs=(self._epoch[row],),
+        )
+
+    def plan(self, rows: Sequence[int], parents: Sequence[Sequence[int]]) -> Plan:
+        """Plan a ragged forward: row `rows[b]` gets tokens that follow its slots `parents[b]`, appended to its scratch.
+
+        Nothing counts before `advance`. Raises ValueError for a row given twice, no tokens, or a parent that is neither
+        the prefix's end nor a scratch slot before its child; CacheFull where a row has no room.
+        """
+        if not rows or len(set(rows)) != len(rows):
+            raise ValueError(f"a forward needs distinct rows, got {list(rows)}")
+        counts = [len(each) for each in parents]
+        width = max(counts)
+        starts = np.array([self.used[row] for row in rows], dtype=np.int64)
+        lengths = np.array([self.length[row] for row in rows], dtype=np.int64)
+        for row, each in zip(rows, parents, strict=True):
+            self._append(row, each)
+        order = np.arange(width)
+        real = order < np.array(counts)[:, None]
+        slots = np.where(real, starts[:, None] + order, self.capacity)
+        view = int((starts + counts).max())
+        index = np.array(rows)
+        logical = self._logical[index[:, None], np.where(real, slots, 0)]
+        deltas = np.array([self.delta[row] for row in rows], dtype=np.int64)
+        positions = np.broadcast_to(np.where(real, logical + deltas[:, None], 0), (3, len(rows), width))
+        visible = visible_slots(self._parent[index], slots, lengths, view)
+        # Without a mask grouped-query attention needs no copy of the keys.
+        masked = not (width == 1 and visible.all())
+        device = self._kv.device
+        return Plan(
+            rows=tuple(rows),
+            counts=tuple(counts),
+            view=view,
+            slots=torch.from_numpy(slots).to(device),
+            positions=torch.from_numpy(positions.copy()).to(device),
+            mask=torch.from_numpy(visible[:, None]).to(device) if masked else None,
+            epochs=tuple(self._epoch[row] for row in rows),
+        )
+
+    def advance(self, plan: Plan, *, committed: bool = False) -> None:
+        """Count the tokens of a finished forward, as scratch or as `committed` prefix.
+
+        Raises RuntimeError if one of the rows was changed while the forward ran; its tokens are then void.
+        """
+        if tuple(self._epoch[row] for row in plan.rows) != plan.epochs:
+            raise RuntimeError(f"rows {plan.rows} were changed while a forward over them was running")
+        for row, count in zip(plan.rows, plan.counts, strict=True):
+            self.used[row] += count
+            if committed:
+                self.length[row] = self.used[row]
+            self._epoch[row] += 1
+
+    def writer(self, plan: Plan) -> CacheWriter:
+        """Return what the model's attention layers write to and read from during one forward."""
+        return CacheWriter(self._kv, plan)
+
+    def _append(self, row: int, parents: Sequence[int]) -> None:
+        if not parents:
+            raise ValueError(f"row {row} was given no tokens")
+        self._check_room(row, len(parents))
+        length = self.length[row]
+        for slot, parent in enumerate(parents, start=self.used[row]):
+            if not length - 1 <= parent < slot:
+                raise ValueError(f"parent {parent} of slot {slot} must be in {length - 1}..{slot - 1} of row {row}")
+            self._parent[row, slot] = parent
+            self._logical[row, slot] = length if parent < length else self._logical[row, parent] + 1
+
+    def _check_room(self, row: int, count: int) -> None:
+        if self.used[row] + count > self.capacity:
+            raise CacheFull(
+                f"row {row} holds {self.used[row]} of {self.capacity} tokens and cannot take {count} more; "
+                "use a larger capacity, a smaller image or a shorter prompt"
+            )
+
+    def _check_scratch(self, row: int, slot: int) -> None:
+        if not self.length[row] <= slot < self.used[row]:
+            raise ValueError(f"slot {slot} is not in the scratch {self.length[row]}..{self.used[row] - 1} of row {row}")
+
+    def _move(self, row: int, old: Sequence[int], start: int) -> None:
+        # Old slots ascend and new ones are dense, so once one has to move, all behind it have to.
+        skip = next((index for index, slot in enumerate(old) if slot != start + index), len(old))
+        if skip == len(old):
+            return
+        source = torch.tensor(old[skip:], device=self._kv.device)
+        kv = self._kv[:, :, row]
+        kv[:, :, :, start + skip : start + len(old)] = kv.index_select(3, source)
+
+
+class CacheWriter:
+    """The `past_key_values` of one forward: stores a layer's new keys and values, returns all that its rows can see."""
+
+    def __init__(self, kv: Tensor, plan: Plan) -> None:
+        self._kv, self._plan = kv, plan
+        first, count = plan.rows[0], len(plan.rows)
+        # Neighbouring rows are read in place; only others are gathered.
+        self._range = slice(first, first + count) if plan.rows == tuple(range(first, first + count)) else None
+        self._rows = torch.tensor(plan.rows, device=kv.device)
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Store a layer's keys, values [B, heads, width, head_dim]; return those in view [B, heads, view, head_dim]."""
+        stored = self._kv[0, layer], self._kv[1, layer]
+        return self._update(stored[0], keys), self._update(stored[1], values)
+
+    def _update(self, stored: Tensor, fresh: Tensor) -> Tensor:
+        plan = self._plan
+        if len(plan.rows) == 1:
+            stored[plan.rows[0], :, plan.view - plan.counts[0] : plan.view] = fresh[0]
+        else:
+            stored[self._rows[:, None], :, plan.slots] = fresh.transpose(1, 2)
+        seen = stored[:, :, : plan.view]
+        return seen[self._range] if self._range else seen.index_select(0, self._rows)
+
+
+def visible_slots(
+    parents: npt.NDArray[np.int64], slots: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], view: int
+) -> npt.NDArray[np.bool_]:
+    """Return which of the first `view` slots each token sees [B, width, view]: the prefix, its ancestors, itself.
+
+    `parents` [B, capacity] are the parent slots, `slots` [B, width] where the tokens stand (padding: at or behind the
+    capacity), `lengths` [B] the committed slots. All tokens climb to the prefix together, one generation at a time.
+    """
+    capacity = parents.shape[1]
+    visible = np.repeat(np.arange(view) < lengths[:, None, None], slots.shape[1], axis=1)
+    current = slots.copy()
+    while True:
+        row, token = np.nonzero((current >= lengths[:, None]) & (current < capacity))
+        if not len(row):
+            break
+        slot = current[row, token]
+        visible[row, token, slot] = True
+        current[row, token] = parents[row, slot]
+    # A padding token on an empty row would see nothing, and a softmax over nothing is NaN.
+    visible[..., 0] |= ~visible.any(axis=2)
+    return visible

@@ -1,0 +1,135 @@
+"""Prefill and the layer-by-layer forward over a ragged batch of token trees: the project's only layer loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from speculation.vlm.cache import KVCache, Plan
+from speculation.vlm.load import Vlm
+from speculation.vlm.processing import Inputs
+
+Logits = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """New tokens of one row; `parents[i]` is the slot that token i follows (see `KVCache`).
+
+    Token i goes to slot `used[row] + i`, so later tokens of the chunk may follow earlier ones.
+    """
+
+    row: int
+    tokens: Sequence[int]
+    parents: Sequence[int]
+
+
+@dataclass(frozen=True)
+class LayerOutput:
+    """What decoder layer `layer` (from 0) made of every chunk: `hidden[b]` [n_b, hidden], before the final norm."""
+
+    layer: int
+    hidden: list[Tensor]
+
+
+def draft_chunk(cache: KVCache, row: int, root: int, tokens: Sequence[int], parents: Sequence[int]) -> Chunk:
+    """Return the chunk that verifies a draft: the unfed `root`, then `tokens`; `parents` are draft nodes, -1 the root.
+
+    Its logits row 0 follows the root and row i + 1 draft node i. Raises ValueError if the row holds scratch.
+    """
+    first = cache.used[row]
+    if first != cache.length[row]:
+        raise ValueError(f"row {row} holds {first - cache.length[row]} uncommitted tokens; commit or drop them first")
+    return Chunk(row, [root, *tokens], [cache.length[row] - 1, *(first + 1 + parent for parent in parents)])
+
+
+@torch.no_grad()
+def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs) -> int:
+    """Empty the row, feed all prompt tokens but the last as its prefix, and return the last: the root.
+
+    Raises CacheFull when the prompt does not fit; the row is then empty.
+    """
+    cache.clear(row)
+    count = len(inputs.ids) - 1
+    plan = cache.plan_prefix(row, inputs.positions[:, :count], inputs.delta)
+    ids = torch.from_numpy(inputs.ids[:count]).to(vlm.device)[None]
+    embeds = vlm.text.embed_tokens(ids)
+    pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
+    grid = torch.tensor([inputs.grid], device=vlm.device)
+    features = torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
+    embeds = embeds.masked_scatter((ids == vlm.image_token)[..., None], features.to(embeds.dtype))
+    for _ in _layers(vlm, cache, plan, embeds):
+        pass
+    cache.advance(plan, committed=True)
+    return int(inputs.ids[-1])
+
+
+@torch.no_grad()
+def forward_layers(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk]) -> Iterator[LayerOutput]:
+    """Feed the chunks (distinct rows, any lengths) in one pass; yield after each decoder layer.
+
+    The tokens count as scratch from the moment the last layer's output is yielded. A pass that is abandoned before
+    leaves the cache as it was; the rows of a running pass must not be changed (RuntimeError at its end).
+    Raises ValueError for a token outside the vocabulary or a wrong tree, CacheFull where a row has no room.
+    """
+    for chunk in chunks:
+        _check_tokens(vlm, chunk)
+    plan = cache.plan([chunk.row for chunk in chunks], [chunk.parents for chunk in chunks])
+    width = int(plan.slots.shape[1])
+    ids = [[*chunk.tokens, *[0] * (width - len(chunk.tokens))] for chunk in chunks]
+    embeds = vlm.text.embed_tokens(torch.tensor(ids, device=vlm.device))
+    for layer, hidden in _layers(vlm, cache, plan, embeds):
+        if layer == vlm.num_layers - 1:
+            cache.advance(plan)
+        yield LayerOutput(layer, [hidden[index, :count] for index, count in enumerate(plan.counts)])
+
+
+def forward(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk]) -> list[Logits]:
+    """Feed the chunks and return the logits after each of their tokens [n_b, vocabulary], float64 or float32."""
+    hidden: list[Tensor] = []
+    for output in forward_layers(vlm, cache, chunks):
+        hidden = output.hidden
+    logits = to_numpy(final_logits(vlm, torch.cat(hidden)))
+    return np.split(logits, np.cumsum([len(chunk.tokens) for chunk in chunks])[:-1])
+
+
+@torch.no_grad()
+def final_logits(vlm: Vlm, hidden: Tensor) -> Tensor:
+    """Return the logits [n, vocabulary] of last-layer outputs [n, hidden]: final norm, head, cut to the tokenizer."""
+    logits: Tensor = vlm.model.lm_head(vlm.text.norm(hidden))[..., : vlm.vocabulary]
+    return logits
+
+
+def to_numpy(logits: Tensor) -> Logits:
+    """Return logits as numpy, float64 where they are, else float32."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    array: Logits = wide.cpu().numpy()
+    return array
+
+
+def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tuple[int, Tensor]]:
+    writer = cache.writer(plan)
+    rotary = vlm.text.rotary_emb(embeds, plan.positions)
+    hidden = embeds
+    for index, layer in enumerate(vlm.text.layers):
+        hidden = layer(
+            hidden,
+            attention_mask=plan.mask,
+            position_embeddings=rotary,
+            past_key_values=writer,
+            use_cache=True,
+        )
+        yield index, hidden
+
+
+def _check_tokens(vlm: Vlm, chunk: Chunk) -> None:
+    if len(chunk.tokens) != len(chunk.parents):
+        raise ValueError(f"row {chunk.row}: {len(chunk.tokens)} tokens but {len(chunk.parents)} parents")
+    for token in chunk.tokens:
+        if not 0 <= token < vlm.vocabulary:
+            raise ValueError(f"row {chunk.row}: token {token} is outside the vocabulary 0..{vlm.vocabulary - 1}")

@@ -1,0 +1,213 @@
+"""Prompt and frame -> model inputs, offline and without torchvision; the processor files of a model folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from transformers import AutoTokenizer
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from speculation.prompts import chat
+from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions
+
+if TYPE_CHECKING:
+    from speculation.vlm.load import Vlm
+
+MAX_PIXELS = 1 << 24
+"""Largest frame that is decoded: a few kilobytes of JPEG can claim gigabytes of pixels."""
+PATCH = 14
+MERGE = 2
+IMAGE_PLACE = "<|image_pad|>"
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    IMAGE_PLACE,
+    "<|video_pad|>",
+)
+"""Qwen2-VL's special tokens, in its order; a tokenizer of our own appends them to its byte-level BPE vocabulary."""
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Qwen2-VL's chat without its system prompt, for models of our own: ten tokens less a step."""
+
+Frame = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """One prompt with one image: `ids` [n], `pixel_values` float32 [patches, patch_dim], `grid` (time, rows, columns)
+    of patches, `positions` [3, n] M-RoPE, `delta` what later tokens add to their count to get their position."""
+
+    ids: Ints
+    pixel_values: npt.NDArray[np.float32]
+    grid: Grid
+    positions: Ints
+    delta: int
+
+
+@dataclass(frozen=True)
+class Processor:
+    """Tokenizer, chat template and image preprocessing of a model folder."""
+
+    tokenizer: Any
+    images: Any
+    template: str
+
+    @classmethod
+    def load(cls, folder: Path) -> Processor:
+        """Read a model folder's tokenizer and processor files. Raises OSError or ValueError where it has none."""
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        images = Qwen2VLImageProcessorPil.from_pretrained(str(folder), local_files_only=True)
+        template = _read_template(folder) or tokenizer.chat_template
+        if not template:
+            raise ValueError("no chat_template.jinja, chat_template.json or template in tokenizer_config.json")
+        return cls(tokenizer, images, template)
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer files, chat_template.jinja and preprocessor_config.json into a folder."""
+        self.tokenizer.save_pretrained(str(folder))
+        self.images.save_pretrained(str(folder))
+        (folder / "chat_template.jinja").write_text(self.template, encoding="utf-8")
+
+    @property
+    def image_token(self) -> int:
+        """Id of the token that stands for a piece of the image."""
+        return int(self.tokenizer.convert_tokens_to_ids(IMAGE_PLACE))
+
+    def encode_text(self, prompt: str, image_tokens: int) -> Ints:
+        """Return the token ids [n] of the chat around `prompt`, its image place repeated `image_tokens` times.
+
+        Raises ValueError for an empty prompt, one with special tokens, or a template without one image place.
+        """
+        if not prompt.strip():
+            raise ValueError("the instruction is empty; say for example 'find the silver bottle'")
+        for special in self.tokenizer.get_added_vocab():
+            if special in prompt:
+                raise ValueError(f"the instruction contains the special token {special}; leave it out")
+        text = self.tokenizer.apply_chat_template(
+            chat(prompt), chat_template=self.template, tokenize=False, add_generation_prompt=True
+        )
+        if text.count(IMAGE_PLACE) != 1:
+            raise ValueError(f"the chat template renders {text.count(IMAGE_PLACE)} image places, one is needed")
+        text = text.replace(IMAGE_PLACE, IMAGE_PLACE * image_tokens)
+        return np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
+
+    def encode_image(self, frame: Frame) -> tuple[npt.NDArray[np.float32], Grid]:
+        """Return pixel values [patches, patch_dim] and grid of an RGB frame [H, W, 3], resized as the model wants it.
+
+        Raises ValueError for a frame that is more than 200 times longer than wide or the reverse.
+        """
+        pixels = self.images.preprocess(images=frame, input_data_format="channels_last", return_tensors="np")
+        time, rows, columns = (int(size) for size in pixels["image_grid_thw"][0])
+        return np.ascontiguousarray(pixels["pixel_values"], dtype=np.float32), (time, rows, columns)
+
+    def patchify(self, frames: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.float32], Grid]:
+        """Return pixel values [B * patches, patch_dim] and the grid of each of the frames [B, H, W, 3], all at once.
+
+        For training: equal to `encode_image` frame by frame, where no resize is needed. Raises ValueError where it is.
+        """
+        batch, height, width, channels = frames.shape
+        patch, merge, time = self.images.patch_size, self.images.merge_size, self.images.temporal_patch_size
+        if self.resized(height, width) != (height, width):
+            raise ValueError(
+                f"frames of {height} x {width} pixels need a resize to {self.resized(height, width)} first"
+            )
+        rows, columns = height // patch, width // patch
+        values = self._levels()[frames, np.arange(channels)]
+        values = values.reshape(batch, rows // merge, merge, patch, columns // merge, merge, patch, channels)
+        values = values.transpose(0, 1, 4, 2, 5, 7, 3, 6)
+        values = np.repeat(values[:, :, :, :, :, :, None], time, axis=6)
+        return values.reshape(batch * rows * columns, channels * time * patch * patch), (1, rows, columns)
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width in pixels that a frame is resized to."""
+        patches = self.images.patch_size
+        unit = patches * self.images.merge_size
+        if height % unit == 0 and width % unit == 0:
+            size = self.images.size
+            if size["shortest_edge"] <= height * width <= size["longest_edge"]:
+                return height, width
+        blank = np.zeros((height, width, 3), dtype=np.uint8)
+        _, (_, rows, columns) = self.encode_image(blank)
+        return rows * patches, columns * patches
+
+    def _levels(self) -> npt.NDArray[np.float32]:
+        # Normalising the 256 levels with the processor's own arithmetic makes the table equal to it bit for bit.
+        ramp = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=0)
+        scaled = self.images.rescale(ramp, self.images.rescale_factor)
+        levels = self.images.normalize(scaled, self.images.image_mean, self.images.image_std)
+        return np.ascontiguousarray(levels[:, :, 0].T, dtype=np.float32)
+
+
+def build_processor(tokenizer: Any, image_size: int, template: str = CHAT_TEMPLATE) -> Processor:
+    """Return a processor for a model of our own: frames are scaled to about image_size x image_size pixels.
+
+    Square frames of exactly that size stay as they are. Raises ValueError unless `image_size` is a multiple of 28.
+    """
+    if image_size < PATCH * MERGE or image_size % (PATCH * MERGE):
+        raise ValueError(f"image_size {image_size} must be a multiple of {PATCH * MERGE} pixels (a merged patch)")
+    size = {"shortest_edge": image_size**2, "longest_edge": image_size**2}
+    return Processor(tokenizer, Qwen2VLImageProcessorPil(size=size), template)
+
+
+def decode_jpeg(data: bytes) -> Frame:
+    """Return the RGB pixels [H, W, 3] of a JPEG. Raises ValueError for anything else and for more than MAX_PIXELS."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image = Image.open(io.BytesIO(data), formats=["JPEG"])
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"image of {image.width} x {image.height} pixels exceeds the limit of {MAX_PIXELS} pixels")
+        return np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"image of {len(data)} bytes does not decode as JPEG: {error}") from None
+
+
+def prepare(vlm: Vlm, prompt: str, image: bytes | Frame) -> Inputs:
+    """Return the inputs of one step: instruction and frame, a JPEG or RGB pixels [H, W, 3].
+
+    Raises ValueError, in one sentence, for an image or instruction that cannot be used.
+    """
+    frame = decode_jpeg(image) if isinstance(image, bytes) else _check_frame(image)
+    pixel_values, grid = vlm.processor.encode_image(frame)
+    merge = int(vlm.processor.images.merge_size)
+    ids = vlm.processor.encode_text(prompt, image_token_count(grid, merge))
+    positions, delta = mrope_positions(ids, vlm.image_token, grid, merge)
+    return Inputs(ids, pixel_values, grid, positions, delta)
+
+
+def _check_frame(frame: Frame) -> Frame:
+    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or not frame.size:
+        raise ValueError(f"image must be uint8 RGB [H, W, 3], got {frame.dtype} {list(frame.shape)}")
+    return frame
+
+
+def _read_template(folder: Path) -> str:
+    jinja, legacy = folder / "chat_template.jinja", folder / "chat_template.json"
+    if jinja.exists():
+        return jinja.read_text(encoding="utf-8")
+    if legacy.exists():
+        return str(json.loads(legacy.read_text(encoding="utf-8"))["chat_template"])
+    return ""

@@ -1,0 +1,145 @@
+"""One model, one row: a token tree behind a root, as a draft model grows it or a target alone walks it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import Chunk, Logits, forward, prefill
+from speculation.vlm.load import Vlm
+from speculation.vlm.processing import prepare
+from speculation.wire import ROOT
+
+
+class VlmSession:
+    """The state of one step in one row of `capacity` tokens: prompt, answer so far, and a tree of fed tokens behind it.
+
+    Nodes are the tokens fed since the root, numbered densely in feeding order: node i is slot `length + i` of the row,
+    and the next fed token becomes node `node_count`. ROOT (-1) names the root, the last committed token. Committed
+    tokens that are not in the cache yet are *pending*; they ride in front of the next forward, and while there are any
+    there are no nodes.
+    """
+
+    def __init__(self, vlm: Vlm, capacity: int) -> None:
+        self.vlm = vlm
+        self._cache = KVCache(vlm, 1, capacity)
+        self._pending: list[int] = []
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+        self._logits: list[Logits] = []
+        self._root: Logits | None = None
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes stand behind the root; the id that the next fed token gets."""
+        return len(self._tokens)
+
+    def begin(self, prompt: str, image: bytes | npt.NDArray[np.uint8], committed: Sequence[int] = ()) -> None:
+        """Start a step: encode prompt and frame; the root is the last of `committed` or else the prompt's last token.
+
+        Raises ValueError for an image, prompt or token that cannot be used, CacheFull when the prompt does not fit.
+        """
+        for token in committed:
+            self._check_token(token)
+        inputs = prepare(self.vlm, prompt, image)
+        self._set_nodes([], [], [])
+        self._pending, self._root = [], None
+        root = prefill(self.vlm, self._cache, 0, inputs)
+        self._pending = [root, *committed]
+
+    def root_logits(self) -> Logits:
+        """Return the logits [vocabulary] after the root; costs a forward only while committed tokens are pending.
+
+        Raises RuntimeError before the first `begin`.
+        """
+        if self._root is None:
+            self._feed([], [])
+        assert self._root is not None, "feeding the pending tokens makes the root's logits known"
+        return self._root
+
+    def extend(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """Feed tokens behind nodes (or ROOT) and return the logits after each of them [n, vocabulary].
+
+        Token i becomes node `node_count + i`, and may be a parent of later ones. Raises ValueError for a parent that
+        does not exist or a token outside the vocabulary, CacheFull when the row is full; nothing changes then.
+        """
+        if len(tokens) != len(parents):
+            raise ValueError(f"{len(tokens)} tokens but {len(parents)} parents")
+        for node, parent in enumerate(parents, start=self.node_count):
+            if not ROOT <= parent < node:
+                raise ValueError(f"parent {parent} of node {node} must be in {ROOT}..{node - 1}")
+        return self._feed(list(tokens), list(parents))
+
+    def commit(self, path_nodes: Sequence[int], next_token: int) -> dict[int, int]:
+        """Commit the chain `path_nodes` from the root, then `next_token`, which becomes the root.
+
+        Returns surviving old node -> new node. If `next_token` was already fed behind the path's end, that node becomes
+        the root (it maps to ROOT) and its descendants survive with their logits; else nothing survives.
+        Raises ValueError, with nothing changed, for a path that is no chain or a token outside the vocabulary.
+        """
+        self._check_token(next_token)
+        end = self._check_path(path_nodes)
+        length = self._cache.length[0]
+        root = next((n for n in self._children(end) if self._tokens[n] == next_token), None)
+        if root is None:
+            self._cache.keep(0, [length + node for node in path_nodes])
+            self._set_nodes([], [], [])
+            self._pending.append(next_token)
+            self._root = None
+            return {}
+        kept = self._descendants(root)
+        self._cache.keep(0, [length + node for node in (*path_nodes, root)], [length + node for node in kept])
+        renamed = {root: ROOT} | {node: index for index, node in enumerate(kept)}
+        self._root = self._logits[root]
+        self._set_nodes(
+            [self._tokens[node] for node in kept],
+            [renamed[self._parents[node]] for node in kept],
+            [self._logits[node] for node in kept],
+        )
+        return renamed
+
+    def _feed(self, tokens: list[int], parents: list[int]) -> Logits:
+        if self._root is None and not self._pending:
+            raise RuntimeError("the session has no step yet; call begin first")
+        if not tokens and not self._pending:
+            return np.empty((0, self.vlm.vocabulary), dtype=np.float32)
+        cache, waiting = self._cache, len(self._pending)
+        first = cache.length[0] + waiting
+        chain = cache.chain(0, waiting)
+        chunk = Chunk(0, [*self._pending, *tokens], [*chain, *(first + parent for parent in parents)])
+        (logits,) = forward(self.vlm, cache, [chunk])
+        if waiting:
+            fed = range(first - waiting, first)
+            cache.keep(0, fed, range(first, first + len(tokens)))
+            self._pending, self._root = [], logits[waiting - 1]
+        new = logits[waiting:]
+        self._set_nodes([*self._tokens, *tokens], [*self._parents, *parents], [*self._logits, *new])
+        return new
+
+    def _set_nodes(self, tokens: list[int], parents: list[int], logits: list[Logits]) -> None:
+        self._tokens, self._parents, self._logits = tokens, parents, logits
+
+    def _check_token(self, token: int) -> None:
+        if not 0 <= token < self.vlm.vocabulary:
+            raise ValueError(f"token {token} is outside the vocabulary 0..{self.vlm.vocabulary - 1}")
+
+    def _check_path(self, path: Sequence[int]) -> int:
+        end = ROOT
+        for node in path:
+            if not 0 <= node < self.node_count or self._parents[node] != end:
+                raise ValueError(f"node {node} does not follow node {end}: a committed path is a chain from the root")
+            end = node
+        return end
+
+    def _children(self, node: int) -> list[int]:
+        return [child for child, parent in enumerate(self._parents) if parent == node]
+
+    def _descendants(self, node: int) -> list[int]:
+        below = {node}
+        for child in range(node + 1, self.node_count):
+            if self._parents[child] in below:
+                below.add(child)
+        return sorted(below - {node})

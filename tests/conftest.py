@@ -1,0 +1,28 @@
+"""Fixtures of all tests: a tiny target and draft that share a tokenizer, offline and on one thread."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a random 4-layer Qwen2-VL model."""
+    from tests.models import tiny_model
+
+    return tiny_model(tmp_path_factory.mktemp("target"), layers=4, seed=0)
+
+
+@pytest.fixture(scope="session")
+def tiny_draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the target cut to 2 layers: a draft that is right about one time in five."""
+    from tests.models import tiny_model
+
+    return tiny_model(tmp_path_factory.mktemp("draft"), layers=2, seed=0)

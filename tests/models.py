@@ -1,0 +1,126 @@
+"""Tiny random Qwen2-VL models on disk: every test's target and draft, built in a second."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
+
+from speculation.prompts import ACTIONS, Vocabulary, format_answer
+from speculation.vlm.processing import SPECIAL_TOKENS, build_processor
+
+WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+COLOURS = ("silver", "red", "blue")
+CLASSES = ("bottle", "chair", "ball")
+IMAGE_SIZE = 56
+HEAD_DIM = 16
+
+
+def tiny_tokenizer(vocabulary: int = 400) -> Qwen2Tokenizer:
+    """Return a byte-level BPE tokenizer with Qwen2-VL's special tokens, of at most `vocabulary` tokens."""
+    texts = [
+        format_answer(f"I see the {colour} {thing} ahead, on the left.", action)
+        for colour in COLOURS
+        for thing in CLASSES
+        for action in ACTIONS
+    ]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary - len(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    trained = json.loads(tokenizer.to_str())["model"]
+    arguments: dict[str, Any] = {
+        "vocab": trained["vocab"],
+        "merges": [tuple(merge) for merge in trained["merges"]],
+        "unk_token": None,
+        "bos_token": None,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "extra_special_tokens": list(SPECIAL_TOKENS),
+    }
+    return Qwen2Tokenizer(**arguments)
+
+
+def tiny_model(
+    folder: Path,
+    *,
+    layers: int = 4,
+    hidden: int = 64,
+    seed: int = 0,
+    vocabulary: int = 400,
+    image_size: int = IMAGE_SIZE,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Path:
+    """Write a random Qwen2-VL model, tokenizer and processor into `folder`, and return it.
+
+    Weights are scaled up so that answers depend on positions, image and history. The same `vocabulary` gives the same
+    tokenizer, so any two models make a pair; the same `seed` and `hidden` with fewer layers gives the same model cut
+    short, a draft that is right now and then. `objects.json` knows COLOURS and CLASSES.
+    """
+    tokenizer = tiny_tokenizer(vocabulary)
+    ids: dict[str, Any] = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
+    heads = hidden // HEAD_DIM
+    config = Qwen2VLConfig(
+        text_config={
+            "vocab_size": -(-len(tokenizer) // 64) * 64,
+            "hidden_size": hidden,
+            "intermediate_size": 2 * hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads // 2,
+            "max_position_embeddings": 2048,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "mrope_section": [2, 3, 3],  # half a head's width
+            },
+            "bos_token_id": None,
+            "eos_token_id": ids["<|im_end|>"],
+            "pad_token_id": ids["<|endoftext|>"],
+        },
+        vision_config={"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": hidden, "mlp_ratio": 2},
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        tie_word_embeddings=False,
+    )
+    build: Any = Qwen2VLForConditionalGeneration._from_config
+    model = build(config, attn_implementation="sdpa", dtype=torch.float32)
+    _randomise(model, seed, len(tokenizer))
+    model.generation_config.eos_token_id = ids["<|im_end|>"]
+    model.generation_config.pad_token_id = ids["<|endoftext|>"]
+    model.to(dtype).save_pretrained(str(folder))
+    build_processor(tokenizer, image_size).save(folder)
+    Vocabulary(COLOURS, CLASSES).save(folder)
+    return folder
+
+
+def _randomise(model: Any, seed: int, vocabulary: int) -> None:
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim < 2:
+                continue
+            # Seeded by name, so that a model with fewer layers is the same model cut short.
+            generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}:{name}".encode()))
+            fan_in = weight[0].numel()
+            scale = 1.0 if "embed_tokens" in name else fan_in**-0.5
+            weight.copy_(torch.randn(weight.shape, generator=generator) * scale)
+        # Checkpoints learn never to say the padding of their embedding; a random one has to be told.
+        model.lm_head.weight[vocabulary:] = 0
