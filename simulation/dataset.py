@@ -1,0 +1,184 @@
+"""Labelled frames for training: pictures, what they show, and what the oracle would do for every target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from simulation.camera import Image, Labels
+from simulation.episode import execute
+from simulation.geometry import Pose, wrap
+from simulation.ground_truth import Sighting, observe
+from simulation.objects import CLASSES, COLOURS
+from simulation.oracle import Decision, Oracle
+from simulation.scene import Difficulty, Scene, make_scene
+from simulation.world import World
+from speculation.prompts import ActionKind, Target
+
+CELLS = 8
+"""Token cells along a side: a 224-pixel frame in cells of 28 pixels, one image token each."""
+MIN_COVERAGE = 0.05
+ROLLOUT_SHARE = 0.6
+JPEG_QUALITY = 90
+_PERTURBED = 0.5
+_MAX_ROLLOUT = 14
+
+
+@dataclass(frozen=True)
+class CellLabels:
+    """Per token cell, each [8, 8]: the object covering most of it (index, -1 where none covers 5 %), its class and
+    colour (positions in CLASSES and COLOURS, -1) and its distance in metres (NaN)."""
+
+    object_index: npt.NDArray[np.int8]
+    object_class: npt.NDArray[np.int8]
+    colour: npt.NDArray[np.int8]
+    distance: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A target one may ask for, the object that it is (None: not in the scene) and the oracle's answer."""
+
+    target: Target
+    object_index: int | None
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class LabelledFrame:
+    """A JPEG frame (quality 90) with its labels; `questions` cover every object of the scene and two absent pairs."""
+
+    seed: int
+    difficulty: Difficulty
+    pose: Pose
+    jpeg: bytes
+    sightings: tuple[Sighting, ...]
+    cells: CellLabels
+    questions: tuple[Question, ...]
+
+
+def encode_jpeg(image: Image, quality: int = JPEG_QUALITY) -> bytes:
+    """Return the JPEG bytes of an RGB image [H, W, 3]."""
+    done, data = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+    if not done:
+        raise ValueError(f"cannot encode an image of shape {image.shape} and type {image.dtype} as JPEG")
+    return bytes(data)
+
+
+def cell_labels(labels: Labels, sightings: list[Sighting]) -> CellLabels:
+    """Return the labels of the 8 x 8 token cells of a segmentation [H, W] whose sides are multiples of 8."""
+    rows, columns = labels.shape[0] // CELLS, labels.shape[1] // CELLS
+    cells = labels.reshape(CELLS, rows, CELLS, columns).transpose(0, 2, 1, 3).reshape(CELLS * CELLS, -1)
+    counts = np.stack([(cells == sighting.index).sum(axis=1) for sighting in sightings], axis=1)
+    best = counts.argmax(axis=1)
+    best = np.where(counts.max(axis=1) >= MIN_COVERAGE * cells.shape[1], best, -1).reshape(CELLS, CELLS)
+    # the extra last entry is what index -1 reads
+    classes = np.array([*(list(CLASSES).index(s.object_class) for s in sightings), -1])
+    colours = np.array([*(list(COLOURS).index(s.colour) for s in sightings), -1])
+    distances = np.array([*(s.distance for s in sightings), math.nan])
+    return CellLabels(
+        best.astype(np.int8), classes[best].astype(np.int8), colours[best].astype(np.int8), distances[best].astype(np.float32)
+    )
+
+
+def sample_frames(
+    seed: int, difficulty: Difficulty, frames: int = 25, rng: np.random.Generator | None = None, size: int = 224
+) -> Iterator[LabelledFrame]:
+    """Yield `frames` labelled frames of one room; equal arguments yield equal frames.
+
+    About 60 % lie on oracle walks to random targets, half of them knocked off course; the rest are free poses anywhere,
+    most of which look towards some object.
+    Runs in one thread of one process; several processes may each work on their own seeds (start them with `spawn`).
+    """
+    rng = rng or np.random.default_rng([seed, 11])
+    scene = make_scene(seed, difficulty)
+    oracle = Oracle(scene)
+    with World(scene, size) as world:
+        walk = _Walk(scene, rng)
+        for _ in range(frames):
+            walking = rng.random() < ROLLOUT_SHARE
+            world.set_pose(*(walk.pose if walking else _glance(scene, rng)))
+            if rng.random() < 0.5:
+                world.set_gait(rng.uniform(0, 2 * math.pi), rng.uniform(0, 1))
+            frame = _label(world, oracle, seed, difficulty, rng)
+            yield frame
+            if walking:
+                walk.follow(world, frame)
+
+
+def random_pose(scene: Scene, rng: np.random.Generator, clearance: float = 0.1) -> Pose:
+    """Return a pose anywhere in the room whose footprint has at least this clearance (metres)."""
+    for _ in range(500):
+        pose = Pose(
+            rng.uniform(-scene.half_x, scene.half_x), rng.uniform(-scene.half_y, scene.half_y), rng.uniform(-math.pi, math.pi)
+        )
+        if scene.obstacles.footprint_clearance(pose) >= clearance:
+            return pose
+    return scene.start
+
+
+def _glance(scene: Scene, rng: np.random.Generator) -> Pose:
+    """Return a random pose, in four of five cases turned so that some object is in the field of view."""
+    pose = random_pose(scene, rng)
+    item = scene.objects[int(rng.integers(len(scene.objects)))]
+    towards = math.atan2(item.y - pose.y, item.x - pose.x) + rng.uniform(-1, 1) * math.radians(42)
+    turned = Pose(pose.x, pose.y, wrap(towards))
+    look = rng.random() < 0.8 and scene.obstacles.footprint_clearance(turned) >= 0.0
+    return turned if look else pose
+
+
+class _Walk:
+    """A sequence of oracle walks, one after the other, each to a random target from a random place."""
+
+    def __init__(self, scene: Scene, rng: np.random.Generator) -> None:
+        self._scene, self._rng = scene, rng
+        self._begin()
+
+    def _begin(self) -> None:
+        self._target = int(self._rng.integers(len(self._scene.objects)))
+        self._left = _MAX_ROLLOUT
+        self.pose = _glance(self._scene, self._rng)
+
+    def follow(self, world: World, frame: LabelledFrame) -> None:
+        """Take the action that the frame's labels name, and sometimes knock the robot off its course."""
+        action = frame.questions[self._target].decision.action
+        self._left -= 1
+        if action.kind is ActionKind.STOP or self._left == 0:
+            self._begin()
+            return
+        execute(world, action)
+        self.pose = world.pose
+        if self._rng.random() < _PERTURBED:
+            x, y, yaw = self._rng.normal(0, (0.08, 0.08, 0.2))
+            knocked = Pose(self.pose.x + x, self.pose.y + y, wrap(self.pose.yaw + yaw))
+            if self._scene.obstacles.footprint_clearance(knocked) >= 0.0:
+                self.pose = knocked
+
+
+def _label(world: World, oracle: Oracle, seed: int, difficulty: Difficulty, rng: np.random.Generator) -> LabelledFrame:
+    image, labels = world.render(), world.segmentation()
+    sightings = observe(world, labels)
+    questions = [
+        Question(item.target, item.index, oracle.decide(world.pose, item.index, sightings)) for item in world.scene.objects
+    ]
+    for target in absent_targets(world.scene, sightings, rng):
+        questions.append(Question(target, None, oracle.decide(world.pose, None, sightings)))
+    cells = cell_labels(labels, sightings)
+    return LabelledFrame(seed, difficulty, world.pose, encode_jpeg(image), tuple(sightings), cells, tuple(questions))
+
+
+def absent_targets(scene: Scene, sightings: list[Sighting], rng: np.random.Generator) -> tuple[Target, Target]:
+    """Return two pairs that the scene lacks: a look-alike of something in view (where there is any), and any other."""
+    present = {item.target for item in scene.objects}
+    seen = [s for s in sightings if s.visible] or sightings
+    like = seen[int(rng.integers(len(seen)))]
+    alike = [Target(colour, like.object_class) for colour in COLOURS] + [Target(like.colour, name) for name in CLASSES]
+    alike = [target for target in alike if target not in present]
+    first = alike[int(rng.integers(len(alike)))]
+    others = [Target(c, k) for c in COLOURS for k in CLASSES if Target(c, k) not in present and Target(c, k) != first]
+    return first, others[int(rng.integers(len(others)))]

@@ -1,0 +1,40 @@
+"""MuJoCo, imported with a headless GL backend: the only place that imports it.
+
+MuJoCo reads MUJOCO_GL once, at import; without it, it looks for a display and fails on a robot or a server.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+BACKENDS = {"egl": ("libEGL.so.1", "libGL.so.1"), "osmesa": ("libOSMesa.so.8",)}
+"""Shared libraries that each backend needs, the preferred backend first."""
+
+NO_BACKEND = (
+    "no GL library for off-screen rendering (looked for EGL, then OSMesa): "
+    "run `apt-get install libegl1 libgl1`, or set MUJOCO_GL yourself"
+)
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def choose_backend() -> str | None:
+    """Return the first backend whose libraries load, None where there is none."""
+    return next((name for name, libraries in BACKENDS.items() if all(map(_loads, libraries))), None)
+
+
+if "MUJOCO_GL" not in os.environ:
+    _backend = choose_backend()
+    if _backend is not None:
+        os.environ["MUJOCO_GL"] = _backend
+
+import mujoco  # type: ignore[import-untyped]  # noqa: E402
+
+__all__ = ["BACKENDS", "NO_BACKEND", "choose_backend", "mujoco"]

@@ -1,0 +1,301 @@
+"""Seeded rooms: what stands where, what to find, and where the robot starts. Layout only; `stage.py` draws it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from simulation.geometry import NOSE, Box, Disc, Obstacles, Pose, wrap
+from simulation.objects import CLASSES, COLOURS
+from simulation.paths import SAFE_RADIUS, Mask, PathGrid
+from simulation.sight import sight_fraction, sight_fractions
+from speculation.prompts import Target
+
+WALL_HEIGHT = 2.5
+WALL_THICKNESS = 0.06
+REACHED_GAP = 0.60
+"""Nose to object surface, metres: at most this, and the object counts as reached."""
+_ATTEMPTS = 400
+_DRAWS = 60
+
+
+class StartHeading(Enum):
+    """How the start heading relates to the target."""
+
+    TARGET_IN_VIEW = "the target is at most 30 degrees off the camera's axis, in plain sight"
+    ANY = "any heading, so that the target may or may not be in view"
+    TARGET_OUT_OF_VIEW = "the target is at least 75 degrees off the camera's axis"
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a difficulty means. Distances are from the base centre to the target's surface, metres."""
+
+    distractors: tuple[int, int]
+    start_distance: tuple[float, float]
+    heading: StartHeading
+    line_of_sight: bool
+    room: tuple[float, float]
+
+
+class Difficulty(Enum):
+    """Three levels; `value` is the frozen definition. Ranges are inclusive; `room` is the range of both room sides."""
+
+    EASY = Level((1, 2), (1.2, 2.2), StartHeading.TARGET_IN_VIEW, True, (4.2, 6.0))
+    MIDDLE = Level((2, 4), (1.6, 3.2), StartHeading.ANY, True, (4.4, 6.6))
+    HARD = Level((4, 6), (2.5, 4.5), StartHeading.TARGET_OUT_OF_VIEW, False, (5.2, 7.0))
+
+
+@dataclass(frozen=True)
+class SceneObject:
+    """Something that can be found. `radius` and `height` are metres at its scale."""
+
+    index: int
+    colour: str
+    object_class: str
+    x: float
+    y: float
+    yaw: float
+    scale: float
+
+    @property
+    def target(self) -> Target:
+        """The words for it."""
+        return Target(self.colour, self.object_class)
+
+    @property
+    def radius(self) -> float:
+        """Footprint radius."""
+        return CLASSES[self.object_class].radius * self.scale
+
+    @property
+    def height(self) -> float:
+        """Top above the floor."""
+        return CLASSES[self.object_class].height * self.scale
+
+    @property
+    def disc(self) -> Disc:
+        """The obstacle that it is."""
+        return Disc(self.x, self.y, self.radius, self.height)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A room centred at the origin. `boxes` are the walls (first four) and the furniture; pairs of colour and class
+    are unique. Equal arguments of `make_scene` give equal scenes."""
+
+    seed: int
+    difficulty: Difficulty
+    half_x: float
+    half_y: float
+    boxes: tuple[Box, ...]
+    objects: tuple[SceneObject, ...]
+    target_index: int
+    start: Pose
+
+    @property
+    def target(self) -> Target:
+        """What the robot shall find."""
+        return self.objects[self.target_index].target
+
+    @property
+    def furniture(self) -> tuple[Box, ...]:
+        """The boxes that are no walls."""
+        return self.boxes[4:]
+
+    @cached_property
+    def obstacles(self) -> Obstacles:
+        """Everything the robot can bump into; the discs are the objects in their order."""
+        return Obstacles(self.boxes, [item.disc for item in self.objects])
+
+    @cached_property
+    def grid(self) -> PathGrid:
+        """Clearances for planning."""
+        return PathGrid(self.obstacles, self.half_x, self.half_y)
+
+    @cached_property
+    def spec(self) -> Any:
+        """The MuJoCo model specification (`MjSpec`) without the robot's body."""
+        from simulation.stage import build_spec
+
+        return build_spec(self)
+
+    def goals(self, index: int) -> Mask:
+        """Free grid cells from which object `index` is reached when the robot faces it, in sight of it."""
+        disc = self.objects[index].disc
+        x, y = self.grid.centres[..., 0] - disc.x, self.grid.centres[..., 1] - disc.y
+        near: Mask = self.grid.free & (np.hypot(x, y) - disc.radius <= NOSE + REACHED_GAP - 0.08)
+        near[near] = sight_fractions(self.obstacles, self.grid.centres[near], disc) >= 0.5
+        return near
+
+
+def make_scene(seed: int, difficulty: Difficulty, target: Target | None = None) -> Scene:
+    """Return the room of this seed; a random target where none is given.
+
+    Every object can be walked up to from the start. Raises ValueError for an unknown colour or class.
+    """
+    if target is not None:
+        _check_target(target)
+    rng = np.random.default_rng([seed, list(Difficulty).index(difficulty)])
+    for _ in range(_ATTEMPTS):
+        scene = _try_scene(rng, seed, difficulty, target)
+        if scene is not None and _all_reachable(scene):
+            return scene
+    raise RuntimeError(f"no {difficulty.name} room found for seed {seed} in {_ATTEMPTS} attempts; use another seed")
+
+
+def _check_target(target: Target) -> None:
+    if target.colour not in COLOURS:
+        raise ValueError(f"target colour {target.colour!r} is not one of {', '.join(COLOURS)}")
+    if target.object_class not in CLASSES:
+        raise ValueError(f"target class {target.object_class!r} is not one of {', '.join(CLASSES)}")
+
+
+def _try_scene(rng: np.random.Generator, seed: int, difficulty: Difficulty, target: Target | None) -> Scene | None:
+    level = difficulty.value
+    half_x, half_y = rng.uniform(*level.room, 2) / 2
+    boxes = [*_walls(half_x, half_y), *_furniture(rng, half_x, half_y)]
+    things = list(_things(rng, level, target))
+    placed: list[SceneObject] = []
+    start = _free_point(rng, Obstacles(boxes, []), half_x, half_y, 0.5)
+    if start is None:
+        return None
+    for index, thing in enumerate(things):
+        item = _place(rng, index, thing, level, boxes, placed, start, half_x, half_y)
+        if item is None:
+            return None
+        placed.append(item)
+    goal = placed[0]
+    if level.line_of_sight and not _in_sight(start, goal, boxes, placed):
+        return None
+    pose = Pose(*start, _heading(rng, level.heading, start, goal))
+    # the target's index must not give it away
+    order = rng.permutation(len(placed))
+    objects = tuple(
+        SceneObject(i, o.colour, o.object_class, o.x, o.y, o.yaw, o.scale)
+        for i, o in enumerate(placed[k] for k in order)
+    )
+    return Scene(seed, difficulty, half_x, half_y, tuple(boxes), objects, int(np.argmin(order)), pose)
+
+
+def _walls(half_x: float, half_y: float) -> Iterator[Box]:
+    thick = WALL_THICKNESS / 2
+    for sign in (-1, 1):
+        yield Box("wall", 0.0, sign * (half_y + thick), half_x + 2 * thick, thick, WALL_HEIGHT)
+    for sign in (-1, 1):
+        yield Box("wall", sign * (half_x + thick), 0.0, thick, half_y + 2 * thick, WALL_HEIGHT)
+
+
+def _furniture(rng: np.random.Generator, half_x: float, half_y: float) -> Iterator[Box]:
+    """Two to four pieces, most of them along the walls; now and then a low table stands in the room."""
+    placed: list[Box] = []
+    for _ in range(int(rng.integers(2, 5))):
+        name = str(rng.choice(["table", "sofa", "shelf"]))
+        length = {"table": rng.uniform(0.45, 0.65), "sofa": rng.uniform(0.6, 0.85), "shelf": rng.uniform(0.35, 0.6)}[name]
+        depth = {"table": 0.35, "sofa": 0.38, "shelf": 0.16}[name]
+        height = {"table": 0.62, "sofa": 0.72, "shelf": rng.uniform(1.0, 1.7)}[name]
+        along_x, side = rng.random() < 0.5, rng.choice([-1, 1])
+        if name == "table" and rng.random() < 0.2:
+            box = Box(name, rng.uniform(-0.5, 0.5), rng.uniform(-0.5, 0.5), 0.45, 0.3, 0.42)
+        elif along_x:
+            box = Box(name, rng.uniform(length - half_x, half_x - length), side * (half_y - depth), length, depth, height)
+        else:
+            box = Box(name, side * (half_x - depth), rng.uniform(length - half_y, half_y - length), depth, length, height)
+        if all(
+            abs(box.x - other.x) > box.half_x + other.half_x + 0.1 or abs(box.y - other.y) > box.half_y + other.half_y + 0.1
+            for other in placed
+        ):
+            placed.append(box)
+            yield box
+
+
+def _things(rng: np.random.Generator, level: Level, target: Target | None) -> Iterator[Target]:
+    """The target, its look-alikes (same class, other colour; same colour, other class), then anything else."""
+    colours, classes = list(COLOURS), list(CLASSES)
+    goal = target or Target(str(rng.choice(colours)), str(rng.choice(classes)))
+    twins = [
+        Target(str(rng.choice([c for c in colours if c != goal.colour])), goal.object_class),
+        Target(goal.colour, str(rng.choice([c for c in classes if c != goal.object_class]))),
+    ]
+    things = [goal, *(twins[i] for i in rng.permutation(2))]
+    while len(things) < 1 + level.distractors[1]:
+        other = Target(str(rng.choice(colours)), str(rng.choice(classes)))
+        if other not in things:
+            things.append(other)
+    yield from things[: 1 + int(rng.integers(level.distractors[0], level.distractors[1] + 1))]
+
+
+def _free_point(
+    rng: np.random.Generator, obstacles: Obstacles, half_x: float, half_y: float, clearance: float
+) -> tuple[float, float] | None:
+    points = np.stack([rng.uniform(-half_x, half_x, _DRAWS), rng.uniform(-half_y, half_y, _DRAWS)], axis=1)
+    good = np.flatnonzero(obstacles.clearance(points) >= clearance)
+    return (float(points[good[0], 0]), float(points[good[0], 1])) if len(good) else None
+
+
+def _place(
+    rng: np.random.Generator,
+    index: int,
+    thing: Target,
+    level: Level,
+    boxes: list[Box],
+    placed: list[SceneObject],
+    start: tuple[float, float],
+    half_x: float,
+    half_y: float,
+) -> SceneObject | None:
+    scale, yaw = float(rng.uniform(0.92, 1.1)), float(rng.uniform(-math.pi, math.pi))
+    radius = CLASSES[thing.object_class].radius * scale
+    others = Obstacles([], [item.disc for item in placed])
+    furniture = Obstacles(boxes, [])
+    for _ in range(_DRAWS):
+        if index == 0:
+            away = rng.uniform(*level.start_distance) + radius
+            angle = rng.uniform(-math.pi, math.pi)
+            x, y = start[0] + away * math.cos(angle), start[1] + away * math.sin(angle)
+            if abs(x) > half_x or abs(y) > half_y:
+                continue
+        else:
+            x, y = rng.uniform(-half_x, half_x), rng.uniform(-half_y, half_y)
+        point = np.array([[x, y]])
+        if furniture.clearance(point)[0] < radius + 0.06 or others.clearance(point)[0] < radius + 0.30:
+            continue
+        if math.hypot(x - start[0], y - start[1]) < radius + 0.75:
+            continue
+        item = SceneObject(index, thing.colour, thing.object_class, float(x), float(y), yaw, scale)
+        if index and level.line_of_sight and not _in_sight(start, placed[0], boxes, [*placed, item]):
+            continue
+        return item
+    return None
+
+
+def _in_sight(start: tuple[float, float], goal: SceneObject, boxes: list[Box], placed: list[SceneObject]) -> bool:
+    towards = math.atan2(goal.y - start[1], goal.x - start[0])
+    eye = start[0] + NOSE * math.cos(towards), start[1] + NOSE * math.sin(towards)
+    return sight_fraction(Obstacles(boxes, [item.disc for item in placed]), eye, goal.disc) == 1.0
+
+
+def _heading(
+    rng: np.random.Generator, heading: StartHeading, start: tuple[float, float], goal: SceneObject
+) -> float:
+    towards = math.atan2(goal.y - start[1], goal.x - start[0])
+    if heading is StartHeading.ANY:
+        return float(rng.uniform(-math.pi, math.pi))
+    if heading is StartHeading.TARGET_IN_VIEW:
+        # 30 degrees at the camera, which stands ahead of the base centre
+        return wrap(towards + float(rng.uniform(-1, 1)) * math.radians(22))
+    return wrap(towards + float(rng.choice([-1, 1]) * rng.uniform(math.radians(75), math.pi)))
+
+
+def _all_reachable(scene: Scene) -> bool:
+    reachable = scene.grid.reachable(scene.start.x, scene.start.y)
+    return bool(reachable.any()) and all(bool((scene.goals(i) & reachable).any()) for i in range(len(scene.objects)))
+
+
+__all__ = ["SAFE_RADIUS", "Difficulty", "Level", "Scene", "SceneObject", "StartHeading", "make_scene"]
