@@ -1,0 +1,83 @@
+"""The Go2's sport service: which calls this project may ever make, and their fields. Knows no ROS.
+
+Ids, JSON keys and rules follow Unitree's SDK (`unitree_sdk2_python`, `unitree_ros2`), firmware 1.1.6 and newer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import IntEnum
+
+from spec_vlm_nav.safety import Limits, Velocity, clamp
+
+REQUEST_TOPIC = "/api/sport/request"
+RESPONSE_TOPIC = "/api/sport/response"
+MOVE_HOLD_S = 1.0
+"""The firmware obeys the last Move for this long: it must be resent, and a dead sender leaves that much motion."""
+
+
+class SportApi(IntEnum):
+    """The allow-list. Jumps and flips do not exist here, and neither does Damp (1001): it drops a standing robot."""
+
+    BALANCE_STAND = 1002
+    STOP_MOVE = 1003
+    STAND_UP = 1004
+    STAND_DOWN = 1005
+    RECOVERY_STAND = 1006
+    MOVE = 1008
+
+
+_PROBLEMS = {
+    3001: "unknown error",
+    3102: "the request could not be sent",
+    3103: "the api id is not registered",
+    3104: "the robot did not answer in time",
+    3105: "the api id does not match",
+    3106: "the data is malformed",
+    3107: "the lease is invalid: another controller holds the robot",
+    3201: "the response could not be sent",
+    3202: "internal error of the robot's service",
+    3203: "the api is not implemented",
+    3204: "the parameter is malformed",
+    3205: "the lease was denied: another controller holds the robot",
+    4101: "the path is malformed",
+    4201: "the motion took too long",
+    4202: "the motion service is not initialised",
+    4205: "the motion service is not initialised",
+    4206: "the posture does not allow it: the robot must stand first",
+}
+
+
+@dataclass(frozen=True)
+class SportRequest:
+    """Fields of `unitree_api/Request`. `identity` must be unique; responses carry it back."""
+
+    identity: int
+    api_id: int
+    parameter: str
+    noreply: bool
+
+
+def request(api_id: int, identity: int) -> SportRequest:
+    """Return a call without parameters. Raises ValueError for an id off the allow-list and for Move, which has some."""
+    try:
+        api = SportApi(api_id)
+    except ValueError:
+        allowed = ", ".join(f"{entry.value} {entry.name}" for entry in SportApi)
+        raise ValueError(f"sport api id {api_id} is not on the allow-list: {allowed}") from None
+    if api is SportApi.MOVE:
+        raise ValueError("Move needs a velocity; use move()")
+    return SportRequest(identity, int(api), "{}", noreply=False)
+
+
+def move(velocity: Velocity, limits: Limits, identity: int) -> SportRequest:
+    """Return a Move within `limits`. Raises ValueError for NaN and infinity."""
+    safe = clamp(velocity, limits)
+    parameter = json.dumps({"x": round(safe.vx, 4), "y": round(safe.vy, 4), "z": round(safe.wz, 4)}, allow_nan=False)
+    return SportRequest(identity, int(SportApi.MOVE), parameter, noreply=True)
+
+
+def describe(code: int) -> str:
+    """Return a sentence about a response's status code; empty for success."""
+    return "" if code == 0 else f"code {code}: {_PROBLEMS.get(code, 'a code that the vendor does not document')}"

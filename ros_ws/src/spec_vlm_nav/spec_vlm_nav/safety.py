@@ -1,0 +1,135 @@
+"""What stands between a decision and the motors: limits, slew, watchdogs. Time is always given, never read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+HARD_CAPS = (1.0, 0.5, 1.0)
+"""No configuration may ask for more: forward m/s, sideways m/s, turn rad/s (the Go2 itself would do 3.8, 1 and 4)."""
+
+
+@dataclass(frozen=True)
+class Velocity:
+    """Body velocity: forward and left in m/s, counter-clockwise in rad/s (REP 103)."""
+
+    vx: float = 0.0
+    vy: float = 0.0
+    wz: float = 0.0
+
+    @property
+    def finite(self) -> bool:
+        """Whether no component is NaN or infinite."""
+        return math.isfinite(self.vx) and math.isfinite(self.vy) and math.isfinite(self.wz)
+
+
+ZERO = Velocity()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Largest speeds and their largest rates of change, all positive: m/s and m/s^2, rad/s and rad/s^2.
+
+    Raises ValueError for a value that is not finite and positive, or for a speed above `HARD_CAPS`.
+    """
+
+    vx: float = 0.5
+    vy: float = 0.3
+    wz: float = 0.6
+    acceleration: float = 1.5
+    deceleration: float = 4.0
+    turn_acceleration: float = 3.0
+    turn_deceleration: float = 6.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not (math.isfinite(value) and value > 0.0):
+                raise ValueError(f"limit {name} = {value} must be a positive number")
+        for name, cap in zip(("vx", "vy", "wz"), HARD_CAPS, strict=True):
+            if getattr(self, name) > cap:
+                raise ValueError(f"limit {name} = {getattr(self, name)} exceeds the hard cap of {cap}")
+
+
+def clamp(velocity: Velocity, limits: Limits) -> Velocity:
+    """Return `velocity` within `limits`. Raises ValueError for NaN and infinity: no motion can be made of them."""
+    if not velocity.finite:
+        raise ValueError(f"velocity ({velocity.vx}, {velocity.vy}, {velocity.wz}) is not finite; the robot must stop")
+    return Velocity(
+        _within(velocity.vx, limits.vx), _within(velocity.vy, limits.vy), _within(velocity.wz, limits.wz)
+    )
+
+
+class SlewLimiter:
+    """Lets a velocity change only as fast as the limits allow; braking may be harder than speeding up."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.velocity = ZERO
+
+    def step(self, wanted: Velocity, dt: float) -> Velocity:
+        """Move the output towards `wanted`, which is clamped, over `dt` seconds, and return it."""
+        goal, now, limits = clamp(wanted, self._limits), self.velocity, self._limits
+        dt = max(dt, 0.0)
+        self.velocity = Velocity(
+            _approach(now.vx, goal.vx, limits.acceleration * dt, limits.deceleration * dt),
+            _approach(now.vy, goal.vy, limits.acceleration * dt, limits.deceleration * dt),
+            _approach(now.wz, goal.wz, limits.turn_acceleration * dt, limits.turn_deceleration * dt),
+        )
+        return self.velocity
+
+    def reset(self) -> None:
+        """Begin again from standing, after the robot was stopped by other means."""
+        self.velocity = ZERO
+
+
+class Watchdog:
+    """Tells whether something has been silent for longer than `timeout` seconds; silent until first heard.
+
+    Raises ValueError for a timeout that is not a positive number.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        if not (math.isfinite(timeout) and timeout > 0.0):
+            raise ValueError(f"watchdog timeout {timeout} s must be a positive number of seconds")
+        self._timeout = timeout
+        self._last: float | None = None
+
+    def feed(self, now: float) -> None:
+        """Note that it was heard at `now` (steady clock, seconds)."""
+        self._last = now
+
+    def silence(self, now: float) -> float:
+        """Seconds since it was last heard; infinite if never."""
+        return math.inf if self._last is None else now - self._last
+
+    def expired(self, now: float) -> bool:
+        """Whether it has been silent for too long."""
+        return self.silence(now) > self._timeout
+
+
+class Watchdogs:
+    """One watchdog a name, all with the same timeout; `silent` names those that stopped."""
+
+    def __init__(self, names: Iterable[str], timeout: float) -> None:
+        self._dogs = {name: Watchdog(timeout) for name in names}
+
+    def feed(self, name: str, now: float) -> None:
+        """Note that `name` was heard; an unknown name is a KeyError."""
+        self._dogs[name].feed(now)
+
+    def silent(self, now: float) -> tuple[str, ...]:
+        """Return the names that have been silent for too long, in the order given."""
+        return tuple(name for name, dog in self._dogs.items() if dog.expired(now))
+
+
+def _within(value: float, limit: float) -> float:
+    return min(max(value, -limit), limit)
+
+
+def _approach(now: float, goal: float, faster: float, slower: float) -> float:
+    """Step from `now` to `goal`: brake to zero by at most `slower`, and only from there speed up by `faster`."""
+    if now * goal < 0.0 or abs(goal) < abs(now):
+        floor = goal if now * goal > 0.0 else 0.0
+        return floor if abs(now - floor) <= slower else now - math.copysign(slower, now)
+    return goal if abs(goal - now) <= faster else now + math.copysign(faster, goal - now)

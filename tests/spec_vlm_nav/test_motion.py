@@ -1,0 +1,109 @@
+"""Closed-loop motion on a simple robot that obeys, lags, slips or is stuck."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spec_vlm_nav.motion import Motion, MotionConfig, MotionStep, Outcome, PlanarPose, wrap, yaw_of
+from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity
+
+from speculation.prompts import ACTIONS, STOP, ActionKind, ActionSize, NavigationAction
+
+CONFIG = MotionConfig()
+MOTIONS = [action for action in ACTIONS if action is not STOP]
+DT = 0.05
+
+
+def walk(
+    action: NavigationAction,
+    start: PlanarPose,
+    *,
+    scale: float = 1.0,
+    freeze_after: float = math.inf,
+    drift: float = 0.0,
+) -> tuple[MotionStep, PlanarPose, float]:
+    """Run a motion on a robot that does `scale` of what it is told, after one tick; return the end of it."""
+    motion, pose, now = Motion(action, start, 100.0, CONFIG), start, 100.0
+    limiter, obeyed = SlewLimiter(Limits()), ZERO
+    while True:
+        step = motion.update(pose, now)
+        if step.outcome is not Outcome.RUNNING:
+            return step, pose, now - 100.0
+        scaled = Velocity(obeyed.vx * scale, 0.0, obeyed.wz * scale)
+        obeyed = limiter.step(step.velocity, DT)
+        now += DT
+        if now - 100.0 < freeze_after:
+            yaw = pose.yaw + (scaled.wz + drift) * DT
+            pose = PlanarPose(
+                pose.x + scaled.vx * math.cos(yaw) * DT, pose.y + scaled.vx * math.sin(yaw) * DT, wrap(yaw)
+            )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(MOTIONS), st.floats(-3.1, 3.1), st.floats(0.7, 1.2))
+def test_an_action_ends_where_it_says(action: NavigationAction, yaw: float, scale: float) -> None:
+    start = PlanarPose(1.0, -2.0, yaw)
+    step, pose, _ = walk(action, start, scale=scale)
+    assert step.outcome is Outcome.DONE
+    assert step.velocity == ZERO
+    along = (pose.x - start.x) * math.cos(yaw) + (pose.y - start.y) * math.sin(yaw)
+    assert along == pytest.approx(action.metres, abs=0.04)
+    assert wrap(pose.yaw - yaw) == pytest.approx(action.radians, abs=math.radians(4))
+
+
+def test_forward_holds_its_heading_against_drift() -> None:
+    action = NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)
+    _, pose, _ = walk(action, PlanarPose(0, 0, 0), drift=0.05)
+    assert abs(pose.y) < 0.05
+
+
+@pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)
+def test_a_robot_that_does_not_move_is_blocked_soon_and_before_the_cap(action: NavigationAction) -> None:
+    step, _, elapsed = walk(action, PlanarPose(0, 0, 0), freeze_after=0.3)
+    assert step.outcome is Outcome.BLOCKED
+    assert step.velocity == ZERO
+    assert elapsed < CONFIG.blocked_after_s + 0.6
+
+
+def test_a_robot_that_crawls_runs_into_the_time_cap() -> None:
+    action = NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)
+    step, _, elapsed = walk(action, PlanarPose(0, 0, 0), scale=0.12)
+    assert step.outcome is Outcome.TIMEOUT
+    assert elapsed == pytest.approx(0.75 / CONFIG.forward_speed * CONFIG.cap_factor + CONFIG.cap_margin_s, abs=2 * DT)
+
+
+def test_a_pause_on_purpose_is_no_obstacle() -> None:
+    motion = Motion(NavigationAction(ActionKind.FORWARD, ActionSize.LARGE), PlanarPose(0, 0, 0), 0.0, CONFIG)
+    assert motion.update(PlanarPose(0.0, 0, 0), 0.05).outcome is Outcome.RUNNING
+    motion.paused(2.0)
+    assert motion.update(PlanarPose(0.0, 0, 0), 2.05).outcome is Outcome.RUNNING
+    motion_without = Motion(NavigationAction(ActionKind.FORWARD, ActionSize.LARGE), PlanarPose(0, 0, 0), 0.0, CONFIG)
+    motion_without.update(PlanarPose(0.0, 0, 0), 0.05)
+    assert motion_without.update(PlanarPose(0.0, 0, 0), 2.05).outcome is Outcome.BLOCKED
+
+
+def test_a_turn_is_counted_across_the_seam_of_the_angle() -> None:
+    action = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
+    step, pose, _ = walk(action, PlanarPose(0, 0, math.pi - 0.1))
+    assert step.outcome is Outcome.DONE
+    assert pose.yaw < 0.0
+
+
+def test_stop_is_no_motion() -> None:
+    with pytest.raises(ValueError, match="stop"):
+        Motion(STOP, PlanarPose(0, 0, 0), 0.0, CONFIG)
+
+
+def test_commands_stay_within_the_configured_speeds() -> None:
+    fast = replace(CONFIG, forward_speed=0.2, turn_speed=0.3)
+    forward = Motion(NavigationAction(ActionKind.FORWARD, ActionSize.LARGE), PlanarPose(0, 0, 0), 0.0, fast)
+    assert forward.update(PlanarPose(0, 0, 0), 0.05).velocity.vx == 0.2
+    right = Motion(NavigationAction(ActionKind.TURN_RIGHT, ActionSize.LARGE), PlanarPose(0, 0, 0), 0.0, fast)
+    assert right.update(PlanarPose(0, 0, 0), 0.05).velocity.wz == -0.3
+
+
+@given(st.floats(-3.14, 3.14))
+def test_yaw_of_a_quaternion_about_z(yaw: float) -> None:
+    assert yaw_of(0.0, 0.0, math.sin(yaw / 2), math.cos(yaw / 2)) == pytest.approx(yaw, abs=1e-9)

@@ -1,0 +1,107 @@
+"""Limits, slew and watchdogs on given clocks."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spec_vlm_nav.safety import HARD_CAPS, ZERO, Limits, SlewLimiter, Velocity, Watchdog, Watchdogs, clamp
+
+LIMITS = Limits()
+speeds = st.floats(-10.0, 10.0)
+velocities = st.builds(Velocity, speeds, speeds, speeds)
+
+
+@given(velocities)
+def test_clamp_keeps_limits_and_leaves_what_is_within_alone(velocity: Velocity) -> None:
+    safe = clamp(velocity, LIMITS)
+    for got, asked, limit in (
+        (safe.vx, velocity.vx, LIMITS.vx),
+        (safe.vy, velocity.vy, LIMITS.vy),
+        (safe.wz, velocity.wz, LIMITS.wz),
+    ):
+        assert abs(got) <= limit
+        assert got == asked if abs(asked) <= limit else got == math.copysign(limit, asked)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("field", ["vx", "vy", "wz"])
+def test_no_motion_is_made_of_nan_or_infinity(field: str, bad: float) -> None:
+    with pytest.raises(ValueError, match="not finite"):
+        clamp(Velocity(**{field: bad}), LIMITS)
+    with pytest.raises(ValueError, match="not finite"):
+        SlewLimiter(LIMITS).step(Velocity(**{field: bad}), 0.05)
+
+
+@pytest.mark.parametrize("field,index", [("vx", 0), ("vy", 1), ("wz", 2)])
+def test_limits_refuse_what_no_configuration_may_ask_for(field: str, index: int) -> None:
+    assert getattr(Limits(**{field: HARD_CAPS[index]}), field) == HARD_CAPS[index]
+    with pytest.raises(ValueError, match=f"limit {field} .* hard cap"):
+        Limits(**{field: HARD_CAPS[index] + 0.01})
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=field):
+            Limits(**{field: bad})
+
+
+@given(st.lists(st.tuples(velocities, st.floats(0.0, 0.3)), max_size=30))
+def test_slew_never_changes_faster_than_the_limits_nor_leaves_them(steps: list[tuple[Velocity, float]]) -> None:
+    limiter, before = SlewLimiter(LIMITS), ZERO
+    for wanted, dt in steps:
+        after = limiter.step(wanted, dt)
+        assert abs(after.vx - before.vx) <= LIMITS.deceleration * dt + 1e-9
+        assert abs(after.wz - before.wz) <= LIMITS.turn_deceleration * dt + 1e-9
+        if abs(after.vx) > abs(before.vx):
+            assert abs(after.vx) - abs(before.vx) <= LIMITS.acceleration * dt + 1e-9
+        assert clamp(after, LIMITS) == after
+        before = after
+
+
+@given(velocities, velocities)
+def test_slew_arrives(first: Velocity, second: Velocity) -> None:
+    limiter = SlewLimiter(LIMITS)
+    for wanted in (first, second):
+        for _ in range(40):
+            limiter.step(wanted, 0.05)
+        assert limiter.velocity == clamp(wanted, LIMITS)
+
+
+def test_full_speed_is_braked_to_zero_within_a_quarter_second_at_20_hz() -> None:
+    limiter = SlewLimiter(LIMITS)
+    for _ in range(40):
+        limiter.step(Velocity(LIMITS.vx, LIMITS.vy, LIMITS.wz), 0.05)
+    for _ in range(5):
+        limiter.step(ZERO, 0.05)
+    assert limiter.velocity == ZERO
+
+
+def test_slew_never_crosses_zero_in_one_step() -> None:
+    limiter = SlewLimiter(LIMITS)
+    for _ in range(40):
+        limiter.step(Velocity(vx=0.5), 0.05)
+    seen = [limiter.step(Velocity(vx=-0.5), 0.05).vx for _ in range(20)]
+    assert 0.0 in seen
+    assert seen[-1] == -0.5
+
+
+def test_watchdog_is_silent_until_heard_and_after_its_timeout() -> None:
+    dog = Watchdog(0.2)
+    assert dog.expired(0.0)
+    dog.feed(10.0)
+    assert not dog.expired(10.2)
+    assert dog.expired(10.2001)
+    assert dog.silence(10.5) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, math.nan, math.inf])
+def test_watchdog_refuses_a_timeout_that_never_or_always_fires(timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        Watchdog(timeout)
+
+
+def test_watchdogs_name_the_silent() -> None:
+    dogs = Watchdogs(("a", "b"), 0.2)
+    assert dogs.silent(0.0) == ("a", "b")
+    dogs.feed("a", 1.0)
+    assert dogs.silent(1.1) == ("b",)
+    with pytest.raises(KeyError):
+        dogs.feed("c", 1.0)
