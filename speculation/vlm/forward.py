@@ -98,9 +98,11 @@ def forward(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk]) -> list[Logits]:
     return np.split(logits, np.cumsum([len(chunk.tokens) for chunk in chunks])[:-1])
 
 
-@torch.no_grad()
 def final_logits(vlm: Vlm, hidden: Tensor) -> Tensor:
-    """Return the logits [n, vocabulary] of last-layer outputs [n, hidden]: final norm, head, cut to the tokenizer."""
+    """Return the logits [n, vocabulary] of last-layer outputs [n, hidden]: final norm, head, cut to the tokenizer.
+
+    Gradients pass through to `hidden` (the model is frozen), so that exit adapters can be trained on it.
+    """
     logits: Tensor = vlm.model.lm_head(vlm.text.norm(hidden))[..., : vlm.vocabulary]
     return logits
 

@@ -73,25 +73,25 @@ class VlmSession:
                 raise ValueError(f"parent {parent} of node {node} must be in {ROOT}..{node - 1}")
         return self._feed(list(tokens), list(parents))
 
-    def commit(self, path_nodes: Sequence[int], next_token: int) -> dict[int, int]:
-        """Commit the chain `path_nodes` from the root, then `next_token`, which becomes the root.
+    def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
+        """Commit the chain `path` from the root, then `next_token`, which becomes the root.
 
         Returns surviving old node -> new node. If `next_token` was already fed behind the path's end, that node becomes
         the root (it maps to ROOT) and its descendants survive with their logits; else nothing survives.
         Raises ValueError, with nothing changed, for a path that is no chain or a token outside the vocabulary.
         """
         self._check_token(next_token)
-        end = self._check_path(path_nodes)
+        end = self._check_path(path)
         length = self._cache.length[0]
         root = next((n for n in self._children(end) if self._tokens[n] == next_token), None)
         if root is None:
-            self._cache.keep(0, [length + node for node in path_nodes])
+            self._cache.keep(0, [length + node for node in path])
             self._set_nodes([], [], [])
             self._pending.append(next_token)
             self._root = None
             return {}
         kept = self._descendants(root)
-        self._cache.keep(0, [length + node for node in (*path_nodes, root)], [length + node for node in kept])
+        self._cache.keep(0, [length + node for node in (*path, root)], [length + node for node in kept])
         renamed = {root: ROOT} | {node: index for index, node in enumerate(kept)}
         self._root = self._logits[root]
         self._set_nodes(
