@@ -14,9 +14,9 @@ from enum import Enum
 
 import numpy as np
 
-from simulation.geometry import NOSE, Array, Pose, wrap
+from simulation.geometry import FOOTPRINT_OFFSETS, FOOTPRINT_RADIUS, NOSE, Array, Pose, wrap
 from simulation.ground_truth import Sighting, bearing_and_distance
-from simulation.paths import SAFE_RADIUS
+from simulation.paths import NEIGHBOURS, SAFE_RADIUS
 from simulation.scene import REACHED_GAP, Scene
 from simulation.sight import sight_fractions
 from speculation.prompts import (
@@ -31,6 +31,8 @@ from speculation.prompts import (
 REACHED_BEARING = math.radians(20.0)
 STEER_DEADBAND = math.radians(10.0)
 """More than half the turn grid (7.5 degrees), so that a turn towards the target is never followed by one back."""
+CLOSE_GAP = 1.2
+"""Nearer than this (metres) the robot only has to go straight, so its width counts instead of its turning circle."""
 KEEP_GAP = 0.35
 """A forward never ends nearer than this to the target, metres."""
 SEARCH_TURN = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
@@ -40,8 +42,10 @@ _FORWARDS = tuple(FORWARD_METRES[size.value] for size in _SIZES)
 _TURNS = tuple(math.radians(TURN_DEGREES[size.value]) for size in _SIZES)
 _PLAN_TURNS = np.array([-_TURNS[2], -_TURNS[1], -_TURNS[0], 0.0, *_TURNS])
 _SAMPLE = 0.05
+_CLOSE_RADIUS = FOOTPRINT_RADIUS + 0.07
+_SLACK = 0.05
 _VIEW_LIMIT = math.radians(41.0)
-_TURN_COST, _RADIAN_COST = 0.12, 0.10
+_TURN_COST, _RADIAN_COST, _BLIND_COST = 0.12, 0.10, 4.0
 _LOSE_BY_TURN, _LOSE_AHEAD, _NO_PROGRESS = 20.0, 3.0, 60.0
 
 
@@ -85,43 +89,63 @@ class Oracle:
                 return Decision(STOP, Reason.REACHED)
             return Decision(turn_by(heading), Reason.CENTRE)
         away = math.hypot(item.x - pose.x, item.y - pose.y) - item.radius - NOSE - REACHED_GAP
-        blocker = self._blocker(pose, pose.yaw + heading, max(away, 0.0) + 0.05)
+        blocker = self._blocker(pose, pose.yaw + heading, max(away, 0.0) + 0.05, away <= CLOSE_GAP - REACHED_GAP)
         if blocker is None:
-            if abs(heading) > STEER_DEADBAND:
-                return Decision(turn_by(heading), Reason.APPROACH)
-            action = self._forward(pose, gap)
-            if action is not None:
-                return Decision(action, Reason.APPROACH)
-            blocker = self._blocker(pose, pose.yaw, _FORWARDS[0])
-        return self._detour(pose, target_index, heading, blocker or "wall")
+            return Decision(self._steer(pose, heading, gap), Reason.APPROACH)
+        plan = self._detour(pose, target_index, heading, blocker)
+        if plan is not None:
+            return plan
+        # nothing keeps the target in view: squeeze past with the robot's width alone, where that is enough
+        if self._blocker(pose, pose.yaw + heading, max(away, 0.0) + 0.05, close=True) is None:
+            return Decision(self._steer(pose, heading, gap), Reason.APPROACH)
+        return Decision(SEARCH_TURN, Reason.DETOUR, blocker, "left")
 
-    def _blocker(self, pose: Pose, direction: float, length: float) -> str | None:
-        """Name what a robot sliding along a line would come too near to; where it is too near already, it may leave."""
-        obstacles = self._scene.obstacles
-        steps = np.arange(0.0, length + _SAMPLE, _SAMPLE).clip(max=length)[:, None]
+    def _distances(self, pose: Pose, direction: float, length: float) -> Array:
+        """Distances to all obstacles [k, n] along a straight way of the base centre, every 5 cm."""
+        steps = np.arange(0.0, length + _SAMPLE / 2, _SAMPLE)[:, None]
         points = np.array(pose[:2]) + steps * np.array([math.cos(direction), math.sin(direction)])
-        distances = obstacles.distances(points)
-        short = distances < np.minimum(SAFE_RADIUS, distances[0] - 1e-6)
+        return self._scene.obstacles.distances(points)
+
+    def _blocker(self, pose: Pose, direction: float, length: float, close: bool) -> str | None:
+        """Name what a straight way would come too near to, None where it is free.
+
+        Where the robot is too near to something already, it may leave, not come nearer.
+        """
+        radius, nose = (_CLOSE_RADIUS, FOOTPRINT_OFFSETS[-1]) if close else (SAFE_RADIUS + _SLACK, 0.0)
+        distances = self._distances(pose, direction, length + nose)
+        short = distances < np.minimum(radius, distances[0] - 1e-6)
         if not short.any():
             return None
         first = int(np.argmax(short.any(axis=1)))
         column = int(np.argmin(np.where(short[first], distances[first], np.inf)))
-        boxes = len(obstacles.boxes)
-        return obstacles.boxes[column].name if column < boxes else self._scene.objects[column - boxes].target.text
+        boxes = self._scene.boxes
+        return boxes[column].name if column < len(boxes) else self._scene.objects[column - len(boxes)].target.text
 
-    def _forward(self, pose: Pose, gap: float) -> NavigationAction | None:
-        for size, metres in zip(reversed(_SIZES), reversed(_FORWARDS), strict=True):
-            if (gap - metres >= KEEP_GAP or size is ActionSize.SMALL) and not self._blocker(pose, pose.yaw, metres):
-                return NavigationAction(ActionKind.FORWARD, size)
-        return None
+    def _steer(self, pose: Pose, heading: float, gap: float) -> NavigationAction:
+        """Turn towards the target, or go forward as far as is free and useful.
+
+        The way to the target is free with some slack, and off the axis by the dead band at most: small always fits.
+        """
+        if abs(heading) > STEER_DEADBAND:
+            return turn_by(heading)
+        reach = self._reach(pose, pose.yaw)
+        fitting = [i for i in range(1, 3) if _FORWARDS[i] <= min(gap - KEEP_GAP, reach) + 1e-6]
+        return NavigationAction(ActionKind.FORWARD, _SIZES[fitting[-1] if fitting else 0])
 
     def _field(self, index: int) -> Array:
         if index not in self._fields:
-            self._fields[index] = self._scene.grid.field(self._scene.goals(index))
+            grid, disc = self._scene.grid, self._scene.objects[index].disc
+            hidden = sight_fractions(self._scene.obstacles, grid.centres.reshape(-1, 2), disc) < 0.3
+            factors = np.ones((len(NEIGHBOURS), *grid.free.shape))
+            for k, (i, j, _) in enumerate(NEIGHBOURS):
+                yaw = np.array(math.atan2(j, i))
+                factors[k][self._out_of_view(grid.centres, yaw, index)] = _BLIND_COST
+            factors[:, hidden.reshape(grid.free.shape)] = _BLIND_COST
+            self._fields[index] = grid.field(self._scene.goals(index), factors)
         return self._fields[index]
 
-    def _detour(self, pose: Pose, index: int, heading: float, blocker: str) -> Decision:
-        """Take the first action of the best plan 'turn once, go forward once', the target kept in view if possible.
+    def _detour(self, pose: Pose, index: int, heading: float, blocker: str) -> Decision | None:
+        """Take the first action of the best plan 'turn once, go forward once' that does not turn the target out of view.
 
         Every action has a price and a plan's second half is among the next pose's plans, so turns do not undo turns.
         """
@@ -143,20 +167,18 @@ class Oracle:
             cost[turn, np.array(_FORWARDS) > reach + 1e-6] = np.inf
         cost += 0.03 * (len(_SIZES) - 1 - np.arange(len(_SIZES)))
         turn, length = np.unravel_index(int(np.argmin(cost)), cost.shape)
-        if not np.isfinite(cost[turn, length]):
-            return Decision(SEARCH_TURN, Reason.DETOUR, blocker, ActionKind.TURN_LEFT.value.split()[1])
+        if cost[turn, length] >= _LOSE_BY_TURN:
+            return None
         way = "left" if wrap(float(yaws[turn]) - pose.yaw - heading) > 0 else "right"
         if _PLAN_TURNS[turn] != 0.0:
             return Decision(turn_by(float(_PLAN_TURNS[turn])), Reason.DETOUR, blocker, way)
         return Decision(NavigationAction(ActionKind.FORWARD, _SIZES[length]), Reason.DETOUR, blocker, way)
 
     def _reach(self, pose: Pose, direction: float) -> float:
-        """Return how far (up to the largest forward) a straight way keeps its safe distance."""
-        steps = np.arange(0.0, _FORWARDS[-1] + _SAMPLE / 2, _SAMPLE)
-        points = np.array(pose[:2]) + steps[:, None] * np.array([math.cos(direction), math.sin(direction)])
-        distances = self._scene.obstacles.distances(points)
+        """Return how far (up to the largest forward) a straight way keeps its safe distance, metres."""
+        distances = self._distances(pose, direction, _FORWARDS[-1])
         short = (distances < np.minimum(SAFE_RADIUS, distances[0] - 1e-6)).any(axis=1)
-        return float(steps[int(np.argmax(short)) - 1]) if short.any() else float(steps[-1])
+        return (int(np.argmax(short)) - 1) * _SAMPLE if short.any() else _FORWARDS[-1]
 
     def _out_of_view(self, bases: Array, yaws: Array, index: int) -> Array:
         item = self._scene.objects[index]

@@ -14,7 +14,7 @@ SAFE_RADIUS = TURN_RADIUS + 0.02
 """Clearance around the base centre that lets the robot turn on the spot everywhere on its way."""
 _TIGHT, _TIGHT_COST = 0.25, 6.0
 _COMFORT, _COMFORT_COST = 0.50, 1.6
-_NEIGHBOURS = tuple((i, j, math.hypot(i, j) * CELL) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0))
+NEIGHBOURS = tuple((i, j, math.hypot(i, j) * CELL) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0))
 
 Mask = npt.NDArray[np.bool_]
 
@@ -54,20 +54,22 @@ class PathGrid:
                 return seen[1:-1, 1:-1]
             seen = grown
 
-    def field(self, goals: Mask) -> Array:
+    def field(self, goals: Mask, factors: Array | None = None) -> Array:
         """Return the cost in metres from every cell to the nearest goal; inf where there is no way.
 
         Cells near obstacles cost more, cells too tight for a turn much more, so that ways keep clear where they can.
+        `factors` [8, rows, columns] multiply the cost of leaving a cell towards each of NEIGHBOURS.
         """
+        prices = [length * self._cost * (1.0 if factors is None else factors[k]) for k, (_, _, length) in enumerate(NEIGHBOURS)]
         padded = np.full(np.add(self.free.shape, 2), np.inf)
         inner = padded[1:-1, 1:-1]
         inner[goals & np.isfinite(self._cost)] = 0.0
         rows, columns = self.free.shape
         while True:
             before = inner.copy()
-            for i, j, length in _NEIGHBOURS:
+            for (i, j, _), price in zip(NEIGHBOURS, prices, strict=True):
                 shifted = padded[1 + i : 1 + i + rows, 1 + j : 1 + j + columns]
-                np.minimum(inner, shifted + length * self._cost, out=inner)
+                np.minimum(inner, shifted + price, out=inner)
             if np.array_equal(before, inner):
                 return before
 
