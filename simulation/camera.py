@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from functools import lru_cache
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,12 @@ from simulation.gl import NO_BACKEND, mujoco
 
 Image = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int32]
+View: TypeAlias = tuple[tuple[float, float, float], float, float, float]
+"""Point looked at, distance to it (metres), azimuth and elevation of the line of sight (degrees)."""
 _CONTEXT_SIZE = 64
 
 
-@lru_cache(maxsize=None)
+@cache
 def _context(process: int, thread: int) -> Any:
     try:
         context = mujoco.GLContext(_CONTEXT_SIZE, _CONTEXT_SIZE)
@@ -49,8 +51,8 @@ class Camera:
             self._option.geomgroup[group] = shown
         self._view.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
 
-    def aim(self, data: Any, camera: str | tuple[tuple[float, float, float], float, float, float]) -> None:
-        """Look through a named camera of the model, or at (point, distance, azimuth, elevation), degrees."""
+    def aim(self, data: Any, camera: str | View) -> None:
+        """Look through a named camera of the model, or from outside as a `View` says."""
         self._check_thread()
         if isinstance(camera, str):
             self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED

@@ -82,7 +82,10 @@ def cell_labels(labels: Labels, sightings: list[Sighting]) -> CellLabels:
     colours = np.array([*(list(COLOURS).index(s.colour) for s in sightings), -1])
     distances = np.array([*(s.distance for s in sightings), math.nan])
     return CellLabels(
-        best.astype(np.int8), classes[best].astype(np.int8), colours[best].astype(np.int8), distances[best].astype(np.float32)
+        best.astype(np.int8),
+        classes[best].astype(np.int8),
+        colours[best].astype(np.int8),
+        distances[best].astype(np.float32),
     )
 
 
@@ -114,9 +117,8 @@ def sample_frames(
 def random_pose(scene: Scene, rng: np.random.Generator, clearance: float = 0.1) -> Pose:
     """Return a pose anywhere in the room whose footprint has at least this clearance (metres)."""
     for _ in range(500):
-        pose = Pose(
-            rng.uniform(-scene.half_x, scene.half_x), rng.uniform(-scene.half_y, scene.half_y), rng.uniform(-math.pi, math.pi)
-        )
+        x, y, yaw = rng.uniform(-1, 1, 3) * (scene.half_x, scene.half_y, math.pi)
+        pose = Pose(float(x), float(y), float(yaw))
         if scene.obstacles.footprint_clearance(pose) >= clearance:
             return pose
     return scene.start
@@ -164,7 +166,8 @@ def _label(world: World, oracle: Oracle, seed: int, difficulty: Difficulty, rng:
     image, labels = world.render(), world.segmentation()
     sightings = observe(world, labels)
     questions = [
-        Question(item.target, item.index, oracle.decide(world.pose, item.index, sightings)) for item in world.scene.objects
+        Question(item.target, item.index, oracle.decide(world.pose, item.index, sightings))
+        for item in world.scene.objects
     ]
     for target in absent_targets(world.scene, sightings, rng):
         questions.append(Question(target, None, oracle.decide(world.pose, None, sightings)))

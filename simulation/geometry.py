@@ -78,7 +78,8 @@ class Obstacles:
     def distances(self, points: Array) -> Array:
         """Signed distance of each point [k, 2] to each obstacle -> [k, boxes + discs]; negative inside."""
         x, y = points[:, :1], points[:, 1:]
-        over_x, over_y = np.abs(x - self._boxes[:, 0]) - self._boxes[:, 2], np.abs(y - self._boxes[:, 1]) - self._boxes[:, 3]
+        over_x = np.abs(x - self._boxes[:, 0]) - self._boxes[:, 2]
+        over_y = np.abs(y - self._boxes[:, 1]) - self._boxes[:, 3]
         outside = np.hypot(np.maximum(over_x, 0.0), np.maximum(over_y, 0.0))
         to_boxes = outside + np.minimum(np.maximum(over_x, over_y), 0.0)
         to_discs = np.hypot(x - self._discs[:, 0], y - self._discs[:, 1]) - self._discs[:, 2]
@@ -86,7 +87,8 @@ class Obstacles:
 
     def clearance(self, points: Array) -> Array:
         """Signed distance of each point [k, 2] to the nearest obstacle -> [k]."""
-        return self.distances(points).min(axis=1, initial=math.inf)
+        nearest: Array = self.distances(points).min(axis=1, initial=math.inf)
+        return nearest
 
     def footprint_clearance(self, pose: Pose) -> float:
         """Free space around the robot's footprint, negative where it penetrates."""

@@ -35,6 +35,6 @@ if "MUJOCO_GL" not in os.environ:
     if _backend is not None:
         os.environ["MUJOCO_GL"] = _backend
 
-import mujoco  # type: ignore[import-untyped]  # noqa: E402
+import mujoco  # noqa: E402
 
 __all__ = ["BACKENDS", "NO_BACKEND", "choose_backend", "mujoco"]

@@ -33,8 +33,8 @@ class Sighting:
     """One object in the current frame, seen or not.
 
     `pixels` and `box` (left, top, right, bottom; right and bottom exclusive) are of the visible part; `bearing` is the
-    centre's angle at the camera, radians, counter-clockwise; `distance` runs from the nose (the camera, seen from above)
-    to the object's surface, metres, 0 where they touch.
+    centre's angle at the camera, radians, counter-clockwise; `distance` runs from the nose (the camera, seen from
+    above) to the object's surface, metres, 0 where they touch.
     """
 
     index: int
@@ -79,9 +79,8 @@ def observe(world: World, labels: Labels | None = None) -> list[Sighting]:
             mask = labels == item.index
             columns, rows = np.flatnonzero(mask.any(axis=0)), np.flatnonzero(mask.any(axis=1))
             box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+        visible, side = pixels >= enough, side_of(bearing)
         sightings.append(
-            Sighting(
-                item.index, item.colour, item.object_class, pixels >= enough, pixels, bearing, distance, side_of(bearing), box
-            )
+            Sighting(item.index, item.colour, item.object_class, visible, pixels, bearing, distance, side, box)
         )
     return sightings

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import cos, pi, sin
+from typing import TypeAlias
 
-Vector = tuple[float, ...]
+Vector: TypeAlias = tuple[float, ...]
 
 COLOURS: dict[str, tuple[float, float, float]] = {
     "red": (0.80, 0.05, 0.06),
@@ -72,18 +74,15 @@ def _frustum(low: float, high: float, bottom: float, top: float, paint: Paint = 
 
 
 def _leaves() -> tuple[Part, ...]:
-    # (turn about z, tilt upwards) as half-angle cosines and sines, precomputed for eight leaves on two levels
-    from math import cos, pi, sin
-
-    leaves = []
+    size = (0.15, 0.05, 0.014)
+    leaves = [Part(Form.ELLIPSOID, size, (0.0, 0.0, 0.55), Paint.LEAF, (cos(pi / 4), 0.0, sin(pi / 4), 0.0))]
     for i in range(9):
         turn, tilt, base = i * 2.4, 0.25 + 0.35 * (i % 3), 0.34 + 0.05 * (i % 4)
         z, y = (cos(turn / 2), sin(turn / 2)), (cos(-tilt / 2), sin(-tilt / 2))
         quaternion = (z[0] * y[0], -z[1] * y[1], z[0] * y[1], z[1] * y[0])
         reach = 0.12
         centre = (reach * cos(tilt) * cos(turn), reach * cos(tilt) * sin(turn), base + reach * sin(tilt))
-        leaves.append(Part(Form.ELLIPSOID, (0.15, 0.05, 0.014), centre, Paint.LEAF, quaternion))
-    leaves.append(Part(Form.ELLIPSOID, (0.15, 0.05, 0.014), (0.0, 0.0, 0.55), Paint.LEAF, (cos(pi / 4), 0.0, sin(pi / 4), 0.0)))
+        leaves.append(Part(Form.ELLIPSOID, size, centre, Paint.LEAF, quaternion))
     return tuple(leaves)
 
 
@@ -143,9 +142,7 @@ CLASSES: dict[str, Shape] = {
             Part(Form.BOX, (0.018, 0.018, 0.10), (-0.18, 0.16, 0.53)),
         ),
     ),
-    "plant": Shape(
-        0.20, 0.70, (_frustum(0.10, 0.14, 0.0, 0.25), _cylinder(0.012, 0.25, 0.5, Paint.STEM), *_leaves())
-    ),
+    "plant": Shape(0.20, 0.70, (_frustum(0.10, 0.14, 0.0, 0.25), _cylinder(0.012, 0.25, 0.5, Paint.STEM), *_leaves())),
     "mug": Shape(
         0.10,
         0.16,

@@ -16,7 +16,7 @@ import numpy as np
 
 from simulation.geometry import FOOTPRINT_OFFSETS, FOOTPRINT_RADIUS, NOSE, Array, Pose, wrap
 from simulation.ground_truth import Sighting, bearing_and_distance
-from simulation.paths import NEIGHBOURS, SAFE_RADIUS
+from simulation.paths import NEIGHBOURS, SAFE_RADIUS, Mask
 from simulation.scene import REACHED_GAP, Scene
 from simulation.sight import sight_fractions
 from speculation.prompts import (
@@ -44,6 +44,7 @@ _PLAN_TURNS = np.array([-_TURNS[2], -_TURNS[1], -_TURNS[0], 0.0, *_TURNS])
 _SAMPLE = 0.05
 _CLOSE_RADIUS = FOOTPRINT_RADIUS + 0.07
 _SLACK = 0.05
+_HIDDEN = 0.3
 _VIEW_LIMIT = math.radians(41.0)
 _TURN_COST, _RADIAN_COST, _BLIND_COST = 0.12, 0.10, 4.0
 _LOSE_BY_TURN, _LOSE_AHEAD, _NO_PROGRESS = 20.0, 3.0, 60.0
@@ -134,39 +135,41 @@ class Oracle:
 
     def _field(self, index: int) -> Array:
         if index not in self._fields:
-            grid, disc = self._scene.grid, self._scene.objects[index].disc
-            hidden = sight_fractions(self._scene.obstacles, grid.centres.reshape(-1, 2), disc) < 0.3
+            grid = self._scene.grid
             factors = np.ones((len(NEIGHBOURS), *grid.free.shape))
             for k, (i, j, _) in enumerate(NEIGHBOURS):
                 yaw = np.array(math.atan2(j, i))
                 factors[k][self._out_of_view(grid.centres, yaw, index)] = _BLIND_COST
-            factors[:, hidden.reshape(grid.free.shape)] = _BLIND_COST
+            factors[:, self._hidden(grid.centres, index)] = _BLIND_COST
             self._fields[index] = grid.field(self._scene.goals(index), factors)
         return self._fields[index]
 
     def _detour(self, pose: Pose, index: int, heading: float, blocker: str) -> Decision | None:
-        """Take the first action of the best plan 'turn once, go forward once' that does not turn the target out of view.
+        """Return the first action of the best plan 'turn once, go forward once' that keeps the target in view.
 
-        Every action has a price and a plan's second half is among the next pose's plans, so turns do not undo turns.
+        None where every plan turns away from it. Every action has a price and a plan's second half is among the next
+        pose's plans, so turns do not undo turns.
         """
-        scene, item = self._scene, self._scene.objects[index]
+        scene = self._scene
         yaws = pose.yaw + _PLAN_TURNS
         rays = np.stack([np.cos(yaws), np.sin(yaws)], axis=1)
         ends = np.array(pose[:2]) + np.array(_FORWARDS)[None, :, None] * rays[:, None]
         cost = scene.grid.sample(self._field(index), ends.reshape(-1, 2)).reshape(ends.shape[:2])
         cost = np.where(np.isfinite(cost), cost, _NO_PROGRESS)
-        cost += (_TURN_COST * (_PLAN_TURNS != 0) + _RADIAN_COST * np.abs(_PLAN_TURNS))[:, None]
-        cost += np.where(self._out_of_view(np.array([[pose[:2]]]), yaws[:, None], index), _LOSE_BY_TURN, 0.0) * (
-            _PLAN_TURNS != 0
-        )[:, None]
-        hidden = sight_fractions(scene.obstacles, (ends + NOSE * rays[:, None]).reshape(-1, 2), item.disc) < 0.3
-        lost = self._out_of_view(ends, yaws[:, None], index) | hidden.reshape(ends.shape[:2])
+        turning = _PLAN_TURNS != 0.0
+        cost += (_TURN_COST * turning + _RADIAN_COST * np.abs(_PLAN_TURNS))[:, None]
+        # turning moves the camera as well: it may pass behind something
+        here = np.array([pose[:2]])
+        hidden = self._hidden(here + NOSE * rays, index)
+        unseen = self._out_of_view(here, yaws, index) | (hidden & ~hidden[_PLAN_TURNS == 0.0])
+        cost += np.where(unseen & turning, _LOSE_BY_TURN, 0.0)[:, None]
+        lost = self._out_of_view(ends, yaws[:, None], index) | self._hidden(ends + NOSE * rays[:, None], index)
         cost += np.where(lost, _LOSE_AHEAD, 0.0)
         for turn, yaw in enumerate(yaws):
             reach = self._reach(pose, float(yaw))
             cost[turn, np.array(_FORWARDS) > reach + 1e-6] = np.inf
         cost += 0.03 * (len(_SIZES) - 1 - np.arange(len(_SIZES)))
-        turn, length = np.unravel_index(int(np.argmin(cost)), cost.shape)
+        turn, length = divmod(int(np.argmin(cost)), cost.shape[1])
         if cost[turn, length] >= _LOSE_BY_TURN:
             return None
         way = "left" if wrap(float(yaws[turn]) - pose.yaw - heading) > 0 else "right"
@@ -180,12 +183,19 @@ class Oracle:
         short = (distances < np.minimum(SAFE_RADIUS, distances[0] - 1e-6)).any(axis=1)
         return (int(np.argmax(short)) - 1) * _SAMPLE if short.any() else _FORWARDS[-1]
 
-    def _out_of_view(self, bases: Array, yaws: Array, index: int) -> Array:
+    def _hidden(self, eyes: Array, index: int) -> Mask:
+        """Whether little of the object can be seen over the obstacles from each eye [..., 2]."""
+        seen = sight_fractions(self._scene.obstacles, eyes.reshape(-1, 2), self._scene.objects[index].disc)
+        hidden: Mask = (seen < _HIDDEN).reshape(eyes.shape[:-1])
+        return hidden
+
+    def _out_of_view(self, bases: Array, yaws: Array, index: int) -> Mask:
+        """Whether the object's middle is (nearly) out of the field of view of a robot at each base [..., 2]."""
         item = self._scene.objects[index]
         x = item.x - bases[..., 0] - NOSE * np.cos(yaws)
         y = item.y - bases[..., 1] - NOSE * np.sin(yaws)
         bearing = (np.arctan2(y, x) - yaws + np.pi) % (2 * np.pi) - np.pi
-        out: Array = np.abs(bearing) > _VIEW_LIMIT
+        out: Mask = np.abs(bearing) > _VIEW_LIMIT
         return out
 
 

@@ -60,13 +60,14 @@ class PathGrid:
         Cells near obstacles cost more, cells too tight for a turn much more, so that ways keep clear where they can.
         `factors` [8, rows, columns] multiply the cost of leaving a cell towards each of NEIGHBOURS.
         """
-        prices = [length * self._cost * (1.0 if factors is None else factors[k]) for k, (_, _, length) in enumerate(NEIGHBOURS)]
+        weights = np.ones(len(NEIGHBOURS)) if factors is None else factors
+        prices = [length * self._cost * weight for (_, _, length), weight in zip(NEIGHBOURS, weights, strict=True)]
         padded = np.full(np.add(self.free.shape, 2), np.inf)
         inner = padded[1:-1, 1:-1]
         inner[goals & np.isfinite(self._cost)] = 0.0
         rows, columns = self.free.shape
         while True:
-            before = inner.copy()
+            before: Array = inner.copy()
             for (i, j, _), price in zip(NEIGHBOURS, prices, strict=True):
                 shifted = padded[1 + i : 1 + i + rows, 1 + j : 1 + j + columns]
                 np.minimum(inner, shifted + price, out=inner)

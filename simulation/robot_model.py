@@ -72,7 +72,7 @@ def _add_primitives(spec: Any, base: Any) -> None:
     geom("BOX", (0.19, 0.075, 0.06), (0, 0, 0), "go2_light")
     geom("BOX", (0.06, 0.055, 0.055), (0.265, 0, 0.015), "go2_dark")
     geom("CYLINDER", (0.035, 0.03), (0.25, 0, 0.08), "go2_dark")
-    hip, thigh, calf = STAND_JOINTS
+    _, thigh, calf = STAND_JOINTS
     for x in (-0.193, 0.193):
         for y in (-0.142, 0.142):
             geom("SPHERE", (0.05,), (x, y * 0.75, 0), "go2_dark")

@@ -13,7 +13,7 @@ import numpy as np
 
 from simulation.geometry import NOSE, Box, Disc, Obstacles, Pose, wrap
 from simulation.objects import CLASSES, COLOURS
-from simulation.paths import SAFE_RADIUS, Mask, PathGrid
+from simulation.paths import Mask, PathGrid
 from simulation.sight import sight_fraction, sight_fractions
 from speculation.prompts import Target
 
@@ -21,6 +21,12 @@ WALL_HEIGHT = 2.5
 WALL_THICKNESS = 0.06
 REACHED_GAP = 0.60
 """Nose to object surface, metres: at most this, and the object counts as reached."""
+_FURNITURE = {
+    "table": ((0.45, 0.65), 0.35, 0.62),
+    "sofa": ((0.60, 0.85), 0.38, 0.72),
+    "shelf": ((0.35, 0.60), 0.16, 1.40),
+}
+"""Half length (range), half depth and height, metres."""
 _ATTEMPTS = 400
 _DRAWS = 60
 
@@ -159,7 +165,7 @@ def _check_target(target: Target) -> None:
 
 def _try_scene(rng: np.random.Generator, seed: int, difficulty: Difficulty, target: Target | None) -> Scene | None:
     level = difficulty.value
-    half_x, half_y = rng.uniform(*level.room, 2) / 2
+    half_x, half_y = (float(side) / 2 for side in rng.uniform(*level.room, 2))
     boxes = [*_walls(half_x, half_y), *_furniture(rng, half_x, half_y)]
     things = list(_things(rng, level, target))
     placed: list[SceneObject] = []
@@ -197,22 +203,27 @@ def _furniture(rng: np.random.Generator, half_x: float, half_y: float) -> Iterat
     placed: list[Box] = []
     for _ in range(int(rng.integers(2, 5))):
         name = str(rng.choice(["table", "sofa", "shelf"]))
-        length = {"table": rng.uniform(0.45, 0.65), "sofa": rng.uniform(0.6, 0.85), "shelf": rng.uniform(0.35, 0.6)}[name]
-        depth = {"table": 0.35, "sofa": 0.38, "shelf": 0.16}[name]
-        height = {"table": 0.62, "sofa": 0.72, "shelf": rng.uniform(1.0, 1.7)}[name]
-        along_x, side = rng.random() < 0.5, rng.choice([-1, 1])
+        (low, high), depth, height = _FURNITURE[name]
+        length, side = float(rng.uniform(low, high)), float(rng.choice([-1, 1]))
         if name == "table" and rng.random() < 0.2:
-            box = Box(name, rng.uniform(-0.5, 0.5), rng.uniform(-0.5, 0.5), 0.45, 0.3, 0.42)
-        elif along_x:
-            box = Box(name, rng.uniform(length - half_x, half_x - length), side * (half_y - depth), length, depth, height)
+            box = Box(name, float(rng.uniform(-0.5, 0.5)), float(rng.uniform(-0.5, 0.5)), 0.45, 0.3, 0.42)
+        elif rng.random() < 0.5:
+            box = Box(
+                name, float(rng.uniform(-1, 1)) * (half_x - length), side * (half_y - depth), length, depth, height
+            )
         else:
-            box = Box(name, side * (half_x - depth), rng.uniform(length - half_y, half_y - length), depth, length, height)
-        if all(
-            abs(box.x - other.x) > box.half_x + other.half_x + 0.1 or abs(box.y - other.y) > box.half_y + other.half_y + 0.1
-            for other in placed
-        ):
+            box = Box(
+                name, side * (half_x - depth), float(rng.uniform(-1, 1)) * (half_y - length), depth, length, height
+            )
+        if not any(_overlap(box, other, 0.1) for other in placed):
             placed.append(box)
             yield box
+
+
+def _overlap(one: Box, other: Box, gap: float) -> bool:
+    apart_x = abs(one.x - other.x) - one.half_x - other.half_x
+    apart_y = abs(one.y - other.y) - one.half_y - other.half_y
+    return max(apart_x, apart_y) <= gap
 
 
 def _things(rng: np.random.Generator, level: Level, target: Target | None) -> Iterator[Target]:
@@ -281,9 +292,7 @@ def _in_sight(start: tuple[float, float], goal: SceneObject, boxes: list[Box], p
     return sight_fraction(Obstacles(boxes, [item.disc for item in placed]), eye, goal.disc) == 1.0
 
 
-def _heading(
-    rng: np.random.Generator, heading: StartHeading, start: tuple[float, float], goal: SceneObject
-) -> float:
+def _heading(rng: np.random.Generator, heading: StartHeading, start: tuple[float, float], goal: SceneObject) -> float:
     towards = math.atan2(goal.y - start[1], goal.x - start[0])
     if heading is StartHeading.ANY:
         return float(rng.uniform(-math.pi, math.pi))
@@ -296,6 +305,3 @@ def _heading(
 def _all_reachable(scene: Scene) -> bool:
     reachable = scene.grid.reachable(scene.start.x, scene.start.y)
     return bool(reachable.any()) and all(bool((scene.goals(i) & reachable).any()) for i in range(len(scene.objects)))
-
-
-__all__ = ["SAFE_RADIUS", "Difficulty", "Level", "Scene", "SceneObject", "StartHeading", "make_scene"]

@@ -40,7 +40,7 @@ def build_spec(scene: Scene, width: int = 224, height: int = 224) -> Any:
     `width` and `height` bound the frames that can be drawn, pixels; a renderer of large frames takes long to build.
     """
     spec = _Stage(scene).spec
-    frame = getattr(spec.visual, "global_")
+    frame = spec.visual.global_
     frame.offwidth, frame.offheight = width, height
     return spec
 
@@ -112,7 +112,8 @@ class _Stage:
         self._material("ceiling", (0.86, 0.86, 0.84), shine=0.0)
         self._material("skirting", [rng.uniform(0.25, 0.6)] * 3, shine=0.0)
         self._geom(self.world, "BOX", (half_x, half_y, 0.05), (0, 0, -0.05), "floor")
-        self._geom(self.world, "BOX", (half_x, half_y, 0.05), (0, 0, WALL_HEIGHT + 0.05), "ceiling", group=CEILING_GROUP)
+        above = (0, 0, WALL_HEIGHT + 0.05)
+        self._geom(self.world, "BOX", (half_x, half_y, 0.05), above, "ceiling", group=CEILING_GROUP)
         accent = rng.integers(4)
         for i, wall in enumerate(self.scene.boxes[:4]):
             self._wall(wall, "wall1" if i == accent else "wall0")
@@ -160,11 +161,11 @@ class _Stage:
         elif box.name == "sofa":
             self._geom(body, "BOX", (x, y, 0.19), (0, 0, 0.22), "fabric")
             if x > y:
-                back, rest = (x, 0.09, z / 2), (0, math.copysign(y - 0.09, box.y), z / 2)
-                arm, at = (0.07, y, 0.27), [(i * (x - 0.07), 0, 0.29) for i in (-1, 1)]
+                back, rest = (x, 0.09, z / 2), (0.0, math.copysign(y - 0.09, box.y), z / 2)
+                arm, at = (0.07, y, 0.27), [(i * (x - 0.07), 0.0, 0.29) for i in (-1, 1)]
             else:
-                back, rest = (0.09, y, z / 2), (math.copysign(x - 0.09, box.x), 0, z / 2)
-                arm, at = (x, 0.07, 0.27), [(0, i * (y - 0.07), 0.29) for i in (-1, 1)]
+                back, rest = (0.09, y, z / 2), (math.copysign(x - 0.09, box.x), 0.0, z / 2)
+                arm, at = (x, 0.07, 0.27), [(0.0, i * (y - 0.07), 0.29) for i in (-1, 1)]
             self._geom(body, "BOX", back, rest, "fabric")
             for position in at:
                 self._geom(body, "BOX", arm, position, "fabric")
@@ -183,9 +184,10 @@ class _Stage:
         self._geom(body, "BOX", inner, (0, 0, z / 2), "fabric")
 
     def _object(self, item: SceneObject) -> None:
-        rgb = np.array(COLOURS[item.colour]) + self.rng.normal(0, 0.02, 3)
+        silver = item.colour == "silver"
+        rgb = np.array(COLOURS[item.colour]) + self.rng.normal(0, 0.02, 1 if silver else 3)
         name = object_body(item.index)
-        if item.colour == "silver":
+        if silver:
             if not any(texture.name == "metal" for texture in self.spec.textures):
                 self._texture("metal", textures.metal(), cube=True)
             self._material(name, rgb * 1.35, "metal", shine=0.9)
@@ -213,9 +215,8 @@ class _Stage:
         if key not in self._frusta:
             angles = np.arange(_EDGES) * 2 * math.pi / _EDGES
             ring = np.stack([np.cos(angles), np.sin(angles), np.zeros(_EDGES)], axis=1)
-            vertices = np.concatenate(
-                [ring * [low, low, 1] - [0, 0, half], ring * [high, high, 1] + [0, 0, half], [[0, 0, -half], [0, 0, half]]]
-            )
+            up = np.array([[0.0, 0.0, half]])
+            vertices = np.concatenate([ring * low - up, ring * high + up, -up, up])
             i, j = np.arange(_EDGES), np.roll(np.arange(_EDGES), -1)
             bottom, top = np.full(_EDGES, 2 * _EDGES), np.full(_EDGES, 2 * _EDGES + 1)
             faces = np.concatenate(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from simulation.camera import Camera, Image, Labels
+from simulation.camera import Camera, Image, Labels, View
 from simulation.geometry import CAMERA_HEIGHT, NOSE, Pose, advance, wrap
 from simulation.gl import mujoco
 from simulation.robot_model import PREFIX, add_robot, leg_angles
@@ -20,6 +20,7 @@ _STRIDE_HZ = 2.2
 _BOB, _ROLL = 0.006, 0.012
 _COLLISION_GROUP = 3
 _OUTSIDE_LIMIT = (1280, 960)
+_CHASE = 1.9
 
 
 class World:
@@ -151,7 +152,21 @@ class _OutsideView:
             self._data.qpos[self._joints] = leg_angles(world._phase, world._stride)
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
-        x, y, yaw = world.pose
-        behind = ((x + 0.4 * math.cos(yaw), y + 0.4 * math.sin(yaw), 0.3), 2.2, math.degrees(yaw) + 12, -38.0)
-        self.camera.aim(self._data, name or behind)
+        self.camera.aim(self._data, name or _behind(world))
         return self.camera.colour(width, height, shadows=True)
+
+
+def _behind(world: World) -> View:
+    """A view over the robot's back that stays inside the room: near a wall it looks down more steeply."""
+    x, y, yaw = world.pose
+    spot = (x + 0.5 * math.cos(yaw), y + 0.5 * math.sin(yaw), 0.25)
+    azimuth = yaw + math.radians(14)
+    reach = _CHASE
+    for centre, half, step in (
+        (spot[0], world.scene.half_x, math.cos(azimuth)),
+        (spot[1], world.scene.half_y, math.sin(azimuth)),
+    ):
+        room = half - 0.15 + math.copysign(1.0, step) * centre
+        reach = min(reach, max(room, 0.0) / max(abs(step), 1e-6))
+    rise = math.sqrt(max(_CHASE**2 - reach**2, (0.55 * _CHASE) ** 2))
+    return spot, math.hypot(reach, rise), math.degrees(azimuth), -math.degrees(math.atan2(rise, reach))
