@@ -45,9 +45,9 @@ _SAMPLE = 0.05
 _CLOSE_RADIUS = FOOTPRINT_RADIUS + 0.07
 _SLACK = 0.05
 _HIDDEN = 0.3
-_VIEW_LIMIT = math.radians(41.0)
+_VIEW_LIMIT = math.radians(42.0)
 _TURN_COST, _RADIAN_COST, _BLIND_COST = 0.12, 0.10, 4.0
-_LOSE_BY_TURN, _LOSE_AHEAD, _NO_PROGRESS = 20.0, 3.0, 60.0
+_SQUEEZE, _LOSE_AHEAD, _LOSE_BY_TURN, _NO_PROGRESS = 1.5, 3.0, 20.0, 60.0
 
 
 class Reason(str, Enum):
@@ -166,8 +166,11 @@ class Oracle:
         lost = self._out_of_view(ends, yaws[:, None], index) | self._hidden(ends + NOSE * rays[:, None], index)
         cost += np.where(lost, _LOSE_AHEAD, 0.0)
         for turn, yaw in enumerate(yaws):
-            reach = self._reach(pose, float(yaw))
-            cost[turn, np.array(_FORWARDS) > reach + 1e-6] = np.inf
+            for reach, price in (
+                (self._reach(pose, float(yaw)), _SQUEEZE),
+                (self._reach(pose, float(yaw), close=True), np.inf),
+            ):
+                cost[turn, np.array(_FORWARDS) > reach + 1e-6] += price
         cost += 0.03 * (len(_SIZES) - 1 - np.arange(len(_SIZES)))
         turn, length = divmod(int(np.argmin(cost)), cost.shape[1])
         if cost[turn, length] >= _LOSE_BY_TURN:
@@ -177,11 +180,12 @@ class Oracle:
             return Decision(turn_by(float(_PLAN_TURNS[turn])), Reason.DETOUR, blocker, way)
         return Decision(NavigationAction(ActionKind.FORWARD, _SIZES[length]), Reason.DETOUR, blocker, way)
 
-    def _reach(self, pose: Pose, direction: float) -> float:
-        """Return how far (up to the largest forward) a straight way keeps its safe distance, metres."""
-        distances = self._distances(pose, direction, _FORWARDS[-1])
-        short = (distances < np.minimum(SAFE_RADIUS, distances[0] - 1e-6)).any(axis=1)
-        return (int(np.argmax(short)) - 1) * _SAMPLE if short.any() else _FORWARDS[-1]
+    def _reach(self, pose: Pose, direction: float, close: bool = False) -> float:
+        """Return how far (up to the largest forward) a straight way keeps its distance, metres."""
+        radius, nose = (_CLOSE_RADIUS, FOOTPRINT_OFFSETS[-1]) if close else (SAFE_RADIUS, 0.0)
+        distances = self._distances(pose, direction, _FORWARDS[-1] + nose)
+        short = (distances < np.minimum(radius, distances[0] - 1e-6)).any(axis=1)
+        return (int(np.argmax(short)) - 1) * _SAMPLE - nose if short.any() else _FORWARDS[-1]
 
     def _hidden(self, eyes: Array, index: int) -> Mask:
         """Whether little of the object can be seen over the obstacles from each eye [..., 2]."""

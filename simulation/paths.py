@@ -14,7 +14,14 @@ SAFE_RADIUS = TURN_RADIUS + 0.02
 """Clearance around the base centre that lets the robot turn on the spot everywhere on its way."""
 _TIGHT, _TIGHT_COST = 0.25, 6.0
 _COMFORT, _COMFORT_COST = 0.50, 1.6
-NEIGHBOURS = tuple((i, j, math.hypot(i, j) * CELL) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0))
+_SPAN = 2
+NEIGHBOURS = tuple(
+    (i, j, math.hypot(i, j) * CELL)
+    for i in range(-_SPAN, _SPAN + 1)
+    for j in range(-_SPAN, _SPAN + 1)
+    if math.gcd(i, j) == 1
+)
+"""Sixteen steps between cells (king's and knight's moves) and their lengths in metres."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -58,18 +65,18 @@ class PathGrid:
         """Return the cost in metres from every cell to the nearest goal; inf where there is no way.
 
         Cells near obstacles cost more, cells too tight for a turn much more, so that ways keep clear where they can.
-        `factors` [8, rows, columns] multiply the cost of leaving a cell towards each of NEIGHBOURS.
+        `factors` [16, rows, columns] multiply the cost of leaving a cell towards each of NEIGHBOURS.
         """
         weights = np.ones(len(NEIGHBOURS)) if factors is None else factors
         prices = [length * self._cost * weight for (_, _, length), weight in zip(NEIGHBOURS, weights, strict=True)]
-        padded = np.full(np.add(self.free.shape, 2), np.inf)
-        inner = padded[1:-1, 1:-1]
+        padded = np.full(np.add(self.free.shape, 2 * _SPAN), np.inf)
+        inner = padded[_SPAN:-_SPAN, _SPAN:-_SPAN]
         inner[goals & np.isfinite(self._cost)] = 0.0
         rows, columns = self.free.shape
         while True:
             before: Array = inner.copy()
             for (i, j, _), price in zip(NEIGHBOURS, prices, strict=True):
-                shifted = padded[1 + i : 1 + i + rows, 1 + j : 1 + j + columns]
+                shifted = padded[_SPAN + i : _SPAN + i + rows, _SPAN + j : _SPAN + j + columns]
                 np.minimum(inner, shifted + price, out=inner)
             if np.array_equal(before, inner):
                 return before
