@@ -1,8 +1,8 @@
 """The robot's sport service as the Go2 offers it at /api/sport/request: pure rules, the clock is given.
 
-Only the calls that this project may make exist here; everything else is refused, acrobatics above all. Ids, parameters
-and codes follow unitree_ros2 (ros2_sport_client.h) and unitree_sdk2_python; the hold time and the velocity limits follow
-Unitree's "Motion Services Interface V2.0".
+Only the calls that this project may make exist here; everything else is refused, acrobatics above all. Ids,
+parameters and codes follow unitree_ros2 (ros2_sport_client.h) and unitree_sdk2_python; the hold time and the velocity
+limits follow Unitree's "Motion Services Interface V2.0".
 """
 
 from __future__ import annotations

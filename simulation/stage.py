@@ -184,10 +184,11 @@ class _Stage:
         self._geom(body, "BOX", inner, (0, 0, z / 2), "fabric")
 
     def _object(self, item: SceneObject) -> None:
-        silver = item.colour == "silver"
-        rgb = np.array(COLOURS[item.colour]) + self.rng.normal(0, 0.02, 1 if silver else 3)
+        # lightness varies alone where a tint would make another colour of it
+        neutral = item.colour in ("white", "black", "silver")
+        rgb = np.array(COLOURS[item.colour]) + self.rng.normal(0, 0.02, 1 if neutral else 3)
         name = object_body(item.index)
-        if silver:
+        if item.colour == "silver":
             if not any(texture.name == "metal" for texture in self.spec.textures):
                 self._texture("metal", textures.metal(), cube=True)
             self._material(name, rgb * 1.35, "metal", shine=0.9)

@@ -47,7 +47,7 @@ def distance_to(point: tuple[float, float], obstacle: Box | Disc) -> float:
 
 def slow_footprint_clearance(pose: Pose) -> float:
     centres = [(pose.x + o * math.cos(pose.yaw), pose.y + o * math.sin(pose.yaw)) for o in FOOTPRINT_OFFSETS]
-    things = [*OBSTACLES.boxes, *OBSTACLES.discs]
+    things: list[Box | Disc] = [*OBSTACLES.boxes, *OBSTACLES.discs]
     return min(distance_to(centre, thing) for centre in centres for thing in things) - FOOTPRINT_RADIUS
 
 

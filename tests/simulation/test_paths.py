@@ -8,19 +8,15 @@ import math
 import numpy as np
 import pytest
 
-from simulation.geometry import Box, Disc, Obstacles
-from simulation.paths import CELL, NEIGHBOURS, PathGrid
+from simulation.geometry import Array, Box, Disc, Obstacles
+from simulation.paths import CELL, NEIGHBOURS, Mask, PathGrid
 
 OBSTACLES = Obstacles(
     [Box("shelf", 0.0, -0.6, 0.15, 0.9, 1.0), Box("wall", 0, 1.53, 1.5, 0.03, 2.5)], [Disc(0.8, 0.6, 0.15, 0.4)]
 )
 
 
-def dijkstra(
-    grid: PathGrid,
-    goals: np.ndarray,
-    factors: np.ndarray | None,  # type: ignore[type-arg]
-) -> np.ndarray:  # type: ignore[type-arg]
+def dijkstra(grid: PathGrid, goals: Mask, factors: Array | None) -> Array:
     cost, shape = grid._cost, grid.free.shape
     best = np.full(shape, math.inf)
     queue = [(0.0, int(i), int(j)) for i, j in np.argwhere(goals & np.isfinite(cost))]

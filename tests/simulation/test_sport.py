@@ -54,10 +54,11 @@ def test_only_a_balanced_robot_walks() -> None:
     assert service.request(SportId.BALANCE_STAND) == SportCode.OK
     assert service.request(SportId.MOVE, move(0.5)) == SportCode.OK
     assert service.velocity().x == 0.5
-    assert service.request(SportId.DAMP) == SportCode.OK
-    assert service.posture is Posture.LIMP
-    assert service.request(SportId.RECOVERY_STAND) == SportCode.OK
-    assert service.posture is Posture.BALANCED
+    postures = []
+    for call in (SportId.DAMP, SportId.RECOVERY_STAND, SportId.STAND_DOWN):
+        assert service.request(call) == SportCode.OK
+        postures.append(service.posture)
+    assert postures == [Posture.LIMP, Posture.BALANCED, Posture.LYING]
 
 
 @given(st.integers(-(2**63), 2**63 - 1).filter(lambda value: value not in set(SportId)), st.text(max_size=30))
