@@ -55,9 +55,7 @@ def clamp(velocity: Velocity, limits: Limits) -> Velocity:
     """Return `velocity` within `limits`. Raises ValueError for NaN and infinity: no motion can be made of them."""
     if not velocity.finite:
         raise ValueError(f"velocity ({velocity.vx}, {velocity.vy}, {velocity.wz}) is not finite; the robot must stop")
-    return Velocity(
-        _within(velocity.vx, limits.vx), _within(velocity.vy, limits.vy), _within(velocity.wz, limits.wz)
-    )
+    return Velocity(_within(velocity.vx, limits.vx), _within(velocity.vy, limits.vy), _within(velocity.wz, limits.wz))
 
 
 class SlewLimiter:

@@ -1,0 +1,90 @@
+"""What every node needs: ranged parameters, heartbeats, and an end that leaves time for a last message."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import rclpy
+from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.executors import Executor, MultiThreadedExecutor, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
+from std_msgs.msg import Header
+
+HEARTBEAT_HZ = 20.0
+WATCHDOG_S = 0.2
+COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
+"""Only the newest command counts, and a late joiner must never be handed an old one."""
+
+Value = TypeVar("Value", bool, int, float, str)
+
+
+def parameter(
+    node: Node, name: str, default: Value, description: str, low: float | None = None, high: float | None = None
+) -> Value:
+    """Declare a parameter that is read once at start, and return its value. Ranges are inclusive."""
+    descriptor = ParameterDescriptor(description=description, read_only=True)
+    if low is not None and high is not None:
+        if isinstance(default, float):
+            descriptor.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high))]
+        else:
+            descriptor.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=1)]
+    value: Value = node.declare_parameter(name, default, descriptor).value
+    return value
+
+
+class Heartbeat:
+    """Says at 20 Hz, on heartbeat/<node>, that the node lives and `ready` holds."""
+
+    def __init__(self, node: Node, ready: Callable[[], bool] = lambda: True) -> None:
+        self._node, self._ready = node, ready
+        self._publisher = node.create_publisher(Header, f"heartbeat/{node.get_name()}", COMMAND_QOS)
+        # A group of its own, so that a busy node is not taken for a dead one.
+        node.create_timer(1.0 / HEARTBEAT_HZ, self._beat, callback_group=MutuallyExclusiveCallbackGroup())
+
+    def _beat(self) -> None:
+        if self._ready():
+            stamp = self._node.get_clock().now().to_msg()
+            self._publisher.publish(Header(stamp=stamp, frame_id=self._node.get_name()))
+
+
+def on_heartbeat(node: Node, name: str, heard: Callable[[float], None]) -> None:
+    """Call `heard` with the steady time of every heartbeat of the node called `name`."""
+    node.create_subscription(Header, f"heartbeat/{name}", lambda _: heard(time.monotonic()), COMMAND_QOS)
+
+
+def run(make: Callable[[], Node], close: Callable[[Node], None] = lambda _: None, threads: int = 1) -> int:
+    """Run a node until SIGINT or SIGTERM and return the process's exit status.
+
+    ROS's own signal handlers would end the context at once; here `close` may still publish. A node that cannot be
+    built for a reason of its user's (ValueError, OSError) is reported in one line, with status 2.
+    """
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        try:
+            node = make()
+        except (ValueError, OSError, rclpy.exceptions.ParameterException) as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return 2
+        executor: Executor = MultiThreadedExecutor(threads) if threads > 1 else SingleThreadedExecutor()
+        executor.add_node(node)
+        try:
+            while not ended.is_set():
+                executor.spin_once(timeout_sec=0.1)
+        finally:
+            close(node)
+            executor.shutdown(timeout_sec=1.0)
+            node.destroy_node()
+        return 0
+    finally:
+        rclpy.try_shutdown()

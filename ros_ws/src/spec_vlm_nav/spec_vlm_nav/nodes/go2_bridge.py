@@ -1,0 +1,152 @@
+"""Twist in, sport requests out: the last software before the robot. It clamps, slews, watches, and confirms its stops."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+
+from geometry_msgs.msg import Twist
+from nav_msgs.msg import Odometry
+from rclpy.node import Node
+from rclpy.qos import qos_profile_sensor_data
+from unitree_api.msg import Request, Response
+
+from spec_vlm_nav.go2_protocol import (
+    REQUEST_TOPIC,
+    RESPONSE_TOPIC,
+    SportApi,
+    SportRequest,
+    describe,
+    move,
+    request,
+)
+from spec_vlm_nav.nodes.common import COMMAND_QOS, WATCHDOG_S, Heartbeat, parameter, run
+from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity, Watchdog
+
+RATE_HZ = 20.0
+STOP_RETRY_S = 0.1
+STILL = 0.03
+"""Odometry below this (m/s, rad/s) is a robot that stands."""
+
+
+class Go2Bridge(Node):
+    """Sends Move at 20 Hz while Twists arrive and StopMove, until confirmed, when they do not."""
+
+    def __init__(self) -> None:
+        super().__init__("go2_bridge")
+        self._limits = Limits(
+            vx=parameter(self, "max_forward_speed", 0.5, "largest speed ahead and back, m/s", 0.05, 1.0),
+            vy=parameter(self, "max_sideways_speed", 0.3, "largest speed sideways, m/s", 0.05, 0.5),
+            wz=parameter(self, "max_turn_speed", 0.6, "largest turn rate, rad/s", 0.05, 1.0),
+            acceleration=parameter(self, "acceleration", 1.5, "largest speeding up, m/s^2", 0.1, 5.0),
+            deceleration=parameter(self, "deceleration", 4.0, "largest braking, m/s^2", 0.5, 10.0),
+            turn_acceleration=parameter(self, "turn_acceleration", 3.0, "largest turn speeding up, rad/s^2", 0.1, 10.0),
+            turn_deceleration=parameter(self, "turn_deceleration", 6.0, "largest turn braking, rad/s^2", 0.5, 20.0),
+        )
+        self._watchdog = Watchdog(
+            parameter(self, "cmd_vel_timeout", WATCHDOG_S, "silence of cmd_vel that stops the robot, s", 0.05, 0.25)
+        )
+        settle = parameter(
+            self,
+            "stand_up_s",
+            5.0,
+            "wait after StandUp, s: the robot ignores Move at first and does not say so",
+            0.0,
+            20.0,
+        )
+        self._slew = SlewLimiter(self._limits)
+        self._wanted, self._speed = ZERO, math.nan
+        self._last_tick = time.monotonic()
+        self._stopping = False
+        self._stop_id, self._stop_answered, self._stop_sent = 0, False, 0.0
+        self._identity = time.monotonic_ns()
+        self._ready = False
+        self._requests = self.create_publisher(Request, REQUEST_TOPIC.lstrip("/"), 10)
+        self.create_subscription(Response, RESPONSE_TOPIC.lstrip("/"), self._on_response, 10)
+        self.create_subscription(Twist, "cmd_vel", self._on_twist, COMMAND_QOS)
+        self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
+        self._settle, self._stand_up_at = settle, math.inf
+        self._heartbeat = Heartbeat(self, lambda: self._ready)
+        self.create_timer(1.0 / RATE_HZ, self._tick)
+
+    def stop(self) -> None:
+        """Send a StopMove for the last time, when the node ends."""
+        self._send(request(SportApi.STOP_MOVE, self._next_identity()))
+        self.get_logger().info("StopMove sent: the bridge ends")
+        # The middleware sends in the background; an immediate exit could drop the message.
+        time.sleep(0.1)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        dt, self._last_tick = min(now - self._last_tick, 0.25), now
+        if not self._ready:
+            self._stand_up(now)
+        elif self._watchdog.expired(now):
+            self._keep_stopping(now, "cmd_vel is silent")
+        elif not self._wanted.finite:
+            self._keep_stopping(now, "cmd_vel is not finite")
+        else:
+            self._stopping = False
+            self._send(move(self._slew.step(self._wanted, dt), self._limits, self._next_identity()))
+
+    def _stand_up(self, now: float) -> None:
+        """Stand up as soon as the robot listens; ready once it had the time to."""
+        if self._requests.get_subscription_count() == 0:
+            self.get_logger().info("waiting for a robot on " + REQUEST_TOPIC, throttle_duration_sec=5.0)
+            return
+        if self._stand_up_at == math.inf:
+            self._stand_up_at = now
+            self.get_logger().info(f"StandUp; ready in {self._settle:g} s")
+            self._send(request(SportApi.STAND_UP, self._next_identity()))
+        elif now - self._stand_up_at >= self._settle:
+            self._send(request(SportApi.BALANCE_STAND, self._next_identity()))
+            self._ready = True
+            self.get_logger().info("BalanceStand; taking cmd_vel")
+
+    def _keep_stopping(self, now: float, why: str) -> None:
+        """Repeat StopMove until the robot answered it and, where odometry is known, stands."""
+        if not self._stopping:
+            self._stopping, self._stop_answered, self._stop_sent = True, False, -math.inf
+            self._slew.reset()
+            self._wanted = ZERO if self._wanted.finite else self._wanted
+            self.get_logger().warning(f"StopMove: {why}")
+        moves = math.isfinite(self._speed) and self._speed > STILL
+        if (not self._stop_answered or moves) and now - self._stop_sent >= STOP_RETRY_S:
+            self._stop_sent, self._stop_id = now, self._next_identity()
+            self._send(request(SportApi.STOP_MOVE, self._stop_id))
+
+    def _on_twist(self, twist: Twist) -> None:
+        self._wanted = Velocity(twist.linear.x, twist.linear.y, twist.angular.z)
+        self._watchdog.feed(time.monotonic())
+        if not self._wanted.finite and self._ready:
+            # Not at the next tick but now: whoever sends NaN has lost control.
+            self._keep_stopping(time.monotonic(), "cmd_vel is not finite")
+
+    def _on_odometry(self, odometry: Odometry) -> None:
+        twist = odometry.twist.twist
+        self._speed = max(math.hypot(twist.linear.x, twist.linear.y), abs(twist.angular.z))
+
+    def _on_response(self, response: Response) -> None:
+        identity, code = response.header.identity, response.header.status.code
+        if code:
+            problem = f"sport api {identity.api_id}: {describe(code)}"
+            self.get_logger().error(problem, throttle_duration_sec=1.0)
+        elif identity.id == self._stop_id:
+            self._stop_answered = True
+
+    def _next_identity(self) -> int:
+        self._identity = max(self._identity + 1, time.monotonic_ns())
+        return self._identity
+
+    def _send(self, call: SportRequest) -> None:
+        message = Request(parameter=call.parameter)
+        message.header.identity.id = call.identity
+        message.header.identity.api_id = call.api_id
+        message.header.policy.noreply = call.noreply
+        self._requests.publish(message)
+
+
+def main() -> None:
+    """Run the node."""
+    sys.exit(run(Go2Bridge, Go2Bridge.stop))

@@ -1,0 +1,119 @@
+"""The simulated robot on a given clock: sport requests in; odometry, frames and ground truth out. Knows no ROS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from simulation.geometry import Pose
+from simulation.ground_truth import observe
+from simulation.scene import Difficulty, Scene, make_scene
+from simulation.sport import Posture, SportService, Velocity
+from simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
+from speculation.prompts import Target
+
+JPEG_QUALITY = 90
+MAX_DT = 0.1
+"""A simulator that was held up does not jump: longer steps are cut to this many seconds."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What only a simulator knows; for scoring, never for deciding. Metres; `collisions` counts bumps, not ticks."""
+
+    x: float
+    y: float
+    yaw: float
+    target: str
+    distance: float
+    visible: bool
+    collisions: int
+    path_length: float
+    posture: str
+
+
+def scene_of(seed: int, difficulty: str, target: str) -> Scene:
+    """Return the room of a seed. Raises ValueError, naming what is known, for an unknown difficulty or target text."""
+    try:
+        level = Difficulty[difficulty.upper()]
+    except KeyError:
+        known = ", ".join(entry.name.lower() for entry in Difficulty)
+        raise ValueError(f"unknown difficulty {difficulty!r}; known are {known}") from None
+    words = target.split()
+    if target and len(words) != 2:
+        raise ValueError(f"target {target!r} must be a colour and a class, e.g. 'silver bottle'")
+    return make_scene(seed, level, Target(*words) if words else None)
+
+
+class SimulatedGo2:
+    """A World and a sport service that move together. Build, use and close it in one thread (GL is bound to it)."""
+
+    def __init__(self, scene: Scene, clock: Callable[[], float], size: int = 224) -> None:
+        self._world = World(scene, size)
+        self._clock, self._last = clock, clock()
+        self._service = SportService(clock, Posture.LYING)
+        self._world.set_height(LYING_HEIGHT)
+        self._blocked = False
+        self._collisions, self._path_length = 0, 0.0
+        self.velocity = Velocity(0.0, 0.0, 0.0)
+
+    @property
+    def pose(self) -> Pose:
+        """Where the base is: metres, radians."""
+        return self._world.pose
+
+    def request(self, api_id: int, parameter: str) -> int:
+        """Carry out a sport request and return its status code."""
+        code = int(self._service.request(api_id, parameter))
+        self._world.set_height(BASE_HEIGHT if self._service.posture.standing else LYING_HEIGHT)
+        return code
+
+    def advance(self) -> None:
+        """Walk until now. `velocity` is what the base really did, so it is zero against a wall."""
+        now = self._clock()
+        dt, self._last = min(now - self._last, MAX_DT), now
+        if dt <= 0.0:
+            return
+        wanted, before = self._service.velocity(now), self._world.pose
+        blocked = self._world.move(*wanted, dt)
+        self._collisions += blocked and not self._blocked
+        self._blocked = blocked
+        after = self._world.pose
+        dx, dy = after.x - before.x, after.y - before.y
+        self._path_length += math.hypot(dx, dy)
+        cos, sin = math.cos(before.yaw), math.sin(before.yaw)
+        turned = (after.yaw - before.yaw + math.pi) % (2 * math.pi) - math.pi
+        self.velocity = Velocity((dx * cos + dy * sin) / dt, (dy * cos - dx * sin) / dt, turned / dt)
+
+    def frame(self) -> bytes:
+        """Return the front camera's view as JPEG."""
+        ok, jpeg = cv2.imencode(
+            ".jpg", cv2.cvtColor(self._world.render(), cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+        )
+        if not ok:
+            raise RuntimeError("the camera frame could not be encoded as JPEG")
+        return np.asarray(jpeg, np.uint8).tobytes()
+
+    def truth(self) -> Truth:
+        """Return the ground truth of this moment; costs one segmentation image."""
+        scene, pose = self._world.scene, self._world.pose
+        target = observe(self._world)[scene.target_index]
+        return Truth(
+            round(pose.x, 4),
+            round(pose.y, 4),
+            round(pose.yaw, 4),
+            scene.target.text,
+            round(target.distance, 3),
+            target.visible,
+            self._collisions,
+            round(self._path_length, 3),
+            self._service.posture.value,
+        )
+
+    def close(self) -> None:
+        """Free the GL objects."""
+        self._world.close()
