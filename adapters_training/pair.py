@@ -1,0 +1,235 @@
+"""Train one model of the embedded pair: first its eyes on dense labels, then everything on packed answers.
+
+Resumable: a checkpoint holds model, heads, optimiser, random state and the time spent; the schedule runs over
+`minutes` of training time, so that a machine's speed changes how much is seen, not whether it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+from adapters_training.losses import DenseHeads, Losses, compute, see
+from adapters_training.packing import Batch, Packer
+from adapters_training.records import Frame, read_shard, shards
+from adapters_training.shapes import DRAFT, TARGET, build_model, parameters
+from speculation.prompts import Vocabulary
+from speculation.vlm.processing import Processor
+
+CHECKPOINT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class PairConfig:
+    """Hyper-parameters of one model's training; `minutes` is training time, checkpoints not counted."""
+
+    role: str
+    data: str
+    out: str
+    minutes: float
+    vision_share: float = 0.08
+    batch_frames: int = 10
+    questions: int = 4
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.05
+    dense_weight: float = 0.3
+    seed: int = 1
+    threads: int = 1
+    teacher: str = ""
+    start: str = ""
+
+
+@dataclass
+class Progress:
+    """How far a run is; saved with every checkpoint."""
+
+    step: int = 0
+    seconds: float = 0.0
+    frames: int = 0
+
+
+def stream(folder: Path, batch: int, rng: random.Random) -> Iterator[list[Frame]]:
+    """Endless shuffled batches. Shards that appear while training runs are used from the next pass on.
+
+    Two of three frames in which nothing can be found are left out: they cost a look and teach one answer.
+    """
+    if not shards(folder):
+        raise FileNotFoundError(f"no training data in {folder}: run 'python -m adapters_training data' first")
+    while True:
+        order = shards(folder)
+        rng.shuffle(order)
+        for first in range(0, len(order), 4):
+            frames = [frame for path in order[first : first + 4] for frame in read_shard(path)]
+            frames = [frame for frame in frames if frame.seen or rng.random() < 1 / 3]
+            rng.shuffle(frames)
+            for at in range(0, len(frames) - batch + 1, batch):
+                yield frames[at : at + batch]
+
+
+def learning_rate(config: PairConfig, progress: Progress) -> float:
+    """Linear warm-up over 100 steps, then a cosine over the time budget down to 2 %."""
+    done = min(1.0, progress.seconds / (config.minutes * 60))
+    return config.learning_rate * min(1.0, (progress.step + 1) / 100) * (0.02 + 0.49 * (1 + math.cos(math.pi * done)))
+
+
+class PairTrainer:
+    """One model in training: forward, backward, checkpoint, log."""
+
+    def __init__(self, config: PairConfig, processor_folder: Path, vocabulary: Vocabulary) -> None:
+        torch.set_num_threads(config.threads)
+        shape = TARGET if config.role == "target" else DRAFT
+        self.config, self.vocabulary, self.processor_folder = config, vocabulary, processor_folder
+        self.processor = Processor.load(processor_folder)
+        tokenizer = self.processor.tokenizer
+        self.model = build_model(shape, tokenizer, config.seed)
+        self.eyes = DenseHeads(shape.hidden, vocabulary, place=False)
+        self.place = DenseHeads(shape.hidden, vocabulary, place=True)
+        self.layer = max(1, shape.layers * 3 // 8)
+        self.packer = Packer(tokenizer, config.questions)
+        self.teacher = _load_teacher(config.teacher)
+        self.rng = random.Random(config.seed)
+        self.progress = Progress()
+        groups = [p for module in (self.model, self.eyes, self.place) for p in module.parameters()]
+        self.optimiser = torch.optim.AdamW(groups, lr=0.0, weight_decay=config.weight_decay, betas=(0.9, 0.98))
+        self.out = Path(config.out)
+        self.checkpoint = self.out / "checkpoint.pt"
+        if self.checkpoint.exists():
+            self._resume()
+        elif config.start:
+            self._start_from(Path(config.start))
+
+    def _resume(self) -> None:
+        state = torch.load(self.checkpoint, weights_only=False)
+        self.model.load_state_dict(state["model"])
+        self.eyes.load_state_dict(state["eyes"])
+        self.place.load_state_dict(state["place"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.rng.setstate(state["rng"])
+        torch.set_rng_state(state["torch_rng"])
+        self.progress = Progress(**state["progress"])
+
+    def _start_from(self, path: Path) -> None:
+        state = torch.load(path, weights_only=False)
+        self.model.load_state_dict(state["model"])
+        self.eyes.load_state_dict(state["eyes"])
+        self.place.load_state_dict(state["place"])
+
+    def save(self) -> None:
+        """Write a checkpoint atomically."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        temporary = self.checkpoint.with_suffix(".part")
+        torch.save(
+            {
+                "model": self.model.state_dict(),
+                "eyes": self.eyes.state_dict(),
+                "place": self.place.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "rng": self.rng.getstate(),
+                "torch_rng": torch.get_rng_state(),
+                "progress": asdict(self.progress),
+            },
+            temporary,
+        )
+        temporary.replace(self.checkpoint)
+
+    def export(self, folder: Path) -> None:
+        """Write the model folder: bf16 weights, config, processor, tokenizer, object names."""
+        self.model.to(torch.bfloat16).save_pretrained(folder)
+        self.model.to(torch.float32)
+        for path in self.processor_folder.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+
+    @property
+    def looking(self) -> bool:
+        """True while only the vision tower learns."""
+        return not self.config.start and self.progress.seconds < self.config.vision_share * self.config.minutes * 60
+
+    def step(self, frames: list[Frame]) -> Losses | float:
+        """One optimiser step; returns the losses, or the dense loss alone while only the eyes learn."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(self.config, self.progress)
+        batch = self.packer.batch(frames, self.rng)
+        with torch.autocast("cpu", torch.bfloat16):
+            result = self._look(batch) if self.looking else self._answer(batch)
+        parameters_ = [p for group in self.optimiser.param_groups for p in group["params"]]
+        torch.nn.utils.clip_grad_norm_(parameters_, 1.0)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.progress.step += 1
+        self.progress.frames += len(frames)
+        return result
+
+    def _look(self, batch: Batch) -> float:
+        loss = self.eyes(see(self.model, self.processor, batch.images), batch.cells)
+        loss.backward()
+        return float(loss.item())
+
+    def _answer(self, batch: Batch) -> Losses:
+        losses = compute(self.model, self.processor, batch, self.eyes, self.place, self.layer, self.teacher)
+        (losses.words + self.config.dense_weight * losses.dense).backward()
+        return losses
+
+    def train(self) -> None:
+        """Run to the end of the time budget, with a progress bar, TensorBoard and checkpoints."""
+        config = self.config
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "config.json").write_text(json.dumps(asdict(config), indent=1) + "\n", encoding="utf-8")
+        writer = SummaryWriter(str(self.out / "tensorboard"))
+        self.model.train()
+        saved = time.monotonic()
+        frames = stream(Path(config.data), config.batch_frames, self.rng)
+        bar = tqdm(total=int(config.minutes * 60), initial=int(self.progress.seconds), unit="s", desc=config.role,
+                   mininterval=5.0)  # fmt: skip
+        bar.write(f"{config.role}: {parameters(self.model) / 1e6:.2f} M parameters, step {self.progress.step}")
+        while self.progress.seconds < config.minutes * 60:
+            begun = time.monotonic()
+            result = self.step(next(frames))
+            self.progress.seconds += time.monotonic() - begun
+            bar.update(int(self.progress.seconds) - bar.n)
+            if self.progress.step % 20 == 0:
+                self._log(writer, bar, result)
+            if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                self.save()
+                saved = time.monotonic()
+        self.save()
+        writer.close()
+        bar.close()
+
+    def _log(self, writer: Any, bar: Any, result: Losses | float) -> None:
+        step = self.progress.step
+        writer.add_scalar("learning_rate", learning_rate(self.config, self.progress), step)
+        if isinstance(result, float):
+            writer.add_scalar("loss/dense", result, step)
+            text = f"eyes {result:.3f}"
+        else:
+            values = {
+                "loss/words": result.words.item(),
+                "loss/dense": result.dense.item(),
+                "accuracy/tokens": result.accuracy,
+                "accuracy/action": result.action_accuracy,
+            }
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+            text = " ".join(f"{name.split('/')[1]} {value:.3f}" for name, value in values.items())
+        bar.set_postfix_str(f"step {step} {text}")
+        if step % 100 == 0:
+            bar.write(f"{self.progress.seconds:7.0f} s  step {step:6d}  {text}  frames {self.progress.frames}")
+
+
+def _load_teacher(folder: str) -> Any:
+    if not folder:
+        return None
+    from transformers import Qwen2VLForConditionalGeneration
+
+    teacher = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    return teacher.eval().requires_grad_(False)

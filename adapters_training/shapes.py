@@ -1,0 +1,159 @@
+"""The embedded pair's shapes and its tokenizer: Qwen2-VL architecture, small enough to train on two CPU cores."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
+
+from adapters_training import wording
+from adapters_training.records import Frame, Seen, Task
+from speculation.prompts import ACTIONS, Vocabulary
+from speculation.vlm.processing import SPECIAL_TOKENS, build_processor
+
+IMAGE_SIZE = 224
+_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one Qwen2-VL model: language model width, layers, heads, MLP width; vision width, depth, heads."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    mlp: int
+    vision: int
+    vision_layers: int
+    vision_heads: int
+
+
+TARGET = Shape(hidden=320, layers=8, heads=5, kv_heads=5, mlp=832, vision=192, vision_layers=4, vision_heads=6)
+DRAFT = Shape(hidden=160, layers=3, heads=5, kv_heads=5, mlp=416, vision=96, vision_layers=4, vision_heads=3)
+
+
+def build_model(shape: Shape, tokenizer: Any, seed: int) -> Qwen2VLForConditionalGeneration:
+    """Return an untrained float32 model; its embedding is padded to a multiple of 64 tokens."""
+    token = tokenizer.convert_tokens_to_ids
+    half = shape.hidden // shape.heads // 2
+    time = half // 4
+    config = Qwen2VLConfig(
+        text_config={
+            "vocab_size": -(-len(tokenizer) // 64) * 64,
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.mlp,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [half - 2 * ((half - time) // 2), (half - time) // 2, (half - time) // 2],
+            },
+            "bos_token_id": token("<|im_start|>"),
+            "eos_token_id": token("<|im_end|>"),
+            "pad_token_id": token("<|endoftext|>"),
+        },
+        vision_config={
+            "depth": shape.vision_layers,
+            "embed_dim": shape.vision,
+            "num_heads": shape.vision_heads,
+            "hidden_size": shape.hidden,
+            "mlp_ratio": 4,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+        },
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(seed)
+    model = Qwen2VLForConditionalGeneration._from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+    model.generation_config.eos_token_id = token("<|im_end|>")
+    model.generation_config.pad_token_id = token("<|endoftext|>")
+    return model
+
+
+def parameters(model: torch.nn.Module) -> int:
+    """Return the number of distinct parameters."""
+    return sum({id(p): p.numel() for p in model.parameters()}.values())
+
+
+def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...], lines: int = 20000, seed: int = 0) -> list[str]:
+    """Return sentences that hold every word of `wording` with every object: what the tokenizer is trained on."""
+    rng = random.Random(seed)
+    sides = tuple(wording._SIDES)
+
+    def thing() -> Seen:
+        return Seen(rng.choice(vocabulary.colours), rng.choice(vocabulary.classes), rng.choice(sides), rng.random() * 5)
+
+    def thing_name() -> str:
+        return f"{rng.choice(vocabulary.colours)} {rng.choice(vocabulary.classes)}"
+
+    text = ["user\n", "assistant\n"]
+    for _ in range(lines):
+        target = thing()
+        task = Task(
+            target.colour,
+            target.object_class,
+            target if rng.random() < 0.7 else None,
+            rng.choice(ACTIONS).text,
+            rng.choice(("search", "reached", "centre", "approach", "detour")),
+            rng.choice((*blockers, thing_name())),
+        )
+        frame = Frame(b"", b"", b"", b"", [thing(), thing()], [task])
+        text += [wording.instruction(task, rng), wording.answer(frame, task, rng)]
+    return text
+
+
+def train_tokenizer(lines: list[str], vocabulary_size: int = 1024) -> Qwen2Tokenizer:
+    """Return a byte-level BPE tokenizer in Qwen2's layout, trained on `lines`."""
+    raw = Tokenizer(models.BPE())
+    raw.normalizer = normalizers.NFC()
+    raw.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])
+    raw.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size - len(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+        min_frequency=2,
+    )
+    raw.train_from_iterator(lines, trainer)
+    model = json.loads(raw.to_str())["model"]
+    merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
+    return Qwen2Tokenizer(
+        vocab=model["vocab"],
+        merges=merges,
+        unk_token=None,
+        bos_token=None,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens=list(SPECIAL_TOKENS),
+        model_max_length=4096,
+    )
+
+
+def write_processor(folder: Path, vocabulary: Vocabulary, blockers: tuple[str, ...]) -> str:
+    """Train the tokenizer, write tokenizer, processor and object names into `folder`; returns a sentence about it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = train_tokenizer(corpus(vocabulary, blockers))
+    build_processor(tokenizer, IMAGE_SIZE).save(folder)
+    vocabulary.save(folder)
+    return f"{folder}: {len(tokenizer)} tokens, frames of {IMAGE_SIZE} x {IMAGE_SIZE} pixels"

@@ -1,0 +1,25 @@
+"""Hand-made training frames: a coloured square somewhere, labelled as the simulator would label it."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from adapters_training.records import CELLS, Frame, Seen, Task
+
+
+def make_frame(rng: np.random.Generator, side: str = "left", action: str = "turn left medium") -> Frame:
+    """Return a frame with a red ball on `side`, one task that sees it and one for an object that is not there."""
+    pixels = np.full((224, 224, 3), 120, np.uint8) + rng.integers(0, 40, (224, 224, 3), dtype=np.uint8)
+    column = {"left": 1, "slightly left": 2, "ahead": 4, "slightly right": 5, "right": 6}[side]
+    pixels[112:140, column * 28 : column * 28 + 28] = (30, 20, 220)
+    cells = np.zeros((CELLS, CELLS), np.uint8)
+    cells[4, column] = 2
+    distance = np.where(cells > 0, 15, 0).astype(np.uint8)
+    ball = Seen("red", "ball", side, 1.5)
+    tasks = [
+        Task("red", "ball", ball, action, "approach"),
+        Task("blue", "ball", None, "turn left large", "search"),
+    ]
+    jpeg = cv2.imencode(".jpg", pixels)[1].tobytes()
+    return Frame(jpeg, cells.tobytes(), cells.tobytes(), distance.tobytes(), [ball], tasks)

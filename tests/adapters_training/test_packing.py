@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from adapters_training.__main__ import BLOCKERS, vocabulary
+from adapters_training.losses import read, see
+from adapters_training.packing import IGNORE, Packer, mirror, packed_mask
+from adapters_training.shapes import Shape, build_model, write_processor
+from speculation.vlm.processing import Processor
+from tests.adapters_training.frames import make_frame
+
+TINY = Shape(hidden=48, layers=2, heads=2, kv_heads=2, mlp=64, vision=32, vision_layers=2, vision_heads=2)
+
+
+@pytest.fixture(scope="module")
+def processor(tmp_path_factory: pytest.TempPathFactory) -> Processor:
+    folder = tmp_path_factory.mktemp("processor")
+    write_processor(Path(folder), vocabulary(), BLOCKERS)
+    return Processor.load(Path(folder))
+
+
+def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor) -> None:
+    torch.set_num_threads(1)
+    model = build_model(TINY, processor.tokenizer, seed=0).double().eval()
+    packer = Packer(processor.tokenizer, questions=2)
+    frame = make_frame(np.random.default_rng(0))
+    batch = packer.batch([frame], random.Random(1), augment=False)
+    image = see(model, processor, batch.images)
+    packed = read(model, batch, image)[-1][0]
+    start = batch.image_slice.stop
+    blocks = torch.diff(batch.positions[0, 0, start:]) < 0
+    second = start + 1 + int(blocks.nonzero()[0])
+    ids = processor.encode_text("find the red ball", 64)
+    assert list(ids[:start]) == batch.ids[0, :start].tolist(), "the packed prefix must be the prompt's own"
+    alone = torch.cat([batch.ids[:, :start], batch.ids[:, second:]], dim=1)
+    single = batch.__class__(
+        batch.images, alone, alone, alone, torch.cat([batch.positions[..., :start], batch.positions[..., second:]], 2),
+        packed_mask(torch.zeros_like(alone)), batch.cells, batch.image_slice,
+    )  # fmt: skip
+    separate = read(model, single, image)[-1][0]
+    assert torch.allclose(packed[second:], separate[start:], atol=1e-4)
+    assert not torch.allclose(packed[start:second][:5], separate[start:][:5], atol=1e-4)
+
+
+def test_labels_are_the_answers_and_nothing_else(processor: Processor) -> None:
+    packer = Packer(processor.tokenizer, questions=2)
+    batch = packer.batch([make_frame(np.random.default_rng(0))] * 3, random.Random(2), augment=False)
+    for labels, weights in zip(batch.labels, batch.weights, strict=True):
+        text = processor.tokenizer.decode(labels[labels != IGNORE])
+        assert text.count("<|im_end|>") == 2
+        assert text.count("Action: turn left") == 2
+        heavy = processor.tokenizer.decode(labels[weights > 1])
+        assert "turn left" in heavy
+        assert "Action" not in heavy
+
+
+def test_mirroring_twice_is_the_frame_and_once_swaps_sides() -> None:
+    frame = make_frame(np.random.default_rng(0), side="slightly left")
+    assert mirror(mirror(frame)) == frame
+    flipped = mirror(frame)
+    assert flipped.seen[0].side == "slightly right"
+    assert flipped.tasks[0].action == "turn right medium"
+    assert flipped.tasks[1].action == "turn left large", "a search turns left in the mirror too"
+    assert np.frombuffer(flipped.cell_class, np.uint8).reshape(8, 8)[4, 5] == 2
