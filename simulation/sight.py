@@ -47,13 +47,14 @@ def _spans(obstacles: Obstacles, starts: Array, rays: Array, target: Disc) -> It
         far = (np.array([box.x + box.half_x, box.y + box.half_y]) - starts) / safe
         low, high = np.minimum(near, far), np.maximum(near, far)
         yield np.maximum(low[:, 0], low[:, 1]), np.minimum(high[:, 0], high[:, 1]), box.height
-    a = np.maximum((rays**2).sum(axis=1), 1e-12)
+    x, y = rays[:, 0], rays[:, 1]
+    a = np.maximum(x * x + y * y, 1e-12)
     for disc in obstacles.discs:
         if disc == target:
             continue
-        offset = starts - np.array([disc.x, disc.y])
-        b = (rays * offset).sum(axis=1)
-        root = b * b - a * ((offset**2).sum(axis=1) - disc.radius**2)
+        off_x, off_y = starts[:, 0] - disc.x, starts[:, 1] - disc.y
+        b = x * off_x + y * off_y
+        root = b * b - a * (off_x * off_x + off_y * off_y - disc.radius**2)
         width = np.sqrt(np.maximum(root, 0.0))
         enter = (-b - width) / a
         yield enter, np.where(root > 0.0, (-b + width) / a, enter), disc.height
