@@ -10,6 +10,7 @@ to different numbers of tokens. A *digest* names the exact prefix that a message
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from enum import IntEnum
 from typing import Annotated, TypeAlias
@@ -66,7 +67,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
     """Base of all messages: an immutable msgpack array whose first element is the tag."""
 
 
-class Hello(Message, tag=1):
+class Hello(Message, tag=1, frozen=True):
     """Edge to cloud: open or resume a session.
 
     `model` is the target fingerprint that the edge expects; empty accepts any. `vocabulary` is len(tokenizer).
@@ -81,7 +82,7 @@ class Hello(Message, tag=1):
     protocol: int = PROTOCOL
 
 
-class Welcome(Message, tag=2):
+class Welcome(Message, tag=2, frozen=True):
     """Cloud to edge: the session stands. `exit_layers` count from 0; `eos` are the tokens that end an answer."""
 
     session: Name
@@ -96,7 +97,7 @@ class Welcome(Message, tag=2):
     protocol: int = PROTOCOL
 
 
-class BeginStep(Message, tag=3):
+class BeginStep(Message, tag=3, frozen=True):
     """Edge to cloud: a new frame and question; supersedes the step before.
 
     `committed` holds the answer so far (empty, or after a reconnect). `decode` lets the verifier decode by itself
@@ -113,21 +114,22 @@ class BeginStep(Message, tag=3):
     hints: Annotated[list[DraftTokens], Meta(max_length=8)] = []
 
 
-class Draft(Message, tag=4):
+class Draft(Message, tag=4, frozen=True):
     """Edge to cloud: tokens to verify after answer position `start`, whose prefix has `digest`.
 
+    Rounds count from 1 within a step (0 is the verifier's own); the same round sent again asks for its `Commit` again.
     `parents[i]` is the node that token i follows (`ROOT` = the last committed token); None means a chain.
     """
 
     step: Step
-    round: Round
+    round: Annotated[int, Meta(ge=1, lt=2**32)]
     start: Position
     digest: Digest
     tokens: DraftTokens
     parents: DraftParents | None = None
 
 
-class EarlyTokens(Message, tag=5):
+class EarlyTokens(Message, tag=5, frozen=True):
     """Cloud to edge: what an exit layer would commit. `confidence` is its probability of the whole verdict,
     the product along the accepted path (Early Exits, Eq. 4)."""
 
@@ -139,9 +141,13 @@ class EarlyTokens(Message, tag=5):
     confidence: Probability
 
 
-class Commit(Message, tag=6):
+class Commit(Message, tag=6, frozen=True):
     """Cloud to edge: verified tokens, the only truth. They start at answer position `start`; `digest` names the
-    prefix after them. Times are the server's own durations in seconds."""
+    prefix after them. Times are the server's own durations in seconds.
+
+    `round` is that of the draft it answers, 0 where the verifier decoded by itself. A commit may repeat tokens that
+    the edge has (then `passes` is 0) and may be empty (an answer that was complete already).
+    """
 
     step: Step
     round: Round
@@ -155,26 +161,26 @@ class Commit(Message, tag=6):
     prefill_s: Seconds = 0.0
 
 
-class EndStep(Message, tag=7):
+class EndStep(Message, tag=7, frozen=True):
     """Either way: the step is over, for this reason."""
 
     step: Step
     reason: Text
 
 
-class Ping(Message, tag=8):
+class Ping(Message, tag=8, frozen=True):
     """Liveness, either way; the other side answers with a `Pong` of the same nonce."""
 
     nonce: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-class Pong(Message, tag=9):
+class Pong(Message, tag=9, frozen=True):
     """Answer to `Ping`."""
 
     nonce: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-class Fault(Message, tag=10):
+class Fault(Message, tag=10, frozen=True):
     """Either way: something was refused; a code for programs and a sentence for people."""
 
     code: FaultCode
@@ -186,6 +192,11 @@ AnyMessage: TypeAlias = (
     Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault
 )
 
+_BY_TAG: dict[object, type[Message]] = {
+    kind.__struct_config__.tag: kind
+    for kind in (Hello, Welcome, BeginStep, Draft, EarlyTokens, Commit, EndStep, Ping, Pong, Fault)
+}
+_PLACE = re.compile(r"(?P<what>.*?) - at `\$\[(?P<index>\d+)\](?P<rest>.*)`", re.DOTALL)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
 
@@ -200,12 +211,35 @@ def decode(payload: bytes) -> AnyMessage:
     if len(payload) > MAX_MESSAGE_BYTES:
         raise WireError(f"message of {len(payload)} bytes exceeds the limit of {MAX_MESSAGE_BYTES}")
     try:
-        message = _decoder.decode(payload)
+        message: AnyMessage = _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"malformed message: {error}") from None
+        raise WireError(_explain(payload, error)) from None
     if isinstance(message, Draft):
         _check_tree(message)
     return message
+
+
+def _explain(payload: bytes, error: Exception) -> str:
+    """Say which field of which message is wrong, where the decoder only says which element of which array."""
+    text = str(error).replace("`", "")
+    try:
+        content = msgspec.msgpack.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return f"malformed message: {text}"
+    if not isinstance(content, list) or not content:
+        return f"malformed message: {text}; expected an array that starts with a message tag"
+    kind = _BY_TAG.get(content[0]) if isinstance(content[0], int) else None
+    if kind is None:
+        return f"malformed message: unknown tag {str(content[0])[:40]!r}; known are 1 to {len(_BY_TAG)}"
+    place = _PLACE.fullmatch(str(error))
+    if place is None:
+        most = 1 + len(kind.__struct_fields__)
+        least = most - len(kind.__struct_defaults__)
+        if not least <= len(content) <= most:
+            text = f"{len(content)} array elements, expected {least} to {most} (tag included)"
+        return f"malformed message: {kind.__name__}: {text}"
+    field = kind.__struct_fields__[int(place["index"]) - 1]
+    return f"malformed message: {kind.__name__}.{field}{place['rest']}: {place['what'].replace('`', '')}"
 
 
 def _check_tree(draft: Draft) -> None:

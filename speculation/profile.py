@@ -1,0 +1,77 @@
+"""Device profile: how long a draft forward, a target forward and one-way communication are declared to take.
+
+The real work is always done; what is left of the declared time is waited where it would have passed. A profile is
+named in every result, so that declared and raw figures cannot be mixed unseen.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+PROFILES_FILE = Path(__file__).resolve().parents[1] / "config" / "profiles.json"
+MAX_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """Declared durations in seconds; 0 declares nothing. Raises ValueError for one outside 0 to 60 s."""
+
+    name: str
+    draft_s: float = 0.0
+    """T_p: one draft forward on the edge."""
+    verify_s: float = 0.0
+    """T_q: one target forward, whatever its batch."""
+    one_way_s: float = 0.0
+    """T_c: one message, each way."""
+    scale: str = ""
+    """Where the figures come from and how they were scaled."""
+
+    def __post_init__(self) -> None:
+        for field in ("draft_s", "verify_s", "one_way_s"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ValueError(f"profile {self.name!r}: {field} = {value!r} is no number of seconds")
+            if not (math.isfinite(value) and 0.0 <= value <= MAX_SECONDS):
+                raise ValueError(f"profile {self.name!r}: {field} = {value} s is outside 0 to {MAX_SECONDS:g} s")
+
+    @property
+    def is_raw(self) -> bool:
+        """True where nothing is declared, so that measured times are the machine's own."""
+        return self.draft_s == self.verify_s == self.one_way_s == 0.0
+
+    def layer_due_s(self, layer: int, layers: int) -> float:
+        """Return when, in seconds after a target forward's start, layer `layer` (from 0) of `layers` is due."""
+        return self.verify_s * (layer + 1) / layers
+
+
+RAW = DeviceProfile("raw")
+
+
+def load_profiles(path: Path = PROFILES_FILE) -> dict[str, DeviceProfile]:
+    """Return all profiles of a JSON file by name. Raises ValueError, naming file and field, for anything else."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"device profiles {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"device profiles {path}: no valid JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"device profiles {path}: expected an object of profiles by name")
+    profiles = {}
+    for name, fields in data.items():
+        try:
+            profiles[name] = DeviceProfile(name=name, **fields)
+        except TypeError as error:
+            raise ValueError(f"device profiles {path}: profile {name!r}: {error}") from None
+    return profiles
+
+
+def load_profile(name: str, path: Path = PROFILES_FILE) -> DeviceProfile:
+    """Return one profile. Raises ValueError, with the known names, for an unknown one."""
+    profiles = load_profiles(path)
+    if name not in profiles:
+        raise ValueError(f"unknown device profile {name!r}; {path.name} has {', '.join(profiles)}")
+    return profiles[name]

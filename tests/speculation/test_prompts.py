@@ -1,0 +1,107 @@
+"""Words in, action out; and nothing guessed."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speculation.prompts import (
+    ACTIONS,
+    STOP,
+    ActionKind,
+    ActionSize,
+    NavigationAction,
+    Target,
+    Vocabulary,
+    chat,
+    find_target,
+    format_answer,
+    parse_answer,
+)
+
+WORDS = Vocabulary(colours=("silver", "red"), classes=("bottle", "chair"))
+
+
+@given(st.sampled_from(ACTIONS), st.text(alphabet=st.characters(exclude_characters=":"), max_size=80))
+def test_every_action_survives_its_answer(action: NavigationAction, reasoning: str) -> None:
+    parsed = parse_answer(format_answer(reasoning, action))
+    assert parsed.action == action and parsed.problem == ""
+    assert parsed.reasoning == reasoning.strip()
+
+
+def test_there_are_nine_motions_and_a_stop() -> None:
+    assert len(ACTIONS) == 10 == len({action.text for action in ACTIONS})
+    assert STOP.metres == STOP.radians == 0.0
+
+
+def test_left_is_counter_clockwise() -> None:
+    left = NavigationAction(ActionKind.TURN_LEFT, ActionSize.MEDIUM)
+    right = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.MEDIUM)
+    assert left.radians == pytest.approx(math.radians(30)) == -right.radians
+    assert NavigationAction(ActionKind.FORWARD, ActionSize.LARGE).metres == 0.75
+
+
+@pytest.mark.parametrize("text", ["  Action:  Turn LEFT\n small. ", "x Action: y Action: turn left small"])
+def test_spelling_is_forgiven(text: str) -> None:
+    assert parse_answer(text).action == NavigationAction(ActionKind.TURN_LEFT, ActionSize.SMALL)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("go ahead", "no 'Action:'"),
+        ("Action: forward", "unknown action 'forward'"),
+        ("Action: turn left small or right", "unknown action"),
+        ("Action: stop small", "unknown action"),
+        ("Action:", "unknown action ''"),
+        ("", "no 'Action:'"),
+    ],
+)
+def test_what_is_no_action_is_none(text: str, problem: str) -> None:
+    parsed = parse_answer(text)
+    assert parsed.action is None and problem in parsed.problem
+
+
+@given(st.text(max_size=60))
+def test_any_text_parses_to_a_known_action_or_a_problem(text: str) -> None:
+    parsed = parse_answer(text)
+    assert (parsed.action is None) == bool(parsed.problem)
+    assert parsed.action is None or parsed.action in ACTIONS
+
+
+@pytest.mark.parametrize(("kind", "size"), [(ActionKind.STOP, ActionSize.SMALL), (ActionKind.FORWARD, None)])
+def test_a_senseless_action_cannot_be_made(kind: ActionKind, size: ActionSize | None) -> None:
+    with pytest.raises(ValueError, match="motions have a size, stop has none"):
+        NavigationAction(kind, size)
+
+
+def test_the_frame_comes_before_the_instruction() -> None:
+    (message,) = chat("  find the silver bottle ")
+    assert [part["type"] for part in message["content"]] == ["image", "text"]
+    assert message["content"][1]["text"] == "find the silver bottle"
+
+
+def test_an_instruction_names_one_object() -> None:
+    assert find_target("Find the silver Bottle, the silver bottle!", WORDS) == Target("silver", "bottle")
+
+
+@pytest.mark.parametrize(
+    ("instruction", "complaint"),
+    [
+        ("find the dragon", "names no known object"),
+        ("find the silver and the bottle", "names no known object"),
+        ("the silver bottle or the red chair", "names more than one object"),
+    ],
+)
+def test_an_instruction_without_an_object_is_refused_with_the_known_words(instruction: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint) as caught:
+        find_target(instruction, WORDS)
+    assert "silver, red" in str(caught.value) and "bottle, chair" in str(caught.value)
+
+
+def test_a_vocabulary_survives_its_file(tmp_path: Path) -> None:
+    assert Vocabulary.load(tmp_path) is None
+    WORDS.save(tmp_path)
+    assert Vocabulary.load(tmp_path) == WORDS

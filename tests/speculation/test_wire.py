@@ -1,0 +1,206 @@
+"""The wire: what goes in comes out, what is out of bounds does not, and digests name prefixes."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speculation import wire
+from speculation.wire import (
+    MAX_DRAFT_TOKENS,
+    MAX_MESSAGE_BYTES,
+    PROTOCOL,
+    ROOT,
+    BeginStep,
+    Commit,
+    Draft,
+    EarlyTokens,
+    EndStep,
+    Fault,
+    FaultCode,
+    Hello,
+    Ping,
+    Pong,
+    Welcome,
+    WireError,
+    begin_digest,
+    decode,
+    encode,
+    extend_digest,
+    parents_of,
+)
+
+DIGEST = b"12345678"
+tokens = st.integers(0, 2**20 - 1)
+digests = st.binary(min_size=8, max_size=8)
+names = st.text(max_size=50)
+steps = st.integers(0, 2**32 - 1)
+chains = st.lists(tokens, max_size=MAX_DRAFT_TOKENS)
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> Draft:
+    drawn = draw(chains)
+    parents = draw(st.none() | st.tuples(*(st.integers(ROOT, node - 1) for node in range(len(drawn)))).map(list))
+    return Draft(draw(steps), draw(st.integers(1, 2**32 - 1)), draw(st.integers(0, 512)), draw(digests), drawn, parents)
+
+
+messages = st.one_of(
+    st.builds(Hello, tokenizer=names, vocabulary=st.integers(1, 2**20 - 1), model=names, resume=names),
+    st.builds(
+        Welcome,
+        session=names,
+        model=names,
+        tokenizer=names,
+        vocabulary=st.integers(1, 2**20 - 1),
+        num_layers=st.integers(1, 1024),
+        exit_layers=st.lists(st.integers(0, 1023), max_size=64),
+        eos=st.lists(tokens, min_size=1, max_size=16),
+    ),
+    st.builds(
+        BeginStep,
+        step=steps,
+        prompt=st.text(min_size=1, max_size=200),
+        jpeg=st.binary(min_size=1, max_size=200),
+        committed=st.lists(tokens, max_size=20),
+        max_tokens=st.integers(1, 512),
+        decode=st.booleans(),
+        time_left=st.floats(0, 86400),
+        hints=st.lists(chains, max_size=8),
+    ),
+    drafts(),
+    st.builds(
+        EarlyTokens,
+        step=steps,
+        round=steps,
+        node=st.integers(ROOT, MAX_DRAFT_TOKENS - 1),
+        token=tokens,
+        layer=st.integers(0, 1023),
+        confidence=st.floats(0, 1),
+    ),
+    st.builds(
+        Commit,
+        step=steps,
+        round=steps,
+        start=st.integers(0, 512),
+        tokens=st.lists(tokens, max_size=MAX_DRAFT_TOKENS + 1),
+        digest=digests,
+        done=st.booleans(),
+        passes=st.integers(0, 100),
+    ),
+    st.builds(EndStep, step=steps, reason=names),
+    st.builds(Ping, st.integers(0, 2**63 - 1)),
+    st.builds(Pong, st.integers(0, 2**63 - 1)),
+    st.builds(Fault, code=st.sampled_from(FaultCode), message=names, step=st.none() | steps),
+)
+
+
+@given(messages)
+def test_every_message_survives_the_wire(message: wire.AnyMessage) -> None:
+    assert decode(encode(message)) == message
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_a_message_or_a_wire_error(payload: bytes) -> None:
+    try:
+        message = decode(payload)
+    except WireError as error:
+        assert "\n" not in str(error)
+    else:
+        assert decode(encode(message)) == message
+
+
+@given(messages, st.data())
+def test_a_broken_message_is_a_message_or_a_wire_error(message: wire.AnyMessage, data: st.DataObject) -> None:
+    payload = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 3))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decoded = decode(bytes(payload))
+    except WireError:
+        return
+    if isinstance(decoded, Draft):
+        assert all(ROOT <= parent < node for node, parent in enumerate(parents_of(decoded)))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ([4, 1, 1, 600, DIGEST, []], r"Draft\.start: Expected int <= 512"),
+        ([4, 1, 0, 6, DIGEST, []], r"Draft\.round: Expected int >= 1"),
+        ([4, 1, 1, 6, b"1234567", []], r"Draft\.digest: Expected bytes of length >= 8"),
+        ([4, 1, 1, 6, DIGEST, [1, 2**20]], r"Draft\.tokens\[1\]: Expected int <= 1048575"),
+        ([4, 1, 1, 6, DIGEST, [1] * 65], r"Draft\.tokens: Expected array of length <= 64"),
+        ([4, 1, 1, 6, DIGEST, [1, 2], [-1]], r"Draft\.parents has 1 entries for 2 tokens"),
+        ([4, 1, 1, 6, DIGEST, [1, 2], [-1, 1]], r"Draft\.parents\[1\] = 1 does not come before"),
+        ([4, 1, 1], r"Draft: 3 array elements, expected 6 to 7"),
+        ([4, 1, 1, 6, DIGEST, [], None, 9], r"Draft: 8 array elements, expected 6 to 7"),
+        ([3, 1, "", b"x"], r"BeginStep\.prompt: Expected str of length >= 1"),
+        ([3, 1, "p", b"x", [], 100, False, 1.0, [[1], [2**20]]], r"BeginStep\.hints\[1\]\[0\]: Expected int <= 104"),
+        ([5, 1, 1, 0, 1, 1, float("nan")], r"EarlyTokens\.confidence"),
+        ([10, 99, "x"], r"Fault\.code: Invalid enum value 99"),
+        ([77, 1], r"unknown tag '77'; known are 1 to 10"),
+        ([True], r"malformed message"),
+        ({"tag": 1}, r"expected an array"),
+        (None, r"malformed message"),
+    ],
+)
+def test_a_complaint_names_the_field_and_the_limit(content: object, complaint: str) -> None:
+    payload = msgspec.msgpack.encode(content)
+    with pytest.raises(WireError, match=complaint):
+        decode(payload)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x93\x07\x01\xa2\xff\xfe", b"\x91" * 5000, b"GET / HTTP/1.1\r\n"])
+def test_what_is_no_msgpack_is_malformed(payload: bytes) -> None:
+    with pytest.raises(WireError, match="malformed message"):
+        decode(payload)
+
+
+def test_an_oversized_message_is_refused_by_its_size() -> None:
+    with pytest.raises(WireError, match=f"exceeds the limit of {MAX_MESSAGE_BYTES}"):
+        decode(bytes(MAX_MESSAGE_BYTES + 1))
+
+
+def test_a_chain_needs_no_parents() -> None:
+    chain = Draft(1, 1, 0, DIGEST, [5, 6, 7])
+    assert parents_of(chain) == [ROOT, 0, 1]
+    assert parents_of(Draft(1, 1, 0, DIGEST, [])) == []
+
+
+def test_four_draft_tokens_fit_fifty_bytes() -> None:
+    assert len(encode(Draft(2**32 - 1, 2**32 - 1, 512, DIGEST, [2**20 - 1] * 4))) <= 50
+
+
+def slow_digest(prompt: str, jpeg: bytes, answer: list[int]) -> bytes:
+    """The digest, written out again from its definition."""
+    text = prompt.encode()
+    value = hashlib.blake2b(
+        struct.pack("<I", PROTOCOL) + struct.pack("<I", len(text)) + struct.pack("<I", 6) + text + b"greedy" + jpeg,
+        digest_size=8,
+    ).digest()
+    for token in answer:
+        value = hashlib.blake2b(value + token.to_bytes(4, "little"), digest_size=8).digest()
+    return value
+
+
+@given(st.text(max_size=20), st.binary(max_size=20), st.lists(tokens, max_size=8), st.integers(0, 8))
+def test_digests_extend_token_by_token_or_at_once(prompt: str, jpeg: bytes, answer: list[int], cut: int) -> None:
+    begin = begin_digest(prompt, jpeg)
+    whole = extend_digest(begin, answer)
+    assert whole == slow_digest(prompt, jpeg, answer)
+    assert extend_digest(extend_digest(begin, answer[:cut]), answer[cut:]) == whole
+
+
+prefix = st.tuples(st.text(max_size=4), st.binary(max_size=4), st.lists(tokens, max_size=3))
+
+
+@given(st.lists(prefix, min_size=2, max_size=6))
+def test_different_prefixes_have_different_digests(prefixes: list[tuple[str, bytes, list[int]]]) -> None:
+    found = {extend_digest(begin_digest(prompt, jpeg), answer) for prompt, jpeg, answer in prefixes}
+    assert len(found) == len({(prompt, jpeg, tuple(answer)) for prompt, jpeg, answer in prefixes})
