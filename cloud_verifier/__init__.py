@@ -1,0 +1,1 @@
+"""The verifier: one target model, many robots, one thread."""

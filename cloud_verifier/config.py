@@ -1,0 +1,92 @@
+"""ServerConfig: everything that `serve` can be told, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloud_verifier.exit_queue import QueuePolicy
+from speculation.wire import MAX_DRAFT_TOKENS
+
+DTYPES = ("float32", "float64", "bfloat16")
+EXITS_FILE = "exits.json"
+
+
+class StartError(ValueError):
+    """Why the verifier does not start, in one sentence for the person who started it."""
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """The verifier's settings; the command line takes its defaults from here. Raises StartError, naming the flag."""
+
+    model: Path
+    bind: str = "tcp://127.0.0.1:5555"
+    exits: Path | None = None
+    """Folder of the exit heads; None looks in the model folder, then beside it in `exits`."""
+    profile: str = "raw"
+    threads: int = 1
+    dtype: str = "float32"
+    device: str = "cpu"
+    max_sessions: int = 8
+    max_batch: int = 8
+    max_draft: int = MAX_DRAFT_TOKENS
+    """Tokens that one Draft may carry."""
+    capacity: int = 1024
+    """Cache slots per session: image and prompt, answer and draft must fit."""
+    keys: Path | None = None
+    allow_plain: bool = False
+    trace: Path | None = None
+    queue_policy: QueuePolicy = QueuePolicy.PRIORITY
+    early_rate: float = 200.0
+    """Early tokens per second and session. One is about 20 bytes of payload: 200 are 32 kbit/s, 100 with headers."""
+    early_burst: int = 4
+    """Early tokens that may leave at once: a forward's worth of exits."""
+    collect_s: float = 0.0
+    """How long a ready session waits for others to share its forward."""
+    idle_s: float = 60.0
+    """A session that neither says nor gets anything for so long is closed."""
+    seed: int = 0
+    """For queue policy `random`."""
+
+    def __post_init__(self) -> None:
+        limits = {
+            "threads": (self.threads, 1, 1024),
+            "max_sessions": (self.max_sessions, 1, 256),
+            "max_batch": (self.max_batch, 1, 256),
+            "max_draft": (self.max_draft, 1, MAX_DRAFT_TOKENS),
+            "capacity": (self.capacity, 2 * MAX_DRAFT_TOKENS, 1 << 20),
+            "early_rate": (self.early_rate, 0.1, 1e6),
+            "early_burst": (self.early_burst, 1, 1024),
+            "collect_s": (self.collect_s, 0.0, 1.0),
+            "idle_s": (self.idle_s, 1.0, 86400.0),
+        }
+        for name, (value, least, most) in limits.items():
+            if not (math.isfinite(value) and least <= value <= most):
+                raise StartError(f"--{name.replace('_', '-')} {value} is outside {least} to {most}")
+        if self.dtype not in DTYPES:
+            raise StartError(f"--dtype {self.dtype!r} is none of {', '.join(DTYPES)}")
+
+    @property
+    def model_folder(self) -> Path:
+        """Raises StartError where the model folder does not hold a model."""
+        if not self.model.is_dir():
+            raise StartError(f"--model {self.model}: no such folder")
+        if not (self.model / "config.json").is_file():
+            raise StartError(f"--model {self.model}: holds no model (config.json is missing)")
+        return self.model
+
+    @property
+    def exits_folder(self) -> Path | None:
+        """Return the folder of the exit heads, None where there is none. Raises StartError for a wrong --exits."""
+        if self.exits is not None:
+            if not (self.exits / EXITS_FILE).is_file():
+                raise StartError(f"--exits {self.exits}: holds no exit heads ({EXITS_FILE} is missing)")
+            return self.exits
+        for folder in (self.model, self.model.parent / "exits"):
+            if (folder / EXITS_FILE).is_file():
+                return folder
+        return None
+
+

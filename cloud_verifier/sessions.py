@@ -1,0 +1,109 @@
+"""Sessions: who is connected, on which engine row, and who is refused. No socket, no model; times in seconds."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from cloud_verifier.work import ModelInfo
+from speculation.wire import PROTOCOL, Fault, FaultCode, Hello
+
+SAMPLING = ("greedy",)
+
+
+@dataclass
+class Session:
+    """One robot's connection. `token` resumes it and is a secret; `number` is its name in logs. No peer: it is gone."""
+
+    number: int
+    token: str
+    row: int
+    peer: bytes | None
+    last_seen: float
+
+
+def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
+    """Return why this model cannot serve that edge, None where it can."""
+    if hello.protocol != PROTOCOL:
+        text = f"Hello.protocol {hello.protocol}: this verifier speaks {PROTOCOL}; install the same version"
+        return Fault(FaultCode.PROTOCOL_MISMATCH, text)
+    if hello.tokenizer != model.tokenizer_fingerprint:
+        text = (
+            f"Hello.tokenizer {hello.tokenizer!r} is not the target's {model.tokenizer_fingerprint!r}; "
+            "draft and target must share one tokenizer"
+        )
+        return Fault(FaultCode.TOKENIZER_MISMATCH, text)
+    if hello.vocabulary != model.vocabulary:
+        text = f"Hello.vocabulary {hello.vocabulary} is not the target's {model.vocabulary} (length of the tokenizer)"
+        return Fault(FaultCode.TOKENIZER_MISMATCH, text)
+    if hello.model and hello.model != model.fingerprint:
+        text = f"Hello.model {hello.model!r} is not served here; this verifier has {model.fingerprint!r} ({model.name})"
+        return Fault(FaultCode.MODEL_MISMATCH, text)
+    if hello.sampling not in SAMPLING:
+        text = f"Hello.sampling {hello.sampling!r} is not supported; known are {', '.join(SAMPLING)}"
+        return Fault(FaultCode.UNSUPPORTED_SAMPLING, text)
+    return None
+
+
+class SessionTable:
+    """At most `limit` sessions, one per peer, each with an engine row of its own; idle ones expire after `idle_s`."""
+
+    def __init__(self, limit: int, idle_s: float) -> None:
+        self.limit = limit
+        self.idle_s = idle_s
+        self.opened = 0
+        self._rows: dict[int, Session] = {}
+        self._peers: dict[bytes, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def all(self) -> tuple[Session, ...]:
+        return tuple(self._rows.values())
+
+    @property
+    def full(self) -> bool:
+        return len(self._rows) >= self.limit
+
+    def of_peer(self, peer: bytes) -> Session | None:
+        return self._peers.get(peer)
+
+    def of_row(self, row: int) -> Session | None:
+        return self._rows.get(row)
+
+    def of_token(self, token: str) -> Session | None:
+        """Return the session that a resume token names."""
+        found = (s for s in self._rows.values() if secrets.compare_digest(s.token.encode(), token.encode()))
+        return next(found, None) if token else None
+
+    def open(self, peer: bytes, now: float) -> Session:
+        """Return a new session for `peer` on a free row. Raises ValueError where the table is full."""
+        row = next((row for row in range(self.limit) if row not in self._rows), None)
+        if row is None:
+            raise ValueError(f"all {self.limit} sessions are taken")
+        self.opened += 1
+        session = Session(self.opened, secrets.token_hex(8), row, peer, now)
+        self._rows[row] = self._peers[peer] = session
+        return session
+
+    def attach(self, session: Session, peer: bytes, now: float) -> None:
+        """Continue a session at a new address."""
+        self.detach(session)
+        session.peer, session.last_seen = peer, now
+        self._peers[peer] = session
+
+    def detach(self, session: Session) -> None:
+        """Its peer is gone; the session stays, to be resumed or to expire."""
+        if session.peer is not None:
+            self._peers.pop(session.peer, None)
+            session.peer = None
+
+    def close(self, session: Session) -> None:
+        """Forget a session; its row is free."""
+        self.detach(session)
+        self._rows.pop(session.row, None)
+
+    def expired(self, now: float) -> list[Session]:
+        """Return the sessions that were idle for too long."""
+        return [s for s in self._rows.values() if now - s.last_seen > self.idle_s]

@@ -1,0 +1,66 @@
+"""What the server asks of an engine: rows in, verdicts out, layer by layer. No torch, so that any engine will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from speculation.acceptance import Verdict
+
+
+class CapacityError(ValueError):
+    """A prompt, with the answer it may get, that does not fit a session's cache; the text names both sizes."""
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """The target model as it is told to the edge; `exit_layers` count from 0."""
+
+    name: str
+    fingerprint: str
+    tokenizer_fingerprint: str
+    vocabulary: int
+    num_layers: int
+    exit_layers: tuple[int, ...]
+    eos: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class VerifyRow:
+    """One session's share of a target forward: draft tokens after the row's root, none to decode one token.
+
+    `parents[i]` is the node before token i, -1 for the root. `exits` asks for early verdicts.
+    """
+
+    row: int
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    exits: bool = True
+
+
+@dataclass(frozen=True)
+class LayerVerdicts:
+    """What is known after a layer: verdicts by row; none at a layer without an exit, all rows at the last layer."""
+
+    layer: int
+    verdicts: Mapping[int, Verdict]
+
+
+class Engine(Protocol):
+    """Rows of model state. A row's *root*, its last committed token, is the first token of the next forward."""
+
+    @property
+    def model(self) -> ModelInfo: ...
+
+    def prefill(self, row: int, prompt: str, jpeg: bytes, committed: Sequence[int], max_tokens: int) -> None:
+        """Make `row` hold prompt, image and committed tokens, whatever it held before.
+
+        Raises CapacityError where prompt and `max_tokens` do not fit, ValueError for an unusable image or prompt.
+        """
+
+    def verify(self, rows: Sequence[VerifyRow]) -> Iterator[LayerVerdicts]:
+        """Run one target forward over all rows and yield after every layer; it must be driven to its end."""
+
+    def keep(self, row: int, path: Sequence[int], token: int) -> None:
+        """Commit the nodes of `path` (root-first, of the last verify) and make `token` the root."""

@@ -1,0 +1,95 @@
+"""A deterministic target without a model, and an engine around it: what is committed can be computed by hand."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, VerifyRow
+from speculation.acceptance import Verdict
+
+EOS = 0
+VOCABULARY = 6
+"""Few tokens, so that random drafts are often right."""
+LAYERS = 4
+EXITS = (1, 2)
+
+
+def next_token(prompt: str, jpeg: bytes, answer: Sequence[int]) -> int:
+    """Return the fake target's next token; about one in twelve ends the answer."""
+    number = zlib.crc32(repr((prompt, jpeg, list(answer))).encode())
+    return EOS if number % 12 == 0 else 1 + number // 12 % (VOCABULARY - 1)
+
+
+def greedy(prompt: str, jpeg: bytes, max_tokens: int) -> list[int]:
+    """Return what the target alone would say."""
+    answer: list[int] = []
+    while len(answer) < max_tokens and (not answer or answer[-1] != EOS):
+        answer.append(next_token(prompt, jpeg, answer))
+    return answer
+
+
+@dataclass
+class FakeRow:
+    prompt: str
+    jpeg: bytes
+    answer: list[int]
+
+
+@dataclass
+class FakeEngine:
+    """Keeps rows as token lists. Exits say what the target says, but the first is wrong about every other token."""
+
+    capacity: int = 600
+    fail_on: str = ""
+    """A prompt whose verification raises."""
+    rows: dict[int, FakeRow] = field(default_factory=dict)
+    batches: list[tuple[int, ...]] = field(default_factory=list)
+
+    @property
+    def model(self) -> ModelInfo:
+        return ModelInfo("fake", "f" * 16, "t" * 16, VOCABULARY, LAYERS, EXITS, (EOS,))
+
+    def prefill(self, row: int, prompt: str, jpeg: bytes, committed: Sequence[int], max_tokens: int) -> None:
+        if not jpeg.startswith(b"jpeg"):
+            raise ValueError("image does not decode")
+        if max_tokens > self.capacity:
+            raise CapacityError(f"{max_tokens} tokens do not fit {self.capacity}")
+        self.rows[row] = FakeRow(prompt, jpeg, list(committed))
+
+    def verify(self, rows: Sequence[VerifyRow]) -> Iterator[LayerVerdicts]:
+        self.batches.append(tuple(row.row for row in rows))
+        if any(self.rows[row.row].prompt == self.fail_on for row in rows):
+            raise RuntimeError("out of memory")
+        final = {row.row: self._judge(row) for row in rows}
+        for layer in range(LAYERS):
+            verdicts = {}
+            if layer in EXITS:
+                verdicts = {row.row: self._guess(layer, final[row.row]) for row in rows if row.exits}
+            yield LayerVerdicts(layer, final if layer == LAYERS - 1 else verdicts)
+
+    def keep(self, row: int, path: Sequence[int], token: int) -> None:
+        state = self.rows[row]
+        tokens = self._last[row].tokens
+        state.answer += [*(tokens[node] for node in path), token]
+
+    def _judge(self, row: VerifyRow) -> Verdict:
+        self._last[row.row] = row
+        state = self.rows[row.row]
+        answer, path, node = list(state.answer), [], -1
+        while True:
+            token = next_token(state.prompt, state.jpeg, answer)
+            children = (n for n, parent in enumerate(row.parents) if parent == node and row.tokens[n] == token)
+            child = next(children, None)
+            if child is None:
+                return Verdict(tuple(path), token, 0.5)
+            path.append(child)
+            answer.append(token)
+            node = child
+
+    def _guess(self, layer: int, final: Verdict) -> Verdict:
+        wrong = layer == EXITS[0] and final.token % 2 == 0
+        return Verdict(final.path, 1 if wrong else final.token, 0.25 * (layer + 1))
+
+    _last: dict[int, VerifyRow] = field(default_factory=dict)

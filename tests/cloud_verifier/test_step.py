@@ -1,0 +1,170 @@
+"""A step places drafts by their digest: walked down, verified, held, or void."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_verifier.step import HELD_DRAFTS, ForeignDraft, StepState, Tree
+from speculation.wire import ROOT, BeginStep, Draft, begin_digest, extend_digest, parents_of
+
+BEGIN = BeginStep(step=7, prompt="p", jpeg=b"j", max_tokens=12)
+
+
+def state(answer: list[int], **changes: object) -> StepState:
+    """Return a step whose answer became `answer` by decoding alone."""
+    fields: dict[str, object] = {"step": 7, "prompt": "p", "jpeg": b"j", "max_tokens": 12, **changes}
+    step = StepState(BeginStep(**fields), eos=[0])  # type: ignore[arg-type]
+    for token in answer:
+        step.accept(Tree(), (), token)
+    return step
+
+
+def draft(prefix: list[int], tokens: list[int], round: int = 1, parents: list[int] | None = None) -> Draft:
+    return Draft(7, round, len(prefix), extend_digest(begin_digest("p", b"j"), prefix), tokens, parents)
+
+
+def test_a_current_draft_is_verified_as_it_is() -> None:
+    step = state([3, 4])
+    assert step.offer(draft([3, 4], [5, 6])) == [] and step.ready()
+    assert step.take() == Tree(1, (5, 6), (ROOT, 0), (0, 1), ROOT)
+
+
+def test_a_past_draft_is_walked_down_and_keeps_its_node_names() -> None:
+    step = state([3, 4])
+    #        3 -> 4 -> 9 -> 8      and under the same 4: 2; a branch 5 that the answer did not take
+    step.offer(draft([], [5, 3, 4, 9, 2, 8], parents=[ROOT, ROOT, 1, 2, 2, 3]))
+    assert step.take() == Tree(1, (9, 2, 8), (ROOT, ROOT, 0), (3, 4, 5), origin=2)
+
+
+@pytest.mark.parametrize("tokens", [[3, 4], [3, 5, 6], [9]])
+def test_a_past_draft_that_leads_nowhere_gets_what_it_missed(tokens: list[int]) -> None:
+    step = state([3, 4])
+    (commit,) = step.offer(draft([], tokens, round=5))
+    assert (commit.start, commit.tokens, commit.round, commit.passes, commit.done) == (0, [3, 4], 5, 0, False)
+    assert commit.digest == step.digest and not step.ready()
+
+
+def test_a_draft_ahead_waits_until_a_commit_makes_it_current() -> None:
+    step = state([])
+    step.offer(draft([], [3], round=1))
+    assert step.offer(draft([3, 4], [5], round=2)) == []
+    step.accept(step.take(), (0,), 4)
+    assert step.take() == Tree(2, (5,), (ROOT,), (0,))
+
+
+def test_a_draft_ahead_of_another_answer_is_void() -> None:
+    step = state([])
+    step.offer(draft([], [3], round=1))
+    step.offer(draft([3, 4], [5], round=2))
+    step.accept(step.take(), (0,), 6)
+    assert not step.ready()
+    assert step.offer(draft([3, 4], [5], round=2)) == [] and not step.ready()
+
+
+def test_only_the_latest_drafts_are_held() -> None:
+    step = state([])
+    for round in range(1, HELD_DRAFTS + 2):
+        step.offer(draft([3], [round], round))
+    step.accept(Tree(), (), 3)
+    seen = []
+    while step.ready():
+        seen.append(step.take().round)
+        step.abandon()
+    assert seen == [5, 4, 3, 2]
+
+
+def test_a_repeated_round_is_verified_once_and_answered_again() -> None:
+    step = state([])
+    message = draft([], [3, 9])
+    step.offer(message)
+    tree = step.take()
+    assert step.offer(message) == [] and not step.ready()
+    step.accept(tree, (0,), 4)
+    (commit,) = step.offer(message)
+    assert (commit.round, commit.start, commit.tokens) == (1, 0, [3, 4]) and not step.ready()
+
+
+def test_a_draft_for_another_image_is_no_silent_miss() -> None:
+    step = state([])
+    with pytest.raises(ForeignDraft, match="prompt, image or committed tokens differ"):
+        step.offer(Draft(7, 1, 0, begin_digest("p", b"another"), [3]))
+
+
+def test_the_answer_is_cut_behind_its_end_token_and_at_its_limit() -> None:
+    step = state([])
+    step.offer(draft([], [3, 0, 5]))
+    progress = step.accept(step.take(), (0, 1, 2), 6)
+    assert progress.tokens == (3, 0) and progress.done and step.done and not step.ready()
+    step = state([3, 4], max_tokens=4)
+    step.offer(draft([3, 4], [5, 6]))
+    assert step.accept(step.take(), (0, 1), 7).tokens == (5, 6) and step.done
+
+
+def test_a_complete_answer_is_said_to_be_complete_again() -> None:
+    step = state([3, 0])
+    assert [(c.start, c.tokens, c.done) for c in step.offer(draft([3], [5], round=4))] == [(1, [0], True)]
+    (commit,) = step.repeat(2, 0)
+    assert commit.tokens == [] and commit.done
+
+
+def test_a_long_answer_is_repeated_in_commits_that_the_wire_takes() -> None:
+    answer = [1 + i % 5 for i in range(150)]
+    step = state(answer, max_tokens=512)
+    commits = step.repeat(3, 2)
+    assert [c.start for c in commits] == [3, 68, 133] and all(len(c.tokens) <= 65 for c in commits)
+    assert [t for c in commits for t in c.tokens] == answer[3:]
+    assert commits[0].digest == extend_digest(begin_digest("p", b"j"), answer[:68])
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [({}, True), ({"committed": [3]}, True), ({"committed": [9]}, False), ({"committed": [3, 4, 5]}, False),
+     ({"step": 8}, False), ({"jpeg": b"x"}, False), ({"max_tokens": 5}, False), ({"decode": True}, True)],
+)  # fmt: skip
+def test_a_begin_step_continues_the_answer_it_knows_a_part_of(changes: dict[str, object], same: bool) -> None:
+    fields: dict[str, object] = {"step": 7, "prompt": "p", "jpeg": b"j", "max_tokens": 12, **changes}
+    assert state([3, 4]).continues(BeginStep(**fields)) is same  # type: ignore[arg-type]
+
+
+def test_committed_tokens_behind_the_end_do_not_count() -> None:
+    step = state([], committed=[3, 0, 5])
+    assert step.done and step.answer == [3, 0] and step.base == 2
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    tokens = draw(st.lists(st.integers(1, 3), max_size=10))
+    return tokens, [draw(st.integers(ROOT, node - 1)) for node in range(len(tokens))]
+
+
+@given(trees(), st.lists(st.integers(1, 3), max_size=4))
+def test_walking_down_keeps_exactly_the_paths_that_continue_the_answer(
+    tree: tuple[list[int], list[int]], answer: list[int]
+) -> None:
+    """Slow twin: list every root path of the sent tree by its tokens; those that start with the answer must remain."""
+    tokens, parents = tree
+    message = draft([], tokens, parents=parents)
+    step = state(answer)
+    repeats = step.offer(message)
+    walked = Tree() if repeats else step.take()
+
+    def paths(tokens: tuple[int, ...], parents: tuple[int, ...]) -> list[tuple[int, ...]]:
+        found: dict[int, tuple[int, ...]] = {ROOT: ()}
+        for node, parent in enumerate(parents):
+            found[node] = (*found[parent], tokens[node])
+        return [path for node, path in found.items() if node != ROOT]
+
+    head = len(answer)
+    sent = set(paths(tuple(tokens), tuple(parents_of(message))))
+    expected = {path[head:] for path in sent if len(path) > head and list(path[:head]) == answer}
+    got = set(paths(walked.tokens, walked.parents))
+    assert got <= expected
+    siblings = [(parents[node], token) for node, token in enumerate(tokens)]
+    if len(set(siblings)) == len(siblings):  # of siblings with one token only the first is walked
+        assert got == expected
+    for index, node in enumerate(walked.nodes):
+        above = walked.parents[index]
+        assert tokens[node] == walked.tokens[index]
+        assert parents[node] == (walked.origin if above == ROOT else walked.nodes[above])
