@@ -130,7 +130,7 @@ def _exits(options: argparse.Namespace) -> int:
 
 def _evaluate(options: argparse.Namespace) -> int:
     from adapters_training.evaluate import evaluate
-    from speculation.vlm import load_vlm
+    from speculation.vlm.load import load_vlm
 
     rates = evaluate(load_vlm(Path(options.model)), Path(options.held_out), options.count, show=options.show).rates()
     for name, rate in rates.items():

@@ -13,7 +13,8 @@ from tqdm import tqdm
 from adapters_training import wording
 from adapters_training.records import Frame, Task, read_frames
 from speculation.prompts import parse_answer
-from speculation.vlm import Vlm, VlmSession
+from speculation.vlm.load import Vlm
+from speculation.vlm.session import VlmSession
 
 MAX_TOKENS = 96
 _PHRASES = {phrase: side for side, phrases in wording._SIDES.items() for phrase in phrases}

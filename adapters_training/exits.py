@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,11 +23,10 @@ from adapters_training.losses import read, see
 from adapters_training.packing import IGNORE, Batch, Packer
 from adapters_training.pair import stream
 from adapters_training.records import read_frames
-from speculation.exits import ExitHeads, Reliability
-from speculation.vlm import Vlm, load_vlm
+from speculation.exits import ExitHeads, measure_reliability
+from speculation.vlm.forward import final_logits
+from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import Processor
-
-BINS = tuple(round(0.1 * i, 1) for i in range(11))
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,19 @@ def features(model: Any, processor: Processor, batch: Batch) -> tuple[tuple[Tens
     return tuple(h[select].float() for h in hidden), batch.labels[select]
 
 
+def final(vlm: Vlm, normed: Tensor) -> Tensor:
+    """Return the target's own logits [n, vocabulary]; `normed` is the last hidden state, which comes normed."""
+    logits: Tensor = vlm.model.lm_head(normed)[..., : vlm.vocabulary]
+    return logits
+
+
 def train(config: ExitsConfig) -> dict[str, Any]:
     """Train, measure the reliability table on held-out frames, write the exits folder; returns its results."""
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     vlm = load_vlm(Path(config.target), threads=config.threads)
     vlm.model.requires_grad_(False)
-    heads = ExitHeads.create(vlm, config.layers, config.rank)
+    heads = ExitHeads(vlm, config.layers, config.rank)
     rng = random.Random(config.seed)
     packer = Packer(vlm.tokenizer, config.questions)
     optimiser = torch.optim.AdamW(heads.parameters(), lr=config.learning_rate)
@@ -80,7 +84,7 @@ def train(config: ExitsConfig) -> dict[str, Any]:
         for group in optimiser.param_groups:
             group["lr"] = config.learning_rate * max(0.02, 1 - seconds / budget)
         hidden, labels = features(vlm.model, vlm.processor, packer.batch(next(frames), rng))
-        loss = _loss(heads, hidden, labels, vlm.model)
+        loss = _loss(vlm, heads, hidden, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -91,12 +95,10 @@ def train(config: ExitsConfig) -> dict[str, Any]:
             writer.add_scalar("loss/exits", loss.item(), step)
             bar.set_postfix_str(f"step {step} loss {loss.item():.3f}")
         if step % 100 == 0:
-            state = {"heads": heads.state_dict(), "optimiser": optimiser.state_dict(), "seconds": seconds, "step": step}
-            torch.save(state, checkpoint)
+            _save(checkpoint, heads, optimiser, seconds, step)
     bar.close()
     writer.close()
-    results = measure(vlm, heads, packer, Path(config.held_out), config)
-    heads.reliabilities = results.pop("reliability")
+    results = measure(vlm, heads, packer, config)
     heads.save(out)
     checkpoint.unlink(missing_ok=True)
     text = json.dumps({"config": asdict(config), "steps": step, **results}, indent=1)
@@ -104,56 +106,59 @@ def train(config: ExitsConfig) -> dict[str, Any]:
     return results
 
 
+def _save(checkpoint: Path, heads: ExitHeads, optimiser: torch.optim.Optimizer, seconds: float, step: int) -> None:
+    weights = [parameter.detach() for parameter in heads.parameters()]
+    state = {"weights": weights, "optimiser": optimiser.state_dict(), "seconds": seconds, "step": step}
+    temporary = checkpoint.with_suffix(".part")
+    torch.save(state, temporary)
+    temporary.replace(checkpoint)
+
+
 def _resume(checkpoint: Path, heads: ExitHeads, optimiser: torch.optim.Optimizer) -> tuple[float, int]:
     if not checkpoint.exists():
         return 0.0, 0
     state = torch.load(checkpoint, weights_only=True)
-    heads.load_state_dict(state["heads"])
+    with torch.no_grad():
+        for parameter, saved in zip(heads.parameters(), state["weights"], strict=True):
+            parameter.copy_(saved)
     optimiser.load_state_dict(state["optimiser"])
     return float(state["seconds"]), int(state["step"])
 
 
-def _loss(heads: ExitHeads, hidden: Sequence[Tensor], labels: Tensor, model: Any) -> Tensor:
+def _loss(vlm: Vlm, heads: ExitHeads, hidden: Sequence[Tensor], labels: Tensor) -> Tensor:
     with torch.no_grad():
-        truth = model.lm_head(hidden[-1]).log_softmax(-1)
+        truth = final(vlm, hidden[-1]).log_softmax(-1)
     loss = hidden[0].new_zeros(())
     for layer in heads.layers:
-        logits = heads.full_logits(layer, hidden[layer + 1])
+        logits = heads.logits(layer, hidden[layer + 1])
         divergence = F.kl_div(logits.log_softmax(-1), truth, log_target=True, reduction="batchmean")
         loss = loss + divergence + 0.5 * F.cross_entropy(logits, labels)
     return loss / len(heads.layers)
 
 
 @torch.no_grad()
-def measure(vlm: Vlm, heads: ExitHeads, packer: Packer, folder: Path, config: ExitsConfig) -> dict[str, Any]:
-    """Per exit on held-out frames: agreement with the last layer, with and without its adapter, and as a function
-    of confidence (the reliability table that the edge uses)."""
+def measure(vlm: Vlm, heads: ExitHeads, packer: Packer, config: ExitsConfig) -> dict[str, Any]:
+    """Measure every exit on held-out frames and set its reliability table.
+
+    Returns, by layer, how often its next token is the last layer's, with its adapter and without.
+    """
     rng, model = random.Random(0), vlm.model
-    frames = list(read_frames(folder, 200))
-    agree: dict[int, list[Tensor]] = {layer: [] for layer in heads.layers}
-    sure: dict[int, list[Tensor]] = {layer: [] for layer in heads.layers}
-    bare: dict[int, list[Tensor]] = {layer: [] for layer in heads.layers}
-    for at in range(0, len(frames) - config.batch_frames + 1, config.batch_frames):
-        hidden, _ = features(model, vlm.processor, packer.batch(frames[at : at + config.batch_frames], rng, augment=False))
-        truth = model.lm_head(hidden[-1]).argmax(-1)
+    frames = list(read_frames(Path(config.held_out), 200))
+    agreed: dict[int, list[bool]] = {layer: [] for layer in heads.layers}
+    confidences: dict[int, list[float]] = {layer: [] for layer in heads.layers}
+    bare: dict[int, list[bool]] = {layer: [] for layer in heads.layers}
+    for at in range(0, len(frames), config.batch_frames):
+        batch = packer.batch(frames[at : at + config.batch_frames], rng, augment=False)
+        hidden, _ = features(model, vlm.processor, batch)
+        truth = final(vlm, hidden[-1]).argmax(-1)
         for layer in heads.layers:
-            confidence, token = heads.full_logits(layer, hidden[layer + 1]).softmax(-1).max(-1)
-            agree[layer].append(token == truth)
-            sure[layer].append(confidence)
-            plain = model.lm_head(model.model.language_model.norm(hidden[layer + 1])).argmax(-1)
-            bare[layer].append(plain == truth)
-    agreement = {layer: float(torch.cat(agree[layer]).float().mean()) for layer in heads.layers}
-    without = {layer: float(torch.cat(bare[layer]).float().mean()) for layer in heads.layers}
-    reliability = {
-        layer: _table(torch.cat(sure[layer]).numpy(), torch.cat(agree[layer]).numpy()) for layer in heads.layers
+            confidence, token = heads.logits(layer, hidden[layer + 1]).softmax(-1).max(-1)
+            agreed[layer] += (token == truth).tolist()
+            confidences[layer] += confidence.tolist()
+            bare[layer] += (final_logits(vlm, hidden[layer + 1]).argmax(-1) == truth).tolist()
+    heads.set_reliability({layer: measure_reliability(confidences[layer], agreed[layer]) for layer in heads.layers})
+    return {
+        "tokens": len(agreed[heads.layers[0]]),
+        "agreement": {layer: sum(hits) / len(hits) for layer, hits in agreed.items()},
+        "agreement without adapter": {layer: sum(hits) / len(hits) for layer, hits in bare.items()},
     }
-    return {"agreement": agreement, "agreement without adapter": without, "reliability": reliability}
-
-
-def _table(confidence: np.ndarray, agree: np.ndarray) -> Reliability:
-    rates = []
-    for low, high in zip(BINS, BINS[1:], strict=False):
-        inside = (confidence >= low) & (confidence <= high)
-        # One imagined agreement and one disagreement keep a bin with few samples from claiming certainty.
-        rates.append(float((agree[inside].sum() + 1) / (inside.sum() + 2)))
-    return Reliability(BINS, tuple(rates))

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adapters_training.packing import CELLS, IGNORE, Batch
+from adapters_training.packing import IGNORE, Batch
+from adapters_training.records import CELLS
 from speculation.prompts import Vocabulary
 from speculation.vlm.processing import Processor
 

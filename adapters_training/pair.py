@@ -176,7 +176,8 @@ class PairTrainer:
 
     def _answer(self, batch: Batch) -> Losses:
         losses = compute(self.model, self.processor, batch, self.eyes, self.place, self.layer, self.teacher)
-        (losses.words + self.config.dense_weight * losses.dense).backward()
+        total = losses.words + self.config.dense_weight * losses.dense
+        total.backward()  # type: ignore[no-untyped-call]
         return losses
 
     def train(self) -> None:
@@ -231,5 +232,5 @@ def _load_teacher(folder: str) -> Any:
         return None
     from transformers import Qwen2VLForConditionalGeneration
 
-    teacher = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    teacher: Any = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
     return teacher.eval().requires_grad_(False)

@@ -41,7 +41,7 @@ TARGET = Shape(hidden=320, layers=8, heads=5, kv_heads=5, mlp=832, vision=192, v
 DRAFT = Shape(hidden=160, layers=3, heads=5, kv_heads=5, mlp=416, vision=96, vision_layers=4, vision_heads=3)
 
 
-def build_model(shape: Shape, tokenizer: Any, seed: int) -> Qwen2VLForConditionalGeneration:
+def build_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
     """Return an untrained float32 model; its embedding is padded to a multiple of 64 tokens."""
     token = tokenizer.convert_tokens_to_ids
     half = shape.hidden // shape.heads // 2
@@ -82,7 +82,8 @@ def build_model(shape: Shape, tokenizer: Any, seed: int) -> Qwen2VLForConditiona
         tie_word_embeddings=True,
     )
     torch.manual_seed(seed)
-    model = Qwen2VLForConditionalGeneration._from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+    factory: Any = Qwen2VLForConditionalGeneration
+    model = factory._from_config(config, attn_implementation="sdpa", dtype=torch.float32)
     model.generation_config.eos_token_id = token("<|im_end|>")
     model.generation_config.pad_token_id = token("<|endoftext|>")
     return model
@@ -120,7 +121,7 @@ def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...], lines: int = 20000
     return text
 
 
-def train_tokenizer(lines: list[str], vocabulary_size: int = 1024) -> Qwen2Tokenizer:
+def train_tokenizer(lines: list[str], vocabulary_size: int = 1024) -> Any:
     """Return a byte-level BPE tokenizer in Qwen2's layout, trained on `lines`."""
     raw = Tokenizer(models.BPE())
     raw.normalizer = normalizers.NFC()
@@ -138,7 +139,8 @@ def train_tokenizer(lines: list[str], vocabulary_size: int = 1024) -> Qwen2Token
     raw.train_from_iterator(lines, trainer)
     model = json.loads(raw.to_str())["model"]
     merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
-    return Qwen2Tokenizer(
+    factory: Any = Qwen2Tokenizer
+    return factory(
         vocab=model["vocab"],
         merges=merges,
         unk_token=None,
