@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 
 from geometry_msgs.msg import Twist
 from nav_msgs.msg import Odometry
@@ -51,7 +52,7 @@ class ActionExecutor(Node):
         self.create_subscription(NavigationAction, "navigation_action", self._on_action, 10)
         self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         for name in names[1:]:
-            on_heartbeat(self, name, lambda now, name=name: self._watchdogs.feed(name, now))
+            on_heartbeat(self, name, partial(self._watchdogs.feed, name))
         self.create_timer(1.0 / RATE_HZ, self._tick)
 
     def halt(self) -> None:

@@ -24,6 +24,7 @@ COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """Only the newest command counts, and a late joiner must never be handed an old one."""
 
 Value = TypeVar("Value", bool, int, float, str)
+N = TypeVar("N", bound=Node)
 
 
 def parameter(
@@ -60,7 +61,7 @@ def on_heartbeat(node: Node, name: str, heard: Callable[[float], None]) -> None:
     node.create_subscription(Header, f"heartbeat/{name}", lambda _: heard(time.monotonic()), COMMAND_QOS)
 
 
-def run(make: Callable[[], Node], close: Callable[[Node], None] = lambda _: None, threads: int = 1) -> int:
+def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, threads: int = 1) -> int:
     """Run a node until SIGINT or SIGTERM and return the process's exit status.
 
     ROS's own signal handlers would end the context at once; here `close` may still publish. A node that cannot be

@@ -1,4 +1,4 @@
-"""Twist in, sport requests out: the last software before the robot. It clamps, slews, watches, and confirms its stops."""
+"""Twist in, sport requests out, last before the robot: clamps, slews, watches, and confirms its stops."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Go2Bridge(Node):
             self,
             "stand_up_s",
             5.0,
-            "wait after StandUp, s: the robot ignores Move at first and does not say so",
+            "wait after StandUp, s: the robot ignores Move at first, silently",
             0.0,
             20.0,
         )

@@ -1,0 +1,270 @@
+"""One goal from its instruction to its end: look, ask, move, look again. Knows neither ROS nor sockets; time is given.
+
+STOP (the model says that the task is done) and HOLD (the robot stands because something is wrong, and the goal goes on)
+are different things throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from spec_vlm_nav.motion import Outcome
+from speculation.drafting.stats import DecodingStats
+from speculation.prompts import ActionKind, NavigationAction, parse_answer
+
+
+class End(Enum):
+    """How a goal ended."""
+
+    STOPPED = "the model says that the task is done"
+    CANCELLED = "cancelled"
+    TIMEOUT = "the time allowance is used up"
+    OUT_OF_ACTIONS = "the allowed number of actions is used up"
+    STALE_CAMERA = "the time allowance ran out without a fresh camera frame"
+    LINK_LOST = "the time allowance ran out without a verifier"
+    NO_VALID_ACTION = "the model's answers were no actions"
+    OBSTACLE = "something keeps blocking the robot"
+    ROBOT_FAULT = "the robot does not execute actions"
+
+
+class State(Enum):
+    """What the robot is at, for people."""
+
+    THINKING = "thinking"
+    MOVING = "moving"
+    HOLDING = "holding"
+
+
+class VerifierLost(RuntimeError):
+    """No answer, because the verifier cannot be reached or refuses; the sentence says why."""
+
+
+class AnswerLate(RuntimeError):
+    """No answer within the time that a step may take."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A camera frame as JPEG. `arrived` is this machine's steady clock; `age` was measured then, seconds."""
+
+    jpeg: bytes
+    arrived: float
+    age: float
+    stamp: object
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer's text and what decoding it took."""
+
+    text: str
+    stats: DecodingStats
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the executor finished an action; `outcome` is None when odometry failed it."""
+
+    outcome: Outcome | None
+    message: str
+
+
+class Decoder(Protocol):
+    """Answers questions about frames."""
+
+    def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
+        """Return the answer. Raises VerifierLost, AnswerLate, or ValueError for a frame that is no image."""
+        ...
+
+
+class Body(Protocol):
+    """Eyes, legs and voice of the robot."""
+
+    def frame_after(self, moment: float) -> Frame | None:
+        """Return the newest frame if it arrived after `moment` and is fresh, else None."""
+        ...
+
+    def act(self, step: int, action: NavigationAction | None, reply: Reply | None, frame: Frame | None) -> None:
+        """Publish a decision; None is HOLD."""
+        ...
+
+    def ending(self, step: int) -> Ending | None:
+        """Return how the action of `step` ended, None while it has not."""
+        ...
+
+    def executor_silence(self) -> float:
+        """Return for how many seconds the executor has not been heard."""
+        ...
+
+    def report(self, state: State, reason: str = "") -> None:
+        """Give feedback."""
+        ...
+
+
+@dataclass(frozen=True)
+class NavigatorConfig:
+    """Limits of a goal. `settle_s`: the robot has swung out before the next frame counts."""
+
+    time_allowance_s: float = 300.0
+    step_limit_s: float = 30.0
+    action_limit_s: float = 15.0
+    settle_s: float = 0.15
+    stale_s: float = 1.0
+    retry_s: float = 0.5
+    executor_limit_s: float = 0.5
+    invalid_limit: int = 5
+    blocked_limit: int = 5
+    poll_s: float = 0.02
+
+
+@dataclass(frozen=True)
+class GoalResult:
+    """The end of a goal, in an enum and in a sentence, and how many motions were carried out."""
+
+    end: End
+    message: str
+    actions: int
+    elapsed_s: float
+
+
+class _Over(Exception):
+    def __init__(self, end: End, detail: str = "") -> None:
+        super().__init__(detail)
+        self.end, self.detail = end, detail
+
+
+class Navigator:
+    """Runs one goal. Everything that it depends on is given, so tests run it on a clock of their own."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        body: Body,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        cancelled: Callable[[], bool],
+        config: NavigatorConfig,
+    ) -> None:
+        self._decoder, self._body, self._config = decoder, body, config
+        self._clock, self._sleep, self._cancelled = clock, sleep, cancelled
+        self._step = self._actions = self._invalid = self._blocked = 0
+        self._holding = ""
+        self._why: End = End.TIMEOUT
+        self._end_at = 0.0
+
+    def run(
+        self, instruction: str, time_allowance_s: float = 0.0, max_actions: int = 0, dry: bool = False
+    ) -> GoalResult:
+        """Follow `instruction` until the model stops, or a limit or the caller ends it; the robot stands afterwards."""
+        began = self._clock()
+        self._end_at = began + (time_allowance_s or self._config.time_allowance_s)
+        try:
+            while True:
+                self._one_step(instruction, dry)
+                if max_actions and self._actions >= max_actions:
+                    raise _Over(End.OUT_OF_ACTIONS, f"{self._actions} actions")
+        except _Over as over:
+            if over.end is not End.STOPPED:
+                self._hold(over.end.value)
+            message = over.end.value + (f": {over.detail}" if over.detail else "")
+            return GoalResult(over.end, message, self._actions, self._clock() - began)
+
+    def _one_step(self, instruction: str, dry: bool) -> None:
+        frame = self._look()
+        self._report(State.THINKING)
+        try:
+            reply = self._decoder.answer(instruction, frame.jpeg, self._limit(self._config.step_limit_s))
+        except VerifierLost as problem:
+            self._hold(f"verifier lost: {problem}", End.LINK_LOST)
+            self._wait(self._config.retry_s)
+            return
+        except (AnswerLate, ValueError) as problem:
+            self._hold(f"no answer: {problem}")
+            self._count_invalid(str(problem))
+            return
+        self._check()
+        parsed = parse_answer(reply.text)
+        if parsed.action is None:
+            self._hold(f"unreadable answer: {parsed.problem}", End.NO_VALID_ACTION, reply, frame)
+            self._count_invalid(parsed.problem)
+            return
+        self._invalid, self._holding, self._why = 0, "", End.TIMEOUT
+        step = self._publish(parsed.action, reply, frame)
+        if parsed.action.kind is ActionKind.STOP:
+            raise _Over(End.STOPPED, parsed.reasoning)
+        self._report(State.MOVING)
+        if not dry:
+            self._follow(step)
+        self._actions += 1
+
+    def _look(self) -> Frame:
+        """Return a frame taken after the robot came to rest; hold while the camera gives none."""
+        since = self._clock() + self._config.settle_s
+        while True:
+            frame = self._body.frame_after(since)
+            if frame is not None:
+                if self._why is End.STALE_CAMERA:
+                    self._holding, self._why = "", End.TIMEOUT
+                return frame
+            if self._clock() - since > self._config.stale_s:
+                self._hold(f"no camera frame for {self._config.stale_s:g} s", End.STALE_CAMERA)
+            self._wait(self._config.poll_s)
+
+    def _follow(self, step: int) -> None:
+        """Wait for the executor to finish the action."""
+        config, until = self._config, self._clock() + self._config.action_limit_s
+        while (ending := self._body.ending(step)) is None:
+            if self._body.executor_silence() > config.executor_limit_s:
+                self._report(State.HOLDING, "action_executor is silent")
+            if self._clock() > until:
+                raise _Over(End.ROBOT_FAULT, f"an action did not end within {config.action_limit_s:g} s")
+            self._wait(config.poll_s)
+        if ending.outcome is None:
+            self._hold(ending.message)
+            self._wait(config.retry_s)
+        elif ending.outcome is Outcome.BLOCKED:
+            self._blocked += 1
+            self._report(State.THINKING, f"blocked: {ending.message}")
+            if self._blocked >= config.blocked_limit:
+                raise _Over(End.OBSTACLE, f"{self._blocked} actions in a row were blocked")
+        else:
+            self._blocked = 0
+
+    def _count_invalid(self, problem: str) -> None:
+        self._invalid += 1
+        if self._invalid >= self._config.invalid_limit:
+            raise _Over(End.NO_VALID_ACTION, f"{self._invalid} in a row; the last: {problem}")
+
+    def _hold(
+        self, reason: str, end: End = End.TIMEOUT, reply: Reply | None = None, frame: Frame | None = None
+    ) -> None:
+        """Stand, say why (once a reason), and remember what the goal ends with if that lasts."""
+        if reason != self._holding:
+            self._publish(None, reply, frame)
+        self._holding, self._why = reason, end
+        self._report(State.HOLDING, reason)
+
+    def _publish(self, action: NavigationAction | None, reply: Reply | None, frame: Frame | None) -> int:
+        step, self._step = self._step, self._step + 1
+        self._body.act(step, action, reply, frame)
+        return step
+
+    def _report(self, state: State, reason: str = "") -> None:
+        self._body.report(state, reason)
+
+    def _limit(self, wanted: float) -> float:
+        return max(0.05, min(wanted, self._end_at - self._clock()))
+
+    def _wait(self, seconds: float) -> None:
+        self._check()
+        self._sleep(seconds)
+        self._check()
+
+    def _check(self) -> None:
+        if self._cancelled():
+            raise _Over(End.CANCELLED)
+        if self._clock() >= self._end_at:
+            raise _Over(self._why, self._holding)
