@@ -17,9 +17,9 @@ EXITS = (1, 2)
 
 
 def next_token(prompt: str, jpeg: bytes, answer: Sequence[int]) -> int:
-    """Return the fake target's next token; about one in twelve ends the answer."""
+    """Return the fake target's next token; about one in twelve ends the answer, but none to a "long" prompt."""
     number = zlib.crc32(repr((prompt, jpeg, list(answer))).encode())
-    return EOS if number % 12 == 0 else 1 + number // 12 % (VOCABULARY - 1)
+    return EOS if number % 12 == 0 and not prompt.startswith("long") else 1 + number // 12 % (VOCABULARY - 1)
 
 
 def greedy(prompt: str, jpeg: bytes, max_tokens: int) -> list[int]:
@@ -77,7 +77,8 @@ class FakeEngine:
     def _judge(self, row: VerifyRow) -> Verdict:
         self._last[row.row] = row
         state = self.rows[row.row]
-        answer, path, node = list(state.answer), [], -1
+        answer, node = list(state.answer), -1
+        path: list[int] = []
         while True:
             token = next_token(state.prompt, state.jpeg, answer)
             children = (n for n, parent in enumerate(row.parents) if parent == node and row.tokens[n] == token)

@@ -144,15 +144,16 @@ class SlowQueue:
         return chosen
 
 
+confidences = st.sampled_from([0.1, 0.5, 0.9])
 events = st.lists(
     st.one_of(
-        st.tuples(st.just("push"), st.integers(0, 2), st.integers(0, 3), st.integers(1, 3), st.sampled_from([0.1, 0.5, 0.9])),
+        st.tuples(st.just("push"), st.integers(0, 2), st.integers(0, 3), st.integers(1, 3), confidences),
         st.tuples(st.just("overtake"), st.integers(0, 2)),
         st.tuples(st.just("pop")),
         st.tuples(st.just("wait"), st.integers(1, 8)),
     ),
     max_size=40,
-)  # fmt: skip
+)
 
 
 @given(events, st.sampled_from(QueuePolicy), st.integers(1, 3))

@@ -1,0 +1,119 @@
+"""Command line of the verifier: `serve` and `keygen`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from cloud_verifier.config import DTYPES, ServerConfig, StartError
+from cloud_verifier.exit_queue import QueuePolicy
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(ServerConfig)}
+_log = logging.getLogger("cloud_verifier")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line; its defaults are those of `ServerConfig`."""
+    top = argparse.ArgumentParser(prog="cloud_verifier", description="Verifies robots' drafts with one target model.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="load a target model and serve it", description=serve_model.__doc__)
+
+    def add(flag: str, text: str, **how: Any) -> None:
+        default = _DEFAULTS[flag.lstrip("-").replace("-", "_")]
+        shown = "" if default in (None, False) else f" (default: {getattr(default, 'value', default)})"
+        serve.add_argument(flag, help=text + shown, default=default, **how)
+
+    serve.add_argument("--model", type=Path, required=True, help="folder of a Qwen2-VL model")
+    add("--bind", "address, tcp://HOST:PORT; port * takes a free one")
+    add("--exits", "folder of exit heads; default: the model's folder, or `exits` beside it", type=Path)
+    add("--profile", "device profile of config/profiles.json, whose target time is waited for")
+    add("--threads", "CPU threads of the model", type=int)
+    add("--dtype", "what the model computes in", choices=DTYPES)
+    add("--device", "where the model runs, e.g. cpu or cuda")
+    add("--max-sessions", "robots at once", type=int)
+    add("--max-batch", "robots in one forward", type=int)
+    add("--max-draft", "tokens in one draft", type=int)
+    add("--capacity", "cache slots of a session: image and prompt, answer and draft must fit", type=int)
+    add("--keys", "folder of CURVE keys; encrypts, and only robots with a key may connect", type=Path)
+    add("--allow-plain", "allow a public address without keys", action="store_true")
+    add("--trace", "write a Chrome/Perfetto trace here at the end", type=Path)
+    add("--queue-policy", "which early token leaves first", choices=[policy.value for policy in QueuePolicy])
+    add("--early-rate", "early tokens per second and session", type=float)
+    add("--early-burst", "early tokens of a session that may leave at once", type=int)
+    add("--collect-s", "seconds that a ready session waits for others to share its forward", type=float)
+    add("--idle-s", "seconds of silence after which a session is closed", type=float)
+    add("--seed", "seed of queue policy random", type=int)
+    keygen = commands.add_parser("keygen", help="make CURVE keys for the server and a robot")
+    keygen.add_argument("--keys", type=Path, required=True, help="folder to make them in")
+    keygen.add_argument("--client", default="client", help="name of the robot (default: client)")
+    return top
+
+
+def serve_model(config: ServerConfig) -> None:
+    """Load a target model and serve it until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot."""
+    model, exits = config.model_folder, config.exits_folder
+    # Late, so that a wrong command line answers at once and `keygen` needs no torch.
+    from cloud_verifier.mailbox import Mailbox
+    from cloud_verifier.server import Server
+    from speculation.profile import load_profile
+    from speculation.trace import Trace
+
+    profile = load_profile(config.profile)
+    mailbox = Mailbox(config)
+    try:
+        from cloud_verifier.engine import VlmEngine
+        from speculation.exits import ExitHeads
+        from speculation.vlm.load import load_vlm
+
+        vlm = load_vlm(model, device=config.device, dtype=config.dtype, threads=config.threads)
+        heads = ExitHeads.load(exits, vlm) if exits is not None else None
+        engine = VlmEngine(vlm, config.max_sessions, config.capacity, heads, max_draft=config.max_draft)
+        trace = Trace() if config.trace is not None else None
+        server = Server(engine, config, profile, mailbox, trace)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda *_: server.stop())
+        size = sum(weight.numel() for weight in vlm.model.parameters()) / 1e6
+        info = engine.model
+        _log.info(
+            "serving %s (%s, %.1f M parameters, %d layers, exits after %s) in %s on %s at %s, profile %s",
+            info.name, info.fingerprint, size, info.num_layers, list(info.exit_layers) or "none", config.dtype,
+            config.device, mailbox.address, profile.name,
+        )  # fmt: skip
+        server.run()
+        if trace is not None and config.trace is not None:
+            trace.write(config.trace)
+    finally:
+        mailbox.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit code: 0, or 2 after one sentence on stderr."""
+    options = vars(parser().parse_args(arguments))
+    command = options.pop("command")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        if command == "keygen":
+            from cloud_verifier.security import make_keys
+
+            for path in make_keys(options["keys"], options["client"]):
+                print(path)
+        else:
+            os.environ.setdefault("OMP_NUM_THREADS", str(options["threads"]))
+            os.environ["HF_HUB_OFFLINE"] = "1"
+            options["queue_policy"] = QueuePolicy(options["queue_policy"])
+            serve_model(ServerConfig(**options))
+    except (StartError, ValueError, OSError) as error:
+        print(f"cloud_verifier: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

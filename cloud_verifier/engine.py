@@ -1,0 +1,103 @@
+"""VlmEngine: runs what it is given through the target model, exits on the way. No policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, VerifyRow
+from speculation.acceptance import AcceptanceRule, Greedy, Logits, Verdict
+from speculation.exits import ExitHeads
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
+from speculation.vlm.load import Vlm
+from speculation.vlm.processing import prepare
+from speculation.wire import MAX_DRAFT_TOKENS
+
+
+class VlmEngine:
+    """One target model and `rows` rows of `capacity` cache slots; see `cloud_verifier.work.Engine`."""
+
+    def __init__(
+        self,
+        vlm: Vlm,
+        rows: int,
+        capacity: int,
+        exits: ExitHeads | None = None,
+        rule: AcceptanceRule | None = None,
+        max_draft: int = MAX_DRAFT_TOKENS,
+    ) -> None:
+        self._vlm = vlm
+        self._exits = exits
+        self._exit_layers = frozenset(exits.layers if exits is not None else ())
+        self._rule = rule if rule is not None else Greedy()
+        self._cache = KVCache(vlm, rows, capacity)
+        self._roots = [0] * rows
+        self._max_draft = max_draft
+
+    @property
+    def model(self) -> ModelInfo:
+        vlm = self._vlm
+        return ModelInfo(
+            name=vlm.folder.name,
+            fingerprint=vlm.fingerprint,
+            tokenizer_fingerprint=vlm.tokenizer_fingerprint,
+            vocabulary=vlm.vocabulary,
+            num_layers=vlm.num_layers,
+            exit_layers=self._exits.layers if self._exits is not None else (),
+            eos=vlm.eos,
+        )
+
+    def prefill(self, row: int, prompt: str, jpeg: bytes, committed: Sequence[int], max_tokens: int) -> None:
+        """See `Engine.prefill`. The last token, of the answer or else of the prompt, stays out as the row's root."""
+        inputs = prepare(self._vlm, prompt, jpeg)
+        need = len(inputs.ids) + max_tokens + self._max_draft
+        if need > self._cache.capacity:
+            raise CapacityError(
+                f"image and prompt of {len(inputs.ids)} tokens, an answer of {max_tokens} and a draft of "
+                f"{self._max_draft} need {need} cache slots, a session has {self._cache.capacity}; send a smaller "
+                "image, ask for fewer tokens, or start the verifier with a larger --capacity"
+            )
+        root = prefill(self._vlm, self._cache, row, inputs)
+        if committed:
+            chain = range(-1, len(committed) - 2)
+            chunk = draft_chunk(self._cache, row, root, committed[:-1], chain)
+            for _ in forward_layers(self._vlm, self._cache, [chunk]):
+                pass
+            self._cache.keep(row, range(self._cache.length[row], self._cache.used[row]))
+            root = committed[-1]
+        self._roots[row] = root
+
+    @torch.no_grad()
+    def verify(self, rows: Sequence[VerifyRow]) -> Iterator[LayerVerdicts]:
+        """See `Engine.verify`; one copy to the host per exit, for all rows together."""
+        chunks = []
+        for row in rows:
+            self._cache.truncate(row.row, self._cache.length[row.row])
+            chunks.append(draft_chunk(self._cache, row.row, self._roots[row.row], row.tokens, row.parents))
+        last = self._vlm.num_layers - 1
+        asking = [index for index, row in enumerate(rows) if row.exits]
+        for output in forward_layers(self._vlm, self._cache, chunks):
+            verdicts: dict[int, Verdict] = {}
+            if output.layer == last:
+                logits = final_logits(self._vlm, torch.cat(output.hidden))
+                verdicts = self._judge(rows, to_numpy(logits))
+            elif self._exits is not None and asking and output.layer in self._exit_layers:
+                logits = self._exits.logits(output.layer, torch.cat([output.hidden[index] for index in asking]))
+                verdicts = self._judge([rows[index] for index in asking], to_numpy(logits))
+            yield LayerVerdicts(output.layer, verdicts)
+
+    def keep(self, row: int, path: Sequence[int], token: int) -> None:
+        """See `Engine.keep`."""
+        root = self._cache.length[row]
+        self._cache.keep(row, [root, *(root + 1 + node for node in path)])
+        self._roots[row] = token
+
+    def _judge(self, rows: Sequence[VerifyRow], logits: Logits) -> dict[int, Verdict]:
+        ends = np.cumsum([1 + len(row.tokens) for row in rows])
+        parts = np.split(logits, ends[:-1])
+        return {
+            row.row: self._rule.judge(row.tokens, row.parents, part) for row, part in zip(rows, parts, strict=True)
+        }

@@ -1,0 +1,307 @@
+"""Scheduler: whatever arrives in whatever order, the answer is the target's own; and the batch is a fair one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_verifier.scheduler import Batch, Prefill, Refused, Scheduler
+from cloud_verifier.work import LayerVerdicts
+from speculation.wire import (
+    ROOT,
+    BeginStep,
+    Commit,
+    Draft,
+    FaultCode,
+    begin_digest,
+    extend_digest,
+)
+from tests.cloud_verifier.fake_target import EOS, VOCABULARY, FakeEngine, greedy
+
+JPEG = b"jpeg"
+
+
+class Bench:
+    """A scheduler and a fake engine on a clock that counts calls."""
+
+    def __init__(self, **settings: object) -> None:
+        self.engine = FakeEngine()
+        self.scheduler = Scheduler(self.engine.model, **settings)  # type: ignore[arg-type]
+        self.now = 0.0
+
+    def turn(self) -> dict[int, Commit]:
+        """Do the next piece of work, if any. Returns the commits by row."""
+        self.now += 1.0
+        work = self.scheduler.next(self.now)
+        commits: dict[int, Commit] = {}
+        if isinstance(work, Prefill):
+            begin = work.begin
+            self.engine.prefill(work.row, begin.prompt, begin.jpeg, work.state.answer, begin.max_tokens)
+            self.scheduler.prefilled(work, self.now, 0.25)
+        elif isinstance(work, Batch):
+            *_, last = self.engine.verify([item.request for item in work.items])
+            commits = self.finish(work, last)
+        return commits
+
+    def finish(self, batch: Batch, last: LayerVerdicts) -> dict[int, Commit]:
+        commits = {}
+        for item in batch.items:
+            verdict = last.verdicts[item.row]
+            outcome = self.scheduler.accept(item, verdict, self.now, 0.5)
+            if outcome is not None:
+                commits[item.row] = outcome.commit
+                if outcome.keep:
+                    self.engine.keep(item.row, verdict.path, verdict.token)
+        return commits
+
+    def begin(self, row: int, step: int = 1, **fields: object) -> list[Commit]:
+        fields = {"prompt": f"long {row}", "jpeg": JPEG, "max_tokens": 20, **fields}
+        return self.scheduler.begin(row, BeginStep(step=step, **fields), self.now)  # type: ignore[arg-type]
+
+
+class Edge:
+    """One robot: takes commits as a real edge does, and drafts right, wrong or far ahead as it is told."""
+
+    def __init__(self, row: int, max_tokens: int, decode: bool) -> None:
+        self.begin = BeginStep(step=1, prompt=f"robot {row}", jpeg=JPEG, max_tokens=max_tokens, decode=decode)
+        self.truth = greedy(self.begin.prompt, JPEG, max_tokens)
+        self.answer: list[int] = []
+        self.done = False
+        self.round = 0
+
+    def take(self, commit: Commit) -> None:
+        known = len(self.answer) - commit.start
+        if known < 0:
+            return
+        assert commit.tokens[:known] == self.answer[commit.start : commit.start + len(commit.tokens)]
+        self.answer += commit.tokens[known:]
+        if known <= len(commit.tokens):
+            self.done = self.done or commit.done
+            assert commit.digest == self.digest(self.answer)
+        assert self.answer == self.truth[: len(self.answer)]
+        assert not self.done or self.answer == self.truth
+
+    def digest(self, prefix: list[int]) -> bytes:
+        return extend_digest(begin_digest(self.begin.prompt, JPEG), prefix)
+
+    def draft(self, tokens: list[int], back: int, guess: list[int], parents: list[int] | None) -> Draft:
+        """Draft behind the answer, `back` tokens before its end, or behind a `guess` of what comes next."""
+        prefix = self.answer[: len(self.answer) - back] if back else self.answer + guess
+        self.round += 1
+        return Draft(1, self.round, len(prefix), self.digest(prefix), tokens, parents)
+
+
+@st.composite
+def drafts_of(draw: st.DrawFn, edge: Edge) -> Draft:
+    back = draw(st.integers(0, min(3, len(edge.answer))))
+    guess = edge.truth[len(edge.answer) :][: draw(st.integers(0, 4))]
+    if guess and draw(st.booleans()):
+        guess[-1] = draw(st.integers(0, VOCABULARY - 1))
+    start = len(edge.answer) - back if back else len(edge.answer) + len(guess)
+    right = edge.truth[start:][: draw(st.integers(0, 6))]
+    wrong = draw(st.lists(st.integers(0, VOCABULARY - 1), max_size=3))
+    tokens = right + wrong
+    parents = None
+    if draw(st.booleans()):
+        parents = [draw(st.integers(ROOT, node - 1)) for node in range(len(tokens))]
+    return edge.draft(tokens, back, guess, parents)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_order_of_messages_commits_the_targets_own_answer(data: st.DataObject) -> None:
+    """Drafts and commits are delayed, dropped, repeated and reordered; then the edges ask again until they are done."""
+    count = data.draw(st.integers(1, 3))
+    bench = Bench(max_batch=data.draw(st.integers(1, 3)))
+    edges = [Edge(row, data.draw(st.integers(1, 14)), data.draw(st.booleans())) for row in range(count)]
+    up: list[tuple[int, Draft | BeginStep]] = []
+    down: list[tuple[int, Commit]] = []
+
+    def deliver(row: int, message: Draft | BeginStep) -> None:
+        if isinstance(message, BeginStep):
+            down.extend((row, commit) for commit in bench.scheduler.begin(row, message, bench.now))
+            return
+        try:
+            down.extend((row, commit) for commit in bench.scheduler.offer(row, message, bench.now))
+        except Refused as error:
+            assert error.fault.code is FaultCode.NO_SESSION  # the draft overtook its BeginStep
+
+    up += [(row, edge.begin) for row, edge in enumerate(edges)]
+    for _ in range(data.draw(st.integers(0, 30))):
+        match data.draw(st.sampled_from(["draft", "begin", "deliver", "take", "drop", "repeat", "turn"])):
+            case "draft":
+                row = data.draw(st.integers(0, count - 1))
+                up.append((row, data.draw(drafts_of(edges[row]))))
+            case "begin":
+                row = data.draw(st.integers(0, count - 1))
+                message = BeginStep(1, edges[row].begin.prompt, JPEG, list(edges[row].answer),
+                                    edges[row].begin.max_tokens, edges[row].begin.decode)  # fmt: skip
+                up.append((row, message))
+            case "deliver" if up:
+                deliver(*up.pop(data.draw(st.integers(0, len(up) - 1))))
+            case "repeat" if up:
+                deliver(*up[data.draw(st.integers(0, len(up) - 1))])
+            case "take" if down:
+                row, commit = down.pop(data.draw(st.integers(0, len(down) - 1)))
+                edges[row].take(commit)
+            case "drop" if up or down:
+                bag: list = up if up and (not down or data.draw(st.booleans())) else down  # type: ignore[type-arg]
+                bag.pop(data.draw(st.integers(0, len(bag) - 1)))
+            case "turn":
+                down += bench.turn().items()
+    for _ in range(100):
+        for row, edge in enumerate(edges):
+            if not edge.done:
+                deliver(row, BeginStep(1, edge.begin.prompt, JPEG, list(edge.answer), edge.begin.max_tokens, False))
+                deliver(row, edge.draft([], 0, [], None))
+        for _ in range(2 * count):
+            down += bench.turn().items()
+        while down:
+            row, commit = down.pop(0)
+            edges[row].take(commit)
+        if all(edge.done for edge in edges):
+            break
+    assert [edge.answer for edge in edges] == [edge.truth for edge in edges]
+
+
+def test_a_right_draft_commits_itself_and_one_more() -> None:
+    bench = Bench()
+    bench.begin(0, max_tokens=20)
+    truth = greedy("long 0", JPEG, 20)
+    bench.turn()
+    bench.scheduler.offer(0, Draft(1, 3, 0, begin_digest("long 0", JPEG), truth[:3]), bench.now)
+    commit = bench.turn()[0]
+    assert commit.tokens == truth[:4] and (commit.round, commit.passes) == (3, 1)
+    assert (commit.queue_s, commit.compute_s, commit.prefill_s) == (1.0, 0.5, 0.25)
+    bench.scheduler.offer(0, Draft(1, 4, 4, commit.digest, []), bench.now)
+    commit = bench.turn()[0]
+    assert commit.tokens == truth[4:5] and commit.prefill_s == 0.0
+
+
+def test_a_decoding_step_streams_single_tokens_and_prefers_a_draft() -> None:
+    bench = Bench()
+    bench.begin(0, decode=True)
+    truth = greedy("long 0", JPEG, 20)
+    bench.turn()
+    first = bench.turn()[0]
+    assert first.tokens == truth[:1] and first.round == 0
+    bench.scheduler.offer(0, Draft(1, 9, 1, first.digest, truth[1:3]), bench.now)
+    assert bench.turn()[0].tokens == truth[1:4]
+
+
+def test_all_ready_sessions_share_a_forward_the_longest_waiting_first() -> None:
+    bench = Bench(max_batch=2)
+    for row in range(3):
+        bench.begin(row, decode=True)
+    while len(bench.engine.rows) < 3:
+        bench.turn()
+    bench.engine.batches.clear()
+    for _ in range(3):
+        bench.turn()
+    assert all(len(batch) == 2 for batch in bench.engine.batches)
+    assert {row for batch in bench.engine.batches[:2] for row in batch} == {0, 1, 2}
+
+
+def test_nobody_waits_for_two_prefills() -> None:
+    bench = Bench()
+    bench.begin(0, decode=True, max_tokens=200)
+    bench.turn()
+    for row in (1, 2, 3):
+        bench.begin(row)
+    kinds = []
+    for _ in range(5):
+        batches = len(bench.engine.batches)
+        bench.turn()
+        kinds.append("verify" if len(bench.engine.batches) > batches else "prefill")
+    assert "prefill" in kinds and all(pair != ("prefill", "prefill") for pair in pairwise(kinds))
+
+
+def test_a_ready_session_waits_for_company_only_so_long() -> None:
+    bench = Bench(collect_s=10.0)
+    for row in (0, 1):
+        bench.begin(row)
+    bench.turn(), bench.turn()
+    bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1]), now=bench.now)
+    assert bench.scheduler.next(bench.now + 5.0) is None
+    assert bench.scheduler.next_time(bench.now) == bench.now + 10.0
+    bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1]), now=bench.now + 5.0)
+    work = bench.scheduler.next(bench.now + 5.0)
+    assert isinstance(work, Batch) and [item.row for item in work.items] == [0, 1]
+
+
+def test_a_ready_session_gives_up_waiting_for_company() -> None:
+    bench = Bench(collect_s=10.0)
+    for row in (0, 1):
+        bench.begin(row)
+    bench.turn(), bench.turn()
+    bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1]), now=bench.now)
+    work = bench.scheduler.next(bench.now + 10.0)
+    assert isinstance(work, Batch) and [item.row for item in work.items] == [0]
+
+
+def test_a_new_step_voids_the_verification_of_the_old_one() -> None:
+    bench = Bench()
+    bench.begin(0, decode=True)
+    bench.turn()
+    work = bench.scheduler.next(5.0)
+    assert isinstance(work, Batch)
+    bench.begin(0, step=2, prompt="look again")
+    *_, last = bench.engine.verify([item.request for item in work.items])
+    assert not bench.scheduler.is_current(work.items[0])
+    assert bench.finish(work, last) == {}
+    assert bench.engine.rows[0].answer == []
+
+
+def test_a_suspended_session_costs_nothing_until_it_speaks() -> None:
+    bench = Bench()
+    bench.begin(0, decode=True)
+    bench.turn()
+    bench.scheduler.suspend(0)
+    assert bench.scheduler.next(9.0) is None and bench.scheduler.next_time(9.0) is None
+    assert bench.begin(0, decode=True) == []
+    assert isinstance(bench.scheduler.next(9.0), Batch)
+
+
+def test_committed_tokens_are_taken_over() -> None:
+    bench = Bench()
+    truth = greedy("long 0", JPEG, 20)
+    bench.begin(0, committed=truth[:3], decode=True)
+    bench.turn()
+    assert bench.engine.rows[0].answer == truth[:3]
+    commit = bench.turn()[0]
+    assert (commit.start, commit.tokens) == (3, truth[3:4])
+
+
+def test_an_answer_that_came_complete_is_answered_without_work() -> None:
+    bench = Bench()
+    (commit,) = bench.begin(0, committed=[3, EOS])
+    assert commit.done and commit.tokens == [] and bench.scheduler.next(1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "words"),
+    [
+        (Draft(2, 1, 0, bytes(8), [1]), FaultCode.NO_SESSION, "step 2 was not begun"),
+        (Draft(1, 1, 0, bytes(8), [1]), FaultCode.NO_SESSION, "differ; begin the step again"),
+        (Draft(1, 1, 0, begin_digest("long 0", JPEG), [1, 99]), FaultCode.MALFORMED, r"Draft.tokens\[1\] = 99"),
+        (Draft(1, 1, 0, begin_digest("long 0", JPEG), [1] * 9), FaultCode.TOO_LARGE, "9 tokens, the limit is 8"),
+    ],
+)
+def test_a_draft_that_cannot_be_judged_is_refused(message: Draft, code: FaultCode, words: str) -> None:
+    bench = Bench(max_draft=8)
+    bench.begin(0)
+    with pytest.raises(Refused, match=words) as caught:
+        bench.scheduler.offer(0, message, 0.0)
+    assert caught.value.fault.code is code and caught.value.fault.step == message.step
+
+
+def test_steps_only_go_forward() -> None:
+    bench = Bench()
+    bench.begin(0, step=5)
+    with pytest.raises(Refused, match="step 4 comes before the current step 5"):
+        bench.begin(0, step=4)
+    with pytest.raises(Refused, match=r"BeginStep.committed\[0\] = 6"):
+        bench.begin(0, step=6, committed=[VOCABULARY])

@@ -1,0 +1,404 @@
+"""The server on a virtual clock, with a post box that is no socket and an engine that is no model."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.exit_queue import QueuePolicy
+from cloud_verifier.server import Server
+from speculation import wire
+from speculation.profile import RAW, DeviceProfile
+from speculation.trace import Trace
+from speculation.wire import (
+    BeginStep,
+    Commit,
+    Draft,
+    EarlyTokens,
+    EndStep,
+    Fault,
+    FaultCode,
+    Hello,
+    Ping,
+    Pong,
+    Welcome,
+)
+from tests.cloud_verifier.fake_target import EXITS, LAYERS, VOCABULARY, FakeEngine, greedy
+
+CONFIG = ServerConfig(Path("model"), max_sessions=2, early_rate=1000.0)
+HELLO = Hello(tokenizer="t" * 16, vocabulary=VOCABULARY)
+JPEG = b"jpeg"
+
+
+class FakePost:
+    """Time passes only in `wait`; mail arrives when it is due."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.mail: list[tuple[float, bytes, list[bytes]]] = []
+        self.sent: list[tuple[float, bytes, wire.AnyMessage]] = []
+        self.gone: set[bytes] = set()
+
+    def clock(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        due = min((at for at, _, _ in self.mail), default=self.now + seconds)
+        self.now = max(self.now, min(due, self.now + seconds))
+
+    def receive(self) -> tuple[bytes, list[bytes]] | None:
+        for index, (at, peer, frames) in enumerate(self.mail):
+            if at <= self.now:
+                del self.mail[index]
+                return peer, frames
+        return None
+
+    def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool:
+        if peer in self.gone:
+            return False
+        self.sent.append((self.now, peer, wire.decode(wire.encode(message))))
+        return True
+
+    def flush(self) -> None: ...
+
+    def forget(self, peer: bytes) -> None: ...
+
+
+class Bench:
+    def __init__(
+        self, config: ServerConfig = CONFIG, profile: DeviceProfile = RAW, engine: FakeEngine | None = None
+    ) -> None:
+        self.post = FakePost()
+        self.engine = engine or FakeEngine()
+        self.trace = Trace(self.post.clock)
+        self.server = Server(self.engine, config, profile, self.post, self.trace, self.post.clock)
+
+    def say(self, peer: bytes, message: wire.AnyMessage | bytes, after: float = 0.0) -> None:
+        payload = message if isinstance(message, bytes) else wire.encode(message)
+        self.post.mail.append((self.post.now + after, peer, [payload]))
+
+    def turns(self, count: int = 30) -> None:
+        for _ in range(count):
+            self.server.turn()
+
+    def heard(self, peer: bytes, *, since: float = 0.0) -> list[wire.AnyMessage]:
+        return [message for at, who, message in self.post.sent if who == peer and at >= since]
+
+    def ask(self, peer: bytes, *messages: wire.AnyMessage | bytes) -> list[wire.AnyMessage]:
+        """Say it, let the server work, and return what `peer` heard of it."""
+        before = len(self.heard(peer))
+        for message in messages:
+            self.say(peer, message)
+        self.turns()
+        return self.heard(peer)[before:]
+
+    def welcome(self, peer: bytes, hello: Hello = HELLO) -> Welcome:
+        answers = self.ask(peer, hello)
+        assert len(answers) == 1 and isinstance(answers[0], Welcome)
+        return answers[0]
+
+
+def begin(step: int = 1, prompt: str = "long", **fields: object) -> BeginStep:
+    return BeginStep(step, prompt, JPEG, **fields)  # type: ignore[arg-type]
+
+
+def draft(tokens: list[int], round: int = 1, prompt: str = "long", step: int = 1) -> Draft:
+    return Draft(step, round, 0, wire.begin_digest(prompt, JPEG), tokens)
+
+
+def tokens_of(messages: list[wire.AnyMessage]) -> list[int]:
+    return [token for message in messages if isinstance(message, Commit) for token in message.tokens]
+
+
+def faults(messages: list[wire.AnyMessage]) -> list[FaultCode]:
+    return [message.code for message in messages if isinstance(message, Fault)]
+
+
+def test_a_welcome_tells_what_the_edge_must_know() -> None:
+    welcome = Bench(replace(CONFIG, max_draft=9), DeviceProfile("slow", verify_s=1.0)).welcome(b"a")
+    assert (welcome.model, welcome.tokenizer, welcome.vocabulary) == ("f" * 16, "t" * 16, VOCABULARY)
+    assert (welcome.num_layers, tuple(welcome.exit_layers), welcome.eos) == (LAYERS, EXITS, [0])
+    assert (welcome.max_draft, welcome.profile) == (9, "slow") and len(welcome.session) >= 16
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"protocol": 2}, FaultCode.PROTOCOL_MISMATCH),
+        ({"tokenizer": "another"}, FaultCode.TOKENIZER_MISMATCH),
+        ({"vocabulary": 7}, FaultCode.TOKENIZER_MISMATCH),
+        ({"model": "another"}, FaultCode.MODEL_MISMATCH),
+        ({"sampling": "coupled"}, FaultCode.UNSUPPORTED_SAMPLING),
+    ],
+)
+def test_an_edge_that_does_not_fit_is_told_why(change: dict[str, object], code: FaultCode) -> None:
+    fields = {name: getattr(HELLO, name) for name in HELLO.__struct_fields__} | change
+    (fault,) = Bench().ask(b"a", Hello(**fields))
+    assert isinstance(fault, Fault) and fault.code is code
+    assert str(next(iter(change.values()))) in fault.message
+
+
+def test_the_right_model_fingerprint_is_accepted() -> None:
+    assert Bench().welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, model="f" * 16))
+
+
+def test_cloud_mode_streams_the_targets_own_answer() -> None:
+    bench = Bench()
+    bench.welcome(b"a")
+    heard = bench.ask(b"a", begin(max_tokens=9, decode=True))
+    assert [type(message) for message in heard] == [Commit] * 9
+    assert tokens_of(heard) == greedy("long", JPEG, 9) and heard[-1].done  # type: ignore[union-attr]
+
+
+def test_early_tokens_leave_while_later_layers_still_run() -> None:
+    bench = Bench(profile=DeviceProfile("slow", verify_s=0.4))
+    bench.welcome(b"a")
+    bench.ask(b"a", begin())
+    truth = greedy("long", JPEG, 9)
+    started = bench.post.now
+    bench.ask(b"a", draft(truth[:2], round=3))
+    heard = [(at - started, m) for at, _, m in bench.post.sent if at > started]
+    times = {type(m).__name__ + str(getattr(m, "layer", "")): at for at, m in heard}
+    wrong_first = truth[2] % 2 == 0
+    assert times["EarlyTokens1"] == pytest.approx(0.2, abs=0.01)
+    assert ("EarlyTokens2" in times) == wrong_first  # the same verdict is not said twice
+    assert times["Commit"] == pytest.approx(0.4, abs=0.01)
+    early = next(m for _, _, m in bench.post.sent if isinstance(m, EarlyTokens))
+    assert (early.step, early.round, early.node, early.confidence) == (1, 3, 1, 0.5)
+    commit = bench.heard(b"a")[-1]
+    assert isinstance(commit, Commit) and commit.compute_s == pytest.approx(0.4, abs=0.01)
+
+
+def test_an_early_token_names_the_node_of_the_draft_that_was_sent() -> None:
+    """A past draft is walked down; its exits still speak of the nodes that the edge knows."""
+    bench = Bench()
+    bench.welcome(b"a")
+    truth = greedy("long", JPEG, 9)
+    bench.ask(b"a", begin(), draft(truth[:1]))
+    heard = bench.ask(b"a", draft(truth[:4], round=2))
+    nodes = [m.node for m in heard if isinstance(m, EarlyTokens)]
+    assert nodes and set(nodes) == {3}
+    assert tokens_of(heard) == truth[2:5]
+
+
+def test_mail_is_read_between_layers_and_a_new_step_drops_the_old_verdict() -> None:
+    bench = Bench(profile=DeviceProfile("slow", verify_s=0.4))
+    bench.welcome(b"a")
+    bench.ask(b"a", begin())
+    bench.say(b"a", draft([1]))
+    bench.say(b"a", Ping(5), after=0.15)
+    bench.say(b"a", begin(2, "long again", decode=True, max_tokens=1), after=0.25)
+    started = bench.post.now
+    bench.turns()
+    heard = [(at - started, m) for at, _, m in bench.post.sent if at >= started]
+    assert [at for at, m in heard if isinstance(m, Pong)] == [pytest.approx(0.15, abs=0.01)]
+    commits = [m for _, m in heard if isinstance(m, Commit)]
+    assert [(m.step, m.tokens) for m in commits] == [(2, greedy("long again", JPEG, 1))]
+
+
+def test_two_sessions_that_are_ready_together_share_a_forward() -> None:
+    bench = Bench()
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+        bench.ask(peer, begin(prompt=f"long {peer!r}"))
+    bench.say(b"a", draft([1], prompt=f"long {b'a'!r}"))
+    bench.say(b"b", draft([2], prompt=f"long {b'b'!r}"))
+    bench.turns()
+    assert bench.engine.batches == [(0, 1)]
+    assert all(tokens_of(bench.heard(peer)) for peer in (b"a", b"b"))
+
+
+GARBAGE = [b"", b"\xc1", b"hello", wire.encode(Ping(1)) + b"x", wire.encode(Commit(1, 1, 0, [], bytes(8), True))]
+
+
+@pytest.mark.parametrize("payload", GARBAGE)
+def test_a_malformed_message_costs_its_sender_a_fault_and_nobody_anything(payload: bytes) -> None:
+    bench = Bench()
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    bench.say(b"b", payload)
+    bench.say(b"c", payload)
+    heard = bench.ask(b"a", begin(max_tokens=5, decode=True))
+    assert tokens_of(heard) == greedy("long", JPEG, 5) and not faults(heard)
+    assert faults(bench.heard(b"b")) == [FaultCode.MALFORMED]
+    assert bench.ask(b"b", Ping(3)) == [Pong(3)]
+
+
+def test_a_message_of_two_frames_is_malformed_and_one_too_large_says_so() -> None:
+    bench = Bench()
+    bench.post.mail.append((0.0, b"x", [b"one", b"two"]))
+    bench.post.mail.append((0.0, b"x", [bytes(wire.MAX_MESSAGE_BYTES + 1)]))
+    bench.turns(2)
+    assert faults(bench.heard(b"x")) == [FaultCode.MALFORMED, FaultCode.TOO_LARGE]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"x"]), st.binary(max_size=60)), max_size=8), st.integers(0, 3))
+def test_no_bytes_end_the_server_or_touch_another_session(mail: list[tuple[bytes, bytes]], place: int) -> None:
+    bench = Bench()
+    bench.welcome(b"good")
+    for index, (peer, payload) in enumerate(mail):
+        if index == place:
+            bench.say(b"good", begin(max_tokens=4, decode=True))
+        bench.say(peer, payload)
+    if place >= len(mail):
+        bench.say(b"good", begin(max_tokens=4, decode=True))
+    bench.turns()
+    assert tokens_of(bench.heard(b"good")) == greedy("long", JPEG, 4) and not faults(bench.heard(b"good"))
+
+
+@pytest.mark.parametrize("message", [begin(), draft([1]), Ping(1), EndStep(1, "bye")])
+def test_a_stranger_is_told_to_say_hello_again(message: wire.AnyMessage) -> None:
+    (fault,) = Bench().ask(b"stranger", message)
+    assert isinstance(fault, Fault) and fault.code is FaultCode.NO_SESSION and "send Hello again" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "words"),
+    [
+        (BeginStep(1, "long", b"gif"), FaultCode.BAD_IMAGE, "does not decode"),
+        (begin(max_tokens=500), FaultCode.TOO_LARGE, "do not fit 400"),
+        (begin(prompt="boom", decode=True), FaultCode.INTERNAL, "out of memory"),
+    ],
+)
+def test_a_step_that_fails_is_a_fault_and_the_next_one_works(
+    message: BeginStep, code: FaultCode, words: str
+) -> None:
+    bench = Bench(engine=FakeEngine(capacity=400, fail_on="boom"))
+    bench.welcome(b"a")
+    (fault,) = bench.ask(b"a", message)
+    assert isinstance(fault, Fault) and fault.code is code and words in fault.message and fault.step == 1
+    assert tokens_of(bench.ask(b"a", begin(2, max_tokens=3, decode=True))) == greedy("long", JPEG, 3)
+
+
+def test_a_full_server_refuses_and_a_dead_session_makes_room() -> None:
+    bench = Bench()
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    assert faults(bench.ask(b"c", HELLO)) == [FaultCode.SERVER_FULL]
+    bench.post.gone.add(b"a")
+    assert bench.welcome(b"c")
+    assert bench.ask(b"b", Ping(1)) == [Pong(1)]
+
+
+def test_a_session_resumes_at_a_new_address_with_what_it_missed() -> None:
+    bench = Bench()
+    token = bench.welcome(b"old").session
+    truth = greedy("long", JPEG, 20)
+    bench.ask(b"old", begin(), draft(truth[:3]))
+    assert bench.welcome(b"new", Hello(HELLO.tokenizer, VOCABULARY, resume=token)).session == token
+    prefills = dict(bench.engine.rows)
+    heard = bench.ask(b"new", begin(committed=truth[:1]))
+    assert tokens_of(heard) == truth[1:4] and bench.engine.rows == prefills
+    assert faults(bench.ask(b"old", Ping(1))) == [FaultCode.NO_SESSION]
+
+
+def test_an_edge_that_is_gone_stops_costing_forwards_and_may_come_back() -> None:
+    bench = Bench()
+    token = bench.welcome(b"a").session
+    bench.say(b"a", begin(max_tokens=50, decode=True))
+    bench.turns(5)
+    bench.post.gone.add(b"a")
+    bench.turns(20)
+    passes = len(bench.engine.batches)
+    assert passes < 10
+    known = tokens_of(bench.heard(b"a"))
+    bench.welcome(b"a2", Hello(HELLO.tokenizer, VOCABULARY, resume=token))
+    bench.say(b"a2", begin(max_tokens=50, decode=True, committed=known))
+    bench.turns(80)
+    assert known + tokens_of(bench.heard(b"a2")) == greedy("long", JPEG, 50)
+
+
+def test_an_unknown_resume_token_opens_a_new_session() -> None:
+    bench = Bench()
+    assert bench.welcome(b"a", Hello(HELLO.tokenizer, VOCABULARY, resume="0" * 16)).session != "0" * 16
+
+
+def test_hello_again_starts_over() -> None:
+    bench = Bench()
+    first = bench.welcome(b"a").session
+    bench.ask(b"a", begin(7))
+    assert bench.welcome(b"a").session != first
+    assert tokens_of(bench.ask(b"a", begin(1, max_tokens=2, decode=True))) == greedy("long", JPEG, 2)
+
+
+def test_a_silent_session_expires_and_is_told_when_it_speaks() -> None:
+    bench = Bench(replace(CONFIG, idle_s=2.0))
+    bench.welcome(b"a")
+    bench.turns(30)
+    assert faults(bench.ask(b"a", Ping(1))) == [FaultCode.NO_SESSION]
+
+
+def test_an_ended_step_is_over() -> None:
+    bench = Bench()
+    bench.welcome(b"a")
+    bench.ask(b"a", begin())
+    assert bench.ask(b"a", EndStep(1, "a newer frame")) == []
+    assert faults(bench.ask(b"a", draft([1]))) == [FaultCode.NO_SESSION]
+
+
+def test_stopping_tells_the_edges_and_sums_up(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "cloud_verifier")
+    bench = Bench()
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    bench.ask(b"a", begin(max_tokens=3, decode=True))
+    bench.ask(b"b", begin(4))
+    bench.server.stop()
+    bench.server.run()
+    assert bench.heard(b"b")[-1] == EndStep(4, "the verifier was stopped")
+    assert not any(isinstance(message, EndStep) for message in bench.heard(b"a"))
+    text = caplog.text
+    assert "session 1 step 1 done: tokens=3 passes=3 tau=1.00" in text
+    assert "sessions=2 steps=1 tokens=3 passes=3 tau=1.00 faults=0 overruns=0" in text
+
+
+def test_a_declared_forward_that_is_too_slow_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(profile=DeviceProfile("fast", verify_s=0.001))
+
+    class Slow(FakeEngine):
+        def verify(self, rows):  # type: ignore[no-untyped-def]
+            for output in super().verify(rows):
+                bench.post.now += 0.01
+                yield output
+
+    bench.server._engine = Slow(rows=bench.engine.rows)
+    bench.welcome(b"a")
+    bench.ask(b"a", begin(max_tokens=3, decode=True))
+    assert caplog.text.count("profile fast declares 1.0 ms") == 1
+    bench.server.stop()
+    caplog.set_level(logging.INFO, "cloud_verifier")
+    bench.server.run()
+    assert "overruns=3" in caplog.text
+
+
+@pytest.mark.parametrize("policy", list(QueuePolicy))
+def test_a_paced_session_keeps_its_early_tokens_until_the_commit_overtakes_them(policy: QueuePolicy) -> None:
+    config = replace(CONFIG, early_rate=0.5, early_burst=1, queue_policy=policy)
+    bench = Bench(config, DeviceProfile("slow", verify_s=0.4))
+    bench.welcome(b"a")
+    bench.ask(b"a", begin(), draft([1], 1))
+    commit = next(m for m in bench.heard(b"a") if isinstance(m, Commit))
+    for round in (2, 3, 4):
+        message = Draft(1, round, commit.start + len(commit.tokens), commit.digest, [])
+        commit = next(m for m in bench.ask(b"a", message) if isinstance(m, Commit))
+    seconds = bench.post.now
+    assert sum(isinstance(m, EarlyTokens) for m in bench.heard(b"a")) <= 1 + 0.5 * seconds
+    bench.turns(100)
+    rounds = [m.round for m in bench.heard(b"a") if isinstance(m, (EarlyTokens, Commit))]
+    assert rounds == sorted(rounds)
+
+
+def test_the_trace_has_a_span_for_every_stage() -> None:
+    bench = Bench(profile=DeviceProfile("slow", verify_s=0.4))
+    bench.welcome(b"a")
+    bench.ask(b"a", begin(max_tokens=2, decode=True))
+    spans = {span.name: span for span in bench.trace.spans}
+    assert set(spans) == {"prefill", "verify", "step"}
+    assert spans["verify"].end - spans["verify"].start == pytest.approx(0.4, abs=0.01)
