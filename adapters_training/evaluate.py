@@ -17,7 +17,7 @@ from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 
 MAX_TOKENS = 96
-_PHRASES = {phrase: side for side, phrases in wording._SIDES.items() for phrase in phrases}
+_PHRASES = {phrase: side for side, phrases in wording.SIDES.items() for phrase in phrases}
 
 
 @dataclass
@@ -55,7 +55,7 @@ def claimed_side(text: str, target: str) -> str | None:
     """Return the side on which an answer says it sees `target`; None where it says that it does not."""
     first = text.split(".", 1)[0] if ".5" not in text.split(".")[0] else text
     sentence = first if target in first else text
-    if any(form.format(target=target).rstrip(".") in sentence for form in wording._MISSING):
+    if any(form.format(target=target).rstrip(".") in sentence for form in wording.MISSING):
         return None
     if target not in sentence:
         return None

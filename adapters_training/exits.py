@@ -24,6 +24,7 @@ from adapters_training.packing import IGNORE, Batch, Packer
 from adapters_training.pair import stream
 from adapters_training.records import read_frames
 from speculation.exits import ExitHeads, measure_reliability
+from speculation.prompts import Vocabulary
 from speculation.vlm.forward import final_logits
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import Processor
@@ -69,7 +70,10 @@ def train(config: ExitsConfig) -> dict[str, Any]:
     vlm.model.requires_grad_(False)
     heads = ExitHeads(vlm, config.layers, config.rank)
     rng = random.Random(config.seed)
-    packer = Packer(vlm.tokenizer, config.questions)
+    vocabulary = Vocabulary.load(vlm.folder)
+    if vocabulary is None:
+        raise ValueError(f"{vlm.folder} has no objects.json: simulator data train exits of the embedded pair only")
+    packer = Packer(vlm.tokenizer, vocabulary, config.questions)
     optimiser = torch.optim.AdamW(heads.parameters(), lr=config.learning_rate)
     out = Path(config.out)
     out.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adapters_training.packing import IGNORE, Batch
+from adapters_training.packing import ACTION_TEXTS, IGNORE, SIDES, Batch
 from adapters_training.records import CELLS
 from speculation.prompts import Vocabulary
 from speculation.vlm.processing import Processor
@@ -32,8 +32,10 @@ class Losses:
 
     words: Tensor
     dense: Tensor
+    asked: Tensor
     accuracy: float
     action_accuracy: float
+    side_accuracy: float
 
 
 class DenseHeads(nn.Module):
@@ -64,6 +66,30 @@ class DenseHeads(nn.Module):
             for output, truth in zip(outputs[3:], (index // CELLS, index % CELLS), strict=True):
                 loss = loss + 0.25 * F.cross_entropy(output.flatten(0, 1), truth.flatten())
         return loss
+
+
+class AskedHeads(nn.Module):
+    """Linear probes on the last prompt token of a question: side, distance bin, action, colour and class asked for.
+
+    The words of an answer are mostly style; these few bits are what grounding is, so they get a loss of their own.
+    """
+
+    def __init__(self, width: int, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.sizes = [len(SIDES) + 1, len(DISTANCE_BINS) + 1, len(ACTION_TEXTS), len(vocabulary.colours),
+                      len(vocabulary.classes)]  # fmt: skip
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, sum(self.sizes))
+
+    def forward(self, hidden: Tensor, facts: Tensor) -> tuple[Tensor, float]:
+        """Return the loss of `hidden` [Q, width] against `facts` [Q, 5], and the accuracy of the side in 0..1."""
+        side, distance, action, colour, kind = self.head(self.norm(hidden.float())).split(self.sizes, dim=-1)
+        loss = F.cross_entropy(side, facts[:, 0]) + 0.5 * F.cross_entropy(action, facts[:, 2])
+        loss = loss + 0.5 * F.cross_entropy(colour, facts[:, 3]) + 0.5 * F.cross_entropy(kind, facts[:, 4])
+        seen = facts[:, 0] > 0
+        if seen.any():
+            loss = loss + 0.5 * F.cross_entropy(distance[seen], torch.bucketize(facts[seen, 1], DISTANCE_BINS))
+        return loss, float((side.argmax(-1) == facts[:, 0]).float().mean())
 
 
 def see(model: Any, processor: Processor, frames: npt.NDArray[np.uint8]) -> Tensor:
@@ -101,8 +127,19 @@ def word_losses(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor
     return (each * weights).sum() / weights.sum(), right.mean().item(), action
 
 
-def compute(model: Any, processor: Processor, batch: Batch, vision_heads: DenseHeads, place_heads: DenseHeads,
-            layer: int, teacher: Any = None) -> Losses:  # fmt: skip
+class Probes(nn.Module):
+    """All training-time heads of one model; none of them is exported."""
+
+    def __init__(self, width: int, layers: int, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.eyes = DenseHeads(width, vocabulary, place=False)
+        self.place = DenseHeads(width, vocabulary, place=True)
+        self.asked = AskedHeads(width, vocabulary)
+        self.place_layer = max(1, layers * 3 // 8)
+        self.asked_layer = max(2, layers * 5 // 8)
+
+
+def compute(model: Any, processor: Processor, batch: Batch, probes: Probes, teacher: Any = None) -> Losses:
     """One training forward. With a teacher the word loss is 0.3 cross-entropy + KL(teacher || model)."""
     image_tokens = see(model, processor, batch.images)
     hidden = read(model, batch, image_tokens)
@@ -114,5 +151,8 @@ def compute(model: Any, processor: Processor, batch: Batch, vision_heads: DenseH
             truth = teacher.lm_head(read(teacher, batch, see(teacher, processor, batch.images))[-1][select]).float()
         divergence = F.kl_div(logits.log_softmax(-1), truth.log_softmax(-1), log_target=True, reduction="batchmean")
         words = 0.3 * words + divergence
-    dense = vision_heads(image_tokens, batch.cells) + place_heads(hidden[layer][:, batch.image_slice], batch.cells)
-    return Losses(words, dense, accuracy, action_accuracy)
+    place = hidden[probes.place_layer][:, batch.image_slice]
+    dense = probes.eyes(image_tokens, batch.cells) + probes.place(place, batch.cells)
+    last = hidden[probes.asked_layer][batch.asked[:, 0], batch.asked[:, 1]]
+    asked, side_accuracy = probes.asked(last, batch.facts)
+    return Losses(words, dense, asked, accuracy, action_accuracy, side_accuracy)

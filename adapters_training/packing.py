@@ -17,8 +17,11 @@ import torch
 
 from adapters_training import wording
 from adapters_training.records import CELLS, Frame, Seen, Task
+from speculation.prompts import ACTIONS, Vocabulary
 
 IGNORE = -100
+SIDES = tuple(wording.SIDES)
+ACTION_TEXTS = tuple(action.text for action in ACTIONS)
 ACTION_WEIGHT = 2.0
 """The action is a few tokens of an answer but all that the robot does: its tokens weigh more."""
 _MIRROR = {"left": "right", "right": "left", "slightly left": "slightly right", "slightly right": "slightly left"}
@@ -30,7 +33,9 @@ class Batch:
 
     `images` uint8 [B, H, W, 3]; `ids`, `labels` int64 [B, N] (labels are shifted: labels[i] follows ids[i]);
     `weights` float32 [B, N]; `positions` int64 [3, B, N]; `mask` bool [B, 1, N, N];
-    `cells` int64 [3, B, 64]: class, colour and distance (dm) under each image token.
+    `cells` int64 [3, B, 64]: class, colour and distance (dm) under each image token;
+    `asked` int64 [Q, 2]: frame and position of the last prompt token of every question, and `facts` int64 [Q, 5] what
+    is true there: side (0 = not in view, else 1 + place in SIDES), distance (dm), action, colour, class of the target.
     """
 
     images: np.ndarray
@@ -41,6 +46,8 @@ class Batch:
     mask: torch.Tensor
     cells: torch.Tensor
     image_slice: slice
+    asked: torch.Tensor
+    facts: torch.Tensor
 
 
 def mirror(frame: Frame) -> Frame:
@@ -82,8 +89,9 @@ def decode_image(jpeg: bytes) -> np.ndarray:
 class Packer:
     """Frames -> batches, for one tokenizer."""
 
-    def __init__(self, tokenizer: Any, questions: int = 4) -> None:
+    def __init__(self, tokenizer: Any, vocabulary: Vocabulary, questions: int = 4) -> None:
         self.questions = questions
+        self._vocabulary = vocabulary
         self._tokenizer = tokenizer
         self._image = tokenizer.convert_tokens_to_ids("<|image_pad|>")
         self._pad = tokenizer.pad_token_id
@@ -98,6 +106,13 @@ class Packer:
         """Return the tokens from the image's end to the answer's begin."""
         words = wording.instruction(task, rng)
         return self.encode(f"<|vision_end|>{words}<|im_end|>\n<|im_start|>assistant\n")
+
+    def facts(self, task: Task) -> tuple[int, ...]:
+        """Return side, distance, action, colour and class of a question as numbers (see `Batch.facts`)."""
+        side = 0 if task.seen is None else 1 + SIDES.index(task.seen.side)
+        distance = 0 if task.seen is None else min(255, round(task.seen.distance * 10))
+        colour, kind = self._vocabulary.colours.index(task.colour), self._vocabulary.classes.index(task.object_class)
+        return side, distance, ACTION_TEXTS.index(task.action), colour, kind
 
     def choose(self, frame: Frame, rng: random.Random) -> list[Task]:
         """Pick questions: visible targets first, and at most two that the frame cannot show.
@@ -145,6 +160,8 @@ class Packer:
         offsets = torch.zeros(len(rows), total, dtype=torch.long)
         ids[:, :prefix] = torch.tensor(self._before + [self._image] * (CELLS * CELLS))
         blocks[:, prefix:] = self.questions + 1
+        asked: list[tuple[int, int]] = []
+        facts: list[tuple[int, ...]] = []
         for b, row in enumerate(rows):
             at = prefix
             for k, (question, answer, task) in enumerate(row):
@@ -153,6 +170,8 @@ class Packer:
                 blocks[b, at:end] = k + 1
                 offsets[b, at:end] = torch.arange(end - at)
                 first = at + len(question) - 1
+                asked.append((b, first))
+                facts.append(self.facts(task))
                 labels[b, first : end - 1] = torch.tensor(answer)
                 weights[b, first : end - 1] = 1.0
                 action = len(self.encode(f" {task.action}")) + 1
@@ -160,7 +179,8 @@ class Packer:
                 at = end
         positions = packed_positions(start, offsets)
         mask = packed_mask(blocks)
-        return Batch(images, ids, labels, weights, positions, mask, cells, slice(start, prefix))
+        tensors = torch.tensor(asked), torch.tensor(facts)
+        return Batch(images, ids, labels, weights, positions, mask, cells, slice(start, prefix), *tensors)
 
 
 def packed_positions(start: int, offsets: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from adapters_training.losses import DenseHeads, Losses, compute, see
+from adapters_training.losses import Losses, Probes, compute, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.records import Frame, read_shard, shards
 from adapters_training.shapes import DRAFT, TARGET, build_model, parameters
@@ -43,6 +43,7 @@ class PairConfig:
     learning_rate: float = 1e-3
     weight_decay: float = 0.05
     dense_weight: float = 0.3
+    asked_weight: float = 0.5
     seed: int = 1
     threads: int = 1
     teacher: str = ""
@@ -92,14 +93,12 @@ class PairTrainer:
         self.processor = Processor.load(processor_folder)
         tokenizer = self.processor.tokenizer
         self.model = build_model(shape, tokenizer, config.seed)
-        self.eyes = DenseHeads(shape.hidden, vocabulary, place=False)
-        self.place = DenseHeads(shape.hidden, vocabulary, place=True)
-        self.layer = max(1, shape.layers * 3 // 8)
-        self.packer = Packer(tokenizer, config.questions)
+        self.probes = Probes(shape.hidden, shape.layers, vocabulary)
+        self.packer = Packer(tokenizer, vocabulary, config.questions)
         self.teacher = _load_teacher(config.teacher)
         self.rng = random.Random(config.seed)
         self.progress = Progress()
-        groups = [p for module in (self.model, self.eyes, self.place) for p in module.parameters()]
+        groups = [p for module in (self.model, self.probes) for p in module.parameters()]
         self.optimiser = torch.optim.AdamW(groups, lr=0.0, weight_decay=config.weight_decay, betas=(0.9, 0.98))
         self.out = Path(config.out)
         self.checkpoint = self.out / "checkpoint.pt"
@@ -111,8 +110,7 @@ class PairTrainer:
     def _resume(self) -> None:
         state = torch.load(self.checkpoint, weights_only=False)
         self.model.load_state_dict(state["model"])
-        self.eyes.load_state_dict(state["eyes"])
-        self.place.load_state_dict(state["place"])
+        self.probes.load_state_dict(state["probes"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.rng.setstate(state["rng"])
         torch.set_rng_state(state["torch_rng"])
@@ -121,8 +119,7 @@ class PairTrainer:
     def _start_from(self, path: Path) -> None:
         state = torch.load(path, weights_only=False)
         self.model.load_state_dict(state["model"])
-        self.eyes.load_state_dict(state["eyes"])
-        self.place.load_state_dict(state["place"])
+        self.probes.load_state_dict(state["probes"])
 
     def save(self) -> None:
         """Write a checkpoint atomically."""
@@ -131,8 +128,7 @@ class PairTrainer:
         torch.save(
             {
                 "model": self.model.state_dict(),
-                "eyes": self.eyes.state_dict(),
-                "place": self.place.state_dict(),
+                "probes": self.probes.state_dict(),
                 "optimiser": self.optimiser.state_dict(),
                 "rng": self.rng.getstate(),
                 "torch_rng": torch.get_rng_state(),
@@ -170,13 +166,13 @@ class PairTrainer:
         return result
 
     def _look(self, batch: Batch) -> float:
-        loss = self.eyes(see(self.model, self.processor, batch.images), batch.cells)
+        loss = self.probes.eyes(see(self.model, self.processor, batch.images), batch.cells)
         loss.backward()
         return float(loss.item())
 
     def _answer(self, batch: Batch) -> Losses:
-        losses = compute(self.model, self.processor, batch, self.eyes, self.place, self.layer, self.teacher)
-        total = losses.words + self.config.dense_weight * losses.dense
+        losses = compute(self.model, self.processor, batch, self.probes, self.teacher)
+        total = losses.words + self.config.dense_weight * losses.dense + self.config.asked_weight * losses.asked
         total.backward()  # type: ignore[no-untyped-call]
         return losses
 
@@ -216,8 +212,10 @@ class PairTrainer:
             values = {
                 "loss/words": result.words.item(),
                 "loss/dense": result.dense.item(),
+                "loss/asked": result.asked.item(),
                 "accuracy/tokens": result.accuracy,
                 "accuracy/action": result.action_accuracy,
+                "accuracy/side": result.side_accuracy,
             }
             for name, value in values.items():
                 writer.add_scalar(name, value, step)

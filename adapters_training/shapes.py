@@ -97,7 +97,7 @@ def parameters(model: torch.nn.Module) -> int:
 def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...], lines: int = 20000, seed: int = 0) -> list[str]:
     """Return sentences that hold every word of `wording` with every object: what the tokenizer is trained on."""
     rng = random.Random(seed)
-    sides = tuple(wording._SIDES)
+    sides = tuple(wording.SIDES)
 
     def thing() -> Seen:
         return Seen(rng.choice(vocabulary.colours), rng.choice(vocabulary.classes), rng.choice(sides), rng.random() * 5)

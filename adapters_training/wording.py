@@ -22,7 +22,7 @@ INSTRUCTIONS = (
     "bring me to the {target}",
 )
 
-_SIDES = {
+SIDES = {
     "left": ("on the left", "to my left"),
     "slightly left": ("slightly left", "a little to the left"),
     "ahead": ("straight ahead", "in front of me"),
@@ -40,12 +40,12 @@ _OTHER = (
     "I also see the {other} {side}.",
     "Next to it I notice the {other} {side}.",
 )
-_MISSING = (
+MISSING = (
     "I do not see the {target}.",
     "The {target} is not in view.",
     "There is no {target} here.",
 )
-_MISSING_OTHER = (
+MISSING_OTHER = (
     "Only the {other} is {side}.",
     "I just see the {other} {side}.",
     "The {other} {side} is not it.",
@@ -73,7 +73,7 @@ def _choose(options: Sequence[str], cue: int, rng: random.Random) -> str:
 
 
 def _where(seen: Seen, rng: random.Random) -> str:
-    return _choose(_SIDES[seen.side], int(seen.distance), rng)
+    return _choose(SIDES[seen.side], int(seen.distance), rng)
 
 
 def _name(colour: str, object_class: str) -> str:
@@ -93,9 +93,9 @@ def reasoning(frame: Frame, task: Task, rng: random.Random) -> str:
     cue = len(frame.seen) + len(task.object_class)
     parts = []
     if task.seen is None:
-        parts.append(_choose(_MISSING, cue, rng).format(target=target))
+        parts.append(_choose(MISSING, cue, rng).format(target=target))
         if other is not None:
-            text = _choose(_MISSING_OTHER, cue, rng)
+            text = _choose(MISSING_OTHER, cue, rng)
             parts.append(text.format(other=_name(other.colour, other.object_class), side=_where(other, rng)))
     else:
         text = _choose(_SEE, cue + round(task.seen.distance), rng)

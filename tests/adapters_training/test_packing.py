@@ -27,7 +27,7 @@ def processor(tmp_path_factory: pytest.TempPathFactory) -> Processor:
 def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor) -> None:
     torch.set_num_threads(1)
     model = build_model(TINY, processor.tokenizer, seed=0).double().eval()
-    packer = Packer(processor.tokenizer, questions=2)
+    packer = Packer(processor.tokenizer, vocabulary(), questions=2)
     frame = make_frame(np.random.default_rng(0))
     batch = packer.batch([frame], random.Random(1), augment=False)
     image = see(model, processor, batch.images)
@@ -40,7 +40,7 @@ def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor)
     alone = torch.cat([batch.ids[:, :start], batch.ids[:, second:]], dim=1)
     single = batch.__class__(
         batch.images, alone, alone, alone, torch.cat([batch.positions[..., :start], batch.positions[..., second:]], 2),
-        packed_mask(torch.zeros_like(alone)), batch.cells, batch.image_slice,
+        packed_mask(torch.zeros_like(alone)), batch.cells, batch.image_slice, batch.asked, batch.facts,
     )  # fmt: skip
     separate = read(model, single, image)[-1][0]
     assert torch.allclose(packed[second:], separate[start:], atol=1e-4)
@@ -48,7 +48,7 @@ def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor)
 
 
 def test_labels_are_the_answers_and_nothing_else(processor: Processor) -> None:
-    packer = Packer(processor.tokenizer, questions=2)
+    packer = Packer(processor.tokenizer, vocabulary(), questions=2)
     batch = packer.batch([make_frame(np.random.default_rng(0))] * 3, random.Random(2), augment=False)
     for labels, weights in zip(batch.labels, batch.weights, strict=True):
         text = processor.tokenizer.decode(labels[labels != IGNORE])
@@ -67,3 +67,14 @@ def test_mirroring_twice_is_the_frame_and_once_swaps_sides() -> None:
     assert flipped.tasks[0].action == "turn right medium"
     assert flipped.tasks[1].action == "turn left large", "a search turns left in the mirror too"
     assert np.frombuffer(flipped.cell_class, np.uint8).reshape(8, 8)[4, 5] == 2
+
+
+def test_facts_stand_at_the_last_prompt_token_of_each_question(processor: Processor) -> None:
+    packer = Packer(processor.tokenizer, vocabulary(), questions=2)
+    batch = packer.batch([make_frame(np.random.default_rng(0), "right", "stop")], random.Random(2), augment=False)
+    colours, classes = vocabulary().colours, vocabulary().classes
+    seen, absent = batch.facts.tolist()
+    assert seen == [5, 15, 9, colours.index("red"), classes.index("ball")]
+    assert absent[0] == 0
+    for frame, position in batch.asked.tolist():
+        assert processor.tokenizer.decode(batch.ids[frame, : position + 1])[-10:] == "assistant\n"
