@@ -18,8 +18,8 @@ Logits = npt.NDArray[np.floating]
 class Verdict:
     """What the target says about a draft: the accepted nodes `path`, root first, and the `token` after them.
 
-    `confidence` is the probability of the whole verdict: the product of softmax probabilities of the tokens on the path
-    and of `token` (Early Exits, Eq. 4).
+    `confidence` is the probability of the whole verdict: the softmax score of one token (Fast and Cost-effective
+    Speculative Edge-Cloud Decoding with Early Exits, Eq. 4), multiplied over the tokens on the path and `token`.
     """
 
     path: tuple[int, ...]
@@ -41,9 +41,9 @@ class AcceptanceRule(Protocol):
         """Judge a draft tree of n nodes by the target's (or an exit's) logits [n + 1, vocabulary].
 
         Node i carries `tokens[i]` behind node `parents[i]` < i or ROOT; row 0 of the logits follows the root, row i + 1
-        node i. `sampling` is the rule's own state of this step, which the caller only passes on: the key and answer position of
-        coupled noise, the draft's probabilities for rejection. Raises ValueError for a malformed tree or non-finite
-        logits.
+        node i. `sampling` is the rule's own state of this step, which the caller only passes on: the key and answer
+        position of coupled noise, the draft's probabilities for rejection. Raises ValueError for a malformed tree or
+        logits that are not finite.
         """
         ...
 

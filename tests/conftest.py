@@ -8,8 +8,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from speculation.vlm.load import Vlm
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +30,19 @@ def tiny_draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.models import tiny_model
 
     return tiny_model(tmp_path_factory.mktemp("draft"), layers=2, seed=0)
+
+
+@pytest.fixture(scope="session")
+def target(tiny_target: Path) -> Vlm:
+    """The tiny target in float64, in which exactness is proved. It holds no state, so all tests share it."""
+    from speculation.vlm.load import load_vlm
+
+    return load_vlm(tiny_target, dtype="float64")
+
+
+@pytest.fixture(scope="session")
+def draft(tiny_draft: Path) -> Vlm:
+    """The tiny draft in float64."""
+    from speculation.vlm.load import load_vlm
+
+    return load_vlm(tiny_draft, dtype="float64")

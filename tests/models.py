@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
 from speculation.prompts import ACTIONS, Vocabulary, format_answer
-from speculation.vlm.processing import SPECIAL_TOKENS, build_processor
+from speculation.vlm.load import Vlm
+from speculation.vlm.processing import SPECIAL_TOKENS, Inputs, build_processor
 
 WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 COLOURS = ("silver", "red", "blue")
@@ -124,3 +128,32 @@ def _randomise(model: Any, seed: int, vocabulary: int) -> None:
             weight.copy_(torch.randn(weight.shape, generator=generator) * scale)
         # Checkpoints learn never to say the padding of their embedding; a random one has to be told.
         model.lm_head.weight[vocabulary:] = 0
+
+
+def frame(seed: int, size: int = IMAGE_SIZE) -> npt.NDArray[np.uint8]:
+    """Return a random RGB frame [size, size, 3]."""
+    return np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
+
+
+def scratch_inputs(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> dict[str, torch.Tensor]:
+    """Return the arguments of transformers' own forward over a prompt and `tokens`; it finds positions by itself."""
+    ids = torch.tensor([[*inputs.ids.tolist(), *tokens]])
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "mm_token_type_ids": (ids == vlm.image_token).int(),
+        "pixel_values": torch.from_numpy(inputs.pixel_values),
+        "image_grid_thw": torch.tensor([inputs.grid]),
+    }
+
+
+@torch.no_grad()
+def scratch_logits(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> npt.NDArray[np.floating]:
+    """Return transformers' logits [len(tokens) + 1, vocabulary] after the prompt's last token and each of `tokens`.
+
+    The slow exact twin of every cached forward: nothing is kept from one call to the next.
+    """
+    vlm.model.model.rope_deltas = None
+    logits = vlm.model(**scratch_inputs(vlm, inputs, tokens), use_cache=False).logits
+    result: npt.NDArray[np.floating] = logits[0, len(inputs.ids) - 1 :, : vlm.vocabulary].numpy()
+    return result

@@ -135,11 +135,14 @@ class KVCache:
     def plan(self, rows: Sequence[int], parents: Sequence[Sequence[int]]) -> Plan:
         """Plan a ragged forward: row `rows[b]` gets tokens that follow its slots `parents[b]`, appended to its scratch.
 
-        Nothing counts before `advance`. Raises ValueError for a row given twice, no tokens, or a parent that is neither
-        the prefix's end nor a scratch slot before its child; CacheFull where a row has no room.
+        Nothing counts before `advance`. Raises ValueError for an unknown or doubled row, no tokens, or a parent that is
+        neither the prefix's end nor a scratch slot before its child; CacheFull where a row has no room.
         """
         if not rows or len(set(rows)) != len(rows):
             raise ValueError(f"a forward needs distinct rows, got {list(rows)}")
+        for row in rows:
+            if not 0 <= row < self.rows:
+                raise ValueError(f"row {row} is not in 0..{self.rows - 1} of this cache")
         counts = [len(each) for each in parents]
         width = max(counts)
         starts = np.array([self.used[row] for row in rows], dtype=np.int64)

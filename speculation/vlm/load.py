@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ class Vlm:
     `vocabulary` is len(tokenizer), to which logits are cut (checkpoints pad their embedding); `eos` ends an answer.
     """
 
-    model: Any
-    processor: Processor
+    model: Any = field(repr=False)
+    processor: Processor = field(repr=False)
     num_layers: int
     vocabulary: int
     eos: tuple[int, ...]

@@ -1,0 +1,156 @@
+"""The cache's bookkeeping: what a row keeps, what it forgets, what it refuses, and who sees whom."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speculation.vlm.cache import CacheFull, KVCache, visible_slots
+from speculation.vlm.forward import Chunk, forward
+from speculation.vlm.load import Vlm
+
+
+@st.composite
+def trees(draw: st.DrawFn, most: int = 12) -> list[int]:
+    """Parents of a random tree, node by node; -1 is the root."""
+    count = draw(st.integers(1, most))
+    return [draw(st.integers(-1, node - 1)) for node in range(count)]
+
+
+def ancestors(parents: list[int], node: int) -> set[int]:
+    return set() if node < 0 else {node} | ancestors(parents, parents[node])
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), trees(), st.data()), min_size=1, max_size=3))
+def test_visible_slots_are_prefix_ancestors_and_self(rows: list[tuple[int, list[int], st.DataObject]]) -> None:
+    capacity = 20
+    fed = [data.draw(st.integers(1, len(tree))) for _, tree, data in rows]
+    width = max(fed)
+    parents = np.full((len(rows), capacity), -1, dtype=np.int64)
+    slots = np.full((len(rows), width), capacity, dtype=np.int64)
+    for row, (length, tree, _) in enumerate(rows):
+        parents[row, length : length + len(tree)] = [length + p if p >= 0 else length - 1 for p in tree]
+        slots[row, : fed[row]] = np.arange(length + len(tree) - fed[row], length + len(tree))
+    view = max(length + len(tree) for length, tree, _ in rows)
+    visible = visible_slots(parents, slots, np.array([length for length, _, _ in rows]), view)
+
+    for row, (length, tree, _) in enumerate(rows):
+        for token in range(fed[row]):
+            node = len(tree) - fed[row] + token
+            expected = set(range(length)) | {length + each for each in ancestors(tree, node)}
+            assert set(np.flatnonzero(visible[row, token])) == expected
+        for padding in range(fed[row], width):
+            assert set(np.flatnonzero(visible[row, padding])) == (set(range(length)) or {0})
+
+
+def feed(vlm: Vlm, cache: KVCache, tree: list[int], row: int = 0) -> int:
+    """Feed token 10 + i as node i of `tree` behind the prefix; return the slot of node 0."""
+    first = cache.used[row]
+    parents = [first + parent if parent >= 0 else cache.length[row] - 1 for parent in tree]
+    forward(vlm, cache, [Chunk(row, [10 + node for node in range(len(tree))], parents)])
+    return first
+
+
+def test_keep_renumbers_path_then_survivors(target: Vlm) -> None:
+    cache = KVCache(target, 1, 16)
+    feed(target, cache, [-1, 0, 1])
+    assert cache.keep(0, [0, 1, 2]) == {0: 0, 1: 1, 2: 2}
+    assert (cache.length, cache.used) == ([3], [3])
+    #      slots 3   4  5  6  7  8
+    feed(target, cache, [-1, -1, 1, 0, 2, 2])
+    assert cache.keep(0, [4], [8, 5]) == {4: 3, 5: 4, 8: 5}
+    assert (cache.length, cache.used) == ([4], [6])
+    assert cache.keep(0, [4, 5]) == {4: 4, 5: 5}
+    assert (cache.length, cache.used) == ([6], [6])
+
+
+def test_keep_without_a_path_drops_or_thins_the_scratch(target: Vlm) -> None:
+    cache = KVCache(target, 1, 16)
+    feed(target, cache, [-1, -1, 1])
+    assert cache.keep(0, [], [1, 2]) == {1: 0, 2: 1}
+    assert cache.keep(0, []) == {}
+    assert (cache.length, cache.used) == ([0], [0])
+
+
+@pytest.mark.parametrize(
+    ("path", "survivors", "sentence"),
+    [
+        ([5], [], "does not follow slot 2"),
+        ([3, 4], [], "slot 4 does not follow slot 3"),
+        ([2], [], "slot 2 is not in the scratch 3..6"),
+        ([7], [], "slot 7 is not in the scratch 3..6"),
+        ([3], [4], "surviving slot 4 does not descend from slot 3"),
+        ([3], [6], "surviving slot 6 does not descend from slot 3"),
+    ],
+)
+def test_keep_refuses_what_is_no_path(target: Vlm, path: list[int], survivors: list[int], sentence: str) -> None:
+    cache = KVCache(target, 1, 16)
+    feed(target, cache, [-1, 0, 1])
+    cache.keep(0, [0, 1, 2])
+    feed(target, cache, [-1, -1, 0, 2])
+    with pytest.raises(ValueError, match=sentence):
+        cache.keep(0, path, survivors)
+    assert (cache.length, cache.used) == ([3], [7])
+
+
+def test_truncate_forgets_scratch_and_then_prefix(target: Vlm) -> None:
+    cache = KVCache(target, 1, 16)
+    feed(target, cache, [-1, 0, 1])
+    cache.keep(0, [0], [1, 2])
+    cache.truncate(0, 2)
+    assert (cache.length, cache.used) == ([1], [2])
+    cache.truncate(0, 0)
+    assert (cache.length, cache.used) == ([0], [0])
+    with pytest.raises(ValueError, match="cannot truncate row 0 to 1 slots, it has 0"):
+        cache.truncate(0, 1)
+
+
+def test_clear_leaves_no_number_behind(target: Vlm) -> None:
+    cache = KVCache(target, 2, 8)
+    feed(target, cache, [-1, 0], row=1)
+    assert cache._kv[:, :, 1].abs().sum() > 0
+    cache.clear(1)
+    assert cache._kv.abs().sum() == 0
+    assert (cache.length, cache.used, cache.delta) == ([0, 0], [0, 0], [0, 0])
+
+
+def test_full_row_says_so_and_stays_as_it_was(target: Vlm) -> None:
+    cache = KVCache(target, 1, 4)
+    feed(target, cache, [-1, 0, 1])
+    with pytest.raises(CacheFull, match="row 0 holds 3 of 4 tokens and cannot take 2 more; use a larger capacity"):
+        feed(target, cache, [-1, -1])
+    assert (cache.length, cache.used) == ([0], [3])
+    feed(target, cache, [-1])
+    assert cache.used == [4]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "sentence"),
+    [
+        ([], "distinct rows"),
+        ([Chunk(0, [1], [-1]), Chunk(0, [1], [-1])], "distinct rows"),
+        ([Chunk(0, [], [])], "row 0 was given no tokens"),
+        ([Chunk(0, [1, 2], [-1])], "2 tokens but 1 parents"),
+        ([Chunk(0, [1], [0])], "parent 0 of slot 0"),
+        ([Chunk(0, [1], [-2])], "parent -2 of slot 0"),
+        ([Chunk(0, [-1], [-1])], "token -1 is outside the vocabulary"),
+        ([Chunk(0, [100000], [-1])], "token 100000 is outside the vocabulary"),
+        ([Chunk(2, [1], [-1])], r"row 2 is not in 0\.\.1"),
+        ([Chunk(-1, [1], [-1])], r"row -1 is not in 0\.\.1"),
+    ],
+)
+def test_forward_refuses_wrong_chunks(target: Vlm, chunks: list[Chunk], sentence: str) -> None:
+    cache = KVCache(target, 2, 8)
+    with pytest.raises(ValueError, match=sentence):
+        forward(target, cache, chunks)
+    assert cache.used == [0, 0]
+
+
+def test_size_is_checked_and_counted(target: Vlm) -> None:
+    with pytest.raises(ValueError, match="both must be at least 1"):
+        KVCache(target, 0, 8)
+    values = 2 * target.num_layers * target.kv_heads * target.head_dim
+    assert KVCache(target, 3, 8).nbytes == values * 3 * 9 * torch.finfo(target.dtype).bits // 8

@@ -1,0 +1,211 @@
+"""Cached, tree and ragged forwards equal transformers' from-scratch forward, in float64 to 1e-9."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from speculation.vlm.cache import CacheFull, KVCache
+from speculation.vlm.forward import Chunk, draft_chunk, final_logits, forward, forward_layers, prefill
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.processing import Inputs, prepare
+from tests.models import frame, scratch_inputs, scratch_logits
+
+EXACT = 1e-9
+PROMPTS = ("find the silver bottle", "go to the red chair and then look for a ball", "stop")
+
+
+@pytest.fixture(scope="module")
+def steps(target: Vlm) -> list[Inputs]:
+    """Three steps of different prompt lengths and image sizes."""
+    frames = (frame(0), np.zeros((84, 28, 3), np.uint8) + 200, frame(2, 112))
+    return [prepare(target, prompt, image) for prompt, image in zip(PROMPTS, frames, strict=True)]
+
+
+@st.composite
+def drafts(draw: st.DrawFn, most: int = 8) -> tuple[list[int], list[int]]:
+    """Tokens and parents of a random draft tree."""
+    count = draw(st.integers(0, most))
+    tokens = [draw(st.integers(0, 300)) for _ in range(count)]
+    return tokens, [draw(st.integers(-1, node - 1)) for node in range(count)]
+
+
+def path_to(parents: list[int], node: int) -> list[int]:
+    return [] if node < 0 else [*path_to(parents, parents[node]), node]
+
+
+def expect_tree(
+    vlm: Vlm, inputs: Inputs, committed: list[int], tokens: list[int], parents: list[int], logits: np.ndarray
+) -> None:
+    """Compare a draft's logits with one from-scratch forward per node."""
+    for node in range(-1, len(tokens)):
+        chain = [tokens[each] for each in path_to(parents, node)]
+        expected = scratch_logits(vlm, inputs, [*committed, *chain])[-1]
+        np.testing.assert_allclose(logits[node + 1], expected, rtol=0, atol=EXACT)
+
+
+def test_prefill_returns_the_root_and_its_forward_is_exact(target: Vlm, steps: list[Inputs]) -> None:
+    for inputs in steps:
+        cache = KVCache(target, 1, 64)
+        root = prefill(target, cache, 0, inputs)
+        assert root == inputs.ids[-1]
+        assert (cache.length, cache.used, cache.delta) == ([len(inputs.ids) - 1], [len(inputs.ids) - 1], [inputs.delta])
+        (logits,) = forward(target, cache, [draft_chunk(cache, 0, root, [], [])])
+        np.testing.assert_allclose(logits, scratch_logits(target, inputs), rtol=0, atol=EXACT)
+
+
+@settings(max_examples=25, deadline=None)
+@given(batch=st.lists(drafts(), min_size=1, max_size=3), order=st.permutations(range(3)), data=st.data())
+def test_ragged_tree_batches_are_exact_round_after_round(
+    target: Vlm, steps: list[Inputs], batch: list[tuple[list[int], list[int]]], order: list[int], data: st.DataObject
+) -> None:
+    """Rows in any order, of any length: verify trees, commit a path, keep its survivors, grow them, verify again."""
+    cache = KVCache(target, 4, 96)
+    rows = [row + data.draw(st.integers(0, 1)) if len(batch) == 1 else row for row in order[: len(batch)]]
+    roots = [prefill(target, cache, row, steps[index]) for index, row in enumerate(rows)]
+    firsts = [cache.used[row] for row in rows]
+    chunks = [draft_chunk(cache, row, root, *tree) for row, root, tree in zip(rows, roots, batch, strict=True)]
+    answers = forward(target, cache, chunks)
+
+    later: list[Chunk] = []
+    trees: list[tuple[list[int], list[int], list[int]]] = []
+    for index, (row, (tokens, parents)) in enumerate(zip(rows, batch, strict=True)):
+        expect_tree(target, steps[index], [], tokens, parents, answers[index])
+        end = data.draw(st.integers(-1, len(tokens) - 1))
+        path = path_to(parents, end)
+        below = [node for node in range(len(tokens)) if end in path_to(parents, node)[:-1]] if end >= 0 else []
+        shift = firsts[index] + 1
+        new = cache.keep(row, [firsts[index], *(shift + node for node in path)], [shift + node for node in below])
+        assert cache.length[row] == firsts[index] + 1 + len(path)
+        # The survivors' tree, now behind the path's end, grows by one token behind each of its nodes and the end.
+        size = len(below)
+        renamed = {node: new[shift + node] - cache.length[row] for node in below}
+        grown = [tokens[node] for node in below] + [data.draw(st.integers(0, 300)) for _ in range(size + 1)]
+        grown_parents = [renamed.get(parents[node], -1) for node in below] + list(range(-1, size))
+        trees.append(([tokens[node] for node in path], grown, grown_parents))
+        slots = [cache.length[row] + parent for parent in grown_parents[size:]]
+        later.append(Chunk(row, grown[size:], slots))
+    for index, logits in enumerate(forward(target, cache, later)):
+        committed, grown, grown_parents = trees[index]
+        for offset, row_logits in enumerate(logits):
+            node = len(grown) - len(logits) + offset
+            chain = [grown[each] for each in path_to(grown_parents, node)]
+            expected = scratch_logits(target, steps[index], [*committed, *chain])[-1]
+            np.testing.assert_allclose(row_logits, expected, rtol=0, atol=EXACT)
+
+
+def test_rollback_leaves_no_trace(target: Vlm, steps: list[Inputs]) -> None:
+    cache = KVCache(target, 1, 64)
+    root = prefill(target, cache, 0, steps[0])
+    before = cache.used[0]
+    forward(target, cache, [draft_chunk(cache, 0, root, [7, 8, 9, 10], [-1, 0, 0, 2])])
+    cache.truncate(0, before)
+    (logits,) = forward(target, cache, [draft_chunk(cache, 0, root, [42], [-1])])
+    np.testing.assert_allclose(logits, scratch_logits(target, steps[0], [42]), rtol=0, atol=EXACT)
+
+
+def test_sessions_do_not_see_each_other(target: Vlm, steps: list[Inputs]) -> None:
+    """Filling, using and clearing other rows changes no bit of a row's answer."""
+    alone = KVCache(target, 3, 64)
+    root = prefill(target, alone, 1, steps[1])
+    (expected,) = forward(target, alone, [draft_chunk(alone, 1, root, [5, 6], [-1, 0])])
+
+    shared = KVCache(target, 3, 64)
+    prefill(target, shared, 1, steps[1])
+    others = [prefill(target, shared, row, steps[row]) for row in (0, 2)]
+    forward(
+        target, shared, [draft_chunk(shared, row, other, [9], [-1]) for row, other in zip((0, 2), others, strict=True)]
+    )
+    shared.clear(0)
+    shared._kv[:, :, 2] = torch.nan
+    (logits,) = forward(target, shared, [draft_chunk(shared, 1, root, [5, 6], [-1, 0])])
+    np.testing.assert_array_equal(logits, expected)
+
+
+def test_row_poisoned_by_one_session_is_clean_for_the_next(target: Vlm, steps: list[Inputs]) -> None:
+    cache = KVCache(target, 2, 64)
+    cache._kv[:, :, 0] = torch.nan
+    roots = [prefill(target, cache, row, steps[row]) for row in range(2)]
+    logits = forward(target, cache, [draft_chunk(cache, row, roots[row], [3] * row, [-1] * row) for row in range(2)])
+    assert all(np.isfinite(each).all() for each in logits)
+
+
+def test_abandoned_pass_changes_nothing(target: Vlm, steps: list[Inputs]) -> None:
+    cache = KVCache(target, 1, 64)
+    root = prefill(target, cache, 0, steps[0])
+    before = (cache.length[0], cache.used[0])
+    running = forward_layers(target, cache, [draft_chunk(cache, 0, root, [7, 8], [-1, 0])])
+    assert next(running).layer == 0
+    assert next(running).layer == 1
+    del running
+    assert (cache.length[0], cache.used[0]) == before
+    (logits,) = forward(target, cache, [draft_chunk(cache, 0, root, [9], [-1])])
+    np.testing.assert_allclose(logits, scratch_logits(target, steps[0], [9]), rtol=0, atol=EXACT)
+
+
+def test_tokens_count_once_the_last_layer_is_out(target: Vlm, steps: list[Inputs]) -> None:
+    cache = KVCache(target, 1, 64)
+    root = prefill(target, cache, 0, steps[0])
+    before = cache.used[0]
+    running = forward_layers(target, cache, [draft_chunk(cache, 0, root, [7], [-1])])
+    counts = [(next(running).layer, cache.used[0]) for _ in range(target.num_layers)]
+    assert counts == [(0, before), (1, before), (2, before), (3, before + 2)]
+
+
+def test_row_changed_under_a_running_pass_is_noticed(target: Vlm, steps: list[Inputs]) -> None:
+    cache = KVCache(target, 1, 64)
+    root = prefill(target, cache, 0, steps[0])
+    running: Iterator[object] = forward_layers(target, cache, [draft_chunk(cache, 0, root, [7], [-1])])
+    next(running)
+    forward(target, cache, [draft_chunk(cache, 0, root, [9], [-1])])
+    with pytest.raises(RuntimeError, match="changed while a forward"):
+        list(running)
+
+
+def test_layer_outputs_are_hidden_states(target: Vlm, steps: list[Inputs]) -> None:
+    """What comes out after layer i, normed and headed, is an exit at transformers' hidden_states[i + 1]."""
+    cache = KVCache(target, 1, 64)
+    root = prefill(target, cache, 0, steps[0])
+    outputs = list(forward_layers(target, cache, [draft_chunk(cache, 0, root, [7, 8], [-1, 0])]))
+    reference = target.model(
+        **scratch_inputs(target, steps[0], [7, 8]), use_cache=False, output_hidden_states=True
+    ).hidden_states
+    assert [output.layer for output in outputs] == list(range(target.num_layers))
+    for output in outputs[:-1]:
+        expected = final_logits(target, reference[output.layer + 1][0, -3:])
+        torch.testing.assert_close(final_logits(target, output.hidden[0]), expected, rtol=0, atol=EXACT)
+
+
+def test_draft_chunk_wants_a_row_without_scratch(target: Vlm, steps: list[Inputs]) -> None:
+    cache = KVCache(target, 1, 64)
+    root = prefill(target, cache, 0, steps[0])
+    forward(target, cache, [draft_chunk(cache, 0, root, [7], [-1])])
+    with pytest.raises(ValueError, match="row 0 holds 2 uncommitted tokens"):
+        draft_chunk(cache, 0, root, [7], [-1])
+
+
+def test_prompt_that_does_not_fit_leaves_an_empty_row(target: Vlm, steps: list[Inputs]) -> None:
+    cache = KVCache(target, 1, 10)
+    with pytest.raises(CacheFull, match="of 10 tokens"):
+        prefill(target, cache, 0, steps[0])
+    assert (cache.length, cache.used) == ([0], [0])
+
+
+@pytest.mark.parametrize(("dtype", "margin"), [("float32", 1e-4), ("bfloat16", 0.5)])
+def test_other_dtypes_run_and_stay_near(
+    tiny_target: object, steps: list[Inputs], target: Vlm, dtype: str, margin: float
+) -> None:
+    vlm = load_vlm(target.folder, dtype=dtype)
+    cache = KVCache(vlm, 1, 64)
+    root = prefill(vlm, cache, 0, steps[0])
+    (logits,) = forward(vlm, cache, [draft_chunk(cache, 0, root, [7, 8, 9], [-1, -1, 1])])
+    assert logits.dtype == np.float32
+    exact = KVCache(target, 1, 64)
+    prefill(target, exact, 0, steps[0])
+    (expected,) = forward(target, exact, [draft_chunk(exact, 0, root, [7, 8, 9], [-1, -1, 1])])
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=margin)

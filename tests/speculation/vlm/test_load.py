@@ -1,0 +1,165 @@
+"""A usable folder loads in every dtype without a hub, any other gives one sentence; what fingerprints tell apart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from speculation.vlm import load
+from speculation.vlm.load import ModelFolderError, Vlm, load_vlm, model_fingerprint, tokenizer_fingerprint
+from tests.models import tiny_model, tiny_tokenizer
+
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def folder(tiny_target: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_target, tmp_path / "model"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_runs_in_any_dtype_from_bfloat16_files(tiny_target: Path, dtype: str) -> None:
+    stored = load_file(str(tiny_target / WEIGHTS))
+    assert {weight.dtype for weight in stored.values()} == {torch.bfloat16}
+    vlm = load_vlm(tiny_target, dtype=dtype)
+    assert vlm.dtype == getattr(torch, dtype)
+    assert vlm.num_layers == 4
+    assert vlm.vocabulary == len(vlm.tokenizer) < vlm.text.embed_tokens.num_embeddings
+    assert vlm.eos == (vlm.tokenizer.convert_tokens_to_ids("<|im_end|>"),)
+    assert not any(weight.requires_grad for weight in vlm.model.parameters())
+
+
+def test_threads_are_pinned_or_left(tiny_target: Path) -> None:
+    load_vlm(tiny_target, threads=1)
+    assert torch.get_num_threads() == 1
+    load_vlm(tiny_target, threads=None)
+    assert torch.get_num_threads() == 1
+
+
+def test_generation_config_adds_ends_and_is_not_silently_dropped(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({"eos_token_id": [3, 5], "repetition_penalty": 1.05}))
+    vlm = load_vlm(folder)
+    assert vlm.eos == (3, 5, vlm.tokenizer.eos_token_id)
+    assert "repetition_penalty=1.05; it is not applied" in caplog.text
+
+
+def drop(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def write(name: str, text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(text)
+
+
+def edit_config(**values: object) -> Callable[[Path], object]:
+    def edit(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | values))
+
+    return edit
+
+
+def cut_weights(folder: Path) -> None:
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(data[: len(data) // 2])
+
+
+def lose_a_tensor(folder: Path) -> None:
+    weights = load_file(str(folder / WEIGHTS))
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, str(folder / WEIGHTS), metadata={"format": "pt"})
+
+
+def grow_tokenizer(folder: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([f"extra{index}" for index in range(64)])
+    tokenizer.save_pretrained(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (drop("config.json"), "has no config.json; give the path of a Qwen2-VL folder"),
+        (write("config.json", "{"), "config.json is no JSON"),
+        (edit_config(model_type="llama"), "holds a model of type 'llama'; only qwen2_vl and qwen2_5_vl"),
+        (edit_config(image_token_id=7), "image_token_id in config.json is not the tokenizer's"),
+        (drop(WEIGHTS), "lacks its weights, model.safetensors; fetch or train the model"),
+        (write(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), "weights do not load"),
+        (cut_weights, "weights do not load"),
+        (lose_a_tensor, "1 missing_keys such as model.language_model.layers.1.mlp.up_proj.weight"),
+        (grow_tokenizer, "they do not belong together"),
+        (drop("preprocessor_config.json"), "tokenizer or processor files do not load"),
+        (drop("chat_template.jinja"), "no chat_template.jinja"),
+    ],
+)
+def test_unusable_folder_gives_one_sentence(folder: Path, damage: Callable[[Path], object], sentence: str) -> None:
+    damage(folder)
+    with pytest.raises(ModelFolderError) as caught:
+        load_vlm(folder)
+    assert sentence in str(caught.value)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_folder_and_unknown_dtype(tmp_path: Path, tiny_target: Path) -> None:
+    with pytest.raises(ModelFolderError, match="does not exist"):
+        load_vlm(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="dtype 'float16' is unknown; choose float32, float64, bfloat16"):
+        load_vlm(tiny_target, dtype="float16")
+
+
+def test_missing_shard_is_named(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}')
+    with pytest.raises(ModelFolderError, match=r"lacks its weights, part-1\.safetensors"):
+        load_vlm(folder)
+
+
+def test_fingerprint_names_config_and_weights(folder: Path, tiny_target: Path, tmp_path: Path) -> None:
+    same = load_vlm(folder).fingerprint
+    assert same == load_vlm(tiny_target, dtype="float64").fingerprint
+    edit_config(transformers_version="0")(folder)
+    assert load_vlm(folder).fingerprint == same
+    edit_config(extra_key=1)(folder)
+    assert load_vlm(folder).fingerprint != same
+    assert load_vlm(tiny_model(tmp_path / "other", seed=7)).fingerprint != same
+
+
+def test_fingerprint_samples_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "WHOLE_FILE_BYTES", 1000)
+    monkeypatch.setattr(load, "SAMPLES", 4)
+    monkeypatch.setattr(load, "SAMPLE_BYTES", 16)
+    path = tmp_path / WEIGHTS
+
+    def name(value: float, place: int) -> str:
+        weight = torch.zeros(5000)
+        weight[place] = value
+        save_file({"w": weight}, str(path))
+        return model_fingerprint({}, [path])
+
+    assert name(0, 0) != name(1, 0)
+    assert name(0, 0) != name(1, 4999)
+    assert name(0, 0) == name(1, 10)  # between two samples, as documented
+
+
+def test_fingerprint_refuses_a_pointer_file(tmp_path: Path) -> None:
+    path = tmp_path / WEIGHTS
+    path.write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ModelFolderError, match="Git LFS pointer"):
+        model_fingerprint({}, [path])
+
+
+def test_tokenizer_fingerprint_names_the_meaning_of_ids(target: Vlm, draft: Vlm) -> None:
+    assert target.tokenizer_fingerprint == draft.tokenizer_fingerprint == tokenizer_fingerprint(tiny_tokenizer())
+    more = tiny_tokenizer()
+    more.add_tokens(["extra"])
+    assert tokenizer_fingerprint(more) != target.tokenizer_fingerprint
+    assert tokenizer_fingerprint(tiny_tokenizer(300)) != target.tokenizer_fingerprint

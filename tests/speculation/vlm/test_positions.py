@@ -1,0 +1,40 @@
+"""Our M-RoPE positions are transformers' own, wherever the image stands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from speculation.vlm.load import Vlm
+from speculation.vlm.positions import image_token_count, mrope_positions
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    before=st.integers(0, 9),
+    after=st.integers(0, 9),
+    rows=st.integers(1, 7),
+    columns=st.integers(1, 7),
+    time=st.integers(1, 2),
+)
+def test_equal_to_get_rope_index(target: Vlm, before: int, after: int, rows: int, columns: int, time: int) -> None:
+    grid = (time, 2 * rows, 2 * columns)
+    ids = np.array([5] * before + [target.image_token] * (time * rows * columns) + [6] * after, dtype=np.int64)
+    positions, delta = mrope_positions(ids, target.image_token, grid, merge=2)
+
+    tokens = torch.from_numpy(ids)[None]
+    expected, expected_delta = target.model.model.get_rope_index(
+        tokens, (tokens == target.image_token).int(), image_grid_thw=torch.tensor([grid])
+    )
+    np.testing.assert_array_equal(positions, expected[:, 0].numpy())
+    assert delta == int(expected_delta)
+
+
+@pytest.mark.parametrize("ids", [[1, 9, 9, 9, 2], [9, 9, 1, 9, 9], [1, 2], [9] * 5])
+def test_refuses_image_tokens_that_do_not_fit_the_grid(ids: list[int]) -> None:
+    assert image_token_count((1, 4, 4), 2) == 4
+    with pytest.raises(ValueError, match="needs 4 in one run"):
+        mrope_positions(np.array(ids, dtype=np.int64), 9, (1, 4, 4), 2)

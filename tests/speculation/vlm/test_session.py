@@ -1,0 +1,207 @@
+"""A session's tree survives commits exactly, computes nothing twice, and alone it is transformers' greedy generate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from speculation.drafting.model import DraftModel
+from speculation.vlm import session as session_module
+from speculation.vlm.cache import CacheFull, KVCache
+from speculation.vlm.forward import Chunk, Logits, forward
+from speculation.vlm.load import Vlm
+from speculation.vlm.processing import prepare
+from speculation.vlm.session import VlmSession
+from speculation.wire import ROOT
+from tests.models import frame, scratch_inputs, scratch_logits
+
+EXACT = 1e-9
+PROMPT = "find the silver bottle"
+
+
+def greedy(session: VlmSession, count: int) -> list[int]:
+    answer = []
+    for _ in range(count):
+        token = int(session.root_logits().argmax())
+        answer.append(token)
+        session.commit([], token)
+    return answer
+
+
+@pytest.fixture
+def session(target: Vlm) -> VlmSession:
+    session = VlmSession(target, 128)
+    session.begin(PROMPT, frame(0))
+    return session
+
+
+@pytest.fixture
+def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of tokens fed by each forward."""
+    counts: list[int] = []
+
+    def counting(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk]) -> list[Logits]:
+        counts.append(len(chunks[0].tokens))
+        return forward(vlm, cache, chunks)
+
+    monkeypatch.setattr(session_module, "forward", counting)
+    return counts
+
+
+def test_satisfies_the_drafting_protocol(session: VlmSession) -> None:
+    model: DraftModel = session
+    assert model.root_logits().shape == (session.vlm.vocabulary,)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_alone_it_is_greedy_generate(target: Vlm, seed: int) -> None:
+    session = VlmSession(target, 128)
+    session.begin(PROMPT, frame(seed))
+    arguments = scratch_inputs(target, prepare(target, PROMPT, frame(seed)))
+    generated = target.model.generate(**arguments, do_sample=False, max_new_tokens=40)
+    expected = generated[0, arguments["input_ids"].shape[1] :].tolist()
+    assert greedy(session, len(expected)) == expected
+
+
+def test_answer_depends_on_the_image(target: Vlm) -> None:
+    answers = set()
+    for seed in range(3):
+        session = VlmSession(target, 128)
+        session.begin(PROMPT, frame(seed))
+        answers.add(tuple(greedy(session, 8)))
+    assert len(answers) == 3
+
+
+def test_begin_with_a_committed_answer_resumes(session: VlmSession) -> None:
+    answer = greedy(session, 6)
+    resumed = VlmSession(session.vlm, 128)
+    resumed.begin(PROMPT, frame(0), answer[:4])
+    assert greedy(resumed, 2) == answer[4:]
+
+
+def test_predrafted_subtree_survives_without_a_forward(session: VlmSession, forwards: list[int]) -> None:
+    #             0   1   2  3  4  5
+    logits = session.extend([11, 12, 13, 14, 15, 16], [ROOT, 0, 0, 2, 1, 3])
+    assert forwards == [7]  # the root rode in front
+    assert session.commit([0], 13) == {2: ROOT, 3: 0, 5: 1}
+    np.testing.assert_array_equal(session.root_logits(), logits[2])
+    assert session.commit([0], 16) == {1: ROOT}
+    np.testing.assert_array_equal(session.root_logits(), logits[5])
+    assert forwards == [7]
+    inputs = prepare(session.vlm, PROMPT, frame(0))
+    (expected,) = scratch_logits(session.vlm, inputs, [11, 13, 14, 16, 99])[-1:]
+    np.testing.assert_allclose(session.extend([99], [ROOT])[0], expected, rtol=0, atol=EXACT)
+
+
+def test_commits_of_unfed_tokens_wait_for_one_forward(session: VlmSession, forwards: list[int]) -> None:
+    session.extend([11, 12], [ROOT, 0])
+    assert session.commit([0], 50) == {}
+    assert session.commit([], 51) == {}
+    assert session.node_count == 0
+    logits = session.extend([60, 61], [ROOT, ROOT])
+    assert forwards == [3, 4]
+    inputs = prepare(session.vlm, PROMPT, frame(0))
+    expected = scratch_logits(session.vlm, inputs, [11, 50, 51, 61])
+    np.testing.assert_allclose(session.root_logits(), expected[-2], rtol=0, atol=EXACT)
+    np.testing.assert_allclose(logits[1], expected[-1], rtol=0, atol=EXACT)
+    assert forwards == [3, 4]
+
+
+def test_refusals_change_nothing(session: VlmSession) -> None:
+    session.extend([11, 12], [ROOT, 0])
+    vocabulary = session.vlm.vocabulary
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: session.extend([1], [2]), r"parent 2 of node 2 must be in -1\.\.1"),
+        (lambda: session.extend([1], []), "1 tokens but 0 parents"),
+        (lambda: session.extend([vocabulary], [0]), "outside the vocabulary"),
+        (lambda: session.commit([1], 5), "node 1 does not follow node -1"),
+        (lambda: session.commit([2], 5), "node 2 does not follow node -1"),
+        (lambda: session.commit([0], vocabulary), "outside the vocabulary"),
+        (lambda: session.begin(PROMPT, b"no jpeg"), "does not decode as JPEG"),
+        (lambda: session.begin(PROMPT, frame(0), [vocabulary]), "outside the vocabulary"),
+    ]
+    for call, sentence in refused:
+        with pytest.raises(ValueError, match=sentence):
+            call()
+    with pytest.raises(CacheFull):
+        session.extend([1] * 200, [ROOT] * 200)
+    assert session.node_count == 2
+    assert session.commit([0], 12) == {1: ROOT}
+
+
+def test_without_a_step_there_is_nothing_to_do(target: Vlm) -> None:
+    session = VlmSession(target, 32)
+    with pytest.raises(RuntimeError, match="call begin first"):
+        session.root_logits()
+    with pytest.raises(RuntimeError, match="call begin first"):
+        session.extend([1], [ROOT])
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """Random extends and commits against a twin that only knows the committed tokens and a list of (token, parent)."""
+
+    vlm: Vlm
+
+    @initialize(seed=st.integers(0, 2))
+    def begin(self, seed: int) -> None:
+        self.session = VlmSession(self.vlm, 128)
+        self.session.begin(PROMPT, frame(seed))
+        self.inputs = prepare(self.vlm, PROMPT, frame(seed))
+        self.committed: list[int] = []
+        self.nodes: list[tuple[int, int]] = []
+
+    def chain(self, node: int) -> list[int]:
+        return [] if node == ROOT else [*self.chain(self.nodes[node][1]), node]
+
+    def expected(self, node: int) -> Logits:
+        tokens = [self.nodes[each][0] for each in self.chain(node)]
+        row: Logits = scratch_logits(self.vlm, self.inputs, [*self.committed, *tokens])[-1]
+        return row
+
+    @precondition(lambda self: len(self.nodes) < 16)
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def extend(self, data: st.DataObject, count: int) -> None:
+        first = len(self.nodes)
+        new = [(data.draw(st.integers(10, 13)), data.draw(st.integers(ROOT, first + i - 1))) for i in range(count)]
+        logits = self.session.extend([token for token, _ in new], [parent for _, parent in new])
+        self.nodes += new
+        for offset in range(count):
+            np.testing.assert_allclose(logits[offset], self.expected(first + offset), rtol=0, atol=EXACT)
+
+    @precondition(lambda self: len(self.committed) < 24)
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        end = data.draw(st.integers(ROOT, len(self.nodes) - 1))
+        token = data.draw(st.integers(10, 13))
+        path = self.chain(end)
+        root = next((n for n, (each, parent) in enumerate(self.nodes) if parent == end and each == token), None)
+        below = [n for n in range(len(self.nodes)) if root is not None and root in self.chain(n)[:-1]]
+        renamed = {} if root is None else {root: ROOT} | {node: index for index, node in enumerate(below)}
+        assert self.session.commit(path, token) == renamed
+        self.committed += [*(self.nodes[node][0] for node in path), token]
+        self.nodes = [(self.nodes[node][0], renamed[self.nodes[node][1]]) for node in below]
+
+    @rule()
+    def ask_the_root(self) -> None:
+        np.testing.assert_allclose(self.session.root_logits(), self.expected(ROOT), rtol=0, atol=EXACT)
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert self.session.node_count == len(self.nodes)
+
+
+def test_any_sequence_of_extends_and_commits_is_exact(target: Vlm) -> None:
+    SessionMachine.vlm = target
+    run_state_machine_as_test(SessionMachine, settings=settings(max_examples=30, stateful_step_count=10, deadline=None))
