@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from spec_vlm_nav.motion import Outcome
+from speculation.drafting.stats import DecodingStats
 from speculation.prompts import ActionKind, ActionSize, NavigationAction
 
 HOLD = 0
 """NavigationAction.HOLD: the fail-safe, which no model can say."""
 KINDS = {ActionKind.FORWARD: 1, ActionKind.TURN_LEFT: 2, ActionKind.TURN_RIGHT: 3, ActionKind.STOP: 4}
 SIZES: dict[ActionSize | None, int] = {None: 0, ActionSize.SMALL: 1, ActionSize.MEDIUM: 2, ActionSize.LARGE: 3}
+COUNTS = (
+    "tokens", "rounds", "drafted", "accepted", "hits", "misses", "early_received", "draft_forwards", "wasted_forwards",
+    "cloud_passes", "resent", "interruptions", "bytes_up", "bytes_down",
+)  # fmt: skip
+SECONDS = (
+    "total_s", "prefill_s", "draft_s", "predraft_s", "wasted_s", "wait_s", "server_prefill_s", "server_queue_s",
+    "server_compute_s",
+)  # fmt: skip
 OUTCOME_CODE = {Outcome.RUNNING: 1, Outcome.DONE: 2, Outcome.BLOCKED: 3, Outcome.TIMEOUT: 4}
+OUTCOME_OF = {number: outcome for outcome, number in OUTCOME_CODE.items()}
 _KIND_OF = {number: kind for kind, number in KINDS.items()}
 _SIZE_OF = {number: size for size, number in SIZES.items()}
 
@@ -28,3 +40,17 @@ def to_action(kind: int, size: int) -> NavigationAction | None:
     if kind not in _KIND_OF or size not in _SIZE_OF:
         raise ValueError(f"kind {kind} with size {size} is no action: kinds are 0 to 4, sizes 0 to 3")
     return NavigationAction(_KIND_OF[kind], _SIZE_OF[size])
+
+
+def figures(stats: DecodingStats) -> dict[str, Any]:
+    """Return the fields of `DecodingStats.msg` that are figures of `stats`."""
+    layers = sorted(stats.early_hits)
+    return {
+        "mode": stats.mode,
+        "tau": float(stats.tau),
+        "first_commit_s": -1.0 if stats.first_commit_s is None else float(stats.first_commit_s),
+        "early_layers": layers,
+        "early_hits": [stats.early_hits[layer] for layer in layers],
+        **{name: int(getattr(stats, name)) for name in COUNTS},
+        **{name: float(getattr(stats, name)) for name in SECONDS},
+    }

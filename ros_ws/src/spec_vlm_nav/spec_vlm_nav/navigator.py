@@ -58,10 +58,13 @@ class Frame:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer's text and what decoding it took."""
+    """An answer's text, what decoding it took, and how the link was then (round trip in seconds, negative if unknown)."""
 
     text: str
     stats: DecodingStats
+    profile: str = ""
+    link: str = ""
+    link_rtt_s: float = -1.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,14 @@
+"""Navigation on a real Go2; the verifier runs elsewhere.
+
+Arguments: ros2 launch spec_vlm_nav go2.launch.py --show-args.
+"""
+
+from spec_vlm_nav.graph import GO2_GRAPH
+from spec_vlm_nav.launching import describe
+
+from launch import LaunchDescription
+
+
+def generate_launch_description() -> LaunchDescription:
+    """Return the launch description."""
+    return describe(GO2_GRAPH)

@@ -1,0 +1,194 @@
+"""The process graph, declared once: which processes run, with which arguments, parameters and topic names.
+
+`launch/*.launch.py` (real ROS 2 launch) and `runner.py` (where `ros2 launch` is missing) both read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import speculation
+
+PACKAGE = "spec_vlm_nav"
+PROJECT = Path(speculation.__file__).resolve().parents[1]
+"""Models and profiles live beside the Python packages, which are installed in place."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Something that whoever starts the graph may choose; `kind` is the parameter type that it becomes."""
+
+    name: str
+    default: str
+    description: str
+    choices: tuple[str, ...] = ()
+    kind: type[bool] | type[int] | type[float] | type[str] = str
+
+
+@dataclass(frozen=True)
+class Use:
+    """Stands for the value of the argument called `name`."""
+
+    name: str
+
+
+Value: TypeAlias = bool | int | float | str | Use
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """A ROS 2 node: an executable of this package, its parameters (over those of `config`) and topic names.
+
+    `essential`: when it ends, everything ends.
+    """
+
+    executable: str
+    config: str
+    parameters: tuple[tuple[str, Value], ...] = ()
+    remaps: tuple[tuple[str, Value], ...] = ()
+    essential: bool = False
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.executable
+
+
+@dataclass(frozen=True)
+class CommandSpec:
+    """A process that is no ROS 2 node. Arguments whose value is empty are left out with the flag before them."""
+
+    name: str
+    command: tuple[str | Use, ...]
+    essential: bool = False
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Arguments and processes, in starting order. Raises ValueError where a process uses an undeclared argument."""
+
+    arguments: tuple[Argument, ...]
+    processes: tuple[NodeSpec | CommandSpec, ...]
+
+    def __post_init__(self) -> None:
+        declared = {argument.name for argument in self.arguments}
+        for process in self.processes:
+            for use in uses(process):
+                if use.name not in declared:
+                    raise ValueError(f"{process.name} uses the argument {use.name!r}, which the graph does not declare")
+
+    def argument(self, name: str) -> Argument:
+        """Return the argument called `name`."""
+        return next(argument for argument in self.arguments if argument.name == name)
+
+    def values(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return the values of all arguments. Raises ValueError for unknown names and values that are no choice."""
+        for name, value in given.items():
+            known = {argument.name: argument for argument in self.arguments}
+            if name not in known:
+                raise ValueError(f"unknown argument {name!r}; known are {', '.join(known)}")
+            choices = known[name].choices
+            if choices and value not in choices:
+                raise ValueError(f"argument {name}:={value} is none of {', '.join(choices)}")
+        return {argument.name: given.get(argument.name, argument.default) for argument in self.arguments}
+
+
+def uses(process: NodeSpec | CommandSpec) -> list[Use]:
+    """Return the arguments that a process uses."""
+    if isinstance(process, CommandSpec):
+        return [part for part in process.command if isinstance(part, Use)]
+    return [value for _, value in (*process.parameters, *process.remaps) if isinstance(value, Use)]
+
+
+def resolve(value: Value, values: Mapping[str, str]) -> str:
+    """Return a value as text, arguments looked up."""
+    if isinstance(value, Use):
+        return values[value.name]
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def command_line(spec: CommandSpec, values: Mapping[str, str]) -> list[str]:
+    """Return the words of a command; a `--flag` before an empty value goes with it."""
+    words: list[str] = []
+    for part in spec.command:
+        word = resolve(part, values)
+        if word:
+            words.append(word)
+        elif words and words[-1].startswith("--"):
+            words.pop()
+    return words
+
+
+VERIFIER_ADDRESS = Argument("verifier", "tcp://127.0.0.1:5555", "address of the verifier, tcp://HOST:PORT")
+TARGET = Argument("target_model", str(PROJECT / "models" / "target"), "folder of the target model")
+DRAFT = Argument("draft_model", str(PROJECT / "models" / "draft"), "folder of the draft model")
+KEYS = Argument("keys", "", "folder of CURVE keys for the link; empty: plain TCP, for loopback only")
+PROFILE = Argument("profile", "raw", "device profile of config/profiles.json whose times are waited for")
+MODE = Argument(
+    "mode", "fsd", "who decodes: the target, the draft, both in turn, or both at once", ("cloud", "edge", "sd", "fsd")
+)
+
+VERIFIER = CommandSpec(
+    "verifier",
+    (
+        "python3", "-m", "cloud_verifier", "serve", "--model", Use("target_model"), "--bind", Use("verifier"),
+        "--profile", Use("profile"), "--keys", Use("keys"),
+    ),
+)  # fmt: skip
+_NAVIGATION = (
+    ("draft_model", Use("draft_model")),
+    ("verifier", Use("verifier")),
+    ("mode", Use("mode")),
+    ("profile", Use("profile")),
+    ("keys", Use("keys")),
+)
+
+VERIFIER_GRAPH = Graph(
+    (TARGET, VERIFIER_ADDRESS, PROFILE, KEYS), (CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),)
+)
+"""The cloud side alone."""
+
+SIM_GRAPH = Graph(
+    (
+        Argument("seed", "0", "which simulated room", kind=int),
+        Argument("difficulty", "middle", "what the room is like", ("easy", "middle", "hard")),
+        Argument("target", "silver bottle", "the object that is hidden in the room"),
+        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS,
+    ),
+    (
+        VERIFIER,
+        NodeSpec(
+            "sim_go2",
+            "sim.yaml",
+            (("seed", Use("seed")), ("difficulty", Use("difficulty")), ("target", Use("target"))),
+            essential=True,
+        ),
+        NodeSpec("go2_bridge", "sim.yaml"),
+        NodeSpec("action_executor", "sim.yaml"),
+        NodeSpec("vlm_nav", "sim.yaml", _NAVIGATION, essential=True),
+    ),
+)  # fmt: skip
+"""Simulated robot, edge and cloud on one machine, each process as on the real ones."""
+
+GO2_GRAPH = Graph(
+    (
+        Argument("odom_topic", "/utlidar/robot_odom", "nav_msgs/Odometry of the robot"),
+        Argument("camera_topic", "/camera/image/compressed", "sensor_msgs/CompressedImage of the front camera, JPEG"),
+        MODE, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS,
+    ),
+    (
+        NodeSpec("go2_bridge", "go2.yaml", remaps=(("odom", Use("odom_topic")),)),
+        NodeSpec("action_executor", "go2.yaml", remaps=(("odom", Use("odom_topic")),)),
+        NodeSpec(
+            "vlm_nav",
+            "go2.yaml",
+            _NAVIGATION,
+            (("odom", Use("odom_topic")), ("camera/image/compressed", Use("camera_topic"))),
+            essential=True,
+        ),
+    ),
+)  # fmt: skip
+"""The robot side on a real Go2; the verifier runs elsewhere (`verifier.launch.py`)."""

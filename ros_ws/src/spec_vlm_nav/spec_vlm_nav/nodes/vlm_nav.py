@@ -1,0 +1,283 @@
+"""Action server NavigateByInstruction: wires camera, executor and decoder to the navigator. Latest frame only."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from builtin_interfaces.msg import Duration
+from nav_msgs.msg import Odometry
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.time import Time
+from sensor_msgs.msg import CompressedImage
+from spec_vlm_nav_interfaces.action import NavigateByInstruction
+from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
+from std_msgs.msg import String
+
+from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
+from spec_vlm_nav.messages import OUTCOME_OF, figures, to_numbers
+from spec_vlm_nav.navigator import End, Ending, Frame, Navigator, NavigatorConfig, Reply, State
+from spec_vlm_nav.nodes.common import Heartbeat, parameter, run
+from speculation.prompts import NavigationAction as Action
+from speculation.prompts import Vocabulary, find_target, parse_answer
+
+RESEND_S = 0.5
+RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
+_RESULT = NavigateByInstruction.Result
+ERROR = {
+    End.STOPPED: _RESULT.NONE,
+    End.CANCELLED: _RESULT.NONE,
+    End.TIMEOUT: _RESULT.TIMEOUT,
+    End.OUT_OF_ACTIONS: _RESULT.TIMEOUT,
+    End.STALE_CAMERA: _RESULT.STALE_CAMERA,
+    End.LINK_LOST: _RESULT.LINK_LOST,
+    End.NO_VALID_ACTION: _RESULT.NO_VALID_ACTION,
+    End.OBSTACLE: _RESULT.OBSTACLE,
+    End.ROBOT_FAULT: _RESULT.ROBOT_FAULT,
+}
+
+
+class VlmNav(Node):
+    """Holds what outlives a goal: decoder, newest frame, newest odometry, newest executor status."""
+
+    def __init__(self) -> None:
+        super().__init__("vlm_nav")
+        folder = Path(parameter(self, "draft_model", "models/draft", "folder of the draft model"))
+        self.decoder = EdgeDecoder(
+            EdgeConfig(
+                draft_model=folder,
+                verifier=parameter(self, "verifier", "tcp://127.0.0.1:5555", "address of the verifier"),
+                mode=parameter(self, "mode", "fsd", "cloud, edge, sd or fsd"),
+                profile=parameter(self, "profile", "raw", "device profile whose times are waited for"),
+                keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP"),
+                gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),
+                threads=parameter(self, "threads", 1, "CPU threads of the draft model", 1, 64),
+                max_tokens=parameter(self, "max_tokens", 128, "longest answer", 8, 512),
+            )
+        )
+        self.config = NavigatorConfig(
+            time_allowance_s=parameter(self, "time_allowance_s", 300.0, "default time of a goal, s", 1.0, 3600.0),
+            step_limit_s=parameter(self, "step_limit_s", 30.0, "longest time for one answer, s", 0.5, 600.0),
+            action_limit_s=parameter(self, "action_limit_s", 15.0, "longest time for one action, s", 1.0, 60.0),
+            stale_s=parameter(self, "stale_frame_s", 1.0, "older camera frames are not looked at, s", 0.1, 5.0),
+        )
+        # Small models know only what they were trained to find; big ones carry no list and take any instruction.
+        self.vocabulary = Vocabulary.load(folder)
+        self.frame: Frame | None = None
+        self.status: ActionStatus | None = None
+        self.status_at = -math.inf
+        self.travelled = 0.0
+        self._place: tuple[float, float] | None = None
+        self._goal_lock, self._running = threading.Lock(), threading.Lock()
+        self._current: Goal | None = None
+        self._goals = int(time.time() * 1000)
+        self.actions = self.create_publisher(NavigationAction, "navigation_action", RELIABLE)
+        self.decisions = self.create_publisher(NavigationAction, "~/decision", RELIABLE)
+        self.stats = self.create_publisher(DecodingStats, "decoding_stats", RELIABLE)
+        self.states = self.create_publisher(String, "navigation_state", RELIABLE)
+        sensing = MutuallyExclusiveCallbackGroup()
+        self.create_subscription(
+            CompressedImage, "camera/image/compressed", self._on_image, qos_profile_sensor_data, callback_group=sensing
+        )
+        self.create_subscription(
+            Odometry, "odom", self._on_odometry, qos_profile_sensor_data, callback_group=sensing
+        )
+        self.create_subscription(ActionStatus, "action_status", self._on_status, RELIABLE, callback_group=sensing)
+        self._heartbeat = Heartbeat(self)
+        self._server = ActionServer(
+            self,
+            NavigateByInstruction,
+            "navigate_by_instruction",
+            execute_callback=self._execute,
+            goal_callback=lambda _: GoalResponse.ACCEPT,
+            cancel_callback=lambda _: CancelResponse.ACCEPT,
+            callback_group=ReentrantCallbackGroup(),
+        )
+        self.get_logger().info(f"ready: mode {self.decoder.config.mode}, verifier {self.decoder.config.verifier}")
+
+    def close(self) -> None:
+        """End the running goal and the link."""
+        with self._goal_lock:
+            if self._current is not None:
+                self._current.superseded = True
+        # The executor's threads may still be in the goal; it leaves at its next look at the clock.
+        if self._running.acquire(timeout=2.0):
+            self._running.release()
+        self.decoder.close()
+
+    def _execute(self, handle: Any) -> Any:
+        """Run one goal in a thread of the executor's; a newer goal ends this one."""
+        goal = Goal(self, handle, self._next_goal())
+        with self._goal_lock:
+            if self._current is not None:
+                self._current.superseded = True
+            self._current = goal
+        with self._running:
+            try:
+                return goal.run()
+            finally:
+                with self._goal_lock:
+                    if self._current is goal:
+                        self._current = None
+
+    def _next_goal(self) -> int:
+        self._goals = max(self._goals + 1, int(time.time() * 1000))
+        return self._goals
+
+    def _on_image(self, image: CompressedImage) -> None:
+        age = (self.get_clock().now() - Time.from_msg(image.header.stamp)).nanoseconds * 1e-9
+        # A camera whose clock is not this machine's tells nothing about age; arrival has to do.
+        known = age if 0.0 <= age <= 60.0 else 0.0
+        self.frame = Frame(bytes(image.data), time.monotonic(), known, image.header)
+
+    def _on_odometry(self, odometry: Odometry) -> None:
+        at = odometry.pose.pose.position
+        if self._place is not None:
+            self.travelled += math.hypot(at.x - self._place[0], at.y - self._place[1])
+        self._place = (at.x, at.y)
+
+    def _on_status(self, status: ActionStatus) -> None:
+        self.status, self.status_at = status, time.monotonic()
+
+
+class Goal:
+    """One accepted goal: the navigator's body, and the action's feedback and result."""
+
+    def __init__(self, node: VlmNav, handle: Any, number: int) -> None:
+        self._node, self._handle, self._number = node, handle, number
+        self.superseded = False
+        self._feedback = NavigateByInstruction.Feedback()
+        self._sent: NavigationAction | None = None
+        self._sent_at = 0.0
+        self._from = node.travelled
+
+    def run(self) -> Any:
+        """Check the instruction, navigate, and close the goal."""
+        wish, node = self._handle.request, self._node
+        problem = self._problem(wish.instruction)
+        if problem:
+            node.get_logger().error(f"goal refused: {problem}")
+            self._handle.abort()
+            return _RESULT(error_code=_RESULT.INVALID_INPUT, error_msg=problem)
+        node.get_logger().info(f"goal: {wish.instruction!r}")
+        navigator = Navigator(node.decoder, self, time.monotonic, time.sleep, self._is_over, node.config)
+        allowance = wish.time_allowance.sec + wish.time_allowance.nanosec * 1e-9
+        try:
+            outcome = navigator.run(wish.instruction, allowance, wish.max_actions, wish.dry_run)
+        except Exception as error:
+            self.act(0xFFFFFFFF, None, None, None)
+            node.get_logger().error(f"goal failed: {error!r}; the robot stands")
+            self._handle.abort()
+            return _RESULT(error_code=_RESULT.UNKNOWN, error_msg=repr(error))
+        if outcome.end is End.STOPPED:
+            self._handle.succeed()
+        elif outcome.end is End.CANCELLED and self._handle.is_cancel_requested:
+            self._handle.canceled()
+        else:
+            self._handle.abort()
+        node.get_logger().info(f"goal ended: {outcome.message}")
+        return _RESULT(
+            error_code=ERROR[outcome.end],
+            error_msg="a newer goal took over" if self.superseded else outcome.message,
+            total_elapsed_time=to_duration(outcome.elapsed_s),
+            actions_executed=outcome.actions,
+            distance_travelled=node.travelled - self._from,
+        )
+
+    def frame_after(self, moment: float) -> Frame | None:
+        """See `navigator.Body`."""
+        frame = self._node.frame
+        if frame is None or frame.arrived <= moment or frame.arrived - frame.age <= moment - self._node.config.stale_s:
+            return None
+        return frame if time.monotonic() - frame.arrived + frame.age <= self._node.config.stale_s else None
+
+    def act(self, step: int, action: Action | None, reply: Reply | None, frame: Frame | None) -> None:
+        """See `navigator.Body`."""
+        kind, size, value = to_numbers(action)
+        message = NavigationAction(goal=self._number, step=step, kind=kind, size=size, value=value)
+        if frame is not None:
+            message.header = frame.stamp
+        if reply is None:
+            message.source = NavigationAction.FALLBACK
+        else:
+            alone = reply.stats.mode == "edge"
+            message.source = NavigationAction.EDGE_ONLY if alone else NavigationAction.CLOUD_VERIFIED
+            message.reasoning = parse_answer(reply.text).reasoning
+            self._publish_stats(step, reply, frame)
+        self._feedback.action = message
+        self._sent, self._sent_at = message, time.monotonic()
+        self._node.decisions.publish(message)
+        if not self._handle.request.dry_run:
+            self._node.actions.publish(message)
+
+    def ending(self, step: int) -> Ending | None:
+        """See `navigator.Body`. An action that the executor has not taken up is sent again; it knows repetitions."""
+        status = self._node.status
+        if status is not None and (status.goal, status.step) == (self._number, step):
+            if status.outcome == ActionStatus.RUNNING:
+                if status.message:
+                    self.report(State.HOLDING, status.message)
+                return None
+            return Ending(OUTCOME_OF.get(status.outcome), status.message)
+        if self._sent is not None and time.monotonic() - self._sent_at > RESEND_S:
+            self._sent_at = time.monotonic()
+            self._node.actions.publish(self._sent)
+        return None
+
+    def executor_silence(self) -> float:
+        """See `navigator.Body`."""
+        return time.monotonic() - self._node.status_at
+
+    def report(self, state: State, reason: str = "") -> None:
+        """See `navigator.Body`. Feedback goes out when state or reason change."""
+        feedback = self._feedback
+        if (feedback.state, feedback.reason) == (state.value, reason):
+            return
+        feedback.state, feedback.reason = state.value, reason
+        feedback.distance_travelled = self._node.travelled - self._from
+        if reason:
+            self._node.get_logger().warning(f"{state.value}: {reason}")
+        self._node.states.publish(String(data=f"{state.value}: {reason}" if reason else state.value))
+        self._handle.publish_feedback(feedback)
+
+    def _problem(self, instruction: str) -> str:
+        """Return why an instruction cannot be followed, empty if it can."""
+        if not instruction.strip() or len(instruction) > 1000:
+            return "the instruction is empty or longer than 1000 characters; say for example 'find the silver bottle'"
+        if self._node.vocabulary is not None:
+            try:
+                find_target(instruction, self._node.vocabulary)
+            except ValueError as error:
+                return str(error)
+        return ""
+
+    def _is_over(self) -> bool:
+        return self.superseded or self._handle.is_cancel_requested
+
+    def _publish_stats(self, step: int, reply: Reply, frame: Frame | None) -> None:
+        message = DecodingStats(goal=self._number, step=step, answer=reply.text, **figures(reply.stats))
+        message.profile = "" if reply.profile == "raw" else reply.profile
+        message.link, message.link_rtt_s = reply.link, float(reply.link_rtt_s)
+        if frame is not None:
+            message.header, message.frame_age_s = frame.stamp, float(frame.age)
+        self._feedback.tokens_drafted += reply.stats.drafted
+        self._feedback.tokens_accepted += reply.stats.accepted
+        self._feedback.link_rtt = message.link_rtt_s
+        self._node.stats.publish(message)
+
+
+def to_duration(seconds: float) -> Duration:
+    """Return a duration message."""
+    return Duration(sec=int(seconds), nanosec=int(seconds % 1.0 * 1e9))
+
+
+def main() -> None:
+    """Run the node."""
+    sys.exit(run(VlmNav, VlmNav.close, threads=4))

@@ -1,0 +1,182 @@
+"""Starts a process graph where `ros2 launch` is missing: prefixed output, readiness, and an end without leftovers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from spec_vlm_nav.graph import PACKAGE, PROJECT, CommandSpec, Graph, NodeSpec, command_line, resolve
+
+SOURCE = Path(__file__).resolve().parents[1]
+INTERRUPT_S, TERMINATE_S = 5.0, 3.0
+Line = Callable[[str, str], None]
+
+
+class StartError(RuntimeError):
+    """A process could not start or ended before it was ready; the text says which, and why as far as it said."""
+
+
+def arguments_of(graph: Graph, process: NodeSpec | CommandSpec, given: Mapping[str, str]) -> list[str]:
+    """Return the command line of a process of `graph`. Raises ValueError for arguments that the graph does not take."""
+    values = graph.values(given)
+    if isinstance(process, CommandSpec):
+        return command_line(process, values)
+    words = [*executable(process.executable), "--ros-args", "--params-file", str(SOURCE / "config" / process.config)]
+    for name, value in process.parameters:
+        words += ["-p", f"{name}:={quoted(graph, value, values)}"]
+    for name, value in process.remaps:
+        words += ["-r", f"{name}:={resolve(value, values)}"]
+    return words
+
+
+def quoted(graph: Graph, value: object, values: Mapping[str, str]) -> str:
+    """Return a parameter as YAML: text in quotes, so that "1e3" or "" stays text."""
+    text = resolve(value, values)  # type: ignore[arg-type]
+    name = getattr(value, "name", None)
+    is_text = isinstance(value, str) or (name is not None and graph.argument(name).kind is str)
+    return "'" + text.replace("'", "''") + "'" if is_text else text
+
+
+def executable(name: str) -> list[str]:
+    """Return how to start a node: by its module, with this interpreter, which needs no installed script."""
+    return [sys.executable, "-m", f"{PACKAGE}.nodes.{name}"]
+
+
+@dataclass
+class Running:
+    """One started process."""
+
+    spec: NodeSpec | CommandSpec
+    process: subprocess.Popen[str]
+    last_line: str = ""
+
+
+class Runner:
+    """Starts processes in their order and ends them in the reverse one. Use as a context manager.
+
+    `line` gets every line of output with the name of its process.
+    """
+
+    def __init__(self, graph: Graph, arguments: Mapping[str, str], line: Line) -> None:
+        self.graph = graph
+        self._arguments = dict(arguments)
+        self._commands = {spec.name: arguments_of(graph, spec, arguments) for spec in graph.processes}
+        self._specs = {spec.name: spec for spec in graph.processes}
+        self._line = line
+        self._running: dict[str, Running] = {}
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self, *names: str) -> None:
+        """Start the named processes, all if none is named. Raises StartError if one cannot be executed."""
+        for name in names or tuple(self._commands):
+            command = self._commands[name]
+            if command[0] == "python3":
+                command = [sys.executable, *command[1:]]
+            try:
+                process = subprocess.Popen(
+                    command,
+                    cwd=PROJECT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                    # Ctrl-C reaches only this process, which then ends the others in order.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise StartError(f"{name} cannot start: {error}") from None
+            running = Running(self._specs[name], process)
+            self._running[name] = running
+            output = process.stdout
+            if output is not None:
+                threading.Thread(target=self._read, args=(name, running, output), daemon=True).start()
+
+    def wait_until(self, ready: Callable[[], bool], what: str, limit: float, poll: float = 0.05) -> None:
+        """Wait for `ready`. Raises StartError after `limit` seconds, or when an essential process ends."""
+        end = time.monotonic() + limit
+        while not ready():
+            self.check()
+            if time.monotonic() > end:
+                raise StartError(f"{what} not within {limit:g} s")
+            time.sleep(poll)
+
+    def check(self) -> None:
+        """Raise StartError if a process that everything needs has ended."""
+        for name, running in self._running.items():
+            code = running.process.poll()
+            if code is not None and running.spec.essential:
+                raise StartError(f"{name} ended with status {code}: {running.last_line or 'it said nothing'}")
+
+    def alive(self, name: str) -> bool:
+        """Return whether a process runs."""
+        return name in self._running and self._running[name].process.poll() is None
+
+    def stop(self, *names: str) -> None:
+        """End the named processes (all if none is named), last started first: SIGINT, SIGTERM, then SIGKILL."""
+        chosen = [self._running.pop(name) for name in reversed(names or tuple(self._running)) if name in self._running]
+        for number, patience in ((signal.SIGINT, INTERRUPT_S), (signal.SIGTERM, TERMINATE_S), (signal.SIGKILL, 5.0)):
+            for running in chosen:
+                if running.process.poll() is None:
+                    running.process.send_signal(number)
+            end = time.monotonic() + patience
+            for running in chosen:
+                try:
+                    running.process.wait(max(0.0, end - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    continue
+            if all(running.process.poll() is not None for running in chosen):
+                return
+
+    def kill(self, name: str) -> None:
+        """End a process at once, as a crash would (SIGKILL)."""
+        running = self._running.pop(name)
+        running.process.kill()
+        running.process.wait()
+
+    def _read(self, name: str, running: Running, stream: IO[str]) -> None:
+        for line in stream:
+            running.last_line = line.rstrip() or running.last_line
+            self._line(name, line.rstrip())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a graph until Ctrl-C or SIGTERM: python -m spec_vlm_nav.runner sim seed:=3 mode:=sd."""
+    from spec_vlm_nav.graph import GO2_GRAPH, SIM_GRAPH, VERIFIER_GRAPH
+
+    graphs = {"sim": SIM_GRAPH, "verifier": VERIFIER_GRAPH, "go2": GO2_GRAPH}
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] not in graphs or not all(":=" in word for word in words[1:]):
+        print(f"usage: python -m {PACKAGE}.runner {{{','.join(graphs)}}} [NAME:=VALUE ...]", file=sys.stderr)
+        return 2
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        given = dict(word.split(":=", 1) for word in words[1:])
+        with Runner(graphs[words[0]], given, lambda name, line: print(f"[{name}] {line}", flush=True)) as runner:
+            runner.start()
+            while not ended.wait(0.2):
+                runner.check()
+    except (ValueError, StartError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Just enough of launch and launch_ros to load our launch files: constructors that keep their arguments.
+
+The keyword names are those of launch 3.4 and launch_ros 0.26 (Jazzy), so a misspelt one fails here as it would there.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class LaunchDescription:
+    entities: list[Any]
+
+
+@dataclass
+class DeclareLaunchArgument:
+    name: str
+    default_value: str | None = None
+    description: str | None = None
+    choices: list[str] | None = None
+
+
+@dataclass
+class LaunchConfiguration:
+    variable_name: str
+
+    def perform(self, context: dict[str, str]) -> str:
+        return context[self.variable_name]
+
+
+@dataclass
+class ExecuteProcess:
+    cmd: list[str]
+    name: str
+    output: str
+    on_exit: Any = None
+
+
+@dataclass
+class OpaqueFunction:
+    function: Callable[..., Any]
+    args: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class Shutdown:
+    reason: str = ""
+
+
+@dataclass
+class Node:
+    package: str
+    executable: str
+    name: str
+    namespace: LaunchConfiguration
+    parameters: list[Any]
+    remappings: list[tuple[str, Any]]
+    ros_arguments: list[Any]
+    output: str
+    on_exit: Any = None
+
+
+@dataclass
+class ParameterValue:
+    value: Any
+    value_type: type
+
+
+def modules(share: str) -> dict[str, types.ModuleType]:
+    """Return the fakes by module name; `share` is what the ament index answers."""
+    made: dict[str, types.ModuleType] = {}
+
+    def module(name: str, **members: Any) -> None:
+        made[name] = types.ModuleType(name)
+        vars(made[name]).update(members)
+
+    module("launch", LaunchDescription=LaunchDescription)
+    module(
+        "launch.actions",
+        DeclareLaunchArgument=DeclareLaunchArgument,
+        ExecuteProcess=ExecuteProcess,
+        OpaqueFunction=OpaqueFunction,
+        Shutdown=Shutdown,
+    )
+    module("launch.substitutions", LaunchConfiguration=LaunchConfiguration)
+    module("launch_ros")
+    module("launch_ros.actions", Node=Node)
+    module("launch_ros.parameter_descriptions", ParameterValue=ParameterValue)
+    if "ament_index_python" not in sys.modules:
+        module("ament_index_python")
+    module("ament_index_python.packages", get_package_share_directory=lambda _: share)
+    return made

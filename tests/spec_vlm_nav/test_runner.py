@@ -1,0 +1,111 @@
+"""The small runner with real, tiny processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from spec_vlm_nav.graph import PROJECT, Argument, CommandSpec, Graph, Use
+from spec_vlm_nav.runner import Runner, StartError, main
+
+SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
+STUBBORN = "import signal, time; signal.signal(2, 1); signal.signal(15, 1); print('up', flush=True); time.sleep(60)"
+POLITE = """
+import signal, sys, time
+def end(*_): print('bye', flush=True); sys.exit(0)
+signal.signal(2, end); print('up', flush=True)
+while True: time.sleep(0.05)
+"""
+
+
+def python(name: str, code: str, essential: bool = False) -> CommandSpec:
+    return CommandSpec(name, ("python3", "-c", code), essential)
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.got: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str, line: str) -> None:
+        with self._lock:
+            self.got.append((name, line))
+
+    def has(self, name: str, line: str) -> bool:
+        return (name, line) in list(self.got)
+
+
+def test_output_is_prefixed_and_the_end_is_polite_and_in_reverse() -> None:
+    lines = Lines()
+    with Runner(Graph((), (python("a", POLITE), python("b", POLITE))), {}, lines) as runner:
+        runner.start()
+        runner.wait_until(lambda: lines.has("a", "up") and lines.has("b", "up"), "both up", 20.0)
+    limit = time.monotonic() + 5.0
+    while not (lines.has("a", "bye") and lines.has("b", "bye")) and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert lines.has("a", "bye") and lines.has("b", "bye")
+    assert not runner.alive("a") and not runner.alive("b")
+
+
+def test_a_stubborn_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spec_vlm_nav.runner.INTERRUPT_S", 0.2)
+    monkeypatch.setattr("spec_vlm_nav.runner.TERMINATE_S", 0.2)
+    lines = Lines()
+    with Runner(Graph((), (python("a", STUBBORN),)), {}, lines) as runner:
+        runner.start()
+        runner.wait_until(lambda: lines.has("a", "up"), "up", 20.0)
+        pid = runner._running["a"].process.pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_an_essential_process_that_dies_ends_the_wait_with_its_last_words() -> None:
+    with Runner(Graph((), (python("a", "print('no model here'); raise SystemExit(2)", True),)), {}, Lines()) as runner:
+        runner.start()
+        with pytest.raises(StartError, match="a ended with status 2"):
+            runner.wait_until(lambda: False, "never", 20.0)
+
+
+def test_waiting_has_a_limit() -> None:
+    with Runner(Graph((), (python("a", SLEEPER),)), {}, Lines()) as runner:
+        runner.start()
+        with pytest.raises(StartError, match="the moon not within 0.2 s"):
+            runner.wait_until(lambda: False, "the moon", 0.2)
+
+
+def test_a_process_may_be_killed_and_started_again() -> None:
+    lines = Lines()
+    with Runner(Graph((), (python("a", SLEEPER),)), {}, lines) as runner:
+        runner.start("a")
+        runner.wait_until(lambda: lines.has("a", "up"), "up", 20.0)
+        runner.kill("a")
+        assert not runner.alive("a")
+        lines.got.clear()
+        runner.start("a")
+        runner.wait_until(lambda: lines.has("a", "up"), "up again", 20.0)
+
+
+def test_a_program_that_does_not_exist_is_one_sentence() -> None:
+    graph = Graph((Argument("x", "/no/such/program", "a program"),), (CommandSpec("a", (Use("x"),)),))
+    with Runner(graph, {}, Lines()) as runner, pytest.raises(StartError, match="a cannot start"):
+        runner.start()
+
+
+def test_the_command_line_ends_with_a_sentence_when_the_verifier_cannot_start() -> None:
+    command = [sys.executable, "-m", "spec_vlm_nav.runner", "verifier", "target_model:=/no/such/folder"]
+    path = os.pathsep.join([str(PROJECT), str(PROJECT / "ros_ws/src/spec_vlm_nav"), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path}, check=False
+    )
+    assert process.returncode == 2
+    assert "verifier ended with status 2" in process.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["nothing"], ["sim", "seed=3"]])
+def test_wrong_words_are_answered_with_the_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert "usage" in capsys.readouterr().err
