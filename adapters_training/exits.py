@@ -48,12 +48,12 @@ class ExitsConfig:
     threads: int = 1
 
 
-def features(model: Any, processor: Processor, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
+def features(model: Any, processor: Processor, batch: Batch) -> tuple[list[Tensor], Tensor]:
     """Return hidden states of answer tokens after every layer, float32 [n, hidden] each, and their labels [n]."""
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         hidden = read(model, batch, see(model, processor, batch.images))
     select = batch.labels != IGNORE
-    return tuple(h[select].float() for h in hidden), batch.labels[select]
+    return [h[select].float() for h in hidden], batch.labels[select]
 
 
 def final(vlm: Vlm, normed: Tensor) -> Tensor:

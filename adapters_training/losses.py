@@ -7,6 +7,7 @@ language-model layer, where the image tokens have seen the prompt's start and ca
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,22 +101,23 @@ def see(model: Any, processor: Processor, frames: npt.NDArray[np.uint8]) -> Tens
     return torch.cat(tuple(features)).view(len(frames), CELLS * CELLS, -1)
 
 
-def read(model: Any, batch: Batch, image_tokens: Tensor) -> tuple[Tensor, ...]:
-    """Return the hidden states of all layers, embeddings first; each [B, N, hidden], the last one normed."""
+def read(model: Any, batch: Batch, image_tokens: Tensor, depth: int | None = None) -> list[Tensor]:
+    """Return the hidden states [B, N, hidden] of the embeddings and after each of the first `depth` layers.
+
+    With all layers the last one is normed, as the head expects it. Training has no cache, so it runs the layers itself;
+    `speculation.vlm.forward` holds the loop that serves.
+    """
     language = model.model.language_model
     embedded = language.embed_tokens(batch.ids)
     where = batch.image_slice
-    embedded = torch.cat([
-        embedded[:, : where.start], image_tokens.to(embedded.dtype), embedded[:, where.stop :]
-    ], dim=1)  # fmt: skip
-    output = language(
-        inputs_embeds=embedded,
-        position_ids=batch.positions,
-        attention_mask=batch.mask,
-        use_cache=False,
-        output_hidden_states=True,
-    )
-    return tuple(output.hidden_states)
+    before, after = embedded[:, : where.start], embedded[:, where.stop :]
+    hidden = [torch.cat([before, image_tokens.to(embedded.dtype), after], dim=1)]
+    rotary = language.rotary_emb(hidden[0], batch.positions)
+    for layer in language.layers[:depth]:
+        hidden.append(layer(hidden[-1], attention_mask=batch.mask, position_embeddings=rotary))
+    if depth is None:
+        hidden[-1] = language.norm(hidden[-1])
+    return hidden
 
 
 def word_losses(logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, float, float]:
@@ -139,6 +141,25 @@ class Probes(nn.Module):
         self.asked_layer = max(2, layers * 5 // 8)
 
 
+def ground_losses(
+    batch: Batch, probes: Probes, image_tokens: Tensor, hidden: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, float]:
+    """Return the losses under image tokens and at the prompts' ends, and the accuracy of the side in 0..1."""
+    place = hidden[probes.place_layer][:, batch.image_slice]
+    dense = probes.eyes(image_tokens, batch.cells) + probes.place(place, batch.cells)
+    last = hidden[probes.asked_layer][batch.asked[:, 0], batch.asked[:, 1]]
+    asked, side_accuracy = probes.asked(last, batch.facts)
+    return dense, asked, side_accuracy
+
+
+def ground(model: Any, processor: Processor, batch: Batch, probes: Probes) -> Losses:
+    """One training forward without words, through the lower layers only: twice the questions per second."""
+    image_tokens = see(model, processor, batch.images)
+    hidden = read(model, batch, image_tokens, probes.asked_layer)
+    dense, asked, side_accuracy = ground_losses(batch, probes, image_tokens, hidden)
+    return Losses(torch.zeros(()), dense, asked, 0.0, 0.0, side_accuracy)
+
+
 def compute(model: Any, processor: Processor, batch: Batch, probes: Probes, teacher: Any = None) -> Losses:
     """One training forward. With a teacher the word loss is 0.3 cross-entropy + KL(teacher || model)."""
     image_tokens = see(model, processor, batch.images)
@@ -151,8 +172,5 @@ def compute(model: Any, processor: Processor, batch: Batch, probes: Probes, teac
             truth = teacher.lm_head(read(teacher, batch, see(teacher, processor, batch.images))[-1][select]).float()
         divergence = F.kl_div(logits.log_softmax(-1), truth.log_softmax(-1), log_target=True, reduction="batchmean")
         words = 0.3 * words + divergence
-    place = hidden[probes.place_layer][:, batch.image_slice]
-    dense = probes.eyes(image_tokens, batch.cells) + probes.place(place, batch.cells)
-    last = hidden[probes.asked_layer][batch.asked[:, 0], batch.asked[:, 1]]
-    asked, side_accuracy = probes.asked(last, batch.facts)
+    dense, asked, side_accuracy = ground_losses(batch, probes, image_tokens, hidden)
     return Losses(words, dense, asked, accuracy, action_accuracy, side_accuracy)

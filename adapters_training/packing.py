@@ -114,8 +114,8 @@ class Packer:
         colour, kind = self._vocabulary.colours.index(task.colour), self._vocabulary.classes.index(task.object_class)
         return side, distance, ACTION_TEXTS.index(task.action), colour, kind
 
-    def choose(self, frame: Frame, rng: random.Random) -> list[Task]:
-        """Pick questions: visible targets first, and at most two that the frame cannot show.
+    def choose(self, frame: Frame, rng: random.Random, limit: int) -> list[Task]:
+        """Pick at most `limit` questions: visible targets first, and at most two that the frame cannot show.
 
         Three of four targets of a random frame are out of view; asked evenly, a model learns to look around for ever.
         """
@@ -123,11 +123,14 @@ class Packer:
         hidden = [task for task in frame.tasks if task.seen is None]
         rng.shuffle(visible)
         rng.shuffle(hidden)
-        chosen = visible[: self.questions - 1]
-        return chosen + hidden[: min(2, self.questions - len(chosen))]
+        chosen = visible[: limit - 1]
+        return chosen + hidden[: min(2, limit - len(chosen))]
 
-    def batch(self, frames: Sequence[Frame], rng: random.Random, augment: bool = True) -> Batch:
-        """Pack frames; with `augment` half of them are mirrored and brightness varies."""
+    def batch(self, frames: Sequence[Frame], rng: random.Random, augment: bool = True, answers: bool = True) -> Batch:
+        """Pack frames; with `augment` half of them are mirrored and brightness varies.
+
+        Without `answers` the questions stand alone, as many as there are, for the losses that need no words.
+        """
         images, rows = [], []
         cells = np.zeros((3, len(frames), CELLS * CELLS), np.int64)
         for index, original in enumerate(frames):
@@ -141,12 +144,14 @@ class Packer:
             images.append(image)
             for plane, data in enumerate((frame.cell_class, frame.cell_colour, frame.cell_distance)):
                 cells[plane, index] = np.frombuffer(data, np.uint8)
-            tasks = self.choose(frame, rng)
-            rows.append([
-                (self.question(task, rng), self.encode(wording.answer(frame, task, rng)) + self._eos, task)
-                for task in tasks
-            ])
+            tasks = self.choose(frame, rng, self.questions if answers else len(frame.tasks))
+            rows.append(
+                [(self.question(task, rng), self._answer(frame, task, rng) if answers else [], task) for task in tasks]
+            )
         return self._assemble(np.stack(images), rows, torch.from_numpy(cells))
+
+    def _answer(self, frame: Frame, task: Task, rng: random.Random) -> list[int]:
+        return self.encode(wording.answer(frame, task, rng)) + self._eos
 
     def _assemble(self, images: np.ndarray, rows: list[list[tuple[list[int], list[int], Task]]],
                   cells: torch.Tensor) -> Batch:  # fmt: skip
@@ -159,7 +164,7 @@ class Packer:
         blocks = torch.zeros(len(rows), total, dtype=torch.long)
         offsets = torch.zeros(len(rows), total, dtype=torch.long)
         ids[:, :prefix] = torch.tensor(self._before + [self._image] * (CELLS * CELLS))
-        blocks[:, prefix:] = self.questions + 1
+        blocks[:, prefix:] = max(len(row) for row in rows) + 1
         asked: list[tuple[int, int]] = []
         facts: list[tuple[int, ...]] = []
         for b, row in enumerate(rows):
@@ -172,10 +177,11 @@ class Packer:
                 first = at + len(question) - 1
                 asked.append((b, first))
                 facts.append(self.facts(task))
-                labels[b, first : end - 1] = torch.tensor(answer)
-                weights[b, first : end - 1] = 1.0
-                action = len(self.encode(f" {task.action}")) + 1
-                weights[b, end - 1 - action : end - 1] = ACTION_WEIGHT
+                if answer:
+                    labels[b, first : end - 1] = torch.tensor(answer)
+                    weights[b, first : end - 1] = 1.0
+                    action = len(self.encode(f" {task.action}")) + 1
+                    weights[b, end - 1 - action : end - 1] = ACTION_WEIGHT
                 at = end
         positions = packed_positions(start, offsets)
         mask = packed_mask(blocks)

@@ -19,7 +19,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from adapters_training.losses import Losses, Probes, compute, see
+from adapters_training.losses import Losses, Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.records import Frame, read_shard, shards
 from adapters_training.shapes import DRAFT, TARGET, build_model, parameters
@@ -38,6 +38,7 @@ class PairConfig:
     out: str
     minutes: float
     vision_share: float = 0.08
+    ground_share: float = 0.45
     batch_frames: int = 10
     questions: int = 4
     learning_rate: float = 1e-3
@@ -150,13 +151,20 @@ class PairTrainer:
         """True while only the vision tower learns."""
         return not self.config.start and self.progress.seconds < self.config.vision_share * self.config.minutes * 60
 
+    @property
+    def grounding(self) -> bool:
+        """True for a step without words: four of five until `ground_share` of the time is over."""
+        done = self.progress.seconds / (self.config.minutes * 60)
+        return done < self.config.ground_share and self.progress.step % 5 != 0
+
     def step(self, frames: list[Frame]) -> Losses | float:
         """One optimiser step; returns the losses, or the dense loss alone while only the eyes learn."""
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(self.config, self.progress)
-        batch = self.packer.batch(frames, self.rng)
+        wordless = self.grounding
+        batch = self.packer.batch(frames, self.rng, answers=not wordless)
         with torch.autocast("cpu", torch.bfloat16):
-            result = self._look(batch) if self.looking else self._answer(batch)
+            result = self._look(batch) if self.looking else self._answer(batch, wordless)
         parameters_ = [p for group in self.optimiser.param_groups for p in group["params"]]
         torch.nn.utils.clip_grad_norm_(parameters_, 1.0)
         self.optimiser.step()
@@ -170,8 +178,11 @@ class PairTrainer:
         loss.backward()
         return float(loss.item())
 
-    def _answer(self, batch: Batch) -> Losses:
-        losses = compute(self.model, self.processor, batch, self.probes, self.teacher)
+    def _answer(self, batch: Batch, wordless: bool) -> Losses:
+        if wordless:
+            losses = ground(self.model, self.processor, batch, self.probes)
+        else:
+            losses = compute(self.model, self.processor, batch, self.probes, self.teacher)
         total = losses.words + self.config.dense_weight * losses.dense + self.config.asked_weight * losses.asked
         total.backward()  # type: ignore[no-untyped-call]
         return losses

@@ -125,10 +125,12 @@ def train_tokenizer(lines: list[str], vocabulary_size: int = 1024) -> Any:
     """Return a byte-level BPE tokenizer in Qwen2's layout, trained on `lines`."""
     raw = Tokenizer(models.BPE())
     raw.normalizer = normalizers.NFC()
-    raw.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    raw.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     raw.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size - len(SPECIAL_TOKENS),

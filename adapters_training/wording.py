@@ -56,8 +56,11 @@ _WHY = {
     "centre": ("I am close, so I turn to face it.", "It is near but off to the side, so I turn to it."),
     "turn": ("It is off to the side, so I turn to face it.", "I turn towards it.", "I need to turn to it."),
     "forward": ("The way is clear, so I go on.", "Nothing is in the way, so I walk on.", "I walk towards it."),
-    "detour": ("The {blocker} is in the way, so I go around it.", "I walk around the {blocker}.",
-               "The {blocker} blocks the way."),
+    "detour": (
+        "The {blocker} is in the way, so I go around it.",
+        "I walk around the {blocker}.",
+        "The {blocker} blocks the way.",
+    ),
 }
 
 
