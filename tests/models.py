@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2Tokenizer,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+)
 
 from speculation.prompts import ACTIONS, Vocabulary, format_answer
 from speculation.vlm.load import Vlm
@@ -23,6 +29,24 @@ COLOURS = ("silver", "red", "blue")
 CLASSES = ("bottle", "chair", "ball")
 IMAGE_SIZE = 56
 HEAD_DIM = 16
+FAMILIES: dict[str, Any] = {
+    "qwen2_vl": (
+        Qwen2VLConfig,
+        Qwen2VLForConditionalGeneration,
+        lambda hidden: {"embed_dim": 32, "hidden_size": hidden, "mlp_ratio": 2},
+    ),
+    "qwen2_5_vl": (
+        Qwen2_5_VLConfig,
+        Qwen2_5_VLForConditionalGeneration,
+        lambda hidden: {
+            "hidden_size": 32,
+            "out_hidden_size": hidden,
+            "intermediate_size": 64,
+            "window_size": 56,
+            "fullatt_block_indexes": [0],
+        },
+    ),
+}
 
 
 def tiny_tokenizer(vocabulary: int = 400) -> Qwen2Tokenizer:
@@ -70,8 +94,10 @@ def tiny_model(
     vocabulary: int = 400,
     image_size: int = IMAGE_SIZE,
     dtype: torch.dtype = torch.bfloat16,
+    tied: bool = False,
+    family: str = "qwen2_vl",
 ) -> Path:
-    """Write a random Qwen2-VL model, tokenizer and processor into `folder`, and return it.
+    """Write a random model of Qwen2-VL's (or qwen2_5_vl's) shape, tokenizer and processor into `folder`, and return it.
 
     Weights are scaled up so that answers depend on positions, image and history. The same `vocabulary` gives the same
     tokenizer, so any two models make a pair; the same `seed` and `hidden` with fewer layers gives the same model cut
@@ -80,7 +106,8 @@ def tiny_model(
     tokenizer = tiny_tokenizer(vocabulary)
     ids: dict[str, Any] = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
     heads = hidden // HEAD_DIM
-    config = Qwen2VLConfig(
+    config_class, model_class, vision = FAMILIES[family]
+    config = config_class(
         text_config={
             "vocab_size": -(-len(tokenizer) // 64) * 64,
             "hidden_size": hidden,
@@ -98,14 +125,14 @@ def tiny_model(
             "eos_token_id": ids["<|im_end|>"],
             "pad_token_id": ids["<|endoftext|>"],
         },
-        vision_config={"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": hidden, "mlp_ratio": 2},
+        vision_config={"depth": 1, "num_heads": 2} | vision(hidden),
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],
         vision_end_token_id=ids["<|vision_end|>"],
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
     )
-    build: Any = Qwen2VLForConditionalGeneration._from_config
+    build: Any = model_class._from_config
     model = build(config, attn_implementation="sdpa", dtype=torch.float32)
     _randomise(model, seed, len(tokenizer))
     model.generation_config.eos_token_id = ids["<|im_end|>"]
@@ -127,7 +154,8 @@ def _randomise(model: Any, seed: int, vocabulary: int) -> None:
             scale = 1.0 if "embed_tokens" in name else fan_in**-0.5
             weight.copy_(torch.randn(weight.shape, generator=generator) * scale)
         # Checkpoints learn never to say the padding of their embedding; a random one has to be told.
-        model.lm_head.weight[vocabulary:] = 0
+        if not model.config.tie_word_embeddings:
+            model.lm_head.weight[vocabulary:] = 0
 
 
 def frame(seed: int, size: int = IMAGE_SIZE) -> npt.NDArray[np.uint8]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from speculation.vlm.cache import CacheFull, KVCache
 from speculation.vlm.forward import Chunk, draft_chunk, final_logits, forward, forward_layers, prefill
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import Inputs, prepare
-from tests.models import frame, scratch_inputs, scratch_logits
+from tests.models import frame, scratch_inputs, scratch_logits, tiny_model
 
 EXACT = 1e-9
 PROMPTS = ("find the silver bottle", "go to the red chair and then look for a ball", "stop")
@@ -179,6 +180,17 @@ def test_layer_outputs_are_hidden_states(target: Vlm, steps: list[Inputs]) -> No
     for output in outputs[:-1]:
         expected = final_logits(target, reference[output.layer + 1][0, -3:])
         torch.testing.assert_close(final_logits(target, output.hidden[0]), expected, rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize(("family", "tied"), [("qwen2_vl", True), ("qwen2_5_vl", False), ("qwen2_5_vl", True)])
+def test_sister_architectures_are_exact_too(tmp_path: Path, family: str, tied: bool) -> None:
+    vlm = load_vlm(tiny_model(tmp_path, layers=2, family=family, tied=tied), dtype="float64")
+    inputs = prepare(vlm, PROMPTS[0], frame(3, 112))
+    cache = KVCache(vlm, 1, 64)
+    root = prefill(vlm, cache, 0, inputs)
+    tokens, parents = [7, 8, 9], [-1, -1, 0]
+    (logits,) = forward(vlm, cache, [draft_chunk(cache, 0, root, tokens, parents)])
+    expect_tree(vlm, inputs, [], tokens, parents, logits)
 
 
 def test_draft_chunk_wants_a_row_without_scratch(target: Vlm, steps: list[Inputs]) -> None:
