@@ -58,7 +58,8 @@ def parser() -> argparse.ArgumentParser:
 
 def serve_model(config: ServerConfig) -> None:
     """Load a target model and serve it until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot."""
-    model, exits = config.model_folder, config.exits_folder
+    model = config.model_folder
+    config.check_exits()
     # Late, so that a wrong command line answers at once and `keygen` needs no torch.
     from cloud_verifier.mailbox import Mailbox
     from cloud_verifier.server import Server
@@ -68,13 +69,16 @@ def serve_model(config: ServerConfig) -> None:
     profile = load_profile(config.profile)
     mailbox = Mailbox(config)
     try:
-        from cloud_verifier.engine import VlmEngine
-        from speculation.exits import ExitHeads
+        from cloud_verifier.engine import VlmEngine, find_exits
         from speculation.vlm.load import load_vlm
 
-        vlm = load_vlm(model, device=config.device, dtype=config.dtype, threads=config.threads)
-        heads = ExitHeads.load(exits, vlm) if exits is not None else None
-        engine = VlmEngine(vlm, config.max_sessions, config.capacity, heads, max_draft=config.max_draft)
+        try:
+            vlm = load_vlm(model, device=config.device, dtype=config.dtype, threads=config.threads)
+            exits = find_exits(config, vlm)
+            engine = VlmEngine(vlm, config.max_sessions, config.capacity, exits, max_draft=config.max_draft)
+        except (RuntimeError, AssertionError) as error:  # how torch says: no such device, no such memory
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise StartError(f"--device {config.device}: {reason}") from None
         trace = Trace() if config.trace is not None else None
         server = Server(engine, config, profile, mailbox, trace)
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -107,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             os.environ.setdefault("OMP_NUM_THREADS", str(options["threads"]))
             os.environ["HF_HUB_OFFLINE"] = "1"
+            os.environ.setdefault("TQDM_DISABLE", "1")  # log lines, no progress bars
             options["queue_policy"] = QueuePolicy(options["queue_policy"])
             serve_model(ServerConfig(**options))
     except (StartError, ValueError, OSError) as error:

@@ -77,16 +77,15 @@ class ServerConfig:
             raise StartError(f"--model {self.model}: holds no model (config.json is missing)")
         return self.model
 
+    def check_exits(self) -> None:
+        """Raise StartError where `exits` names a folder without exit heads."""
+        if self.exits is not None and not (self.exits / EXITS_FILE).is_file():
+            raise StartError(f"--exits {self.exits}: holds no exit heads ({EXITS_FILE} is missing)")
+
     @property
     def exits_folder(self) -> Path | None:
-        """Return the folder of the exit heads, None where there is none. Raises StartError for a wrong --exits."""
+        """The folder of the exit heads, None where there is none."""
         if self.exits is not None:
-            if not (self.exits / EXITS_FILE).is_file():
-                raise StartError(f"--exits {self.exits}: holds no exit heads ({EXITS_FILE} is missing)")
             return self.exits
-        for folder in (self.model, self.model.parent / "exits"):
-            if (folder / EXITS_FILE).is_file():
-                return folder
-        return None
-
-
+        folders = (self.model, self.model.parent / "exits")
+        return next((folder for folder in folders if (folder / EXITS_FILE).is_file()), None)

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
+from cloud_verifier.config import ServerConfig
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, VerifyRow
 from speculation.acceptance import AcceptanceRule, Greedy, Logits, Verdict
 from speculation.exits import ExitHeads
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
-from speculation.vlm.load import Vlm
+from speculation.vlm.load import ModelFolderError, Vlm
 from speculation.vlm.processing import prepare
 from speculation.wire import MAX_DRAFT_TOKENS
+
+_log = logging.getLogger("cloud_verifier")
+
+
+def find_exits(config: ServerConfig, vlm: Vlm) -> ExitHeads | None:
+    """Return the exit heads that `config` names or, where it names none, those that lie beside the model and fit it.
+
+    Raises ModelFolderError for heads that were asked for and cannot be used.
+    """
+    folder = config.exits_folder
+    if folder is None:
+        return None
+    try:
+        return ExitHeads.load(folder, vlm)
+    except ModelFolderError as error:
+        if config.exits is not None:
+            raise
+        _log.warning("no early exits: %s", error)
+        return None
 
 
 class VlmEngine:
@@ -86,7 +108,8 @@ class VlmEngine:
                 verdicts = self._judge(rows, to_numpy(logits))
             elif self._exits is not None and asking and output.layer in self._exit_layers:
                 logits = self._exits.logits(output.layer, torch.cat([output.hidden[index] for index in asking]))
-                verdicts = self._judge([rows[index] for index in asking], to_numpy(logits))
+                raw = self._judge([rows[index] for index in asking], to_numpy(logits))
+                verdicts = {row: self._calibrated(output.layer, verdict) for row, verdict in raw.items()}
             yield LayerVerdicts(output.layer, verdicts)
 
     def keep(self, row: int, path: Sequence[int], token: int) -> None:
@@ -94,6 +117,12 @@ class VlmEngine:
         root = self._cache.length[row]
         self._cache.keep(row, [root, *(root + 1 + node for node in path)])
         self._roots[row] = token
+
+    def _calibrated(self, layer: int, verdict: Verdict) -> Verdict:
+        """Say how often this exit was right at that confidence, where that was measured."""
+        if self._exits is None or layer not in self._exits.table:
+            return verdict
+        return replace(verdict, confidence=self._exits.reliability(layer, verdict.confidence))
 
     def _judge(self, rows: Sequence[VerifyRow], logits: Logits) -> dict[int, Verdict]:
         ends = np.cumsum([1 + len(row.tokens) for row in rows])

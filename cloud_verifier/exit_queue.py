@@ -51,7 +51,7 @@ class ExitQueue:
         self.policy = policy
         self.rate = rate
         self.burst = burst
-        self.dropped = 0
+        self.sent = self.dropped = 0
         self._random = random.Random(seed)
         self._lanes: dict[int, _Lane] = {}
         self._count = 0
@@ -99,6 +99,7 @@ class ExitQueue:
         lane = self._lanes[session]
         lane.waiting.remove((order, early))
         lane.bucket -= 1.0
+        self.sent += 1
         lane.last_sent = (early.node, early.token)
         lane.sent.add(lane.last_sent)
         return session, early

@@ -78,9 +78,10 @@ class Server:
             if tally is not None and not tally.finished:
                 self._send(session, wire.EndStep(tally.step, "the verifier was stopped"))
         _log.info(
-            "stopped after %.0f s: sessions=%d steps=%d tokens=%d passes=%d tau=%.2f faults=%d overruns=%d",
+            "stopped after %.0f s: sessions=%d steps=%d tokens=%d passes=%d tau=%.2f early=%d early_dropped=%d "
+            "faults=%d overruns=%d",
             self._clock() - self._totals.begun_at, self._sessions.opened, self._steps, self._totals.tokens,
-            self._totals.passes, self._totals.tau, self._faults, self._overruns,
+            self._totals.passes, self._totals.tau, self._exits.sent, self._exits.dropped, self._faults, self._overruns,
         )  # fmt: skip
 
     def stop(self) -> None:

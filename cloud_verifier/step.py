@@ -65,7 +65,7 @@ class StepState:
         self._eos = frozenset(eos)
         self._digests = [begin_digest(begin.prompt, begin.jpeg)]
         self._held: dict[int, Draft] = {}
-        self._verifying: int | None = None
+        self._verifying = False
         self._append(begin.committed)
         self.base = self.position
 
@@ -95,7 +95,7 @@ class StepState:
                 f"Draft.digest {draft.digest.hex()} at answer position {draft.start} is not this step's "
                 f"{self._digests[draft.start].hex()}: prompt, image or committed tokens differ; begin the step again"
             )
-        if draft.round == self._verifying or draft.start > self.max_tokens:
+        if draft.start > self.max_tokens:
             return []
         if draft.start <= self.position:
             if self._digests[draft.start] != draft.digest:
@@ -109,26 +109,22 @@ class StepState:
 
     def ready(self) -> bool:
         """Whether `take` has something to verify."""
-        return self._verifying is None and not self.done and (self.decode or self._current() is not None)
+        return not self._verifying and not self.done and (self.decode or self._current() is not None)
 
     def take(self) -> Tree:
-        """Return what to verify now, the newest current draft before anything else; `accept` or `abandon` ends it."""
+        """Return what to verify now, the newest current draft before anything else; `accept` ends it."""
         tree = self._current() or Tree()
         self._held.pop(tree.round, None)
-        self._verifying = tree.round
+        self._verifying = True
         return tree
 
     def accept(self, tree: Tree, path: Sequence[int], token: int) -> Progress:
         """Append a verdict: the tokens at `path`, then `token`, cut at the answer's end; re-place what is held."""
         start = self.position
         self._append([*(tree.tokens[node] for node in path), token])
-        self._verifying = None
+        self._verifying = False
         self._held = {} if self.done else {r: d for r, d in self._held.items() if self._hopeful(d)}
         return Progress(start, tuple(self.answer[start:]), self.digest, self.done)
-
-    def abandon(self) -> None:
-        """The verification that `take` began has no result."""
-        self._verifying = None
 
     def repeat(self, start: int, round: int) -> list[Commit]:
         """Return the answer from `start` as commits again, or an empty one where nothing follows and all is done."""

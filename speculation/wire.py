@@ -130,8 +130,8 @@ class Draft(Message, tag=4, frozen=True):
 
 
 class EarlyTokens(Message, tag=5, frozen=True):
-    """Cloud to edge: what an exit layer would commit. `confidence` is its probability of the whole verdict,
-    the product along the accepted path (Early Exits, Eq. 4)."""
+    """Cloud to edge: what an exit layer would commit. `confidence` is the probability of the whole verdict: the product
+    along the accepted path (Early Exits, Eq. 4), calibrated by how often that exit was right in measurement."""
 
     step: Step
     round: Round

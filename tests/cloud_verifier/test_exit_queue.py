@@ -37,6 +37,7 @@ def test_a_deeper_verdict_replaces_a_waiting_one() -> None:
     queue.push(0, early(2, 6, 0.9), 0.0)
     queue.push(0, early(3, 7, 0.3), 0.0)
     assert drain(queue, 0.5) == [] and [e.layer for e in drain(queue, 1.0)] == [3]
+    assert (queue.sent, queue.dropped) == (2, 1)
 
 
 def test_a_verdict_that_was_sent_is_not_repeated_and_withdraws_the_doubt() -> None:

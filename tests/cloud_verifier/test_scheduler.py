@@ -98,7 +98,7 @@ class Edge:
 def drafts_of(draw: st.DrawFn, edge: Edge) -> Draft:
     back = draw(st.integers(0, min(3, len(edge.answer))))
     guess = edge.truth[len(edge.answer) :][: draw(st.integers(0, 4))]
-    if guess and draw(st.booleans()):
+    if draw(st.booleans()) and guess:
         guess[-1] = draw(st.integers(0, VOCABULARY - 1))
     start = len(edge.answer) - back if back else len(edge.answer) + len(guess)
     right = edge.truth[start:][: draw(st.integers(0, 6))]

@@ -66,13 +66,13 @@ def test_a_draft_ahead_of_another_answer_is_void() -> None:
 def test_only_the_latest_drafts_are_held() -> None:
     step = state([])
     for round in range(1, HELD_DRAFTS + 2):
-        step.offer(draft([3], [round], round))
-    step.accept(Tree(), (), 3)
+        step.offer(draft([3] * round, [9], round))
     seen = []
-    while step.ready():
-        seen.append(step.take().round)
-        step.abandon()
-    assert seen == [5, 4, 3, 2]
+    for _ in range(HELD_DRAFTS + 2):
+        tree = step.take() if step.ready() else Tree()
+        seen.append(tree.round)
+        step.accept(tree, (), 3)
+    assert seen == [0, 0, 2, 3, 4, 5]
 
 
 def test_a_repeated_round_is_verified_once_and_answered_again() -> None:

@@ -1,0 +1,153 @@
+"""The engine on a tiny random model: a batch of drafts says what each session would say alone."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.engine import VlmEngine, find_exits
+from cloud_verifier.work import CapacityError, VerifyRow
+from speculation.exits import ExitHeads, Reliability
+from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
+from speculation.vlm.session import VlmSession
+from speculation.wire import ROOT
+
+CAPACITY = 160
+PROMPTS = ("find the silver bottle", "find the red chair near the wall", "look for the blue ball")
+
+
+def jpeg(seed: int) -> bytes:
+    """Return a small random picture."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (56, 56, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def greedy(vlm: Vlm, prompt: str, image: bytes, count: int) -> list[int]:
+    """Return what the model alone says, token by token."""
+    session = VlmSession(vlm, CAPACITY)
+    session.begin(prompt, image)
+    answer: list[int] = []
+    while len(answer) < count:
+        token = int(np.argmax(session.root_logits()))
+        answer.append(token)
+        session.commit((), token)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def vlm(tiny_target: Path) -> Vlm:
+    """The target in float64: exact beyond any near tie."""
+    return load_vlm(tiny_target, dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def truths(vlm: Vlm) -> list[list[int]]:
+    return [greedy(vlm, prompt, jpeg(row), 12) for row, prompt in enumerate(PROMPTS)]
+
+
+def filled(vlm: Vlm, committed: list[list[int]], exits: ExitHeads | None = None) -> VlmEngine:
+    engine = VlmEngine(vlm, len(PROMPTS), CAPACITY, exits, max_draft=16)
+    for row, prompt in enumerate(PROMPTS):
+        engine.prefill(row, prompt, jpeg(row), committed[row], 20)
+    return engine
+
+
+def test_a_ragged_batch_of_trees_is_judged_like_each_session_alone(vlm: Vlm, truths: list[list[int]]) -> None:
+    engine = filled(vlm, [[], [], []])
+    a, b, c = truths
+    rows = [
+        VerifyRow(0, tuple(a[:4]), (ROOT, 0, 1, 2)),
+        VerifyRow(1, (), ()),
+        #   a wrong branch first, the right one among its siblings, junk below
+        VerifyRow(2, (c[0] ^ 1, c[0], 3, c[1], 5), (ROOT, ROOT, 0, 1, 3)),
+    ]
+    *_, last = engine.verify(rows)
+    assert last.layer == vlm.num_layers - 1
+    assert [last.verdicts[0].path, last.verdicts[0].token] == [(0, 1, 2, 3), a[4]]
+    assert [last.verdicts[1].path, last.verdicts[1].token] == [(), b[0]]
+    assert last.verdicts[2].path[:2] == (1, 3) and last.verdicts[2].token == c[len(last.verdicts[2].path)]
+
+
+def test_keep_goes_on_where_a_session_alone_would(vlm: Vlm, truths: list[list[int]]) -> None:
+    """Drafts right for some tokens, then junk; every row must come out at the answer of its model alone."""
+    engine = filled(vlm, [[], [], []])
+    answers: list[list[int]] = [[], [], []]
+    for turn in range(4):
+        rows = []
+        for row, (answer, truth) in enumerate(zip(answers, truths, strict=True)):
+            right = truth[len(answer) :][: (turn + row) % 3]
+            tokens = (*right, 7, 11)
+            rows.append(VerifyRow(row, tokens, tuple(range(-1, len(tokens) - 1))))
+        *_, last = engine.verify(rows[turn % 2 :])
+        for row, verdict in last.verdicts.items():
+            engine.keep(row, verdict.path, verdict.token)
+            answers[row] += [*(rows[row].tokens[node] for node in verdict.path), verdict.token]
+    for answer, truth in zip(answers, truths, strict=True):
+        assert len(answer) >= 2 and answer[:12] == truth[: len(answer)]
+
+
+def test_committed_tokens_are_prefilled(vlm: Vlm, truths: list[list[int]]) -> None:
+    engine = filled(vlm, [truths[0][:1], truths[1][:5], []])
+    *_, last = engine.verify([VerifyRow(row, (), ()) for row in range(3)])
+    assert [last.verdicts[row].token for row in range(3)] == [truths[0][1], truths[1][5], truths[2][0]]
+
+
+def test_an_abandoned_verdict_leaves_no_trace(vlm: Vlm, truths: list[list[int]]) -> None:
+    engine = filled(vlm, [[], [], []])
+    for _ in engine.verify([VerifyRow(0, (3, 4), (ROOT, 0))]):
+        pass
+    running = engine.verify([VerifyRow(0, (5,), (ROOT,))])
+    next(running)
+    del running
+    *_, last = engine.verify([VerifyRow(0, tuple(truths[0][:2]), (ROOT, 0))])
+    assert (last.verdicts[0].path, last.verdicts[0].token) == ((0, 1), truths[0][2])
+
+
+def test_exits_speak_at_their_layers_for_those_who_ask(vlm: Vlm, truths: list[list[int]]) -> None:
+    heads = ExitHeads(vlm, (0, 2), rank=4)
+    heads.set_reliability({layer: Reliability((0.0, 1.0), (0.25,)) for layer in heads.layers})
+    engine = filled(vlm, [[], [], []], heads)
+    assert engine.model.exit_layers == (0, 2)
+    rows = [VerifyRow(0, tuple(truths[0][:2]), (ROOT, 0)), VerifyRow(1, (), (), exits=False), VerifyRow(2, (), ())]
+    outputs = list(engine.verify(rows))
+    assert [sorted(output.verdicts) for output in outputs] == [[0, 2], [], [0, 2], [0, 1, 2]]
+    assert {v.confidence for output in outputs[:-1] for v in output.verdicts.values()} == {0.25}  # calibrated
+    alone = filled(vlm, [[], [], []], heads)
+    for output, single in zip(outputs, alone.verify(rows[:1]), strict=True):
+        if single.verdicts:
+            assert output.verdicts[0].token == single.verdicts[0].token
+            assert output.verdicts[0].confidence == pytest.approx(single.verdicts[0].confidence)
+
+
+def test_what_cannot_be_prefilled_says_so(vlm: Vlm) -> None:
+    engine = VlmEngine(vlm, 1, 64, max_draft=16)
+    with pytest.raises(CapacityError, match=r"an answer of 60 and a draft of 16 need \d+ cache slots.*--capacity"):
+        engine.prefill(0, PROMPTS[0], jpeg(0), (), 60)
+    with pytest.raises(ValueError, match="does not decode as JPEG"):
+        engine.prefill(0, PROMPTS[0], b"not a picture", (), 8)
+
+
+def test_exits_beside_the_model_are_used_where_they_fit(
+    vlm: Vlm, tiny_draft: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for model in ("target", "other"):
+        (tmp_path / model).mkdir()
+    heads = ExitHeads(vlm, (1,), rank=4)
+    heads.set_reliability({1: Reliability((0.0, 1.0), (0.25,))})
+    config = ServerConfig(tmp_path / "target")
+    assert find_exits(config, vlm) is None
+    heads.save(tmp_path / "exits")
+    found = find_exits(config, vlm)
+    assert found is not None and found.layers == (1,)
+    other = load_vlm(tiny_draft)
+    assert find_exits(ServerConfig(tmp_path / "other"), other) is None
+    assert "no early exits" in caplog.text and other.fingerprint in caplog.text
+    with pytest.raises(ModelFolderError, match="belong to target"):
+        find_exits(ServerConfig(tmp_path / "other", exits=tmp_path / "exits"), other)

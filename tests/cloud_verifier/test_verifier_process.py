@@ -1,0 +1,267 @@
+"""The real verifier as a process: real sockets, a real (tiny, random) model, two robots and a vandal."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from speculation import wire
+from speculation.exits import ExitHeads, Reliability
+from speculation.vlm.load import load_vlm
+from speculation.vlm.session import VlmSession
+from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, EndStep, Fault, FaultCode, Hello, Welcome
+from tests.cloud_verifier.test_engine import PROMPTS, jpeg
+
+ROOT_FOLDER = Path(__file__).resolve().parents[2]
+ANSWER = 16
+PATIENCE_MS = 60_000
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "cloud_verifier", *arguments]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), cwd=ROOT_FOLDER, capture_output=True, text=True, timeout=120)
+
+
+@dataclass
+class Verifier:
+    """A running verifier and its log."""
+
+    process: subprocess.Popen[str]
+    address: str
+    log: list[str] = field(default_factory=list)
+
+    def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
+        """End it and return its exit code."""
+        self.process.send_signal(signum)
+        _, rest = self.process.communicate(timeout=60)
+        self.log += rest.splitlines()
+        return self.process.returncode
+
+
+def start(model: Path, *arguments: str) -> Verifier:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command("serve", "--model", str(model), "--bind", "tcp://127.0.0.1:*", *arguments),
+        cwd=ROOT_FOLDER, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    log: list[str] = []
+    assert process.stderr is not None
+    for line in process.stderr:
+        log.append(line)
+        found = re.search(r"serving .* at (tcp://\S+),", line)
+        if found:
+            return Verifier(process, found[1], log)
+    raise AssertionError(f"the verifier did not start: {''.join(log)}")
+
+
+class Robot:
+    """A raw DEALER."""
+
+    def __init__(self, address: str) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(address)
+        self.early: list[EarlyTokens] = []
+        self.commits: list[Commit] = []
+
+    def say(self, message: wire.AnyMessage) -> None:
+        self.socket.send(wire.encode(message))
+
+    def hear(self) -> wire.AnyMessage:
+        """Return the next message that is no early token."""
+        while True:
+            assert self.socket.poll(PATIENCE_MS), "the verifier is silent"
+            message = wire.decode(self.socket.recv())
+            if not isinstance(message, EarlyTokens):
+                return message
+            self.early.append(message)
+
+    def close(self) -> None:
+        self.socket.close()
+        self.context.term()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the tests know about the served model."""
+
+    folder: Path
+    hello: Hello
+    truths: list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def target(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """The tiny model with exits beside it, and its own greedy answers in the verifier's dtype."""
+    folder = shutil.copytree(tiny_target, tmp_path_factory.mktemp("pair") / "target")
+    vlm = load_vlm(folder, dtype="float64")
+    heads = ExitHeads(vlm, (1, 2), rank=4)
+    heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,)) for layer in heads.layers})
+    heads.save(folder.parent / "exits")
+    truths = []
+    for number, prompt in enumerate(PROMPTS):
+        session = VlmSession(vlm, 160)
+        session.begin(prompt, jpeg(number))
+        answer: list[int] = []
+        while len(answer) < ANSWER and (not answer or answer[-1] not in vlm.eos):
+            answer.append(int(np.argmax(session.root_logits())))
+            session.commit((), answer[-1])
+        truths.append(answer)
+    return Target(folder, Hello(vlm.tokenizer_fingerprint, vlm.vocabulary, vlm.fingerprint), truths)
+
+
+@pytest.fixture(scope="module")
+def verifier(target: Target) -> Iterator[Verifier]:
+    """One verifier, shared: it must outlive everything that the tests do to it."""
+    verifier = start(target.folder, "--dtype", "float64", "--max-sessions", "4", "--capacity", "192")
+    yield verifier
+    if verifier.process.poll() is None:
+        assert verifier.stop() == 0
+
+
+def answer_by_drafts(robot: Robot, number: int, truth: list[int], right: int, junk: int) -> list[int]:
+    """Answer one step by drafts of `right` true tokens and then `junk` wrong ones."""
+    prompt, image = PROMPTS[number], jpeg(number)
+    answer: list[int] = []
+    digest, done, round = wire.begin_digest(prompt, image), False, 0
+    robot.say(BeginStep(1, prompt, image, max_tokens=ANSWER))
+    while not done:
+        round += 1
+        tokens = [*truth[len(answer) :][:right], *[(5 + round + i) % 50 for i in range(junk)]]
+        robot.say(Draft(1, round, len(answer), digest, tokens))
+        commit = robot.hear()
+        assert isinstance(commit, Commit) and (commit.start, commit.round) == (len(answer), round)
+        robot.commits.append(commit)
+        answer += commit.tokens
+        digest, done = commit.digest, commit.done
+    return answer
+
+
+def test_two_robots_and_a_vandal(verifier: Verifier, target: Target) -> None:
+    """Interleaved rounds of true tokens and junk; malformed bytes in between; answers are the target's own."""
+    robots = [Robot(verifier.address) for _ in range(2)]
+    vandal = Robot(verifier.address)
+    try:
+        for robot in robots:
+            robot.say(target.hello)
+            welcome = robot.hear()
+            assert isinstance(welcome, Welcome) and welcome.exit_layers == [1, 2]
+        for payload in (b"", b"\x00\xff", b"junk" * 1000, wire.encode(target.hello)[:-3]):
+            vandal.socket.send(payload)
+        vandal.socket.send_multipart([b"a", b"b", b"c"])
+        assert answer_by_drafts(robots[0], 0, target.truths[0], right=3, junk=2) == target.truths[0]
+        assert answer_by_drafts(robots[1], 1, target.truths[1], right=0, junk=4) == target.truths[1]
+        refusals = [vandal.hear() for _ in range(5)]
+        assert all(isinstance(fault, Fault) and fault.code is FaultCode.MALFORMED for fault in refusals)
+        good, bad = (robot.commits for robot in robots)
+        assert sum(commit.passes for commit in good) < sum(commit.passes for commit in bad) <= ANSWER
+        assert good[0].prefill_s > 0.0 and good[0].compute_s > 0.0
+        assert robots[0].early and {early.layer for early in robots[0].early} <= {1, 2}
+    finally:
+        for robot in (*robots, vandal):
+            robot.close()
+
+
+def test_both_robots_at_once_in_cloud_mode(verifier: Verifier, target: Target) -> None:
+    robots = [Robot(verifier.address) for _ in range(2)]
+    try:
+        for number, robot in enumerate(robots, start=1):
+            robot.say(target.hello)
+            robot.say(BeginStep(1, PROMPTS[number], jpeg(number), max_tokens=ANSWER, decode=True))
+        for number, robot in enumerate(robots, start=1):
+            assert isinstance(robot.hear(), Welcome)
+            answer: list[int] = []
+            done = False
+            while not done:
+                commit = robot.hear()
+                assert isinstance(commit, Commit) and len(commit.tokens) == 1
+                answer += commit.tokens
+                done = commit.done
+            assert answer == target.truths[number]
+    finally:
+        for robot in robots:
+            robot.close()
+
+
+def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, tmp_path: Path) -> None:
+    """Kill the verifier in the middle of an answer: the next one goes on from the committed tokens."""
+    truth = target.truths[2]
+    first = start(target.folder, "--dtype", "float64", "--capacity", "192", "--max-sessions", "1")
+    robot = Robot(first.address)
+    robot.say(target.hello)
+    robot.say(BeginStep(1, PROMPTS[2], jpeg(2), max_tokens=ANSWER))
+    robot.say(Draft(1, 1, 0, wire.begin_digest(PROMPTS[2], jpeg(2)), truth[:3]))
+    assert isinstance(robot.hear(), Welcome)
+    commit = robot.hear()
+    assert isinstance(commit, Commit) and commit.tokens == truth[:4]
+    first.process.kill()
+    first.process.communicate()
+    robot.close()
+    trace = tmp_path / "verifier.json"
+    second = start(target.folder, "--dtype", "float64", "--profile", "go2_a100_scaled", "--trace", str(trace))
+    robot = Robot(second.address)
+    try:
+        robot.say(Draft(1, 2, 4, commit.digest, truth[4:6]))
+        fault = robot.hear()
+        assert isinstance(fault, Fault) and fault.code is FaultCode.NO_SESSION
+        robot.say(target.hello)
+        assert isinstance(robot.hear(), Welcome)
+        robot.say(BeginStep(1, PROMPTS[2], jpeg(2), committed=truth[:4], max_tokens=ANSWER))
+        robot.say(Draft(1, 2, 4, commit.digest, truth[4:6]))
+        commit = robot.hear()
+        assert isinstance(commit, Commit) and commit.tokens == truth[4:7]
+        assert second.stop(signal.SIGINT) == 0
+        assert robot.hear() == EndStep(1, "the verifier was stopped")
+        assert "stopped after" in second.log[-1] and "sessions=1 steps=0 tokens=3" in second.log[-1]
+        assert commit.compute_s >= 0.062
+        assert "exits after [1, 2]" in "".join(second.log) and "profile go2_a100_scaled" in "".join(second.log)
+        assert '"traceEvents"' in trace.read_text()
+    finally:
+        robot.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--model", "nowhere"), "--model nowhere: no such folder"),
+        (("--model", "config"), "--model config: holds no model (config.json is missing)"),
+        (("--model", "MODEL", "--exits", "config"), "--exits config: holds no exit heads"),
+        (("--model", "MODEL", "--bind", "tcp://0.0.0.0:5555"), "--allow-plain"),
+        (("--model", "MODEL", "--bind", "somewhere"), "'somewhere' is no address"),
+        (("--model", "MODEL", "--keys", "config"), "--keys config: "),
+        (("--model", "MODEL", "--profile", "orin"), "unknown device profile 'orin'"),
+        (("--model", "MODEL", "--max-batch", "0"), "--max-batch 0 is outside 1 to 256"),
+        (("--model", "MODEL", "--device", "nonsense", "--bind", "tcp://127.0.0.1:*"), "--device nonsense: "),
+        (("--model", "MODEL", "--bind", "IN USE"), "Address already in use"),
+    ],
+)
+def test_what_cannot_start_says_why_in_one_sentence(
+    verifier: Verifier, target: Target, arguments: tuple[str, ...], complaint: str
+) -> None:
+    known = {"MODEL": str(target.folder), "IN USE": verifier.address}
+    result = run("serve", *(known.get(argument, argument) for argument in arguments))
+    assert result.returncode == 2 and complaint in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1 and "Traceback" not in result.stderr
+
+
+def test_keygen_makes_keys_and_help_names_the_defaults(tmp_path: Path) -> None:
+    result = run("keygen", "--keys", str(tmp_path / "keys"))
+    assert result.returncode == 0 and (tmp_path / "keys" / "client.key_secret").exists()
+    assert run("keygen", "--keys", str(tmp_path / "keys")).returncode == 2
+    text = run("serve", "--help").stdout
+    assert "tcp://127.0.0.1:5555" in text and "{priority,fifo,random}" in text
