@@ -6,6 +6,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from spec_vlm_nav.go2_protocol import SportApi, SportRequest, describe, move, request
 from spec_vlm_nav.safety import Limits, Velocity
 

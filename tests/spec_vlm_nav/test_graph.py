@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from spec_vlm_nav.graph import GO2_GRAPH, SIM_GRAPH, VERIFIER_GRAPH, Argument, CommandSpec, Graph, NodeSpec, Use
 from spec_vlm_nav.runner import SOURCE, arguments_of
 

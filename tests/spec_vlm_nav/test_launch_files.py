@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from spec_vlm_nav.graph import GO2_GRAPH, PROJECT, SIM_GRAPH, VERIFIER_GRAPH, CommandSpec, Graph, NodeSpec
 from spec_vlm_nav.runner import SOURCE
-
 from tests.spec_vlm_nav import fake_launch as fake
 
 GRAPHS = {"sim": SIM_GRAPH, "go2": GO2_GRAPH, "verifier": VERIFIER_GRAPH}

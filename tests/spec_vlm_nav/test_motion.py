@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from spec_vlm_nav.motion import Motion, MotionConfig, MotionStep, Outcome, PlanarPose, wrap, yaw_of
 from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity
-
 from speculation.prompts import ACTIONS, STOP, ActionKind, ActionSize, NavigationAction
 
 CONFIG = MotionConfig()

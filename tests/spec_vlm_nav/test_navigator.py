@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+
 from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.navigator import (
     AnswerLate,
@@ -20,7 +21,6 @@ from spec_vlm_nav.navigator import (
     State,
     VerifierLost,
 )
-
 from speculation.drafting.stats import DecodingStats
 from speculation.prompts import STOP, NavigationAction, format_answer
 

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+
 from spec_vlm_nav.graph import PROJECT, Argument, CommandSpec, Graph, Use
 from spec_vlm_nav.runner import Runner, StartError, main
 

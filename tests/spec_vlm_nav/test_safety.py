@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from spec_vlm_nav.safety import HARD_CAPS, ZERO, Limits, SlewLimiter, Velocity, Watchdog, Watchdogs, clamp
 
 LIMITS = Limits()

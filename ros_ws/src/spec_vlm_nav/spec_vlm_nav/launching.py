@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from ament_index_python.packages import get_package_share_directory
+from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, ExecuteProcess, OpaqueFunction, Shutdown
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
-from launch import LaunchDescription
 from spec_vlm_nav.graph import PACKAGE, Argument, CommandSpec, Graph, NodeSpec, Use, Value, command_line
 
 NAMESPACE = Argument("namespace", "", "namespace of all nodes, for several robots in one ROS domain")

@@ -8,6 +8,8 @@ from spec_vlm_nav.motion import Outcome
 from speculation.drafting.stats import DecodingStats
 from speculation.prompts import ActionKind, ActionSize, NavigationAction
 
+CLOUD_VERIFIED, EDGE_ONLY, FALLBACK = 0, 1, 2
+"""NavigationAction.source."""
 HOLD = 0
 """NavigationAction.HOLD: the fail-safe, which no model can say."""
 KINDS = {ActionKind.FORWARD: 1, ActionKind.TURN_LEFT: 2, ActionKind.TURN_RIGHT: 3, ActionKind.STOP: 4}

@@ -58,7 +58,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer's text, what decoding it took, and how the link was then (round trip in seconds, negative if unknown)."""
+    """An answer's text, what decoding it took, and how the link was then (round trip in s, negative if unknown)."""
 
     text: str
     stats: DecodingStats

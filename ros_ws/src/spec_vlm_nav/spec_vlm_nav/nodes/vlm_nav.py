@@ -86,9 +86,7 @@ class VlmNav(Node):
         self.create_subscription(
             CompressedImage, "camera/image/compressed", self._on_image, qos_profile_sensor_data, callback_group=sensing
         )
-        self.create_subscription(
-            Odometry, "odom", self._on_odometry, qos_profile_sensor_data, callback_group=sensing
-        )
+        self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data, callback_group=sensing)
         self.create_subscription(ActionStatus, "action_status", self._on_status, RELIABLE, callback_group=sensing)
         self._heartbeat = Heartbeat(self)
         self._server = ActionServer(
@@ -194,9 +192,10 @@ class Goal:
     def frame_after(self, moment: float) -> Frame | None:
         """See `navigator.Body`."""
         frame = self._node.frame
-        if frame is None or frame.arrived <= moment or frame.arrived - frame.age <= moment - self._node.config.stale_s:
+        if frame is None:
             return None
-        return frame if time.monotonic() - frame.arrived + frame.age <= self._node.config.stale_s else None
+        taken = frame.arrived - frame.age
+        return frame if taken > moment and time.monotonic() - taken <= self._node.config.stale_s else None
 
     def act(self, step: int, action: Action | None, reply: Reply | None, frame: Frame | None) -> None:
         """See `navigator.Body`."""

@@ -1,0 +1,123 @@
+"""Who may know whom, as docs/architecture.md says it, read from the import lines of every file."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NAV = Path("ros_ws/src/spec_vlm_nav/spec_vlm_nav")
+FOLDERS = {
+    "speculation": Path("speculation"),
+    "simulation": Path("simulation"),
+    "cloud_verifier": Path("cloud_verifier"),
+    "adapters_training": Path("adapters_training"),
+    "spec_vlm_nav": NAV,
+}
+KNOWS = {
+    "speculation": set(),
+    "simulation": {"speculation"},
+    "cloud_verifier": {"speculation"},
+    "adapters_training": {"speculation", "simulation"},
+    "spec_vlm_nav": {"speculation", "simulation"},
+}
+ROS = {
+    "rclpy", "action_msgs", "builtin_interfaces", "geometry_msgs", "nav_msgs", "rcl_interfaces", "sensor_msgs",
+    "std_msgs", "spec_vlm_nav_interfaces", "unitree_api",
+}  # fmt: skip
+ZMQ_FILES = {"cloud_verifier/server.py", "cloud_verifier/mailbox.py", "cloud_verifier/security.py", f"{NAV}/link.py"}
+POLICY = (
+    "speculation/drafting/", "speculation/acceptance.py", "speculation/wire.py", "speculation/prompts.py",
+    "cloud_verifier/scheduler.py", "cloud_verifier/exit_queue.py", "cloud_verifier/server.py",
+)  # fmt: skip
+
+
+def sources(folder: Path) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Return the full names of all modules that a file imports, anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; name the package"
+            names.add(node.module or "")
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def tops(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports(path)}
+
+
+def files() -> list[Path]:
+    return [path for folder in FOLDERS.values() for path in sources(folder)]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_packages_know_only_whom_they_may(package: str) -> None:
+    paths = sources(FOLDERS[package])
+    assert paths, f"{package} has no files"
+    ours = set(FOLDERS) | {"benchmarks", "tests"}
+    for path in paths:
+        strangers = (tops(path) & ours) - KNOWS[package] - {package}
+        assert not strangers, f"{name_of(path)} imports {strangers}"
+
+
+def test_the_simulation_knows_nothing_of_speculation_but_prompts() -> None:
+    for path in sources(FOLDERS["simulation"]):
+        known = {name for name in imports(path) if name.startswith("speculation.")}
+        assert all(name.startswith("speculation.prompts") for name in known), f"{name_of(path)} imports {known}"
+
+
+def test_ros_is_imported_in_nodes_only() -> None:
+    for path in files():
+        if (ROOT / NAV / "nodes") not in path.parents:
+            assert not tops(path) & ROS, f"{name_of(path)} imports {tops(path) & ROS}"
+
+
+def test_launch_is_imported_by_launch_files_and_their_helper_only() -> None:
+    for path in files():
+        if path.name != "launching.py":
+            assert not tops(path) & {"launch", "launch_ros"}, name_of(path)
+
+
+def test_zmq_is_imported_at_the_sockets_only() -> None:
+    for path in files():
+        if name_of(path) not in ZMQ_FILES:
+            assert "zmq" not in tops(path), name_of(path)
+
+
+def test_transformers_is_imported_for_models_and_training_only() -> None:
+    for path in files():
+        if not name_of(path).startswith(("speculation/vlm/", "adapters_training/")):
+            assert "transformers" not in tops(path), name_of(path)
+
+
+def test_policy_needs_no_torch() -> None:
+    policies = [path for path in files() if name_of(path).startswith(POLICY)]
+    assert len(policies) >= len(POLICY)
+    for path in policies:
+        assert not tops(path) & {"torch", "safetensors", "tokenizers"}, name_of(path)
+        torch_files = {name for name in imports(path) if name.startswith(("speculation.vlm", "speculation.exits"))}
+        assert not torch_files, f"{name_of(path)} imports {torch_files}"
+
+
+def test_the_robots_pure_modules_need_no_torch_to_stop_it() -> None:
+    for name in ("safety", "go2_protocol", "motion", "navigator", "messages"):
+        assert not tops(ROOT / NAV / f"{name}.py") & (ROS | {"torch", "zmq"}), name
+
+
+def test_no_file_is_longer_than_a_person_reads() -> None:
+    for path in files():
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        assert lines <= 420, f"{name_of(path)} has {lines} lines"
