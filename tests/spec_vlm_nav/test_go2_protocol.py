@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_vlm_nav.go2_protocol import SportApi, SportRequest, describe, move, request
+from spec_vlm_nav.go2_protocol import Confirmed, SportApi, SportRequest, describe, move, request
 from spec_vlm_nav.safety import Limits, Velocity
 
 FLIPS_AND_DAMP = (1001, 1030, 1031, 1032, 2041, 2043, 2044)
@@ -53,3 +53,20 @@ def test_codes_become_sentences() -> None:
     assert describe(0) == ""
     assert "stand first" in describe(4206)
     assert "77777" in describe(77777)
+
+
+def test_a_call_is_repeated_until_the_robot_says_yes_to_one_of_its_ids() -> None:
+    ids = iter(range(10, 100))
+    call = Confirmed(SportApi.STAND_UP, lambda: next(ids), 1.0)
+    first = call.due(0.0)
+    assert first is not None and first.api_id == 1004
+    assert call.due(0.5) is None
+    second = call.due(1.0)
+    assert second is not None and second.identity != first.identity
+    call.answered(99, 0)
+    call.answered(first.identity, 4206)
+    assert not call.done
+    call.answered(first.identity, 0)
+    assert call.done and call.due(9.0) is None
+    call.reopen()
+    assert call.due(9.5) is not None

@@ -18,7 +18,7 @@ STUBBORN = "import signal, time; signal.signal(2, 1); signal.signal(15, 1); prin
 POLITE = """
 import signal, sys, time
 def end(*_): print('bye', flush=True); sys.exit(0)
-signal.signal(2, end); print('up', flush=True)
+signal.signal(15, end); print('up', flush=True)
 while True: time.sleep(0.05)
 """
 

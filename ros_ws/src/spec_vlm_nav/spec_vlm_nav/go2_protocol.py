@@ -6,6 +6,8 @@ Ids, JSON keys and rules follow Unitree's SDK (`unitree_sdk2_python`, `unitree_r
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -81,3 +83,33 @@ def move(velocity: Velocity, limits: Limits, identity: int) -> SportRequest:
 def describe(code: int) -> str:
     """Return a sentence about a response's status code; empty for success."""
     return "" if code == 0 else f"code {code}: {_PROBLEMS.get(code, 'a code that the vendor does not document')}"
+
+
+class Confirmed:
+    """A parameterless call that is repeated until the robot answers it: requests are lost before discovery is through.
+
+    `next_identity` gives unique ids; time is given (steady clock, seconds).
+    """
+
+    def __init__(self, api: SportApi, next_identity: Callable[[], int], retry_s: float) -> None:
+        self.api, self.done = api, False
+        self._next_identity, self._retry_s = next_identity, retry_s
+        self._identities: set[int] = set()
+        self._sent_at = -math.inf
+
+    def due(self, now: float) -> SportRequest | None:
+        """Return the call when it must be sent (again), else None."""
+        if self.done or now - self._sent_at < self._retry_s:
+            return None
+        self._sent_at = now
+        call = request(self.api, self._next_identity())
+        self._identities.add(call.identity)
+        return call
+
+    def answered(self, identity: int, code: int) -> None:
+        """Take a response; only success to one of this call's ids confirms it."""
+        self.done = self.done or (code == 0 and identity in self._identities)
+
+    def reopen(self) -> None:
+        """Repeat it although it was answered: the robot said yes and did something else."""
+        self.done = False

@@ -16,7 +16,7 @@ from typing import IO
 from spec_vlm_nav.graph import PACKAGE, PROJECT, CommandSpec, Graph, NodeSpec, command_line, resolve
 
 SOURCE = Path(__file__).resolve().parents[1]
-INTERRUPT_S, TERMINATE_S = 5.0, 3.0
+TERMINATE_S, INTERRUPT_S = 5.0, 3.0
 Line = Callable[[str, str], None]
 
 
@@ -127,9 +127,12 @@ class Runner:
         return name in self._running and self._running[name].process.poll() is None
 
     def stop(self, *names: str) -> None:
-        """End the named processes (all if none is named), last started first: SIGINT, SIGTERM, then SIGKILL."""
+        """End the named processes (all if none is named), last started first.
+
+        SIGTERM, which is quiet even while Python still imports, then SIGINT, then SIGKILL.
+        """
         chosen = [self._running.pop(name) for name in reversed(names or tuple(self._running)) if name in self._running]
-        for number, patience in ((signal.SIGINT, INTERRUPT_S), (signal.SIGTERM, TERMINATE_S), (signal.SIGKILL, 5.0)):
+        for number, patience in ((signal.SIGTERM, TERMINATE_S), (signal.SIGINT, INTERRUPT_S), (signal.SIGKILL, 5.0)):
             for running in chosen:
                 if running.process.poll() is None:
                     running.process.send_signal(number)

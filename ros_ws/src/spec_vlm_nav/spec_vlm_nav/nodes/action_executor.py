@@ -18,6 +18,12 @@ from spec_vlm_nav.nodes.common import COMMAND_QOS, WATCHDOG_S, on_heartbeat, par
 from spec_vlm_nav.safety import ZERO, Velocity, Watchdogs
 
 RATE_HZ = 20.0
+MESSAGE = {
+    Outcome.RUNNING: "",
+    Outcome.DONE: "",
+    Outcome.BLOCKED: "no progress by odometry",
+    Outcome.TIMEOUT: "the time cap ended it",
+}
 
 
 class ActionExecutor(Node):
@@ -111,7 +117,7 @@ class ActionExecutor(Node):
         step = motion.update(pose, now)
         self._status.progress = step.progress
         if step.outcome is not Outcome.RUNNING:
-            self._finish(OUTCOME_CODE[step.outcome], step.outcome.value)
+            self._finish(OUTCOME_CODE[step.outcome], MESSAGE[step.outcome])
         return step.velocity
 
     def _finish(self, outcome: int, message: str) -> None:
@@ -135,3 +141,7 @@ class ActionExecutor(Node):
 def main() -> None:
     """Run the node."""
     sys.exit(run(ActionExecutor, ActionExecutor.halt))
+
+
+if __name__ == "__main__":
+    main()

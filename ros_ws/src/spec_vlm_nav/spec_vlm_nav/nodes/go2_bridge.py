@@ -15,6 +15,7 @@ from unitree_api.msg import Request, Response
 from spec_vlm_nav.go2_protocol import (
     REQUEST_TOPIC,
     RESPONSE_TOPIC,
+    Confirmed,
     SportApi,
     SportRequest,
     describe,
@@ -25,7 +26,7 @@ from spec_vlm_nav.nodes.common import COMMAND_QOS, WATCHDOG_S, Heartbeat, parame
 from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity, Watchdog
 
 RATE_HZ = 20.0
-STOP_RETRY_S = 0.1
+STOP_RETRY_S, STAND_RETRY_S = 0.1, 1.0
 STILL = 0.03
 """Odometry below this (m/s, rad/s) is a robot that stands."""
 
@@ -58,15 +59,16 @@ class Go2Bridge(Node):
         self._slew = SlewLimiter(self._limits)
         self._wanted, self._speed = ZERO, math.nan
         self._last_tick = time.monotonic()
-        self._stopping = False
-        self._stop_id, self._stop_answered, self._stop_sent = 0, False, 0.0
+        self._stopping: Confirmed | None = None
         self._identity = time.monotonic_ns()
         self._ready = False
         self._requests = self.create_publisher(Request, REQUEST_TOPIC.lstrip("/"), 10)
         self.create_subscription(Response, RESPONSE_TOPIC.lstrip("/"), self._on_response, 10)
         self.create_subscription(Twist, "cmd_vel", self._on_twist, COMMAND_QOS)
         self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
-        self._settle, self._stand_up_at = settle, math.inf
+        self._stand_up = Confirmed(SportApi.STAND_UP, self._next_identity, STAND_RETRY_S)
+        self._balance = Confirmed(SportApi.BALANCE_STAND, self._next_identity, STAND_RETRY_S)
+        self._settle, self._stood_at = settle, math.inf
         self._heartbeat = Heartbeat(self, lambda: self._ready)
         self.create_timer(1.0 / RATE_HZ, self._tick)
 
@@ -81,40 +83,43 @@ class Go2Bridge(Node):
         now = time.monotonic()
         dt, self._last_tick = min(now - self._last_tick, 0.25), now
         if not self._ready:
-            self._stand_up(now)
+            self._get_ready(now)
         elif self._watchdog.expired(now):
             self._keep_stopping(now, "cmd_vel is silent")
         elif not self._wanted.finite:
             self._keep_stopping(now, "cmd_vel is not finite")
         else:
-            self._stopping = False
+            self._stopping = None
             self._send(move(self._slew.step(self._wanted, dt), self._limits, self._next_identity()))
 
-    def _stand_up(self, now: float) -> None:
-        """Stand up as soon as the robot listens; ready once it had the time to."""
-        if self._requests.get_subscription_count() == 0:
-            self.get_logger().info("waiting for a robot on " + REQUEST_TOPIC, throttle_duration_sec=5.0)
-            return
-        if self._stand_up_at == math.inf:
-            self._stand_up_at = now
-            self.get_logger().info(f"StandUp; ready in {self._settle:g} s")
-            self._send(request(SportApi.STAND_UP, self._next_identity()))
-        elif now - self._stand_up_at >= self._settle:
-            self._send(request(SportApi.BALANCE_STAND, self._next_identity()))
+    def _get_ready(self, now: float) -> None:
+        """StandUp, confirmed; time to settle; BalanceStand, confirmed. Only then is cmd_vel taken."""
+        if not self._stand_up.done:
+            call = self._stand_up.due(now)
+            if call is not None:
+                self._send(call)
+                self.get_logger().info("StandUp; waiting for the robot's answer", throttle_duration_sec=5.0)
+        elif self._stood_at == math.inf:
+            self._stood_at = now
+        elif now - self._stood_at >= self._settle and not self._balance.done:
+            call = self._balance.due(now)
+            if call is not None:
+                self._send(call)
+        elif self._balance.done:
             self._ready = True
-            self.get_logger().info("BalanceStand; taking cmd_vel")
+            self.get_logger().info("standing and balanced: taking cmd_vel")
 
     def _keep_stopping(self, now: float, why: str) -> None:
         """Repeat StopMove until the robot answered it and, where odometry is known, stands."""
-        if not self._stopping:
-            self._stopping, self._stop_answered, self._stop_sent = True, False, -math.inf
+        if self._stopping is None:
+            self._stopping = Confirmed(SportApi.STOP_MOVE, self._next_identity, STOP_RETRY_S)
             self._slew.reset()
-            self._wanted = ZERO if self._wanted.finite else self._wanted
             self.get_logger().warning(f"StopMove: {why}")
-        moves = math.isfinite(self._speed) and self._speed > STILL
-        if (not self._stop_answered or moves) and now - self._stop_sent >= STOP_RETRY_S:
-            self._stop_sent, self._stop_id = now, self._next_identity()
-            self._send(request(SportApi.STOP_MOVE, self._stop_id))
+        if math.isfinite(self._speed) and self._speed > STILL:
+            self._stopping.reopen()
+        call = self._stopping.due(now)
+        if call is not None:
+            self._send(call)
 
     def _on_twist(self, twist: Twist) -> None:
         self._wanted = Velocity(twist.linear.x, twist.linear.y, twist.angular.z)
@@ -132,8 +137,9 @@ class Go2Bridge(Node):
         if code:
             problem = f"sport api {identity.api_id}: {describe(code)}"
             self.get_logger().error(problem, throttle_duration_sec=1.0)
-        elif identity.id == self._stop_id:
-            self._stop_answered = True
+        for call in (self._stand_up, self._balance, self._stopping):
+            if call is not None:
+                call.answered(identity.id, code)
 
     def _next_identity(self) -> int:
         self._identity = max(self._identity + 1, time.monotonic_ns())
@@ -150,3 +156,7 @@ class Go2Bridge(Node):
 def main() -> None:
     """Run the node."""
     sys.exit(run(Go2Bridge, Go2Bridge.stop))
+
+
+if __name__ == "__main__":
+    main()

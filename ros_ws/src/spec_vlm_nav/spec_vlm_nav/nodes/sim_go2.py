@@ -131,3 +131,7 @@ class SimGo2(Node):
 def main() -> None:
     """Run the node."""
     sys.exit(run(SimGo2, SimGo2.close))
+
+
+if __name__ == "__main__":
+    main()

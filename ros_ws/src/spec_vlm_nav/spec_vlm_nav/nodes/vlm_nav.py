@@ -280,3 +280,7 @@ def to_duration(seconds: float) -> Duration:
 def main() -> None:
     """Run the node."""
     sys.exit(run(VlmNav, VlmNav.close, threads=4))
+
+
+if __name__ == "__main__":
+    main()
