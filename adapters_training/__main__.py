@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     pair.add_argument("--teacher", default="", help="target model folder to distil from (draft)")
     pair.add_argument("--start", default="", help="checkpoint of an earlier run to start from")
     pair.add_argument("--learning-rate", type=float, default=1e-3)
+    pair.add_argument("--vision-share", type=float, default=0.08, help="share of the time for the vision tower alone")
     pair.add_argument(
         "--ground-share", type=float, default=0.45, help="share of the time in which four of five steps have no words"
     )
@@ -112,6 +113,7 @@ def _pair(options: argparse.Namespace) -> int:
     config = PairConfig(
         role=options.role, data=options.data, out=options.out, minutes=options.minutes, seed=options.seed,
         threads=options.threads, teacher=options.teacher, start=options.start, learning_rate=options.learning_rate, ground_share=options.ground_share,
+        vision_share=options.vision_share,
     )  # fmt: skip
     folder = Path(options.processor)
     trainer = PairTrainer(config, folder, vocabulary())

@@ -149,7 +149,7 @@ class PairTrainer:
     @property
     def looking(self) -> bool:
         """True while only the vision tower learns."""
-        return not self.config.start and self.progress.seconds < self.config.vision_share * self.config.minutes * 60
+        return self.progress.seconds < self.config.vision_share * self.config.minutes * 60
 
     @property
     def grounding(self) -> bool:

@@ -70,7 +70,7 @@ def test_teacher_and_student_share_a_batch(folder: Path, monkeypatch: pytest.Mon
         train(folder, 0.02).export(folder / "model")
     config = pair.PairConfig(
         "draft", str(folder / "data"), str(folder / "student"), 0.01, batch_frames=2, questions=2,
-        teacher=str(folder / "model"), start=str(folder / "run" / "checkpoint.pt"),
+        teacher=str(folder / "model"), start=str(folder / "run" / "checkpoint.pt"), vision_share=0.0,
     )  # fmt: skip
     trainer = pair.PairTrainer(config, folder / "processor", vocabulary())
     before = torch.cat([p.flatten() for p in trainer.model.parameters()]).clone()
