@@ -1,0 +1,76 @@
+"""Real processes in a ROS domain of the test's own, on this machine only."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rclpy", reason="no ROS 2 here; run through scripts/with_env")
+pytest.importorskip("spec_vlm_nav_interfaces", reason="the workspace is not built; run scripts/setup.sh")
+
+DOMAINS = range(1, 100)
+
+
+@pytest.fixture(autouse=True)
+def own_domain(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Keep tests, and several runs of them on one machine, from hearing each other."""
+    number = (os.getpid() * 7 + abs(hash(request.node.nodeid))) % len(DOMAINS)
+    monkeypatch.setenv("ROS_DOMAIN_ID", str(DOMAINS[number]))
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+class Lines:
+    """The output of all processes; printed when the test fails, as pytest captures it."""
+
+    def __init__(self) -> None:
+        self._lines: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str, line: str) -> None:
+        with self._lock:
+            self._lines.append((name, line))
+
+    def text(self, name: str) -> str:
+        """Return what a process has said so far."""
+        with self._lock:
+            return "\n".join(line for who, line in self._lines if who == name)
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    """Collect the processes' output."""
+    collected = Lines()
+    yield collected
+    for name, line in collected._lines:
+        print(f"[{name}] {line}")
+
+
+def until(condition: Callable[[], bool], what: str, limit: float = 30.0) -> None:
+    """Wait for something that must come; the limit only ends a test that has failed already."""
+    end = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"{what}: not within {limit:g} s")
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def turning_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a model that always answers 'turn left small'."""
+    from tests.system.parrot import TURN_LEFT, parrot
+
+    return parrot(tmp_path_factory.mktemp("turning"), TURN_LEFT)
+
+
+@pytest.fixture(scope="session")
+def stopping_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a model that always answers 'stop'."""
+    from tests.system.parrot import STOP, parrot
+
+    return parrot(tmp_path_factory.mktemp("stopping"), STOP)
