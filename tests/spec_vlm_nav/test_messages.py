@@ -1,0 +1,52 @@
+"""Actions as numbers, and the numbers as the interface files define them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spec_vlm_nav import messages
+from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.messages import figures, to_action, to_numbers
+from spec_vlm_nav.motion import Outcome
+from speculation.drafting.stats import DecodingStats
+from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction
+
+INTERFACES = PROJECT / "ros_ws/src/spec_vlm_nav_interfaces/msg"
+
+
+def constants(name: str) -> dict[str, int]:
+    text = (INTERFACES / f"{name}.msg").read_text()
+    return {word: int(value) for word, value in re.findall(r"^uint8 ([A-Z_]+)=(\d+)", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("action", [*ACTIONS, None])
+def test_every_action_survives_the_way_through_a_message(action: NavigationAction | None) -> None:
+    kind, size, value = to_numbers(action)
+    assert to_action(kind, size) == action
+    assert value == (0.0 if action in (None, STOP) else action.metres or action.radians)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind,size", [(9, 1), (1, 9), (1, 0), (4, 2)])
+def test_numbers_that_are_no_action_are_refused(kind: int, size: int) -> None:
+    with pytest.raises(ValueError):
+        to_action(kind, size)
+
+
+def test_the_numbers_are_those_of_the_interface_files() -> None:
+    action, status = constants("NavigationAction"), constants("ActionStatus")
+    assert action["HOLD"] == messages.HOLD
+    assert {kind: action[kind.name] for kind in ActionKind} == messages.KINDS
+    assert {size: action[size.name if size else "NONE"] for size in messages.SIZES} == messages.SIZES
+    assert {outcome: status[outcome.name] for outcome in Outcome} == messages.OUTCOME_CODE
+    assert (action["CLOUD_VERIFIED"], action["EDGE_ONLY"], action["FALLBACK"]) == (0, 1, 2)
+
+
+def test_figures_fill_fields_that_the_message_has() -> None:
+    text = (INTERFACES / "DecodingStats.msg").read_text()
+    fields = set(re.findall(r"^[a-z0-9_/\[\]A-Z]+ ([a-z_]+)", text, re.MULTILINE))
+    stats = DecodingStats(mode="fsd", tokens=12, rounds=4, early_hits={3: 2, 1: 1}, first_commit_s=None)
+    got = figures(stats)
+    assert set(got) <= fields
+    assert (got["tau"], got["early_layers"], got["early_hits"], got["first_commit_s"]) == (3.0, [1, 3], [1, 2], -1.0)

@@ -1,0 +1,88 @@
+"""The simulated robot on a clock of the test's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import cv2
+import numpy as np
+import pytest
+
+from spec_vlm_nav.go2_protocol import SportApi
+from spec_vlm_nav.simulated_go2 import SimulatedGo2, scene_of
+
+AHEAD = '{"x": 0.4, "y": 0.0, "z": 0.0}'
+
+
+class Clock:
+    now = 10.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def robot() -> Iterator[tuple[SimulatedGo2, Clock]]:
+    clock = Clock()
+    made = SimulatedGo2(scene_of(3, "easy", "silver bottle"), clock, 112)
+    yield made, clock
+    made.close()
+
+
+def pass_time(robot: SimulatedGo2, clock: Clock, seconds: float) -> None:
+    for _ in range(round(seconds / 0.02)):
+        clock.now += 0.02
+        robot.advance()
+
+
+def stand(robot: SimulatedGo2) -> None:
+    assert robot.request(SportApi.STAND_UP, "{}") == 0
+    assert robot.request(SportApi.BALANCE_STAND, "{}") == 0
+
+
+def test_a_lying_robot_refuses_to_walk_and_a_balanced_one_walks_for_a_second(robot: tuple[SimulatedGo2, Clock]) -> None:
+    go2, clock = robot
+    assert go2.request(SportApi.MOVE, AHEAD) == 4206
+    stand(go2)
+    before = go2.pose
+    assert go2.request(SportApi.MOVE, AHEAD) == 0
+    pass_time(go2, clock, 0.5)
+    assert go2.velocity.x == pytest.approx(0.4, abs=1e-6)
+    pass_time(go2, clock, 2.0)
+    assert go2.velocity == (0.0, 0.0, 0.0)
+    assert math.dist(before[:2], go2.pose[:2]) == pytest.approx(0.4, abs=0.02)
+    assert go2.truth().path_length == pytest.approx(0.4, abs=0.02)
+
+
+def test_a_wall_stops_it_counts_once_and_odometry_says_so(robot: tuple[SimulatedGo2, Clock]) -> None:
+    go2, clock = robot
+    stand(go2)
+    for _ in range(60):
+        go2.request(SportApi.MOVE, '{"x": 1.0, "y": 0.0, "z": 0.0}')
+        pass_time(go2, clock, 0.2)
+    assert go2.velocity.x < 0.05
+    assert go2.truth().collisions == 1
+
+
+def test_frames_are_jpeg_of_the_asked_size(robot: tuple[SimulatedGo2, Clock]) -> None:
+    picture = cv2.imdecode(np.frombuffer(robot[0].frame(), np.uint8), cv2.IMREAD_COLOR)
+    assert picture is not None and picture.shape == (112, 112, 3)
+
+
+def test_a_simulator_that_was_held_up_does_not_jump(robot: tuple[SimulatedGo2, Clock]) -> None:
+    go2, clock = robot
+    stand(go2)
+    go2.request(SportApi.MOVE, AHEAD)
+    before = go2.pose
+    clock.now += 0.9
+    go2.advance()
+    assert math.dist(before[:2], go2.pose[:2]) <= 0.4 * 0.1 + 1e-6
+
+
+def test_rooms_that_do_not_exist_are_one_sentence() -> None:
+    with pytest.raises(ValueError, match="unknown difficulty 'hell'; known are easy, middle, hard"):
+        scene_of(0, "hell", "")
+    with pytest.raises(ValueError, match="colour and a class"):
+        scene_of(0, "easy", "bottle")
+    assert scene_of(0, "easy", "").target.text
