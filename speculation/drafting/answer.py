@@ -1,0 +1,84 @@
+"""The committed answer of one step: the only truth on the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from speculation.wire import Commit, begin_digest, extend_digest
+
+HELD_COMMITS = 64
+
+
+class Contradiction(RuntimeError):
+    """A commit that does not belong to this answer; acting on it would be acting on another frame or prompt."""
+
+
+class Answer:
+    """Committed tokens with the digest of their prefix. Commits may arrive twice, overlap or come out of order."""
+
+    def __init__(
+        self, prompt: str, jpeg: bytes, ends: Collection[int], max_tokens: int, committed: Sequence[int] = ()
+    ) -> None:
+        self._ends = frozenset(ends)
+        self._max_tokens = max_tokens
+        self._held: dict[int, Commit] = {}
+        self.tokens: list[int] = list(committed)
+        self.digest = extend_digest(begin_digest(prompt, jpeg), self.tokens)
+        self.done = self._is_over()
+
+    @property
+    def position(self) -> int:
+        """Answer position of the next token."""
+        return len(self.tokens)
+
+    @property
+    def room(self) -> int:
+        """How many tokens may still come."""
+        return max(0, self._max_tokens - self.position)
+
+    def take(self, commit: Commit) -> list[tuple[Commit, list[int]]]:
+        """Append what `commit`, and commits held for it, add; return each with its new tokens (none for a bare 'done').
+
+        A commit ahead of the answer is held, at most `HELD_COMMITS` of them, the nearest first.
+        Raises Contradiction for a commit about another prefix.
+        """
+        known = self._held.get(commit.start)
+        if known is None or len(known.tokens) <= len(commit.tokens):
+            self._held[commit.start] = commit
+        while len(self._held) > HELD_COMMITS:
+            del self._held[max(self._held)]
+        taken = []
+        while self._held and (start := min(self._held)) <= self.position:
+            nearest = self._held.pop(start)
+            was_done = self.done
+            tokens = self._append(nearest)
+            if tokens or self.done != was_done:
+                taken.append((nearest, tokens))
+        return taken
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Append tokens that need no commit: those of a model that answers alone."""
+        self.tokens += tokens
+        self.digest = extend_digest(self.digest, list(tokens))
+        self.done = self.done or self._is_over()
+
+    def _append(self, commit: Commit) -> list[int]:
+        known = self.position - commit.start
+        if commit.tokens[:known] != self.tokens[commit.start : commit.start + len(commit.tokens)]:
+            raise Contradiction(
+                f"the verifier took back tokens that it had committed at answer position {commit.start}"
+            )
+        tokens = commit.tokens[known:]
+        reaches_end = commit.start + len(commit.tokens) >= self.position
+        if tokens:
+            digest = extend_digest(self.digest, tokens)
+            if digest != commit.digest:
+                raise Contradiction(
+                    f"the commit at answer position {commit.start} is about another prompt, image or answer"
+                )
+            self.append(tokens)
+        self.done = self.done or (commit.done and reaches_end)
+        return tokens
+
+    def _is_over(self) -> bool:
+        return len(self.tokens) >= self._max_tokens or (bool(self.tokens) and self.tokens[-1] in self._ends)

@@ -1,0 +1,91 @@
+"""The settings that turn one drafter into the papers' methods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from speculation.wire import MAX_DRAFT_TOKENS
+
+AUTO = "auto"
+
+
+class Mode(str, Enum):
+    """Who decodes: the target alone, the draft alone, both in turn, or both at once."""
+
+    CLOUD = "cloud"
+    EDGE = "edge"
+    SD = "sd"
+    FSD = "fsd"
+
+
+class QueuePolicy(str, Enum):
+    """Which branch is pre-drafted next (Early Exits, Algorithm 1 uses the priority)."""
+
+    PRIORITY = "priority"
+    FIFO = "fifo"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True)
+class DraftingConfig:
+    """How one step is decoded.
+
+    gamma: draft tokens per verification, or "auto" (the controller's choice).
+    branches: how many continuations may be pre-drafted per verification.
+    max_nodes: the pre-draft stops growing when the tree holds this many nodes.
+    resend_s: an unanswered draft is repeated after this many seconds; rounds are idempotent.
+    patience_s: no commit for this long counts as a lost link, although the verifier may still answer pings.
+    """
+
+    drafts: bool = True
+    predraft: bool = False
+    use_early_tokens: bool = False
+    decode_in_cloud: bool = False
+    gamma: int | str = 4
+    branches: int = 3
+    queue_policy: QueuePolicy = QueuePolicy.PRIORITY
+    seed: int = 0
+    max_nodes: int = 64
+    resend_s: float = 2.0
+    patience_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.gamma, str):
+            if self.gamma != AUTO:
+                raise ValueError(f"gamma is {self.gamma!r}; give 0 to {MAX_DRAFT_TOKENS} or '{AUTO}'")
+        elif not 0 <= self.gamma <= MAX_DRAFT_TOKENS:
+            raise ValueError(f"gamma is {self.gamma}; give 0 to {MAX_DRAFT_TOKENS} or '{AUTO}'")
+        for name, least in (("branches", 0), ("max_nodes", 1), ("resend_s", 0), ("patience_s", 0)):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} is {getattr(self, name)}; give at least {least}")
+        if self.predraft and not self.drafts:
+            raise ValueError("predraft needs drafts")
+
+    @classmethod
+    def of(cls, mode: Mode | str, **changes: Any) -> DraftingConfig:
+        """Return the settings of `mode` with `changes`. ValueError for an unknown mode, naming the known ones."""
+        try:
+            flags = _MODES[Mode(mode)]
+        except ValueError:
+            raise ValueError(f"mode is {str(mode)!r}; known modes are {', '.join(m.value for m in Mode)}") from None
+        return replace(cls(**flags), **changes)
+
+    @property
+    def fixed_gamma(self) -> int:
+        """The declared draft length; the class default where the controller chooses."""
+        return self.gamma if isinstance(self.gamma, int) else 4
+
+    @property
+    def needs_link(self) -> bool:
+        """False where the draft model answers alone."""
+        return self.drafts or self.decode_in_cloud
+
+
+_MODES: dict[Mode, dict[str, Any]] = {
+    Mode.CLOUD: {"drafts": False, "decode_in_cloud": True},
+    Mode.EDGE: {"drafts": False},
+    Mode.SD: {},
+    Mode.FSD: {"predraft": True, "use_early_tokens": True},
+}

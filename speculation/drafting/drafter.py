@@ -1,0 +1,258 @@
+"""One drafter for every mode: grow the tree where it pays, send, take what came."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from speculation.drafting.answer import Answer, Contradiction
+from speculation.drafting.config import AUTO, DraftingConfig
+from speculation.drafting.controller import Controller
+from speculation.drafting.grower import Grower
+from speculation.drafting.model import Clock, DraftModel, Link, LinkLost
+from speculation.drafting.speculator import Landing, Speculator
+from speculation.drafting.stats import DecodingStats, Interruption, StepInterrupted, StepRequest, StepResult
+from speculation.trace import Lane, Trace
+from speculation.wire import MAX_DRAFT_TOKENS, AnyMessage, BeginStep, Commit, EarlyTokens, EndStep, Fault
+
+NO_DEADLINE_S = 3600.0
+
+
+class Drafter:
+    """Answers one request after another. Estimates live across steps, everything else belongs to one step."""
+
+    def __init__(
+        self,
+        model: DraftModel | None,
+        link: Link | None,
+        config: DraftingConfig,
+        clock: Clock = time.perf_counter,
+        trace: Trace | None = None,
+        max_draft: int = MAX_DRAFT_TOKENS,
+    ) -> None:
+        """`max_draft` is the verifier's limit from `Welcome`. ValueError if the mode needs a part that is missing."""
+        if model is None and (config.drafts or not config.needs_link):
+            raise ValueError("this mode drafts on the edge: it needs a draft model")
+        if link is None and config.needs_link:
+            raise ValueError("this mode verifies in the cloud: it needs a link")
+        self.config = config
+        self._model = model
+        self._link = link
+        self._clock = clock
+        self._trace = trace if trace is not None else Trace(clock)
+        self._max_draft = max_draft
+        self._controller = Controller(largest=min(16, max_draft)) if config.gamma == AUTO else None
+
+    def run(self, request: StepRequest) -> StepResult:
+        """Answer one request.
+
+        Raises StepInterrupted, with the tokens committed so far, when the link is lost, the deadline passes or the
+        verifier refuses; ValueError when the draft model cannot read the image.
+        """
+        stats = DecodingStats()
+        if self._link is not None and self.config.needs_link:
+            model = self._model if self.config.drafts else None
+            return _Step(self, request, self._link, model, stats).run()
+        if self._model is None:
+            raise ValueError("this mode drafts on the edge: it needs a draft model")
+        return self._decode_alone(request, self._model, stats)
+
+    def _decode_alone(self, request: StepRequest, model: DraftModel, stats: DecodingStats) -> StepResult:
+        """Mode edge: the draft model's own greedy answer; nothing is verified."""
+        started = self._clock()
+        answer = Answer(request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed)
+        model.begin(request.prompt, request.jpeg, request.committed)
+        stats.prefill_s = self._clock() - started
+        self._trace.add("prefill", Lane.EDGE, started, started + stats.prefill_s)
+        grower = Grower(model, self._clock)
+        while not answer.done:
+            if request.deadline_s is not None and self._clock() >= started + request.deadline_s:
+                _close(stats, answer, request, self._clock() - started)
+                raise StepInterrupted(Interruption.DEADLINE, _too_late(request.deadline_s), tuple(answer.tokens), stats)
+            with self._trace.span("draft", Lane.EDGE):
+                stats.draft_s += grower.feed(grower.tree.root)
+            stats.draft_forwards += 1
+            token = grower.tree[grower.tree.likeliest_path(grower.tree.root, 1)[0]].token
+            grower.commit(grower.tree.reroot([token]))
+            answer.append([token])
+            if stats.first_commit_s is None:
+                stats.first_commit_s = self._clock() - started
+        _close(stats, answer, request, self._clock() - started)
+        return StepResult(tuple(answer.tokens), stats)
+
+
+class _Step:
+    """One step in a mode that uses the link.
+
+    `_advance` takes a message, or runs one draft forward, or waits. Between two looks at the link lies at most one
+    draft forward, so that is the longest that a commit waits.
+    """
+
+    def __init__(
+        self, drafter: Drafter, request: StepRequest, link: Link, model: DraftModel | None, stats: DecodingStats
+    ) -> None:
+        self._config = drafter.config
+        self._clock = drafter._clock
+        self._trace = drafter._trace
+        self._request = request
+        self._link = link
+        self._model = model
+        self._stats = stats
+        self._bytes = (link.bytes_up, link.bytes_down)
+        self._started = self._heard_at = self._landed_at = self._clock()
+        self._answer = Answer(request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed)
+        self._speculator: Speculator | None = None
+        if model is not None:
+            self._speculator = Speculator(
+                model, self._answer, request.eos, drafter.config, drafter._clock, drafter._max_draft, stats,
+                drafter._controller,
+            )  # fmt: skip
+
+    def run(self) -> StepResult:
+        try:
+            if not self._answer.done:
+                self._begin()
+            while not self._answer.done:
+                self._advance()
+        except LinkLost as error:
+            raise self._interrupted(Interruption.LINK_LOST, str(error)) from error
+        except Contradiction as error:
+            raise self._interrupted(Interruption.CONTRADICTION, str(error)) from error
+        except ValueError:
+            self._end_step("the edge cannot read the frame")
+            raise
+        self._finish()
+        return StepResult(tuple(self._answer.tokens), self._stats)
+
+    def _begin(self) -> None:
+        """Send the frame first, so that the verifier reads it while the draft model does."""
+        request = self._request
+        left = NO_DEADLINE_S if request.deadline_s is None else max(0.0, min(request.deadline_s, NO_DEADLINE_S))
+        self._link.send(
+            BeginStep(
+                request.step,
+                request.prompt,
+                request.jpeg,
+                list(request.committed),
+                request.max_tokens,
+                self._config.decode_in_cloud,
+                left,
+            )
+        )
+        if self._model is not None:
+            started = self._clock()
+            self._model.begin(request.prompt, request.jpeg, request.committed)
+            now = self._clock()
+            self._stats.prefill_s += now - started
+            self._trace.add("prefill", Lane.EDGE, started, now)
+
+    def _advance(self) -> None:
+        speculator = self._speculator
+        sends = speculator is not None and speculator.is_ready
+        node = None if speculator is None or sends else speculator.next_node()
+        busy = sends or node is not None
+        started = self._clock()
+        message = self._link.receive(0.0 if busy else self._wait_s(started))
+        now = self._clock()
+        if not busy:
+            self._stats.wait_s += now - started
+        if message is not None:
+            self._take(message)
+        elif speculator is not None and node is not None:
+            name = "draft" if speculator.flight is None else "pre-draft"
+            with self._trace.span(name, Lane.EDGE):
+                speculator.grow(node)
+        elif speculator is not None and sends:
+            self._link.send(speculator.launch(self._request.step))
+        else:
+            self._repeat_draft(now)
+        self._check_time()
+
+    def _take(self, message: AnyMessage) -> None:
+        match message:
+            case Commit(step=self._request.step):
+                self._heard_at = self._clock()
+                for commit, tokens in self._answer.take(message):
+                    self._land(commit, tokens)
+            case EarlyTokens(step=self._request.step) if self._speculator is not None:
+                self._speculator.hear(message)
+            case Fault() if message.step is None or message.step == self._request.step:
+                raise self._interrupted(Interruption.REFUSED, f"the verifier refuses: {message.message}")
+            case EndStep(step=self._request.step):
+                raise self._interrupted(Interruption.REFUSED, f"the verifier ended the step: {message.reason}")
+
+    def _land(self, commit: Commit, tokens: list[int]) -> None:
+        stats, now = self._stats, self._clock()
+        stats.cloud_passes += commit.passes
+        stats.server_queue_s += commit.queue_s
+        stats.server_compute_s += commit.compute_s
+        stats.server_prefill_s += commit.prefill_s
+        if not tokens:
+            return
+        stats.rounds += 1
+        if stats.first_commit_s is None:
+            stats.first_commit_s = now - self._started
+        speculator = self._speculator
+        flight = speculator.flight if speculator is not None else None
+        sent = flight.sent_at if flight is not None else self._landed_at
+        self._landed_at = now
+        self._trace.add(f"round {commit.round}", Lane.LINK, sent, now, tokens=len(tokens))
+        durations = {"queue": commit.queue_s, "prefill": commit.prefill_s, "verify": commit.compute_s}
+        self._trace.add_remote(sent, now, durations, round=commit.round)
+        if speculator is not None and speculator.land(commit, tokens, now) is Landing.HIT:
+            self._link.send(speculator.launch(self._request.step))
+
+    def _repeat_draft(self, now: float) -> None:
+        flight = self._speculator.flight if self._speculator is not None else None
+        if flight is not None and now >= flight.repeated_at + self._config.resend_s:
+            self._link.send(flight.message)
+            flight.repeated_at = now
+            self._stats.resent += 1
+
+    def _check_time(self) -> None:
+        now = self._clock()
+        deadline = self._request.deadline_s
+        if self._answer.done:
+            return
+        if deadline is not None and now >= self._started + deadline:
+            raise self._interrupted(Interruption.DEADLINE, _too_late(deadline))
+        if now >= self._heard_at + self._config.patience_s:
+            silence = now - self._heard_at
+            message = f"the verifier committed nothing for {silence:.1f} s (limit {self._config.patience_s:g} s)"
+            raise self._interrupted(Interruption.LINK_LOST, message)
+
+    def _wait_s(self, now: float) -> float:
+        """Return how long there is nothing to do but to listen."""
+        times = [self._heard_at + self._config.patience_s]
+        if self._request.deadline_s is not None:
+            times.append(self._started + self._request.deadline_s)
+        if self._speculator is not None and self._speculator.flight is not None:
+            times.append(self._speculator.flight.repeated_at + self._config.resend_s)
+        return max(0.0, min(times) - now)
+
+    def _interrupted(self, cause: Interruption, message: str) -> StepInterrupted:
+        if cause is not Interruption.LINK_LOST:
+            self._end_step(cause.value)
+        self._finish()
+        self._stats.interruptions += 1
+        return StepInterrupted(cause, message, tuple(self._answer.tokens), self._stats)
+
+    def _end_step(self, reason: str) -> None:
+        with contextlib.suppress(LinkLost):
+            self._link.send(EndStep(self._request.step, reason))
+
+    def _finish(self) -> None:
+        if self._speculator is not None:
+            self._speculator.close()
+        self._stats.bytes_up = self._link.bytes_up - self._bytes[0]
+        self._stats.bytes_down = self._link.bytes_down - self._bytes[1]
+        _close(self._stats, self._answer, self._request, self._clock() - self._started)
+
+
+def _close(stats: DecodingStats, answer: Answer, request: StepRequest, seconds: float) -> None:
+    stats.tokens = answer.position - len(request.committed)
+    stats.total_s = seconds
+
+
+def _too_late(deadline_s: float) -> str:
+    return f"no complete answer within the deadline of {deadline_s:g} s"

@@ -1,0 +1,126 @@
+"""What one step costs and where its time goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(frozen=True)
+class StepRequest:
+    """One question about one frame.
+
+    step: number of the step on the wire; grows with every request of a session, also for a resumed answer.
+    eos: tokens that end an answer (the target's, from `Welcome`). committed: the answer so far, after an interruption.
+    deadline_s: seconds that this request may take; None waits as long as the link lives.
+    """
+
+    step: int
+    prompt: str
+    jpeg: bytes
+    eos: tuple[int, ...]
+    max_tokens: int = 128
+    deadline_s: float | None = None
+    committed: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.eos:
+            raise ValueError("eos is empty; give the tokens that end an answer")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}; give at least 1")
+
+
+@dataclass
+class DecodingStats:
+    """Counts and seconds of one step. Bytes are message payloads; times are this machine's, or durations by the server.
+
+    hits / misses: commits that landed on a full, unspent draft (nothing had to be drafted before sending) / did not.
+    early_hits: hits whose landing an exit had named, by the first exit layer that named it.
+    wasted_forwards, wasted_s: draft forwards, and their time, that proposed tokens that were never committed (WDT).
+    draft_s and predraft_s: draft forwards while no verification ran / while one ran. wait_s: idle at the link.
+    first_commit_s: request to first committed token (TTFT).
+    """
+
+    mode: str = ""
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    hits: int = 0
+    misses: int = 0
+    early_received: int = 0
+    early_hits: dict[int, int] = field(default_factory=dict)
+    draft_forwards: int = 0
+    wasted_forwards: int = 0
+    wasted_s: float = 0.0
+    cloud_passes: int = 0
+    resent: int = 0
+    interruptions: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    prefill_s: float = 0.0
+    draft_s: float = 0.0
+    predraft_s: float = 0.0
+    wait_s: float = 0.0
+    first_commit_s: float | None = None
+    total_s: float = 0.0
+    server_queue_s: float = 0.0
+    server_compute_s: float = 0.0
+    server_prefill_s: float = 0.0
+
+    @property
+    def tau(self) -> float:
+        """Tokens committed per verification; 0 before the first."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits / (hits + misses); 0 before the first."""
+        judged = self.hits + self.misses
+        return self.hits / judged if judged else 0.0
+
+    @property
+    def per_token_s(self) -> float:
+        """Seconds per committed token."""
+        return self.total_s / self.tokens if self.tokens else 0.0
+
+    def add(self, other: DecodingStats) -> None:
+        """Add the figures of a continuation of the same step; the first commit stays the first."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for layer, count in other.early_hits.items():
+            self.early_hits[layer] = self.early_hits.get(layer, 0) + count
+        if self.first_commit_s is None and other.first_commit_s is not None:
+            self.first_commit_s = self.total_s - other.total_s + other.first_commit_s
+
+
+_SUMMED = tuple(
+    name for name in DecodingStats.__dataclass_fields__ if name not in ("mode", "early_hits", "first_commit_s")
+)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The answer's tokens, ending in an eos token or cut at max_tokens, and what they cost."""
+
+    tokens: tuple[int, ...]
+    stats: DecodingStats
+
+
+class Interruption(Enum):
+    """Why a step ended without its answer."""
+
+    LINK_LOST = "link lost"
+    DEADLINE = "deadline"
+    REFUSED = "refused"
+    CONTRADICTION = "contradiction"
+
+
+class StepInterrupted(RuntimeError):
+    """A step ended early. `committed` holds what was verified; `BeginStep.committed` takes it up again."""
+
+    def __init__(self, cause: Interruption, message: str, committed: tuple[int, ...], stats: DecodingStats) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.committed = committed
+        self.stats = stats

@@ -1,0 +1,164 @@
+"""Everything the edge knows about the future: one token tree behind the last committed token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+Proposals = tuple[tuple[int, float], ...]
+
+
+class Origin(Enum):
+    """Who said that a token might come."""
+
+    COMMITTED = "committed"
+    DRAFT = "draft"
+    EARLY = "early"
+
+
+@dataclass(slots=True)
+class Node:
+    """One possible token. `reach` is the probability that the verified answer passes through it, given the root.
+
+    `proposals` are the draft model's likeliest next tokens with their probabilities; None until it was fed.
+    `forwards` and `seconds` are the draft work that proposed this node; `layers` the exits that named it.
+    """
+
+    token: int
+    parent: int | None
+    reach: float
+    origin: Origin
+    depth: int
+    proposals: Proposals | None = None
+    children: dict[int, int] = field(default_factory=dict)
+    forwards: int = 0
+    seconds: float = 0.0
+    layers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rerooting:
+    """What a commit did to the tree: the nodes now committed, root-first, and the nodes that became impossible.
+
+    The last of `path` is the new root; `path` has one node per committed token, also where the tree did not hold it.
+    """
+
+    path: tuple[tuple[int, Node], ...]
+    dropped: tuple[Node, ...]
+
+
+class TokenTree:
+    """A tree of tokens whose node ids stay valid until a re-rooting drops them.
+
+    `depth` counts from the first root, so that it orders nodes but is never an answer position.
+    """
+
+    def __init__(self, root_token: int = -1) -> None:
+        self._nodes: dict[int, Node] = {0: Node(root_token, None, 1.0, Origin.COMMITTED, 0)}
+        self._next = 1
+        self.root = 0
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, node: int) -> Node:
+        return self._nodes[node]
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._nodes
+
+    def ids(self) -> Iterable[int]:
+        """Return the ids of all nodes, parents before their children."""
+        return tuple(self._nodes)
+
+    def add(self, parent: int, token: int, probability: float, origin: Origin) -> int:
+        """Return the child `token` of `parent`; a new one has reach = parent's reach x `probability`."""
+        above = self._nodes[parent]
+        existing = above.children.get(token)
+        if existing is not None:
+            return existing
+        node = self._next
+        self._next += 1
+        self._nodes[node] = Node(token, parent, above.reach * probability, origin, above.depth + 1)
+        above.children[token] = node
+        return node
+
+    def raise_branch(self, anchor: int, token: int, confidence: float, layer: int) -> int:
+        """Return the child `token` of `anchor`, which an exit layer named with `confidence`.
+
+        The reach of the child and of its ancestors becomes at least `confidence`: a rumour can make a branch
+        likelier, but it never makes one impossible.
+        """
+        node = self.add(anchor, token, 0.0, Origin.EARLY)
+        self._nodes[node].layers += (layer,)
+        current: int | None = node
+        while current is not None and self._nodes[current].reach < confidence:
+            self._nodes[current].reach = confidence
+            current = self._nodes[current].parent
+        return node
+
+    def score(self, node: int, proposals: Proposals) -> None:
+        """Store what the draft model expects after `node`, likeliest first."""
+        self._nodes[node].proposals = proposals
+
+    def frontier(self) -> list[int]:
+        """Return the nodes that the draft model has not seen yet, likeliest first, then the older."""
+        unseen = [node for node, content in self._nodes.items() if content.proposals is None]
+        return sorted(unseen, key=lambda node: (-self._nodes[node].reach, node))
+
+    def likeliest_path(self, node: int, limit: int, ends: frozenset[int] = frozenset()) -> list[int]:
+        """Return at most `limit` nodes behind `node`, each the likeliest child of the one before.
+
+        Stops after a token in `ends`: nothing follows the end of an answer.
+        """
+        path: list[int] = []
+        while len(path) < limit:
+            children = self._nodes[node].children.values()
+            if not children or (path and self._nodes[node].token in ends):
+                break
+            node = max(children, key=lambda child: (self._nodes[child].reach, -child))
+            path.append(node)
+        return path
+
+    def path_to(self, node: int) -> list[int]:
+        """Return the nodes from the root's child to `node`; empty for the root."""
+        path: list[int] = []
+        current = node
+        while current != self.root:
+            path.append(current)
+            parent = self._nodes[current].parent
+            if parent is None:
+                raise KeyError(f"node {node} does not hang on the root")
+            current = parent
+        return path[::-1]
+
+    def reroot(self, tokens: Sequence[int]) -> Rerooting:
+        """Make `tokens`, which follow the root, committed. Reach becomes the probability given the new root."""
+        if not tokens:
+            return Rerooting((), ())
+        path: list[int] = []
+        for token in tokens:
+            path.append(self.add(path[-1] if path else self.root, token, 0.0, Origin.COMMITTED))
+        landing = path[-1]
+        kept = self._subtree(landing)
+        committed = tuple((node, self._nodes[node]) for node in path)
+        spared = {self.root, *path, *kept}
+        lost = tuple(content for node, content in self._nodes.items() if node not in spared)
+        scale = self._nodes[landing].reach
+        self._nodes = {node: self._nodes[node] for node in sorted(kept)}
+        for content in self._nodes.values():
+            content.reach = min(1.0, content.reach / scale) if scale > 0.0 else 0.0
+        self._nodes[landing].reach = 1.0
+        self._nodes[landing].parent = None
+        self.root = landing
+        return Rerooting(committed, lost)
+
+    def _subtree(self, node: int) -> set[int]:
+        inside = {node}
+        waiting = [node]
+        while waiting:
+            children = self._nodes[waiting.pop()].children.values()
+            inside.update(children)
+            waiting.extend(children)
+        return inside

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from speculation.drafting import DraftingConfig, Mode, QueuePolicy
+from speculation.drafting.branches import Branch, BranchQueue
+
+
+def test_the_modes_are_settings_of_one_drafter() -> None:
+    flags = {
+        mode.value: (c.drafts, c.predraft, c.use_early_tokens, c.decode_in_cloud, c.needs_link)
+        for mode in Mode
+        for c in [DraftingConfig.of(mode)]
+    }
+    assert flags == {
+        "cloud": (False, False, False, True, True),
+        "edge": (False, False, False, False, False),
+        "sd": (True, False, False, False, True),
+        "fsd": (True, True, True, False, True),
+    }
+    assert DraftingConfig.of("fsd", gamma=2, branches=1).gamma == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"gamma": 65}, "gamma is 65; give 0 to 64 or 'auto'"),
+        ({"gamma": "much"}, "gamma is 'much'"),
+        ({"branches": -1}, "branches is -1; give at least 0"),
+        ({"patience_s": float("nan")}, "patience_s is nan"),
+        ({"drafts": False, "predraft": True}, "predraft needs drafts"),
+    ],
+)
+def test_bad_settings_are_named(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        DraftingConfig(**changes)  # type: ignore[arg-type]
+
+
+def test_an_unknown_mode_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="'magic'; known modes are cloud, edge, sd, fsd"):
+        DraftingConfig.of("magic")
+
+
+def test_the_queue_orders_by_policy_and_keeps_the_best_score() -> None:
+    branches = [Branch(1, 4, 0.2), Branch(2, 4, 0.9), Branch(3, 4, 0.5)]
+    orders = {}
+    for policy in QueuePolicy:
+        queue = BranchQueue(policy, 2, seed=1)
+        for branch in branches:
+            queue.put(branch)
+        queue.put(Branch(1, 5, 0.1))
+        orders[policy] = [branch.anchor for branch in queue.best()]
+    assert orders[QueuePolicy.PRIORITY] == [2, 3]
+    assert orders[QueuePolicy.FIFO] == [1, 2]
+    assert len(set(orders[QueuePolicy.RANDOM])) == 2
+    queue = BranchQueue(QueuePolicy.PRIORITY, 9)
+    queue.put(Branch(1, 4, 0.2))
+    queue.put(Branch(1, 5, 0.1))
+    assert queue.best() == [Branch(1, 5, 0.2)]
+    queue.clear()
+    assert queue.best() == []
