@@ -3,10 +3,10 @@
 Arguments: ros2 launch spec_vlm_nav verifier.launch.py --show-args.
 """
 
+from launch import LaunchDescription
+
 from spec_vlm_nav.graph import VERIFIER_GRAPH
 from spec_vlm_nav.launching import describe
-
-from launch import LaunchDescription
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -16,13 +16,14 @@ pytest.importorskip("spec_vlm_nav_interfaces", reason="the workspace is not buil
 DOMAINS = range(1, 100)
 
 
-@pytest.fixture(autouse=True)
-def own_domain(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Keep tests, and several runs of them on one machine, from hearing each other."""
-    number = (os.getpid() * 7 + abs(hash(request.node.nodeid))) % len(DOMAINS)
-    monkeypatch.setenv("ROS_DOMAIN_ID", str(DOMAINS[number]))
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+@pytest.fixture(scope="session", autouse=True)
+def own_domain() -> Iterator[None]:
+    """Keep several runs of the tests on one machine from hearing each other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROS_DOMAIN_ID", str(DOMAINS[os.getpid() % len(DOMAINS)]))
+        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 class Lines:

@@ -83,7 +83,11 @@ def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, thre
             while not ended.is_set():
                 executor.spin_once(timeout_sec=0.1)
         finally:
-            close(node)
+            # Callbacks that still run may need the executor to finish, so it spins until the node is closed.
+            closing = threading.Thread(target=close, args=(node,), daemon=True)
+            closing.start()
+            while closing.is_alive():
+                executor.spin_once(timeout_sec=0.02)
             executor.shutdown(timeout_sec=1.0)
             node.destroy_node()
         return 0

@@ -1,0 +1,78 @@
+"""The whole chain as processes, for the tests that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spec_vlm_nav_interfaces.action import NavigateByInstruction
+
+from spec_vlm_nav.demo import free_address
+from spec_vlm_nav.graph import SIM_GRAPH
+from spec_vlm_nav.nodes.observer import Observer
+from spec_vlm_nav.runner import Runner
+from tests.system.conftest import Lines, until
+
+TURN_LEFT = 2
+STANDS = 0.01
+CODES = NavigateByInstruction.Result
+FIND = "find the silver bottle"
+
+
+@dataclass
+class Record:
+    """What went over the topics that matter here, in order."""
+
+    kinds: list[int] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
+    apis: list[int] = field(default_factory=list)
+
+    def __call__(self, topic: str, message: Any) -> None:
+        if topic == "navigation_action":
+            self.kinds.append(message.kind)
+        elif topic == "navigation_state":
+            self.states.append(message.data)
+        elif topic == "api/sport/request":
+            self.apis.append(message.header.identity.api_id)
+
+    def said(self, words: str) -> bool:
+        return any(words in state for state in self.states)
+
+
+@dataclass
+class Robot:
+    runner: Runner
+    observer: Observer
+    record: Record
+
+    @property
+    def stands(self) -> bool:
+        return self.observer.speed < STANDS
+
+    def turns(self) -> int:
+        return self.record.kinds.count(TURN_LEFT)
+
+
+@contextmanager
+def simulated(model: Path, lines: Lines, mode: str = "fsd") -> Iterator[Robot]:
+    """Start everything with `model` as draft and as target, and wait until goals are taken."""
+    record = Record()
+    arguments = {
+        "seed": "3",
+        "mode": mode,
+        "target_model": str(model),
+        "draft_model": str(model),
+        "verifier": free_address(),
+    }
+    with Runner(SIM_GRAPH, arguments, lines) as runner, Observer(record) as observer:
+        runner.start()
+        runner.wait_until(observer.ready, "all nodes ready", 120.0)
+        yield Robot(runner, observer, record)
+
+
+def finish(robot: Robot, goal: Any, limit: float = 30.0) -> Any:
+    until(lambda: goal.wait(0.05) is not None, "goal ends", limit)
+    return goal.wait(0.0)
