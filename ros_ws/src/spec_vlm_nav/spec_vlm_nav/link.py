@@ -6,6 +6,7 @@ socket is thrown away and made anew, so that nothing old can arrive late; a sess
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import queue
@@ -182,7 +183,8 @@ class VerifierLink:
         self._context.destroy(linger=0)
 
     def _wake(self) -> None:
-        with self._lock:
+        # A full pipe holds a thousand wake-ups already.
+        with self._lock, contextlib.suppress(zmq.Again):
             self._wake_in.send(b"", zmq.NOBLOCK)
 
 
@@ -226,7 +228,9 @@ class _Worker:
         poller.register(self._wake_out, zmq.POLLIN)
         if blocked:
             timeout = min(timeout, 0.01)
-        events = dict(poller.poll(max(0.0, timeout) * 1000))
+        if 0.0 < timeout < 0.001:
+            time.sleep(timeout)
+        events = dict(poller.poll(int(max(0.0, timeout) * 1000)))
         if self._wake_out in events:
             self._drain_wakes()
         now = self._clock()
@@ -261,11 +265,12 @@ class _Worker:
             # A refused edge asks again at a walking pace: a verifier with another model may take its place.
             if link._state is LinkState.REFUSED and now - self._hello_at < 4 * config.hello_s:
                 return
-            if self._hello_at > 0 and now - self._heard_at > config.silence_s:
+            if now - self._heard_at > config.silence_s:
                 self._reopen(now)
             self._hello_at = now
             resume = link._welcome.session if link._welcome is not None else ""
             self._up = [entry for entry in self._up if not isinstance(entry[2], Hello)]
+            heapq.heapify(self._up)
             self._post(replace_resume(link._hello, resume), now)
 
     def _lose(self, reason: str) -> None:
