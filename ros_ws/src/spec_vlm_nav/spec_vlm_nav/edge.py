@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec_vlm_nav.link import LinkConfig, VerifierLink
+from spec_vlm_nav.link import LinkConfig, ZmqLink, load_keys
 from spec_vlm_nav.navigator import AnswerLate, Reply, VerifierLost
 from speculation.drafting.config import DraftingConfig, Mode
 from speculation.drafting.drafter import Drafter
-from speculation.drafting.model import DraftModel, LinkLost, PacedModel
+from speculation.drafting.model import DraftModel, PacedModel
 from speculation.drafting.stats import Interruption, StepInterrupted, StepRequest, StepResult
 from speculation.profile import RAW, load_profile
 from speculation.trace import Trace
@@ -39,7 +39,7 @@ class EdgeConfig:
     max_tokens: int = 128
     dtype: str = "float32"
     target: str = ""
-    silence_s: float = 2.0
+    silence_s: float = 1.5
     resume_s: float = 1.0
     capacity: int = 2048
 
@@ -61,16 +61,16 @@ class EdgeDecoder:
         self._model = model if self.profile.draft_s == 0 else PacedModel(model, self.profile.draft_s)
         self._step = time.time_ns() // 1_000_000_000 % 2**31
         self._drafters: dict[Mode, Drafter] = {}
-        self.link: VerifierLink | None = None
+        self.link: ZmqLink | None = None
         if Mode(config.mode) is not Mode.EDGE:
-            self.link = VerifierLink(
+            self.link = ZmqLink(
                 LinkConfig(
                     config.verifier,
-                    silence_s=max(config.silence_s, 2 * self.profile.verify_s),
+                    Hello(self.vlm.tokenizer_fingerprint, self.vlm.vocabulary, model=config.target),
+                    keys=load_keys(Path(config.keys)) if config.keys else None,
                     one_way_s=self.profile.one_way_s,
-                    keys=Path(config.keys) if config.keys else None,
-                ),
-                Hello(self.vlm.tokenizer_fingerprint, self.vlm.vocabulary, model=config.target),
+                    silent_s=max(config.silence_s, 2 * self.profile.verify_s),
+                )
             )
 
     def decode(self, prompt: str, jpeg: bytes, deadline_s: float | None = None, mode: str | None = None) -> StepResult:
@@ -115,7 +115,10 @@ class EdgeDecoder:
 
     def link_figures(self) -> tuple[str, float]:
         """Return the link's state in a word and its round trip in seconds (negative if unknown)."""
-        return ("", -1.0) if self.link is None else (self.link.state.value, self.link.rtt_s)
+        if self.link is None:
+            return "", -1.0
+        rtt = self.link.rtt_s
+        return self.link.state.value, -1.0 if rtt is None else rtt
 
     def close(self) -> None:
         """Close the link."""
@@ -125,10 +128,11 @@ class EdgeDecoder:
     def _welcome(self, before: StepInterrupted | None, until: float) -> Welcome:
         if self.link is None:
             raise VerifierLost("this edge was started in mode edge, without a link")
-        try:
-            return self.link.wait_ready(min(self.config.resume_s, max(0.0, until - time.monotonic())))
-        except LinkLost as error:
-            raise VerifierLost(str(error if before is None else before)) from None
+        nominal = self.link.wait_nominal(min(self.config.resume_s, max(0.0, until - time.monotonic())))
+        welcome = self.link.welcome
+        if not nominal or welcome is None:
+            raise VerifierLost(self.link.why if before is None else str(before))
+        return welcome
 
     def _run(self, mode: Mode, request: StepRequest) -> StepResult:
         drafter = self._drafters.get(mode)

@@ -1,0 +1,155 @@
+"""Edge and link against a real verifier process over real sockets, with the tiny random pair in float64."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
+from spec_vlm_nav.link import LinkState
+from spec_vlm_nav.navigator import AnswerLate, VerifierLost
+from speculation.exits import ExitHeads, Reliability
+from speculation.vlm.load import load_vlm
+from speculation.vlm.session import VlmSession
+from tests.cloud_verifier.test_engine import jpeg
+from tests.cloud_verifier.test_verifier_process import Verifier, start
+
+PROMPT = "find the silver bottle"
+ANSWER = 20
+
+
+def wait_for(condition: object, seconds: float = 20.0) -> None:
+    """Wait until `condition()` holds."""
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def greedy(folder: Path, images: list[bytes]) -> list[list[int]]:
+    """Return the answers of a model alone."""
+    vlm = load_vlm(folder, dtype="float64")
+    session = VlmSession(vlm, 512)
+    answers = []
+    for image in images:
+        session.begin(PROMPT, image)
+        tokens: list[int] = []
+        while len(tokens) < ANSWER and not (tokens and tokens[-1] in vlm.eos):
+            tokens.append(int(session.root_logits().argmax()))
+            session.commit((), tokens[-1])
+        answers.append(tokens)
+    return answers
+
+
+def config(draft: Path, address: str, **changes: object) -> EdgeConfig:
+    settings = {"dtype": "float64", "max_tokens": ANSWER, "silence_s": 1.5, **changes}
+    return EdgeConfig(draft, address, **settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def exits(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Untrained exits of the tiny target: wrong often enough to be rumours, and they stream."""
+    folder = Path(tmp_path_factory.mktemp("edge-exits"))
+    heads = ExitHeads(load_vlm(tiny_target), (1, 2), 4)
+    heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,)) for layer in (1, 2)})
+    heads.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def verifier(tiny_target: Path, exits: Path) -> Iterator[Verifier]:
+    running = start(tiny_target, "--dtype", "float64", "--exits", str(exits))
+    yield running
+    running.stop()
+
+
+def test_every_mode_gives_the_targets_own_tokens(verifier: Verifier, tiny_target: Path, tiny_draft: Path) -> None:
+    images = [jpeg(seed) for seed in range(3)]
+    truths = greedy(tiny_target, images)
+    edge = EdgeDecoder(config(tiny_draft, verifier.address))
+    try:
+        assert edge.link is not None
+        assert edge.link.wait_nominal(20.0)
+        for image, truth in zip(images, truths, strict=True):
+            results = {mode: edge.decode(PROMPT, image, 60.0, mode) for mode in ("cloud", "sd", "fsd")}
+            for mode, result in results.items():
+                assert list(result.tokens) == truth, mode
+                assert result.stats.mode == mode
+                assert result.stats.tokens == len(truth)
+            assert results["cloud"].stats.cloud_passes == len(truth)
+            assert results["sd"].stats.cloud_passes <= len(truth)
+            assert results["sd"].stats.hits == 0
+        alone = edge.decode(PROMPT, images[0], 60.0, "edge")
+        assert list(alone.tokens) == greedy(tiny_draft, images[:1])[0]
+    finally:
+        edge.close()
+
+
+def test_early_tokens_arrive_and_bytes_are_counted(verifier: Verifier, tiny_draft: Path) -> None:
+    edge = EdgeDecoder(config(tiny_draft, verifier.address))
+    try:
+        assert edge.link is not None
+        assert edge.link.wait_nominal(20.0)
+        image = jpeg(5)
+        stats = edge.decode(PROMPT, image, 60.0).stats
+        assert stats.early_received > 0
+        assert len(image) < stats.bytes_up < len(image) + 2000
+        wait_for(lambda: edge.link is not None and edge.link.rtt_s is not None)
+    finally:
+        edge.close()
+
+
+def test_a_killed_verifier_is_lost_in_words_and_found_again(tiny_target: Path, tiny_draft: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    first = start(tiny_target, "--dtype", "float64", "--bind", address)
+    edge = EdgeDecoder(config(tiny_draft, address))
+    image = jpeg(1)
+    truth = greedy(tiny_target, [image])[0]
+    try:
+        assert edge.link is not None
+        assert edge.link.wait_nominal(20.0)
+        assert list(edge.decode(PROMPT, image, 60.0).tokens) == truth
+        first.process.kill()
+        first.process.communicate(timeout=30)
+        with pytest.raises(VerifierLost, match="nothing heard from the verifier at tcp://127"):
+            edge.answer(PROMPT, image, 60.0)
+        assert edge.link.state is not LinkState.NOMINAL
+        second = start(tiny_target, "--dtype", "float64", "--bind", address)
+        try:
+            assert edge.link.wait_nominal(20.0)
+            reply = edge.answer(PROMPT, image, 60.0)
+            assert reply.text == edge.text(tuple(truth))
+            assert reply.link == "nominal"
+        finally:
+            second.stop()
+    finally:
+        edge.close()
+
+
+def test_another_target_is_refused_in_words(verifier: Verifier, tiny_draft: Path) -> None:
+    edge = EdgeDecoder(config(tiny_draft, verifier.address, target="not-this-one"))
+    try:
+        with pytest.raises(VerifierLost, match="refuses: .*not-this-one"):
+            wait_for(lambda: edge.link is not None and edge.link.state is LinkState.REFUSED)
+            edge.decode(PROMPT, jpeg(0), 60.0)
+    finally:
+        edge.close()
+
+
+def test_an_answer_that_takes_too_long_says_so(verifier: Verifier, tiny_draft: Path) -> None:
+    edge = EdgeDecoder(config(tiny_draft, verifier.address))
+    try:
+        assert edge.link is not None
+        assert edge.link.wait_nominal(20.0)
+        with pytest.raises(AnswerLate, match="deadline"):
+            edge.decode(PROMPT, jpeg(0), 0.005)
+        with pytest.raises(ValueError, match="does not decode"):
+            edge.decode(PROMPT, b"no jpeg", 10.0)
+    finally:
+        edge.close()
