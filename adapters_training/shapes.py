@@ -23,6 +23,11 @@ _SPLIT = (
 )
 
 
+ROPE_THETA = 20.0
+"""M-RoPE gives an image's columns the lowest third of the frequencies. At Qwen's base they turn by 0.003 rad a column,
+which eight columns cannot be told apart by; at this base by 0.05 to 0.15, and 114 positions still do not repeat."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """Sizes of one Qwen2-VL model: language model width, layers, heads, MLP width; vision width, depth, heads."""
@@ -58,7 +63,7 @@ def build_model(shape: Shape, tokenizer: Any, seed: int) -> Any:
             "rms_norm_eps": 1e-6,
             "rope_parameters": {
                 "rope_type": "default",
-                "rope_theta": 10000.0,
+                "rope_theta": ROPE_THETA,
                 "mrope_section": [half - 2 * ((half - time) // 2), (half - time) // 2, (half - time) // 2],
             },
             "bos_token_id": token("<|im_start|>"),
