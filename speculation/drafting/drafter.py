@@ -13,9 +13,10 @@ from speculation.drafting.model import Clock, DraftModel, Link, LinkLost
 from speculation.drafting.speculator import Landing, Speculator
 from speculation.drafting.stats import DecodingStats, Interruption, StepInterrupted, StepRequest, StepResult
 from speculation.trace import Lane, Trace
-from speculation.wire import MAX_DRAFT_TOKENS, AnyMessage, BeginStep, Commit, EarlyTokens, EndStep, Fault
+from speculation.wire import MAX_DRAFT_TOKENS, AnyMessage, BeginStep, Commit, EarlyTokens, EndStep, Fault, FaultCode
 
 NO_DEADLINE_S = 3600.0
+LONGEST_DRAFT = 16
 
 
 class Drafter:
@@ -41,7 +42,9 @@ class Drafter:
         self._clock = clock
         self._trace = trace if trace is not None else Trace(clock)
         self._max_draft = max_draft
-        self._controller = Controller(largest=min(16, max_draft)) if config.gamma == AUTO else None
+        largest = min(LONGEST_DRAFT, max_draft)
+        adaptive = config.drafts and config.gamma == AUTO
+        self._controller = Controller(min(config.fixed_gamma, largest), largest) if adaptive else None
 
     def run(self, request: StepRequest) -> StepResult:
         """Answer one request.
@@ -177,7 +180,7 @@ class _Step:
             case EarlyTokens(step=self._request.step) if self._speculator is not None:
                 self._speculator.hear(message)
             case Fault() if message.step is None or message.step == self._request.step:
-                raise self._interrupted(Interruption.REFUSED, f"the verifier refuses: {message.message}")
+                raise self._interrupted(Interruption.REFUSED, f"the verifier refuses: {message.message}", message.code)
             case EndStep(step=self._request.step):
                 raise self._interrupted(Interruption.REFUSED, f"the verifier ended the step: {message.reason}")
 
@@ -230,12 +233,12 @@ class _Step:
             times.append(self._speculator.flight.repeated_at + self._config.resend_s)
         return max(0.0, min(times) - now)
 
-    def _interrupted(self, cause: Interruption, message: str) -> StepInterrupted:
+    def _interrupted(self, cause: Interruption, message: str, code: FaultCode | None = None) -> StepInterrupted:
         if cause is not Interruption.LINK_LOST:
             self._end_step(cause.value)
         self._finish()
         self._stats.interruptions += 1
-        return StepInterrupted(cause, message, tuple(self._answer.tokens), self._stats)
+        return StepInterrupted(cause, message, tuple(self._answer.tokens), self._stats, code)
 
     def _end_step(self, reason: str) -> None:
         with contextlib.suppress(LinkLost):

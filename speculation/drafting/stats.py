@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from speculation.wire import FaultCode
+
 
 @dataclass(frozen=True)
 class StepRequest:
@@ -84,14 +86,14 @@ class DecodingStats:
         """Seconds per committed token."""
         return self.total_s / self.tokens if self.tokens else 0.0
 
-    def add(self, other: DecodingStats) -> None:
-        """Add the figures of a continuation of the same step; the first commit stays the first."""
+    def add(self, other: DecodingStats, after_s: float = 0.0) -> None:
+        """Add the figures of a part of the same step, begun `after_s` after it; the first commit stays the first."""
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for layer, count in other.early_hits.items():
             self.early_hits[layer] = self.early_hits.get(layer, 0) + count
         if self.first_commit_s is None and other.first_commit_s is not None:
-            self.first_commit_s = self.total_s - other.total_s + other.first_commit_s
+            self.first_commit_s = after_s + other.first_commit_s
 
 
 _SUMMED = tuple(
@@ -117,10 +119,21 @@ class Interruption(Enum):
 
 
 class StepInterrupted(RuntimeError):
-    """A step ended early. `committed` holds what was verified; `BeginStep.committed` takes it up again."""
+    """A step ended early. `committed` holds what was verified; `BeginStep.committed` takes it up again.
 
-    def __init__(self, cause: Interruption, message: str, committed: tuple[int, ...], stats: DecodingStats) -> None:
+    `code` is the verifier's, where it sent a `Fault`.
+    """
+
+    def __init__(
+        self,
+        cause: Interruption,
+        message: str,
+        committed: tuple[int, ...],
+        stats: DecodingStats,
+        code: FaultCode | None = None,
+    ) -> None:
         super().__init__(message)
+        self.code = code
         self.cause = cause
         self.committed = committed
         self.stats = stats

@@ -1,32 +1,47 @@
-"""The edge of one robot: draft model, link and drafter tied together; asks for text, gets the target's text."""
+"""EdgeDecoder: draft model, link and drafter of one robot; a frame and a question in, a committed answer out."""
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec_vlm_nav.link import LinkConfig, ZmqLink, load_keys
+from spec_vlm_nav.link import LinkConfig, LinkState, ZmqLink, load_keys
 from spec_vlm_nav.navigator import AnswerLate, Reply, VerifierLost
-from speculation.drafting.config import DraftingConfig, Mode
-from speculation.drafting.drafter import Drafter
-from speculation.drafting.model import DraftModel, PacedModel
-from speculation.drafting.stats import Interruption, StepInterrupted, StepRequest, StepResult
-from speculation.profile import RAW, load_profile
+from speculation.drafting import (
+    DecodingStats,
+    Drafter,
+    DraftingConfig,
+    DraftModel,
+    Interruption,
+    Mode,
+    PacedModel,
+    StepInterrupted,
+    StepRequest,
+    StepResult,
+)
+from speculation.profile import load_profile
 from speculation.trace import Trace
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
-from speculation.wire import Hello, Welcome
+from speculation.wire import FaultCode, Hello, Welcome
+
+_log = logging.getLogger(__name__)
+BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
+FOREVER_S = 3600.0
 
 
 @dataclass(frozen=True)
 class EdgeConfig:
-    """Settings of an edge.
+    """What one robot decodes with. `keys` is a folder of CURVE keys, empty for plain TCP.
 
-    draft_model: model folder. verifier: ZeroMQ address. profile: name in config/profiles.json; its delays are waited
-    for. keys: folder of CURVE keys, empty for plain TCP. gamma: draft tokens per verification. target: fingerprint of
-    the only target that is acceptable, empty for any. resume_s: how long an interrupted answer waits for the link
-    before it is given up. capacity: tokens of prompt, image and answer that fit.
+    gamma: draft tokens per verification, or "auto". branches: continuations pre-drafted per verification. target:
+    fingerprint that the verifier must have, empty for any. silence_s: hearing nothing for so long is a lost link.
+    resume_s: how long a step waits for a lost verifier before it is given up. capacity: cache slots of the draft
+    model: image and prompt, answer and token tree must fit.
     """
 
     draft_model: Path
@@ -34,75 +49,73 @@ class EdgeConfig:
     mode: str = "fsd"
     profile: str = "raw"
     keys: str = ""
-    gamma: int = 4
+    gamma: int | str = 4
+    branches: int = 3
     threads: int = 1
     max_tokens: int = 128
-    dtype: str = "float32"
     target: str = ""
+    dtype: str = "float32"
+    capacity: int = 2048
     silence_s: float = 1.5
     resume_s: float = 1.0
-    capacity: int = 2048
 
 
 class EdgeDecoder:
-    """Answers one question at a time, from one thread. Satisfies `spec_vlm_nav.navigator.Decoder`."""
+    """Decodes one step at a time. Satisfies `spec_vlm_nav.navigator.Decoder`."""
 
-    def __init__(self, config: EdgeConfig, trace: Trace | None = None) -> None:
-        """Loads the draft model and starts connecting; does not wait for the verifier.
+    def __init__(
+        self,
+        config: EdgeConfig,
+        trace: Trace | None = None,
+        on_state: Callable[[LinkState, str], None] | None = None,
+    ) -> None:
+        """Load the draft model and start connecting, without waiting for the verifier; mode `edge` has no link.
 
-        Raises ValueError for a missing model folder, an unknown mode or profile, or unusable keys.
+        `on_state` hears how the link is, in the link's thread. Raises ValueError, in one sentence, for a model folder,
+        profile, mode, address or keys that cannot be used.
         """
         self.config = config
-        self.profile = RAW if config.profile in ("", RAW.name) else load_profile(config.profile)
+        self.profile = load_profile(config.profile or "raw")
+        needs_link = self._drafting(config.mode).needs_link
+        keys = load_keys(Path(config.keys)) if config.keys else None
         self.trace = trace if trace is not None else Trace()
-        DraftingConfig.of(config.mode, gamma=config.gamma)
         self.vlm = load_vlm(config.draft_model, dtype=config.dtype, threads=config.threads)
-        model: DraftModel = VlmSession(self.vlm, config.capacity)
-        self._model = model if self.profile.draft_s == 0 else PacedModel(model, self.profile.draft_s)
+        session = VlmSession(self.vlm, config.capacity)
+        self._model: DraftModel = PacedModel(session, self.profile.draft_s) if self.profile.draft_s else session
+        # Grows from start to start too, so that a session taken up again never meets an old step's number.
         self._step = time.time_ns() // 1_000_000_000 % 2**31
-        self._drafters: dict[Mode, Drafter] = {}
+        self._lock = threading.Lock()
+        self._drafters: dict[tuple[Mode, int], Drafter] = {}
+        self._told_profile = self.profile.name
         self.link: ZmqLink | None = None
-        if Mode(config.mode) is not Mode.EDGE:
+        if needs_link:
             self.link = ZmqLink(
                 LinkConfig(
                     config.verifier,
-                    Hello(self.vlm.tokenizer_fingerprint, self.vlm.vocabulary, model=config.target),
-                    keys=load_keys(Path(config.keys)) if config.keys else None,
-                    one_way_s=self.profile.one_way_s,
-                    silent_s=max(config.silence_s, 2 * self.profile.verify_s),
-                )
+                    Hello(self.vlm.tokenizer_fingerprint, self.vlm.vocabulary, config.target),
+                    keys,
+                    self.profile.one_way_s,
+                    silent_s=max(config.silence_s, 2.0 * self.profile.verify_s),
+                ),
+                on_state,
             )
+
+    @property
+    def problem(self) -> str:
+        """Why the verifier refuses this robot, in a sentence; empty where it does not."""
+        return self.link.why if self.link is not None and self.link.state is LinkState.REFUSED else ""
 
     def decode(self, prompt: str, jpeg: bytes, deadline_s: float | None = None, mode: str | None = None) -> StepResult:
         """Return the answer's tokens; `mode` decodes this one step in another mode (all but `edge` need a link).
 
-        Raises VerifierLost or AnswerLate, in one sentence, or ValueError for a frame or prompt that cannot be used.
+        A lost link is taken up again where the answer stood, if it comes back within `resume_s` seconds. Raises
+        VerifierLost when the verifier cannot be reached or refuses, AnswerLate after `deadline_s` seconds, ValueError
+        for a frame or prompt that cannot be used.
         """
         chosen = Mode(mode or self.config.mode)
-        if chosen is Mode.EDGE:
-            return self._run(chosen, StepRequest(0, prompt, jpeg, self.vlm.eos, self.config.max_tokens, deadline_s))
-        until = time.monotonic() + (3600.0 if deadline_s is None else deadline_s)
-        committed: tuple[int, ...] = ()
-        before: StepInterrupted | None = None
-        while True:
-            welcome = self._welcome(before, until)
-            self._step += 1
-            left = max(0.001, until - time.monotonic())
-            request = StepRequest(self._step, prompt, jpeg, tuple(welcome.eos), self.config.max_tokens, left, committed)
-            try:
-                result = self._run(chosen, request)
-            except StepInterrupted as interrupted:
-                if before is not None:
-                    interrupted.stats.add(before.stats)
-                if interrupted.cause is Interruption.DEADLINE:
-                    raise AnswerLate(str(interrupted)) from None
-                if interrupted.cause is not Interruption.LINK_LOST:
-                    raise VerifierLost(str(interrupted)) from None
-                before, committed = interrupted, interrupted.committed
-                continue
-            if before is not None:
-                result.stats.add(before.stats)
-            return result
+        limit = FOREVER_S if deadline_s is None else deadline_s
+        with self._lock:
+            return self._decode(prompt, jpeg, limit, chosen)
 
     def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
         """Return the answer as text, with its figures. Raises as `decode`."""
@@ -110,7 +123,7 @@ class EdgeDecoder:
         return Reply(self.text(result.tokens), result.stats, self.profile.name, *self.link_figures())
 
     def text(self, tokens: tuple[int, ...]) -> str:
-        """Return the words of an answer, without end tokens."""
+        """Return the words of an answer, without the tokens that only mark its end."""
         return str(self.vlm.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def link_figures(self) -> tuple[str, float]:
@@ -121,25 +134,70 @@ class EdgeDecoder:
         return self.link.state.value, -1.0 if rtt is None else rtt
 
     def close(self) -> None:
-        """Close the link."""
+        """Close the link; safe to repeat."""
         if self.link is not None:
             self.link.close()
 
-    def _welcome(self, before: StepInterrupted | None, until: float) -> Welcome:
-        if self.link is None:
-            raise VerifierLost("this edge was started in mode edge, without a link")
-        nominal = self.link.wait_nominal(min(self.config.resume_s, max(0.0, until - time.monotonic())))
-        welcome = self.link.welcome
-        if not nominal or welcome is None:
-            raise VerifierLost(self.link.why if before is None else str(before))
-        return welcome
+    def _decode(self, prompt: str, jpeg: bytes, limit: float, mode: Mode) -> StepResult:
+        began = time.perf_counter()
+        stats = DecodingStats(mode=mode.value)
+        committed: tuple[int, ...] = ()
+        why = ""
+        while True:
+            eos, drafter = self._ready(mode, began + limit, stats, why)
+            since = time.perf_counter() - began
+            self._step += 1
+            left = max(0.0, limit - since)
+            request = StepRequest(self._step, prompt, jpeg, eos, self.config.max_tokens, left, committed)
+            try:
+                result = drafter.run(request)
+            except StepInterrupted as stop:
+                stats.add(stop.stats, since)
+                committed, why = stop.committed, str(stop)
+                if stop.cause is Interruption.DEADLINE:
+                    raise AnswerLate(f"no complete answer within the deadline of {limit:g} s") from None
+                if stop.code in BAD_REQUEST:
+                    raise ValueError(why) from None
+                if stop.cause is not Interruption.LINK_LOST:
+                    raise VerifierLost(why) from None
+                _log.warning("step %d interrupted after %d tokens: %s", self._step, len(committed), why)
+            else:
+                stats.add(result.stats, since)
+                stats.total_s = time.perf_counter() - began
+                return StepResult(result.tokens, stats)
 
-    def _run(self, mode: Mode, request: StepRequest) -> StepResult:
-        drafter = self._drafters.get(mode)
+    def _ready(self, mode: Mode, until: float, stats: DecodingStats, why: str) -> tuple[tuple[int, ...], Drafter]:
+        """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one."""
+        if mode is Mode.EDGE:
+            return self.vlm.eos, self._drafter(mode, None, 0)
+        link = self.link
+        if link is None:
+            raise VerifierLost("this edge was started in mode edge, without a link; start it in the mode that you want")
+        started = time.perf_counter()
+        nominal = link.wait_nominal(max(0.0, min(self.config.resume_s, until - started)))
+        stats.wait_s += time.perf_counter() - started
+        welcome = link.welcome
+        if not nominal or welcome is None:
+            raise VerifierLost(link.why if link.state is LinkState.REFUSED or not why else why)
+        self._compare_profiles(welcome)
+        return tuple(welcome.eos), self._drafter(mode, link, welcome.max_draft)
+
+    def _drafter(self, mode: Mode, link: ZmqLink | None, max_draft: int) -> Drafter:
+        """Return the mode's drafter, whose estimates outlive a step."""
+        drafter = self._drafters.get((mode, max_draft))
         if drafter is None:
-            settings = DraftingConfig.of(mode, gamma=self.config.gamma)
-            link = None if mode is Mode.EDGE else self.link
-            drafter = self._drafters[mode] = Drafter(self._model, link, settings, trace=self.trace)
-        result = drafter.run(request)
-        result.stats.mode = mode.value
-        return result
+            drafter = Drafter(self._model, link, self._drafting(mode), trace=self.trace, max_draft=max_draft)
+            self._drafters[mode, max_draft] = drafter
+        return drafter
+
+    def _drafting(self, mode: Mode | str) -> DraftingConfig:
+        return DraftingConfig.of(mode, gamma=self.config.gamma, branches=self.config.branches)
+
+    def _compare_profiles(self, welcome: Welcome) -> None:
+        if welcome.profile not in (self.profile.name, self._told_profile):
+            _log.warning(
+                "this robot declares profile %s but the verifier %s: times are neither's",
+                self.profile.name,
+                welcome.profile or "none",
+            )
+        self._told_profile = welcome.profile

@@ -1,26 +1,30 @@
-"""The robot's end of the wire: a ZeroMQ DEALER in a thread of its own, which neither blocks nor is blocked by drafting.
+"""The link to the verifier: a ZeroMQ DEALER in a thread of its own, so that neither drafting nor ROS waits for it.
 
-Liveness is silence: whatever the verifier says counts as a sign of life, and a `Ping` asks for one. After silence the
-socket is thrown away and made anew, so that nothing old can arrive late; a session is opened again by itself.
+It says Hello until somebody answers, pings, notices silence, opens a new connection and takes the session up again. A
+declared one-way delay is waited for in both directions, for every message.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
+import logging
 import queue
+import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+import msgspec
 import zmq
 import zmq.auth
 
-from speculation.drafting.model import Clock, LinkLost
+from spec_vlm_nav.delay import DelayLine
+from speculation.drafting import LinkLost
 from speculation.wire import (
     MAX_MESSAGE_BYTES,
     AnyMessage,
@@ -36,19 +40,14 @@ from speculation.wire import (
     encode,
 )
 
-_RETRY_LATER = {FaultCode.SERVER_FULL, FaultCode.NO_SESSION, FaultCode.INTERNAL}
-_SESSION_FAULTS = {
-    FaultCode.PROTOCOL_MISMATCH,
-    FaultCode.TOKENIZER_MISMATCH,
-    FaultCode.MODEL_MISMATCH,
-    FaultCode.UNSUPPORTED_SAMPLING,
-    FaultCode.SERVER_FULL,
-    FaultCode.NO_SESSION,
-}
+_log = logging.getLogger(__name__)
+HIGH_WATER = 32
+INBOX = 1024
+RTT_WEIGHT = 0.2
 
 
 class LinkState(str, Enum):
-    """What the link is worth now."""
+    """How the link is. Only in NOMINAL can a step begin."""
 
     CONNECTING = "connecting"
     NOMINAL = "nominal"
@@ -57,341 +56,343 @@ class LinkState(str, Enum):
 
 
 @dataclass(frozen=True)
-class LinkConfig:
-    """Where the verifier is and how patient the link is, seconds.
+class Keys:
+    """CURVE keys, z85: the server's public key, and this robot's pair."""
 
-    silence_s: nothing heard for this long is a lost link. ping_s: how often a sign of life is asked for. hello_s: how
-    often an unanswered `Hello` is repeated. one_way_s: declared delay of every message in each direction (a device
-    profile's). keys: folder with server.key and NAME.key_secret; None is plain TCP.
+    server: bytes
+    public: bytes
+    secret: bytes
+
+
+def load_keys(folder: Path) -> Keys:
+    """Read `server.key` and the robot's one `NAME.key_secret`. Raises ValueError, naming what is missing."""
+    robots = sorted(path for path in folder.glob("*.key_secret") if path.name != "server.key_secret")
+    if len(robots) != 1:
+        names = ", ".join(path.name for path in robots) or "none"
+        raise ValueError(f"keys {folder}: expected one NAME.key_secret of this robot, found {names}")
+    try:
+        server, _ = zmq.auth.load_certificate(folder / "server.key")
+        public, secret = zmq.auth.load_certificate(robots[0])
+    except (OSError, ValueError) as error:
+        raise ValueError(f"keys {folder}: {error}; it must hold server.key and {robots[0].name}") from None
+    if secret is None:
+        raise ValueError(f"keys {folder}: {robots[0].name} holds no secret key")
+    return Keys(server, public, secret)
+
+
+@dataclass(frozen=True)
+class LinkConfig:
+    """Where the verifier is and how patient the link is, in seconds.
+
+    silent_s: hearing nothing for so long counts as silence. hello_s: an unanswered Hello is repeated.
     """
 
     address: str
-    silence_s: float = 2.0
-    ping_s: float = 0.5
-    hello_s: float = 0.5
+    hello: Hello
+    keys: Keys | None = None
     one_way_s: float = 0.0
-    keys: Path | None = None
+    ping_s: float = 0.25
+    silent_s: float = 1.5
+    hello_s: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.address.startswith(("tcp://", "ipc://")):
-            raise ValueError(f"verifier address {self.address!r} is none; write tcp://HOST:PORT")
-        if not 0 < self.ping_s < self.silence_s:
-            raise ValueError(f"silence_s {self.silence_s} must be longer than ping_s {self.ping_s}, both above 0")
+        scheme, _, rest = self.address.partition("://")
+        host, _, port = rest.rpartition(":")
+        if not ((scheme == "ipc" and rest) or (scheme == "tcp" and host and port.isdecimal() and int(port) < 65536)):
+            raise ValueError(
+                f"verifier {self.address!r} is no address; write tcp://HOST:PORT, e.g. tcp://10.0.0.2:5555"
+            )
 
 
-class VerifierLink:
-    """Opens a session and keeps it; satisfies `speculation.drafting.model.Link`.
+class ZmqLink:
+    """A `speculation.drafting.Link` over ZeroMQ. `on_state` is called in the link's thread at every change."""
 
-    `send` and `receive` belong to one drafting thread; everything else may be read from any thread.
-    """
-
-    HIGH_WATER = 16
-
-    def __init__(self, config: LinkConfig, hello: Hello, clock: Clock = time.monotonic) -> None:
-        """Starts at once. Raises ValueError for keys that cannot be used."""
+    def __init__(
+        self,
+        config: LinkConfig,
+        on_state: Callable[[LinkState, str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.config = config
-        self._hello = hello
+        self._on_state = on_state
         self._clock = clock
-        self._keys = None if config.keys is None else _load_keys(config.keys)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._wake_address = f"inproc://wake-{id(self)}"
-        self._wake_in = self._context.socket(zmq.PAIR)
-        self._wake_in.bind(self._wake_address)
-        self._lock = threading.Lock()
-        self._outbox: deque[AnyMessage] = deque()
-        self._inbox: queue.Queue[AnyMessage | LinkLost] = queue.Queue()
-        self._ready = threading.Event()
-        self._state, self._reason = LinkState.CONNECTING, f"no verifier at {config.address} has answered yet"
+        self._changed = threading.Condition()
+        self._state = LinkState.CONNECTING
+        self._why = f"looking for a verifier at {config.address}"
         self._welcome: Welcome | None = None
-        self._rtt_s = -1.0
-        self._bytes_up = self._bytes_down = 0
-        self._closing = False
-        self._thread = threading.Thread(target=_Worker(self).run, name="verifier-link", daemon=True)
+        self._epoch = self._step_epoch = 0
+        self._heard_at: float | None = None
+        self._rtt: float | None = None
+        self._bytes = [0, 0]
+        self._inbox: queue.Queue[AnyMessage | None] = queue.Queue(INBOX)
+        self._outbox: deque[bytes] = deque()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="link", daemon=True)
         self._thread.start()
+
+    # -- for any thread
 
     @property
     def state(self) -> LinkState:
-        """What the link is worth now."""
+        """How the link is now."""
         return self._state
 
     @property
-    def reason(self) -> str:
-        """Why the link is not nominal, for people; empty when it is."""
-        return self._reason
+    def why(self) -> str:
+        """The state as a sentence for people."""
+        return self._why
 
     @property
     def welcome(self) -> Welcome | None:
-        """The session's terms; None while there is no session."""
+        """What the verifier said about itself; None before the first handshake."""
         return self._welcome
 
     @property
-    def rtt_s(self) -> float:
-        """The last measured round trip of a ping in seconds, declared delays included; negative before the first."""
-        return self._rtt_s
+    def rtt_s(self) -> float | None:
+        """Smoothed round trip of a ping in seconds; None before the first."""
+        return self._rtt
+
+    @property
+    def heard_age_s(self) -> float | None:
+        """Seconds since anything was heard; None before the first message."""
+        return None if self._heard_at is None else self._clock() - self._heard_at
 
     @property
     def bytes_up(self) -> int:
-        """Payload bytes sent since the link was opened."""
-        return self._bytes_up
+        """Payload bytes of the steps' messages sent; pings and Hellos are not counted."""
+        return self._bytes[0]
 
     @property
     def bytes_down(self) -> int:
-        """Payload bytes received since the link was opened."""
-        return self._bytes_down
+        """Payload bytes of the steps' messages received."""
+        return self._bytes[1]
 
-    def wait_ready(self, timeout: float) -> Welcome:
-        """Return the session's terms. Raises LinkLost, with the reason, when there is no session within `timeout`."""
-        self._ready.wait(timeout)
-        welcome = self._welcome
-        if self._state is not LinkState.NOMINAL or welcome is None:
-            raise LinkLost(self._reason)
-        return welcome
+    def wait_nominal(self, timeout: float) -> bool:
+        """Return whether the link is nominal, at the latest after `timeout` seconds; a refusal is final for now."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state in (LinkState.NOMINAL, LinkState.REFUSED), timeout)
+            return self._state is LinkState.NOMINAL
 
     def send(self, message: AnyMessage) -> None:
-        """Queue a message; a `BeginStep` first drops what still came for the step before.
-
-        Raises LinkLost when there is no session.
-        """
-        if self._state is not LinkState.NOMINAL:
-            raise LinkLost(self._reason)
-        if isinstance(message, BeginStep):
-            while not self._inbox.empty():
-                self._inbox.get_nowait()
-        self._outbox.append(message)
+        """Queue a message; a `BeginStep` binds what follows to the session that stands now. Raises LinkLost."""
+        with self._changed:
+            if isinstance(message, BeginStep):
+                self._step_epoch = self._epoch
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        self._inbox.get_nowait()
+            self._check()
+        payload = encode(message)
+        self._bytes[0] += len(payload)
+        self._outbox.append(payload)
         self._wake()
 
     def receive(self, timeout: float) -> AnyMessage | None:
-        """Return the next message, None after `timeout` seconds. Raises LinkLost when the session is gone."""
-        try:
-            item = self._inbox.get_nowait() if timeout <= 0 else self._inbox.get(timeout=timeout)
-        except queue.Empty:
-            if self._state is not LinkState.NOMINAL:
-                raise LinkLost(self._reason) from None
-            return None
-        if isinstance(item, LinkLost):
-            raise item
-        return item
+        """Return the next message of the step, None after `timeout` seconds. Raises LinkLost, with the reason."""
+        until = self._clock() + timeout
+        while True:
+            self._check()
+            try:
+                left = until - self._clock()
+                message = self._inbox.get(timeout=left) if left > 0 else self._inbox.get_nowait()
+            except queue.Empty:
+                self._check()
+                return None
+            if message is not None:
+                return message
 
     def close(self) -> None:
-        """Close the socket and join the thread."""
-        if self._closing:
-            return
-        self._closing = True
+        """Stop the thread and free the socket; safe to repeat."""
+        self._stopping = True
         self._wake()
-        self._thread.join(timeout=5.0)
-        self._wake_in.close(linger=0)
-        self._context.destroy(linger=0)
+        self._thread.join()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def _check(self) -> None:
+        if self._state is not LinkState.NOMINAL:
+            raise LinkLost(self._why)
+        if self._step_epoch != self._epoch:
+            raise LinkLost("the verifier was restarted or lost this session; the step must begin again")
 
     def _wake(self) -> None:
-        # A full pipe holds a thousand wake-ups already.
-        with self._lock, contextlib.suppress(zmq.Again):
-            self._wake_in.send(b"", zmq.NOBLOCK)
+        with contextlib.suppress(OSError):  # a full pipe wakes just as well; a closed one needs no waking
+            self._wake_in.send(b"\0")
 
+    # -- the link's thread
 
-class _Worker:
-    """The link's thread: the only user of the DEALER socket."""
-
-    def __init__(self, link: VerifierLink) -> None:
-        self._link = link
-        self._config = link.config
-        self._clock = link._clock
-        self._wake_out = link._context.socket(zmq.PAIR)
-        self._wake_out.connect(link._wake_address)
-        self._socket = self._open()
-        self._count = itertools.count()
-        # (due, order, message) of declared delays; up are encoded at departure.
-        self._up: list[tuple[float, int, AnyMessage]] = []
-        self._down: list[tuple[float, int, bytes]] = []
-        self._heard_at = self._clock()
-        self._hello_at = self._ping_at = -1e9
-        self._pings: dict[int, float] = {}
-
-    def run(self) -> None:
-        link = self._link
+    def _run(self) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            while not link._closing:
-                self._turn()
+            while not self._stopping:
+                connection = _Connection(context, self.config)
+                try:
+                    self._serve(connection)
+                finally:
+                    connection.close()
+        except Exception as error:
+            _log.exception("the link's thread failed")
+            self._become(LinkState.REFUSED, f"the link to the verifier failed: {error}")
         finally:
-            self._socket.close(linger=0)
-            self._wake_out.close(linger=0)
+            context.term()
 
-    def _turn(self) -> None:
-        now = self._clock()
-        self._keep_alive(now)
-        link = self._link
-        while link._outbox:
-            self._post(link._outbox.popleft(), now)
-        blocked = self._flush_up(now)
-        timeout = self._next_due(now)
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake_out, zmq.POLLIN)
-        if blocked:
-            timeout = min(timeout, 0.01)
-        if 0.0 < timeout < 0.001:
-            time.sleep(timeout)
-        events = dict(poller.poll(int(max(0.0, timeout) * 1000)))
-        if self._wake_out in events:
-            self._drain_wakes()
-        now = self._clock()
-        if self._socket in events:
-            self._read(now)
-        while self._down and self._down[0][0] <= now:
-            self._take(heapq.heappop(self._down)[2], now)
-
-    def _next_due(self, now: float) -> float:
-        times = [0.1]
-        times += [heap[0][0] - now for heap in (self._up, self._down) if heap]
-        return min(times)
-
-    def _drain_wakes(self) -> None:
-        try:
-            while True:
-                self._wake_out.recv(zmq.NOBLOCK)
-        except zmq.Again:
-            return
-
-    def _keep_alive(self, now: float) -> None:
-        link, config = self._link, self._config
-        if link._state is LinkState.NOMINAL:
-            if now - self._heard_at > config.silence_s:
-                self._lose(f"nothing heard from the verifier at {config.address} for {config.silence_s:g} s")
-            elif now - self._ping_at >= config.ping_s:
-                self._ping_at = now
-                nonce = next(self._count)
-                self._pings = dict(list(self._pings.items())[-8:]) | {nonce: now}
-                self._post(Ping(nonce), now)
-        if link._state is not LinkState.NOMINAL and now - self._hello_at >= config.hello_s:
-            # A refused edge asks again at a walking pace: a verifier with another model may take its place.
-            if link._state is LinkState.REFUSED and now - self._hello_at < 4 * config.hello_s:
+    def _serve(self, connection: _Connection) -> None:
+        """Use one connection until it has been silent too long."""
+        hello_at = ping_at = opened = self._clock()
+        pings: dict[int, float] = {}
+        nonces = itertools.count(1)
+        limit = self.config.silent_s + 2.0 * self.config.one_way_s
+        while not self._stopping:
+            now = self._clock()
+            nominal = self._state is LinkState.NOMINAL
+            if not nominal and now >= hello_at:
+                self._outbox.clear()
+                session = self._welcome.session if self._welcome is not None else ""
+                connection.put(encode(msgspec.structs.replace(self.config.hello, resume=session)), now)
+                hello_at = now + self.config.hello_s
+            if nominal and now >= ping_at:
+                nonce = next(nonces)
+                pings[nonce] = now
+                connection.put(encode(Ping(nonce)), now)
+                ping_at = now + self.config.ping_s
+            while self._outbox:
+                connection.put(self._outbox.popleft(), now)
+            for payload in connection.turn(now):
+                self._heard_at = now
+                if self._take(payload, pings, connection, now):
+                    hello_at = now
+            quiet = now - max(opened, self._heard_at or opened)
+            if quiet > limit:
+                # A new connection, because the old one may wait minutes for a network that is gone.
+                self._fall_silent(quiet)
                 return
-            if now - self._heard_at > config.silence_s:
-                self._reopen(now)
-            self._hello_at = now
-            resume = link._welcome.session if link._welcome is not None else ""
-            self._up = [entry for entry in self._up if not isinstance(entry[2], Hello)]
-            heapq.heapify(self._up)
-            self._post(replace_resume(link._hello, resume), now)
+            nominal = self._state is LinkState.NOMINAL
+            connection.wait(min(ping_at if nominal else hello_at, now + limit), self._wake_out, self._clock())
 
-    def _lose(self, reason: str) -> None:
-        link = self._link
-        link._state, link._reason = LinkState.SILENT, f"{reason}; is it running, and is the network up?"
-        link._ready.clear()
-        link._inbox.put(LinkLost(link._reason))
-        self._hello_at = -1e9
-
-    def _reopen(self, now: float) -> None:
-        self._socket.close(linger=0)
-        self._socket = self._open()
-        self._heard_at = now
-        self._up.clear()
-        self._down.clear()
-        self._link._outbox.clear()
-
-    def _open(self) -> zmq.Socket[bytes]:
-        socket = self._link._context.socket(zmq.DEALER)
-        socket.linger = 0
-        socket.immediate = True
-        socket.sndhwm = socket.rcvhwm = VerifierLink.HIGH_WATER * 4
-        socket.maxmsgsize = MAX_MESSAGE_BYTES
-        socket.reconnect_ivl, socket.reconnect_ivl_max = 50, 500
-        keys = self._link._keys
-        if keys is not None:
-            socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = keys
-        socket.connect(self._config.address)
-        return socket
-
-    def _post(self, message: AnyMessage, now: float) -> None:
-        heapq.heappush(self._up, (now + self._config.one_way_s, next(self._count), message))
-
-    def _flush_up(self, now: float) -> bool:
-        """Send what is due; True where the socket takes no more for now."""
-        while self._up and self._up[0][0] <= now:
-            payload = encode(self._up[0][2])
-            try:
-                self._socket.send(payload, zmq.NOBLOCK)
-            except zmq.Again:
-                return True
-            heapq.heappop(self._up)
-            self._link._bytes_up += len(payload)
-        return False
-
-    def _read(self, now: float) -> None:
-        try:
-            while True:
-                payload = self._socket.recv(zmq.NOBLOCK)
-                self._link._bytes_down += len(payload)
-                heapq.heappush(self._down, (now + self._config.one_way_s, next(self._count), payload))
-        except zmq.Again:
-            return
-
-    def _take(self, payload: bytes, now: float) -> None:
-        link = self._link
-        self._heard_at = now
+    def _take(self, payload: bytes, pings: dict[int, float], connection: _Connection, now: float) -> bool:
+        """Handle one message; return whether a new Hello is due at once."""
         try:
             message = decode(payload)
         except WireError as error:
-            link._inbox.put(LinkLost(f"the verifier at {self._config.address} speaks another protocol: {error}"))
-            return
-        match message:
-            case Welcome():
-                self._welcome(message, now)
-            case Ping(nonce):
-                self._post(Pong(nonce), now)
-            case Pong(nonce):
-                sent = self._pings.pop(nonce, None)
-                if sent is not None:
-                    link._rtt_s = now - sent
-            case Fault() if message.code in _SESSION_FAULTS:
-                self._refused(message)
-            case _:
-                link._inbox.put(message)
+            _log.warning("ignored a message of the verifier: %s", error)
+            return False
+        nominal = self._state is LinkState.NOMINAL
+        if isinstance(message, Welcome):
+            self._greet(message)
+        elif isinstance(message, Ping):
+            connection.put(encode(Pong(message.nonce)), now)
+        elif isinstance(message, Pong):
+            sent = pings.pop(message.nonce, None)
+            if sent is not None:
+                self._rtt = now - sent if self._rtt is None else self._rtt + RTT_WEIGHT * (now - sent - self._rtt)
+        elif isinstance(message, Fault) and message.code is FaultCode.NO_SESSION:
+            if nominal:
+                self._become(
+                    LinkState.CONNECTING, "the verifier does not know this session any more; saying Hello again"
+                )
+                return True
+        elif isinstance(message, Fault) and not nominal:
+            self._become(LinkState.REFUSED, f"the verifier at {self.config.address} refuses: {message.message}")
+        elif nominal:
+            self._bytes[1] += len(payload)
+            with contextlib.suppress(queue.Full):  # nobody listens between steps; a lost commit is sent again on demand
+                self._inbox.put_nowait(message)
+        return False
 
-    def _welcome(self, welcome: Welcome, now: float) -> None:
-        link = self._link
-        if welcome.tokenizer != link._hello.tokenizer:
-            link._state = LinkState.REFUSED
-            link._reason = (
-                f"the verifier's tokenizer {welcome.tokenizer} is not the draft model's {link._hello.tokenizer}; "
-                "use a draft and a target of one family"
+    def _greet(self, welcome: Welcome) -> None:
+        hello = self.config.hello
+        if (welcome.tokenizer, welcome.vocabulary) != (hello.tokenizer, hello.vocabulary):
+            text = "its tokenizer is not the draft model's; draft and target must share one tokenizer"
+            self._become(LinkState.REFUSED, f"the verifier at {self.config.address} does not fit: {text}")
+            return
+        if self._state is LinkState.NOMINAL:
+            return
+        self._welcome = welcome
+        self._epoch += 1
+        self._become(LinkState.NOMINAL, f"the verifier at {self.config.address} serves {welcome.model[:12]}")
+
+    def _fall_silent(self, seconds: float) -> None:
+        if self._state is LinkState.NOMINAL:
+            self._become(
+                LinkState.SILENT, f"nothing heard from the verifier at {self.config.address} for {seconds:.1f} s"
             )
+        elif self._state is not LinkState.SILENT:
+            why = f"no verifier answers at {self.config.address}; is it running there"
+            why += ", and is this robot's key in its authorized folder?" if self.config.keys is not None else "?"
+            self._become(LinkState.CONNECTING, why)
+
+    def _become(self, state: LinkState, why: str) -> None:
+        with self._changed:
+            if (state, why) == (self._state, self._why):
+                return
+            changed = state is not self._state
+            self._state, self._why = state, why
+            self._changed.notify_all()
+        with contextlib.suppress(queue.Full):
+            self._inbox.put_nowait(None)
+        if changed:
+            (_log.info if state is LinkState.NOMINAL else _log.warning)("link %s: %s", state.value, why)
+        if self._on_state is not None:
+            self._on_state(state, why)
+
+
+class _Connection:
+    """One DEALER socket with its two delay lines; used by the link's thread alone."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: LinkConfig) -> None:
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.immediate = True
+        self._socket.sndhwm = self._socket.rcvhwm = HIGH_WATER
+        self._socket.maxmsgsize = MAX_MESSAGE_BYTES
+        self._socket.connect_timeout = 3000
+        self._socket.reconnect_ivl_max = 1000
+        if config.keys is not None:
+            self._socket.curve_serverkey = config.keys.server
+            self._socket.curve_publickey = config.keys.public
+            self._socket.curve_secretkey = config.keys.secret
+        self._socket.connect(config.address)
+        self._up = DelayLine(config.one_way_s)
+        self._down = DelayLine(config.one_way_s)
+        self._stuck: deque[bytes] = deque(maxlen=HIGH_WATER)
+
+    def put(self, payload: bytes, now: float) -> None:
+        """Send a payload, `one_way_s` from now."""
+        self._up.put(payload, now)
+
+    def turn(self, now: float) -> list[bytes]:
+        """Send and receive what is due."""
+        while (payload := self._up.take(now)) is not None:
+            self._stuck.append(payload)
+        with contextlib.suppress(zmq.Again):
+            while self._stuck:
+                self._socket.send(self._stuck[0], zmq.NOBLOCK)
+                self._stuck.popleft()
+        with contextlib.suppress(zmq.Again):
+            while True:
+                self._down.put(b"".join(self._socket.recv_multipart(zmq.NOBLOCK)), now)
+        received = []
+        while (payload := self._down.take(now)) is not None:
+            received.append(payload)
+        return received
+
+    def wait(self, until: float, wake: socket.socket, now: float) -> None:
+        """Return when something is due or has arrived, at the latest at `until`."""
+        seconds = min(until, self._up.due, self._down.due) - now
+        if 0.0 < seconds < 0.001:
+            time.sleep(seconds)  # zmq counts in whole milliseconds
             return
-        link._welcome = welcome
-        if link._state is not LinkState.NOMINAL:
-            link._state, link._reason = LinkState.NOMINAL, ""
-            self._ping_at = now - self._config.ping_s
-            link._ready.set()
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if self._stuck else 0))
+        poller.register(wake, zmq.POLLIN)
+        poller.poll(max(0, int(seconds * 1000)))
+        with contextlib.suppress(BlockingIOError):
+            while wake.recv(4096):
+                pass
 
-    def _refused(self, fault: Fault) -> None:
-        link = self._link
-        later = fault.code in _RETRY_LATER
-        if fault.code is FaultCode.NO_SESSION:
-            link._welcome = None
-        link._state = LinkState.CONNECTING if later else LinkState.REFUSED
-        link._reason = f"the verifier at {self._config.address} refuses: {fault.message}"
-        link._ready.clear()
-        link._inbox.put(LinkLost(link._reason))
-        if fault.code is FaultCode.NO_SESSION:
-            self._hello_at = -1e9
-
-
-def replace_resume(hello: Hello, resume: str) -> Hello:
-    """Return a `Hello` that asks for the session `resume`; empty opens a new one."""
-    values = {name: getattr(hello, name) for name in hello.__struct_fields__}
-    return Hello(**{**values, "resume": resume})
-
-
-def _load_keys(folder: Path) -> tuple[bytes, bytes, bytes]:
-    """Return (public, secret, server) CURVE keys. Raises ValueError, in one sentence, where they are missing."""
-    secrets = [path for path in sorted(folder.glob("*.key_secret")) if path.stem != "server"]
-    if len(secrets) != 1:
-        names = ", ".join(path.name for path in secrets) or "none"
-        raise ValueError(f"keys folder {folder} must hold one robot's NAME.key_secret, it has {names}")
-    try:
-        server, _ = zmq.auth.load_certificate(folder / "server.key")
-        public, secret = zmq.auth.load_certificate(secrets[0])
-    except (OSError, ValueError) as error:
-        raise ValueError(f"keys folder {folder}: {error}; make keys with python -m cloud_verifier keygen") from None
-    if secret is None:
-        raise ValueError(f"keys folder {folder}: {secrets[0].name} holds no secret key")
-    return public, secret, server
+    def close(self) -> None:
+        """Close the socket; what is not sent is dropped."""
+        self._socket.close()
