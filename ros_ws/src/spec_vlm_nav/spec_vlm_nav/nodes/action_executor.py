@@ -63,6 +63,7 @@ class ActionExecutor(Node):
 
     def halt(self) -> None:
         """Send a zero Twist for the last time, when the node ends."""
+        self._motion = None
         self._twists.publish(Twist())
         time.sleep(0.05)
 

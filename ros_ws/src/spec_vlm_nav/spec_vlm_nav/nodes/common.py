@@ -88,6 +88,9 @@ def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, thre
             closing.start()
             while closing.is_alive():
                 executor.spin_once(timeout_sec=0.02)
+            # `shutdown` does not wait for callbacks in other threads: take them their supply, then give them a moment.
+            executor.remove_node(node)
+            time.sleep(0.1 if threads > 1 else 0.0)
             executor.shutdown(timeout_sec=1.0)
             node.destroy_node()
         return 0

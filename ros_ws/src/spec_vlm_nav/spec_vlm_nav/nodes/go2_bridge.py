@@ -61,7 +61,7 @@ class Go2Bridge(Node):
         self._last_tick = time.monotonic()
         self._stopping: Confirmed | None = None
         self._identity = time.monotonic_ns()
-        self._ready = False
+        self._ready = self._ended = False
         self._requests = self.create_publisher(Request, REQUEST_TOPIC.lstrip("/"), 10)
         self.create_subscription(Response, RESPONSE_TOPIC.lstrip("/"), self._on_response, 10)
         self.create_subscription(Twist, "cmd_vel", self._on_twist, COMMAND_QOS)
@@ -74,6 +74,7 @@ class Go2Bridge(Node):
 
     def stop(self) -> None:
         """Send a StopMove for the last time, when the node ends."""
+        self._ended = True
         self._send(request(SportApi.STOP_MOVE, self._next_identity()))
         self.get_logger().info("StopMove sent: the bridge ends")
         # The middleware sends in the background; an immediate exit could drop the message.
@@ -82,6 +83,9 @@ class Go2Bridge(Node):
     def _tick(self) -> None:
         now = time.monotonic()
         dt, self._last_tick = min(now - self._last_tick, 0.25), now
+        if self._ended:
+            # Ticks go on while the node closes; a Move now would undo the StopMove.
+            return
         if not self._ready:
             self._get_ready(now)
         elif self._watchdog.expired(now):
@@ -124,7 +128,7 @@ class Go2Bridge(Node):
     def _on_twist(self, twist: Twist) -> None:
         self._wanted = Velocity(twist.linear.x, twist.linear.y, twist.angular.z)
         self._watchdog.feed(time.monotonic())
-        if not self._wanted.finite and self._ready:
+        if not self._wanted.finite and self._ready and not self._ended:
             # Not at the next tick but now: whoever sends NaN has lost control.
             self._keep_stopping(time.monotonic(), "cmd_vel is not finite")
 

@@ -117,7 +117,7 @@ class Observer:
         goal = NavigateByInstruction.Goal(instruction=instruction, max_actions=max_actions)
         goal.time_allowance.sec = int(time_allowance_s)
         goal.time_allowance.nanosec = int(time_allowance_s % 1.0 * 1e9)
-        return GoalRun(self._client, goal)
+        return GoalRun(self._client, goal, self._executor.create_task)
 
     def _spin(self) -> None:
         while not self._end.is_set():
@@ -132,14 +132,22 @@ class Observer:
 
 
 class GoalRun:
-    """A goal on its way. Callbacks run in the observer's thread."""
+    """A goal on its way. Everything but `wait` runs in the observer's thread, where `call` puts it.
 
-    def __init__(self, client: Any, goal: Any) -> None:
+    Called from another thread, rclpy's action client may get the answer before it has noted the question.
+    """
+
+    def __init__(self, client: Any, goal: Any, call: Callable[[Callable[[], None]], Any]) -> None:
+        self._call = call
         self.feedback: list[tuple[str, str]] = []
         self._done = threading.Event()
         self._handle: Any = None
         self._end: GoalEnd | None = None
-        client.send_goal_async(goal, feedback_callback=self._on_feedback).add_done_callback(self._on_answer)
+
+        def send() -> None:
+            client.send_goal_async(goal, feedback_callback=self._on_feedback).add_done_callback(self._on_answer)
+
+        call(send)
 
     def wait(self, timeout: float) -> GoalEnd | None:
         """Return the end of the goal, None if it has not come within `timeout` seconds."""
@@ -149,7 +157,7 @@ class GoalRun:
     def cancel(self) -> None:
         """Ask the server to cancel; the end comes through `wait`."""
         if self._handle is not None:
-            self._handle.cancel_goal_async()
+            self._call(self._handle.cancel_goal_async)
 
     def _on_feedback(self, message: Any) -> None:
         self.feedback.append((message.feedback.state, message.feedback.reason))
