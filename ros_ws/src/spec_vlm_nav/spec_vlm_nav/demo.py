@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import socket
 import sys
 import threading
@@ -157,6 +158,9 @@ def run(options: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
+    if threading.current_thread() is threading.main_thread():
+        # SIGTERM ends the processes in order, as Ctrl-C does; Python's default would leave them behind.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run(parser().parse_args(arguments))
     except (ValueError, StartError) as error:
