@@ -111,10 +111,18 @@ def _pair(options: argparse.Namespace) -> int:
     from adapters_training.pair import PairConfig, PairTrainer
 
     config = PairConfig(
-        role=options.role, data=options.data, out=options.out, minutes=options.minutes, seed=options.seed,
-        threads=options.threads, teacher=options.teacher, start=options.start, learning_rate=options.learning_rate, ground_share=options.ground_share,
+        role=options.role,
+        data=options.data,
+        out=options.out,
+        minutes=options.minutes,
         vision_share=options.vision_share,
-    )  # fmt: skip
+        ground_share=options.ground_share,
+        learning_rate=options.learning_rate,
+        seed=options.seed,
+        threads=options.threads,
+        teacher=options.teacher,
+        start=options.start,
+    )
     folder = Path(options.processor)
     trainer = PairTrainer(config, folder, vocabulary())
     trainer.train()

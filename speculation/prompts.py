@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class NavigationAction:
 
     def __post_init__(self) -> None:
         if (self.kind is ActionKind.STOP) != (self.size is None):
-            raise ValueError(f"action '{self.kind.value}' with size {self.size}: motions have a size, stop has none")
+            raise ValueError(f"action {self.kind.value!r} with size {self.size}: motions have a size, stop has none")
 
     @property
     def text(self) -> str:
@@ -64,9 +65,10 @@ class NavigationAction:
 
 
 STOP = NavigationAction(ActionKind.STOP)
-ACTIONS: tuple[NavigationAction, ...] = tuple(
-    NavigationAction(kind, size) for kind in ActionKind if kind is not ActionKind.STOP for size in ActionSize
-) + (STOP,)
+ACTIONS: tuple[NavigationAction, ...] = (
+    *(NavigationAction(kind, size) for kind in ActionKind if kind is not ActionKind.STOP for size in ActionSize),
+    STOP,
+)
 _BY_TEXT = {action.text: action for action in ACTIONS}
 
 
@@ -140,11 +142,14 @@ class Target:
 
 
 def find_target(instruction: str, vocabulary: Vocabulary) -> Target:
-    """Return the object that `instruction` names. Raises ValueError, with the known words, if it names none or several."""
+    """Return the object that `instruction` names.
+
+    Raises ValueError, with the known words, if it names none or several.
+    """
     words = re.findall(r"[a-z]+", instruction.lower())
     pairs = [
         Target(first, second)
-        for first, second in zip(words, words[1:], strict=False)
+        for first, second in pairwise(words)
         if first in vocabulary.colours and second in vocabulary.classes
     ]
     if len(set(pairs)) == 1:
