@@ -1,0 +1,146 @@
+"""Are the modes' tokens the target's own? On held-out frames, through real sockets, against the target decoding alone.
+
+In float64 they must be. In float32 a kernel rounds differently for one token and for five, so a near tie may flip: each
+flip is shown with its margin, the target's logit for its own token less that for the mode's. Above 1e-4 it is a bug.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from benchmarks.setting import FRAME_SOURCES, PROJECT, RESULTS, Question, machine, questions, verifier
+from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
+from spec_vlm_nav.navigator import AnswerLate, VerifierLost
+from speculation.vlm.load import load_vlm
+from speculation.vlm.session import VlmSession
+
+MODES = ("cloud", "sd", "fsd")
+LIMITS = {"float64": 0.0, "float32": 1e-4}
+START_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Flip:
+    """The first token of an answer that differs; `margin` in the target's own logits."""
+
+    frame: int
+    mode: str
+    position: int
+    margin: float
+
+
+def decode_alone(
+    session: VlmSession, question: Question, max_tokens: int
+) -> tuple[list[int], list[npt.NDArray[np.floating]]]:
+    """Return the target's greedy tokens and the logits [vocabulary] that each was taken from."""
+    session.begin(question.prompt, question.jpeg)
+    tokens: list[int] = []
+    rows = []
+    while len(tokens) < max_tokens and not (tokens and tokens[-1] in session.vlm.eos):
+        rows.append(session.root_logits())
+        tokens.append(int(np.argmax(rows[-1])))
+        session.commit((), tokens[-1])
+    return tokens, rows
+
+
+def first_flip(
+    frame: int, mode: str, truth: Sequence[int], rows: Sequence[npt.NDArray[np.floating]], tokens: Sequence[int]
+) -> Flip | None:
+    """Return where `tokens` leave `truth`; None where they do not. A missing or added token has an infinite margin."""
+    for position, (own, other) in enumerate(zip(truth, tokens, strict=False)):
+        if own != other:
+            return Flip(frame, mode, position, float(rows[position][own] - rows[position][other]))
+    if len(truth) != len(tokens):
+        return Flip(frame, mode, min(len(truth), len(tokens)), float("inf"))
+    return None
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = argparse.ArgumentParser(prog="python -m benchmarks.exactness", description=(__doc__ or "").splitlines()[0])
+    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
+    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    line.add_argument("--steps", type=int, default=200, help="frames (default: 200)")
+    line.add_argument("--dtype", default="float64", help="float64, float32 or bfloat16 (default: float64)")
+    line.add_argument("--gamma", type=int, default=4)
+    line.add_argument("--max-tokens", type=int, default=128)
+    line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
+    line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
+    line.add_argument("--save", action="store_true", help="write the result to benchmarks/results/")
+    return line
+
+
+def compare(options: argparse.Namespace, asked: Sequence[Question]) -> tuple[int, list[Flip]]:
+    """Return how many tokens the target alone said, and the flips of all modes."""
+    session = VlmSession(load_vlm(options.target_model, dtype=options.dtype), 2048)
+    flips: list[Flip] = []
+    count = 0
+    with verifier(options.target_model, "--dtype", options.dtype) as address:
+        edge = EdgeDecoder(
+            EdgeConfig(
+                options.draft_model,
+                address,
+                gamma=options.gamma,
+                max_tokens=options.max_tokens,
+                dtype=options.dtype,
+                resume_s=START_LIMIT_S,
+            )
+        )
+        try:
+            for frame, question in enumerate(tqdm(asked, unit="frame", disable=None)):
+                truth, rows = decode_alone(session, question, options.max_tokens)
+                count += len(truth)
+                for mode in MODES:
+                    tokens = edge.decode(question.prompt, question.jpeg, mode=mode).tokens
+                    flip = first_flip(frame, mode, truth, rows, tokens)
+                    if flip is not None:
+                        flips.append(flip)
+        finally:
+            edge.close()
+    return count, flips
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison. Returns the exit code: 0, 1 for a flip that is no near tie, 2 if it could not run."""
+    options = parser().parse_args(arguments)
+    try:
+        if options.steps < 1:
+            raise ValueError(f"--steps {options.steps}: give at least 1")
+        count, flips = compare(options, questions(options.frames, options.steps, options.seed))
+    except (ValueError, RuntimeError, VerifierLost, AnswerLate) as error:
+        print(f"exactness: {error}", file=sys.stderr)
+        return 2
+    limit = LIMITS.get(options.dtype)
+    bugs = [flip for flip in flips if limit is not None and not flip.margin <= limit]
+    print(
+        f"{options.steps} frames ({options.frames}), {count} tokens of the target alone, {options.dtype}, "
+        f"gamma {options.gamma}"
+    )
+    for mode in MODES:
+        margins = sorted(flip.margin for flip in flips if flip.mode == mode)
+        shown = f", margins {', '.join(f'{margin:.2g}' for margin in margins[:10])}" if margins else ""
+        print(f"{mode:6s} identical on {options.steps - len(margins)} of {options.steps}{shown}")
+    if limit is not None:
+        print(f"flips above the limit of {limit:g} for {options.dtype}: {len(bugs)}")
+    print(machine())
+    if options.save:
+        settings = {name: str(value) for name, value in vars(options).items() if name != "save"}
+        data = {"settings": settings, "machine": machine(), "tokens": count, "flips": [asdict(flip) for flip in flips]}
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        path = RESULTS / f"exactness_{options.dtype}.json"
+        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        print(f"saved {path.relative_to(PROJECT)}")
+    return 1 if bugs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""Step latency of cloud, sd and fsd over real sockets, against a real verifier process.
+
+Modes take turns on every frame, in rotating order, so that whatever else the machine does falls on all of them. With a
+device profile the declared times are waited for on both sides; without one (raw) the machine's own times are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks.setting import FRAME_SOURCES, PROJECT, RESULTS, Question, machine, questions, table, verifier
+from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
+from spec_vlm_nav.navigator import AnswerLate, VerifierLost
+from speculation.drafting import DecodingStats, Mode, StepResult
+from speculation.profile import load_profile
+
+WARM_UP = 2
+START_LIMIT_S = 120.0
+
+
+def measure(
+    edge: EdgeDecoder, asked: Sequence[Question], modes: Sequence[str]
+) -> tuple[dict[str, list[StepResult]], int]:
+    """Return the results of every mode and the number of frames on which the modes' tokens differ."""
+    for mode in modes:
+        for question in asked[:WARM_UP]:
+            edge.decode(question.prompt, question.jpeg, mode=mode)
+    results: dict[str, list[StepResult]] = {mode: [] for mode in modes}
+    different = 0
+    for index, question in enumerate(tqdm(asked, unit="frame", disable=None)):
+        turn = index % len(modes)
+        tokens = set()
+        for mode in [*modes[turn:], *modes[:turn]]:
+            result = edge.decode(question.prompt, question.jpeg, mode=mode)
+            results[mode].append(result)
+            if mode != Mode.EDGE:
+                tokens.add(result.tokens)
+        different += len(tokens) > 1
+    return results, different
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return minimum, median and maximum."""
+    return {"min": min(values), "median": median(values), "max": max(values)}
+
+
+def summary(results: Sequence[StepResult]) -> dict[str, Any]:
+    """Return one mode's figures; rates are totals over totals, seconds are spreads over steps."""
+    stats = [result.stats for result in results]
+
+    def total(name: str) -> float:
+        return float(sum(getattr(entry, name) for entry in stats))
+
+    def rate(above: str, below: float) -> float:
+        return total(above) / below if below else 0.0
+
+    first = [entry.first_commit_s for entry in stats if entry.first_commit_s is not None]
+    early: dict[int, int] = {}
+    for entry in stats:
+        for layer, count in entry.early_hits.items():
+            early[layer] = early.get(layer, 0) + count
+    return {
+        "steps": len(stats),
+        "total_s": spread([entry.total_s for entry in stats]),
+        "first_commit_s": spread(first) if first else None,
+        "per_token_s": spread([entry.per_token_s for entry in stats]),
+        "tokens": total("tokens"),
+        "tau": rate("tokens", total("rounds")),
+        "acceptance": rate("accepted", total("drafted")),
+        "hit_rate": rate("hits", total("hits") + total("misses")),
+        "early_received": total("early_received"),
+        "early_hits": dict(sorted(early.items())),
+        "passes_per_token": rate("cloud_passes", total("tokens")),
+        "wasted_forwards": rate("wasted_forwards", total("draft_forwards")),
+        "wasted_s_per_step": total("wasted_s") / len(stats),
+        "bytes_up_per_step": total("bytes_up") / len(stats),
+        "bytes_down_per_step": total("bytes_down") / len(stats),
+        "interruptions": total("interruptions"),
+    }
+
+
+def report(figures: dict[str, dict[str, Any]]) -> str:
+    """Return the table of all modes; ratios are of medians, to `cloud` where it ran."""
+    base = figures.get(Mode.CLOUD.value)
+    header = (
+        "mode", "min ms", "median ms", "max ms", "speed-up", "TTFT ms", "ms/token", "tau", "accepted", "hits",
+        "wasted", "passes/token", "B up", "B down",
+    )  # fmt: skip
+    rows = []
+    for mode, entry in figures.items():
+        times, first = entry["total_s"], entry["first_commit_s"]
+        ratio = f"{base['total_s']['median'] / times['median']:.2f}x" if base else "-"
+        rows.append(
+            (
+                mode,
+                *(f"{1e3 * times[name]:.0f}" for name in ("min", "median", "max")),
+                ratio,
+                f"{1e3 * first['median']:.0f}" if first else "-",
+                f"{1e3 * entry['per_token_s']['median']:.1f}",
+                f"{entry['tau']:.2f}",
+                f"{entry['acceptance']:.0%}",
+                f"{entry['hit_rate']:.0%}",
+                f"{entry['wasted_forwards']:.0%}",
+                f"{entry['passes_per_token']:.2f}",
+                f"{entry['bytes_up_per_step']:.0f}",
+                f"{entry['bytes_down_per_step']:.0f}",
+            )
+        )
+    return table(header, rows)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = argparse.ArgumentParser(prog="python -m benchmarks.latency", description=(__doc__ or "").splitlines()[0])
+    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
+    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    line.add_argument("--profile", default="go2_a100_scaled", help="declared delays; raw: none (default: %(default)s)")
+    line.add_argument("--steps", type=int, default=200, help="frames, each decoded in every mode (default: 200)")
+    line.add_argument("--modes", nargs="+", default=["cloud", "sd", "fsd"], choices=[mode.value for mode in Mode])
+    line.add_argument("--gamma", default="4", help="draft tokens per verification, or auto (default: 4)")
+    line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted per verification (default: 3)")
+    line.add_argument("--max-tokens", type=int, default=128)
+    line.add_argument("--dtype", default="float32")
+    line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
+    line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
+    line.add_argument("--trace", type=Path, help="write a Chrome/Perfetto trace of the edge here")
+    line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
+    return line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark. Returns the exit code: 0, or 2 after one sentence on stderr."""
+    options = parser().parse_args(arguments)
+    try:
+        if options.steps < 1:
+            raise ValueError(f"--steps {options.steps}: give at least 1")
+        profile = load_profile(options.profile)
+        gamma = int(options.gamma) if options.gamma.isdecimal() else options.gamma
+        asked = questions(options.frames, options.steps, options.seed)
+        with verifier(options.target_model, "--profile", profile.name, "--dtype", options.dtype) as address:
+            edge = EdgeDecoder(
+                EdgeConfig(
+                    options.draft_model,
+                    address,
+                    "fsd",
+                    profile.name,
+                    gamma=gamma,
+                    branches=options.branches,
+                    max_tokens=options.max_tokens,
+                    dtype=options.dtype,
+                    resume_s=START_LIMIT_S,
+                )
+            )
+            try:
+                results, different = measure(edge, asked, options.modes)
+            finally:
+                edge.close()
+    except (ValueError, RuntimeError, VerifierLost, AnswerLate) as error:
+        print(f"latency: {error}", file=sys.stderr)
+        return 2
+    figures = {mode: summary(entries) for mode, entries in results.items()}
+    declared = "no declared delays" if profile.is_raw else f"declared delays: {profile.scale}"
+    print(
+        f"{options.steps} frames ({options.frames}), profile {profile.name} ({declared}), {options.dtype}, "
+        f"gamma {gamma}"
+    )
+    print(report(figures))
+    print(f"frames on which the modes' tokens differ: {different} of {options.steps}")
+    for mode, entry in figures.items():
+        if entry["early_received"]:
+            print(f"{mode}: {entry['early_received']:.0f} early tokens, hits by exit layer {entry['early_hits']}")
+    print(machine())
+    if options.trace is not None:
+        edge.trace.write(options.trace)
+    if options.save:
+        save(options, figures, results, different)
+    return 0
+
+
+def save(
+    options: argparse.Namespace, figures: dict[str, Any], results: dict[str, list[StepResult]], different: int
+) -> None:
+    """Write figures and every step's stats; raw and declared times never share a file."""
+    settings = {name: str(value) for name, value in vars(options).items() if name not in ("save", "trace")}
+    steps: dict[str, list[DecodingStats]] = {
+        mode: [each.stats for each in entries] for mode, entries in results.items()
+    }
+    data = {
+        "settings": settings,
+        "machine": machine(),
+        "frames_with_different_tokens": different,
+        "figures": figures,
+        "steps": {mode: [asdict(entry) for entry in entries] for mode, entries in steps.items()},
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"latency_{options.profile}_{options.dtype}.json"
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print(f"saved {path.relative_to(PROJECT)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
