@@ -102,12 +102,14 @@ def test_every_mode_says_what_the_target_says_alone(
     config = DraftingConfig.of(mode, gamma=gamma, branches=branches, queue_policy=policy, max_nodes=max_nodes)
     bench = Bench(target, hashed_draft(target, seed, agreement), weather, config)
     for step in (1, 2):
+        before = bench.model.forwards
         result = bench.run(request(step, max_tokens))
         stats = result.stats
         assert result.tokens == alone(target, max_tokens)
         assert stats.tokens == len(result.tokens)
+        assert stats.draft_forwards == bench.model.forwards - before
         assert stats.accepted <= stats.drafted
-        assert stats.wasted_forwards <= stats.draft_forwards
+        assert 0 <= stats.draft_forwards - stats.wasted_forwards <= stats.tokens
         assert stats.tokens <= stats.accepted + stats.rounds
         assert sum(stats.early_hits.values()) <= stats.hits
         assert stats.prefill_s + stats.draft_s + stats.predraft_s + stats.wait_s == pytest.approx(stats.total_s)
