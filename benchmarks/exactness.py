@@ -25,7 +25,7 @@ from speculation.vlm.session import VlmSession
 
 MODES = ("cloud", "sd", "fsd")
 LIMITS = {"float64": 0.0, "float32": 1e-4}
-START_LIMIT_S = 120.0
+CONNECT_LIMIT_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def compare(options: argparse.Namespace, asked: Sequence[Question]) -> tuple[int
                 gamma=options.gamma,
                 max_tokens=options.max_tokens,
                 dtype=options.dtype,
-                resume_s=START_LIMIT_S,
+                resume_s=CONNECT_LIMIT_S,
             )
         )
         try:

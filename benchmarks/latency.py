@@ -24,7 +24,7 @@ from speculation.drafting import DecodingStats, Mode, StepResult
 from speculation.profile import load_profile
 
 WARM_UP = 2
-START_LIMIT_S = 120.0
+CONNECT_LIMIT_S = 20.0
 
 
 def measure(
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     branches=options.branches,
                     max_tokens=options.max_tokens,
                     dtype=options.dtype,
-                    resume_s=START_LIMIT_S,
+                    resume_s=CONNECT_LIMIT_S,
                 )
             )
             try:

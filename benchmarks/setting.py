@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ RESULTS = PROJECT / "benchmarks" / "results"
 HELD_OUT_SEED = 1_000_000
 """Rooms from this seed on are never trained on."""
 FRAMES_PER_ROOM = 10
+START_LIMIT_S = 120.0
 FRAME_SOURCES = ("simulation", "random")
 
 
@@ -68,26 +70,35 @@ def _rooms(count: int, seed: int) -> Iterator[Question]:
 
 @contextmanager
 def verifier(model: Path, *flags: str) -> Iterator[str]:
-    """Run a verifier process and yield its address. It may still be loading; raises RuntimeError if it ended early.
-
-    Its log is shown only where it ended by itself.
-    """
+    """Run a verifier process and yield its address once it serves. Raises RuntimeError, with its words, if it ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
     command = [sys.executable, "-m", "cloud_verifier", "serve", "--model", str(model), "--bind", address, *flags]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)}, stderr=log)
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "verifier.log"
+        with log.open("w") as sink:
+            process = subprocess.Popen(
+                command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)}, stderr=sink
+            )
         try:
+            _wait_until_serving(process, log)
             yield address
+            if process.poll() is not None:
+                raise RuntimeError(f"the verifier ended by itself: {log.read_text()[-1000:].strip()}")
         finally:
-            ended = process.poll() is not None
-            if not ended:
-                process.terminate()
-                process.wait(timeout=30)
-            log.seek(0)
-            if ended:
-                raise RuntimeError(f"the verifier ended by itself:\n{log.read()[-2000:]}")
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def _wait_until_serving(process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + START_LIMIT_S
+    while " serving " not in log.read_text():
+        if process.poll() is not None:
+            raise RuntimeError(f"the verifier did not start: {log.read_text()[-1000:].strip()}")
+        if time.monotonic() > end:
+            raise RuntimeError(f"the verifier did not start within {START_LIMIT_S:g} s")
+        time.sleep(0.05)
 
 
 def machine() -> str:
