@@ -9,8 +9,10 @@ from pathlib import Path
 
 from speculation.prompts import Vocabulary
 
+TRAINING_SEEDS = 1_000_000
+"""Scenes from this seed on are never trained on; benchmarks take theirs from here."""
 HELD_OUT_SEED = 5_000_000
-"""Scenes from this seed on are never trained on."""
+"""First scene of the held-out frames on which training is judged."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -94,8 +96,8 @@ def _data(options: argparse.Namespace) -> int:
     from adapters_training.data import make
 
     first = HELD_OUT_SEED if options.held_out else options.first_seed
-    if not options.held_out and first + options.scenes > HELD_OUT_SEED:
-        raise ValueError(f"--first-seed plus --scenes must stay below the held-out seeds from {HELD_OUT_SEED} on")
+    if not options.held_out and first + options.scenes > TRAINING_SEEDS:
+        raise ValueError(f"--first-seed plus --scenes must stay below {TRAINING_SEEDS}: rooms above are held out")
     make(Path(options.out), first, options.scenes, options.frames_per_scene, options.processes)
     return 0
 
