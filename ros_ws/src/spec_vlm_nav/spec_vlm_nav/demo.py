@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
     scene = scene_of(options.seed, options.difficulty, options.target)
     for name, folder in (("target", options.target_model), ("draft", options.draft_model)):
         if not (folder / "config.json").exists():
-            raise ValueError(f"no {name} model in {folder}; train the pair with: python -m adapters_training pair")
+            raise ValueError(f"no {name} model in {folder}; train the pair first, as docs/training.md says")
     # The middleware reads both when it starts: two demos on one machine must not see each other.
     os.environ.setdefault("ROS_DOMAIN_ID", str(random.SystemRandom().randint(1, 100)))
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")

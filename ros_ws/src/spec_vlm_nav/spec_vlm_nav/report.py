@@ -104,6 +104,7 @@ def draw_top(run: Run, scene: Scene) -> Image:
 def draw_contact_sheet(run: Run, columns: int = 4) -> Figure:
     """Return every decision's frame with what the model said and did."""
     shown = [decision for decision in run.decisions if decision.frame is not None]
+    columns = max(1, min(columns, len(shown)))
     rows = max(1, math.ceil(len(shown) / columns))
     figure = Figure(figsize=(3.2 * columns, 3.9 * rows), layout="constrained")
     for index, decision in enumerate(shown):
@@ -144,8 +145,8 @@ def write_report(folder: Path, bag: Path, scene: Scene, headline: str, table: st
     run = load_run(bag)
     top = cv2.cvtColor(draw_top(run, scene), cv2.COLOR_RGB2BGR)
     cv2.imwrite(str(folder / "top.png"), top)
-    draw_contact_sheet(run).savefig(folder / "steps.png", dpi=80)
-    draw_latency(run).savefig(folder / "latency.png", dpi=90)
+    draw_contact_sheet(run).savefig(folder / "steps.png", dpi=80, bbox_inches="tight")
+    draw_latency(run).savefig(folder / "latency.png", dpi=90, bbox_inches="tight")
     page = folder / "report.html"
     page.write_text(
         "<!doctype html><meta charset=utf-8><title>spec-vlm-nav</title>"
