@@ -20,6 +20,7 @@ from spec_vlm_nav.navigator import (
     Reply,
     State,
     VerifierLost,
+    VerifierRefused,
 )
 from speculation.drafting.stats import DecodingStats
 from speculation.prompts import STOP, NavigationAction, format_answer
@@ -135,6 +136,15 @@ def test_a_verifier_that_stays_away_ends_the_goal_with_the_reason() -> None:
     assert result.end is End.LINK_LOST
     assert "connection refused" in result.message
     assert 10.0 <= result.elapsed_s < 12.0
+
+
+def test_a_verifier_that_refuses_ends_the_goal_at_once_with_its_words() -> None:
+    world = World([LEFT, VerifierRefused("another tokenizer")])
+    result = world.run()
+    assert result.end is End.LINK_LOST
+    assert "another tokenizer" in result.message
+    assert world.texts[-1] == "hold"
+    assert result.elapsed_s < 10.0
 
 
 def test_a_dead_camera_holds_and_a_living_one_goes_on() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec_vlm_nav.link import LinkConfig, LinkState, ZmqLink, load_keys
-from spec_vlm_nav.navigator import AnswerLate, Reply, VerifierLost
+from spec_vlm_nav.navigator import AnswerLate, Reply, VerifierLost, VerifierRefused
 from speculation.drafting import (
     DecodingStats,
     Drafter,
@@ -178,7 +178,9 @@ class EdgeDecoder:
         stats.wait_s += time.perf_counter() - started
         welcome = link.welcome
         if not nominal or welcome is None:
-            raise VerifierLost(link.why if link.state is LinkState.REFUSED or not why else why)
+            if link.state is LinkState.REFUSED:
+                raise VerifierRefused(link.why)
+            raise VerifierLost(why or link.why)
         self._compare_profiles(welcome)
         return tuple(welcome.eos), self._drafter(mode, link, welcome.max_draft)
 

@@ -24,7 +24,7 @@ class End(Enum):
     TIMEOUT = "the time allowance is used up"
     OUT_OF_ACTIONS = "the allowed number of actions is used up"
     STALE_CAMERA = "the time allowance ran out without a fresh camera frame"
-    LINK_LOST = "the time allowance ran out without a verifier"
+    LINK_LOST = "no verifier"
     NO_VALID_ACTION = "the model's answers were no actions"
     OBSTACLE = "something keeps blocking the robot"
     ROBOT_FAULT = "the robot does not execute actions"
@@ -40,6 +40,10 @@ class State(Enum):
 
 class VerifierLost(RuntimeError):
     """No answer, because the verifier cannot be reached or refuses; the sentence says why."""
+
+
+class VerifierRefused(VerifierLost):
+    """The verifier is there and does not take this robot: waiting does not help."""
 
 
 class AnswerLate(RuntimeError):
@@ -180,6 +184,8 @@ class Navigator:
         self._report(State.THINKING)
         try:
             reply = self._decoder.answer(instruction, frame.jpeg, self._limit(self._config.step_limit_s))
+        except VerifierRefused as problem:
+            raise _Over(End.LINK_LOST, str(problem)) from None
         except VerifierLost as problem:
             self._hold(f"verifier lost: {problem}", End.LINK_LOST)
             self._wait(self._config.retry_s)

@@ -56,6 +56,7 @@ class VlmNav(Node):
                 verifier=parameter(self, "verifier", "tcp://127.0.0.1:5555", "address of the verifier"),
                 mode=parameter(self, "mode", "fsd", "cloud, edge, sd or fsd"),
                 profile=parameter(self, "profile", "raw", "device profile whose times are waited for"),
+                target=parameter(self, "target_fingerprint", "", "only target that is acceptable; empty: any"),
                 keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP"),
                 gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),
                 threads=parameter(self, "threads", 1, "CPU threads of the draft model", 1, 64),
@@ -164,6 +165,10 @@ class Goal:
             node.get_logger().error(f"goal refused: {problem}")
             self._handle.abort()
             return _RESULT(error_code=_RESULT.INVALID_INPUT, error_msg=problem)
+        if node.decoder.problem:
+            node.get_logger().error(f"goal refused: {node.decoder.problem}")
+            self._handle.abort()
+            return _RESULT(error_code=_RESULT.LINK_LOST, error_msg=node.decoder.problem)
         node.get_logger().info(f"goal: {wish.instruction!r}")
         navigator = Navigator(node.decoder, self, time.monotonic, time.sleep, self._is_over, node.config)
         allowance = wish.time_allowance.sec + wish.time_allowance.nanosec * 1e-9
