@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     pair.add_argument("--minutes", type=float, default=60.0, help="training time")
     pair.add_argument("--teacher", default="", help="target model folder to distil from (draft)")
     pair.add_argument("--start", default="", help="checkpoint of an earlier run to start from")
+    pair.add_argument("--batch-frames", type=int, default=10, help="frames a step and process")
     pair.add_argument("--learning-rate", type=float, default=1e-3)
     pair.add_argument("--vision-share", type=float, default=0.08, help="share of the time for the vision tower alone")
     pair.add_argument(
@@ -119,6 +120,7 @@ def _pair(options: argparse.Namespace) -> int:
         minutes=options.minutes,
         vision_share=options.vision_share,
         ground_share=options.ground_share,
+        batch_frames=options.batch_frames,
         learning_rate=options.learning_rate,
         seed=options.seed,
         threads=options.threads,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
 from adapters_training import wording
@@ -63,19 +62,6 @@ def claimed_side(text: str, target: str) -> str | None:
     return min(found)[1] if found else ""
 
 
-def generate(session: VlmSession, prompt: str, jpeg: bytes, limit: int = MAX_TOKENS) -> list[int]:
-    """Return the greedy answer of a model alone, its end token included."""
-    session.begin(prompt, jpeg)
-    tokens: list[int] = []
-    while len(tokens) < limit:
-        token = int(np.argmax(session.root_logits()))
-        tokens.append(token)
-        if token in session.vlm.eos:
-            break
-        session.commit((), token)
-    return tokens
-
-
 def judge(score: Score, task: Task, text: str) -> None:
     """Count one answer."""
     score.answers += 1
@@ -117,8 +103,7 @@ def evaluate(vlm: Vlm, folder: Path, count: int, seed: int = 0, show: int = 0) -
     rng = random.Random(seed)
     score = Score()
     for frame, task in tqdm(pick(list(read_frames(folder)), count, seed), desc="answers", mininterval=5.0):
-        tokens = generate(session, wording.instruction(task, rng), frame.jpeg)
-        text = vlm.tokenizer.decode(tokens, skip_special_tokens=True)
+        text = session.answer(wording.instruction(task, rng), frame.jpeg, MAX_TOKENS)
         judge(score, task, text)
         if show > 0:
             show -= 1

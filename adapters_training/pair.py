@@ -1,7 +1,8 @@
 """Train one model of the embedded pair: first its eyes on dense labels, then everything on packed answers.
 
 Resumable: a checkpoint holds model, heads, optimiser, random state and the time spent; the schedule runs over
-`minutes` of training time, so that a machine's speed changes how much is seen, not whether it ends.
+`minutes` of training time, so that a machine's speed changes how much is seen, not whether it ends. Under `torchrun`
+the processes share one model: see `replicas.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tqdm import tqdm
 from adapters_training.losses import Losses, Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.records import Frame, read_shard, shards
+from adapters_training.replicas import Replicas
 from adapters_training.shapes import DRAFT, TARGET, build_model, parameters
 from speculation.prompts import Vocabulary
 from speculation.vlm.processing import Processor
@@ -97,7 +99,8 @@ class PairTrainer:
         self.probes = Probes(shape.hidden, shape.layers, vocabulary)
         self.packer = Packer(tokenizer, vocabulary, config.questions)
         self.teacher = _load_teacher(config.teacher)
-        self.rng = random.Random(config.seed)
+        self.replicas = Replicas()
+        self.rng = random.Random(config.seed + 1000 * self.replicas.rank)
         self.progress = Progress()
         groups = [p for module in (self.model, self.probes) for p in module.parameters()]
         self.optimiser = torch.optim.AdamW(groups, lr=0.0, weight_decay=config.weight_decay, betas=(0.9, 0.98))
@@ -113,9 +116,12 @@ class PairTrainer:
         self.model.load_state_dict(state["model"])
         self.probes.load_state_dict(state["probes"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.rng.setstate(state["rng"])
         torch.set_rng_state(state["torch_rng"])
         self.progress = Progress(**state["progress"])
+        if self.replicas.rank:
+            self.rng.seed(f"{self.config.seed}/{self.replicas.rank}/{self.progress.step}")
+        else:
+            self.rng.setstate(state["rng"])
 
     def _start_from(self, path: Path) -> None:
         state = torch.load(path, weights_only=False)
@@ -123,7 +129,9 @@ class PairTrainer:
         self.probes.load_state_dict(state["probes"])
 
     def save(self) -> None:
-        """Write a checkpoint atomically."""
+        """Write a checkpoint atomically; of several processes the first one does."""
+        if self.replicas.rank:
+            return
         self.out.mkdir(parents=True, exist_ok=True)
         temporary = self.checkpoint.with_suffix(".part")
         torch.save(
@@ -141,6 +149,8 @@ class PairTrainer:
 
     def export(self, folder: Path) -> None:
         """Write the model folder: bf16 weights, config, processor, tokenizer, object names."""
+        if self.replicas.rank:
+            return
         self.model.to(torch.bfloat16).save_pretrained(folder)
         self.model.to(torch.float32)
         for path in self.processor_folder.iterdir():
@@ -166,11 +176,12 @@ class PairTrainer:
         with torch.autocast("cpu", torch.bfloat16):
             result = self._look(batch) if self.looking else self._answer(batch, wordless)
         parameters_ = [p for group in self.optimiser.param_groups for p in group["params"]]
+        self.replicas.average(parameters_)
         torch.nn.utils.clip_grad_norm_(parameters_, 1.0)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.progress.step += 1
-        self.progress.frames += len(frames)
+        self.progress.frames += len(frames) * self.replicas.size
         return result
 
     def _look(self, batch: Batch) -> float:
@@ -191,26 +202,29 @@ class PairTrainer:
         """Run to the end of the time budget, with a progress bar, TensorBoard and checkpoints."""
         config = self.config
         self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / "config.json").write_text(json.dumps(asdict(config), indent=1) + "\n", encoding="utf-8")
-        writer = SummaryWriter(str(self.out / "tensorboard"))
+        first = self.replicas.rank == 0
+        if first:
+            (self.out / "config.json").write_text(json.dumps(asdict(config), indent=1) + "\n", encoding="utf-8")
+        writer = SummaryWriter(str(self.out / "tensorboard")) if first else None
         self.model.train()
         saved = time.monotonic()
         frames = stream(Path(config.data), config.batch_frames, self.rng)
         bar = tqdm(total=int(config.minutes * 60), initial=int(self.progress.seconds), unit="s", desc=config.role,
-                   mininterval=5.0)  # fmt: skip
+                   mininterval=5.0, disable=not first)  # fmt: skip
         bar.write(f"{config.role}: {parameters(self.model) / 1e6:.2f} M parameters, step {self.progress.step}")
         while self.progress.seconds < config.minutes * 60:
             begun = time.monotonic()
             result = self.step(next(frames))
-            self.progress.seconds += time.monotonic() - begun
+            self.progress.seconds += self.replicas.mean(time.monotonic() - begun)
             bar.update(int(self.progress.seconds) - bar.n)
-            if self.progress.step % 20 == 0:
+            if writer and self.progress.step % 20 == 0:
                 self._log(writer, bar, result)
             if time.monotonic() - saved > CHECKPOINT_SECONDS:
                 self.save()
                 saved = time.monotonic()
         self.save()
-        writer.close()
+        if writer:
+            writer.close()
         bar.close()
 
     def _log(self, writer: Any, bar: Any, result: Losses | float) -> None:

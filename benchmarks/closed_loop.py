@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
 from simulation.camera import Image
@@ -49,25 +48,12 @@ class Row:
     oracle_path_length: float
 
 
-def answer(session: VlmSession, prompt: str, jpeg: bytes) -> str:
-    """Return the model's own greedy answer."""
-    session.begin(prompt, jpeg)
-    tokens: list[int] = []
-    while len(tokens) < MAX_TOKENS:
-        token = int(np.argmax(session.root_logits()))
-        if token in session.vlm.eos:
-            break
-        tokens.append(token)
-        session.commit((), token)
-    return str(session.vlm.tokenizer.decode(tokens, skip_special_tokens=True))
-
-
 def model_policy(session: VlmSession, scene: Scene, verbose: bool) -> Policy:
     """Return a policy that asks the model about the frame as the robot sees it, through JPEG."""
     prompt = f"find the {scene.target.text}"
 
     def policy(image: Image, _: World) -> NavigationAction:
-        text = answer(session, prompt, encode_jpeg(image))
+        text = session.answer(prompt, encode_jpeg(image), MAX_TOKENS)
         if verbose:
             tqdm.write(f"  {text!r}")
         return parse_answer(text).action or LOST

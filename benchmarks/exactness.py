@@ -17,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from benchmarks.setting import FRAME_SOURCES, PROJECT, RESULTS, Question, machine, questions, verifier
+from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
+from spec_vlm_nav.evaluation.setting import machine, verifier
+from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
@@ -36,20 +38,6 @@ class Flip:
     mode: str
     position: int
     margin: float
-
-
-def decode_alone(
-    session: VlmSession, question: Question, max_tokens: int
-) -> tuple[list[int], list[npt.NDArray[np.floating]]]:
-    """Return the target's greedy tokens and the logits [vocabulary] that each was taken from."""
-    session.begin(question.prompt, question.jpeg)
-    tokens: list[int] = []
-    rows = []
-    while len(tokens) < max_tokens and not (tokens and tokens[-1] in session.vlm.eos):
-        rows.append(session.root_logits())
-        tokens.append(int(np.argmax(rows[-1])))
-        session.commit((), tokens[-1])
-    return tokens, rows
 
 
 def first_flip(
@@ -97,7 +85,8 @@ def compare(options: argparse.Namespace, asked: Sequence[Question]) -> tuple[int
         )
         try:
             for frame, question in enumerate(tqdm(asked, unit="frame", disable=None)):
-                truth, rows = decode_alone(session, question, options.max_tokens)
+                alone = list(session.greedy(question.prompt, question.jpeg, options.max_tokens))
+                truth, rows = [token for token, _ in alone], [logits for _, logits in alone]
                 count += len(truth)
                 for mode in MODES:
                     tokens = edge.decode(question.prompt, question.jpeg, mode=mode).tokens

@@ -17,8 +17,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.setting import FRAME_SOURCES, PROJECT, RESULTS, Question, machine, questions, table, verifier
+from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
+from spec_vlm_nav.evaluation.setting import machine, table, verifier
+from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import DecodingStats, Mode, StepResult
 from speculation.profile import load_profile

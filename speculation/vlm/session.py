@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -100,6 +100,26 @@ class VlmSession:
             [self._logits[node] for node in kept],
         )
         return renamed
+
+    def greedy(self, prompt: str, image: bytes | npt.NDArray[np.uint8], limit: int) -> Iterator[tuple[int, Logits]]:
+        """Begin a step and yield the model's own answer, token by token, each with the logits it was taken from.
+
+        Ends with an end token or after `limit` tokens. This is what every decoding mode is compared with. Raises as
+        `begin` does.
+        """
+        self.begin(prompt, image)
+        for _ in range(limit):
+            logits = self.root_logits()
+            token = int(np.argmax(logits))
+            yield token, logits
+            if token in self.vlm.eos:
+                return
+            self.commit((), token)
+
+    def answer(self, prompt: str, image: bytes | npt.NDArray[np.uint8], limit: int) -> str:
+        """Return the words of the model's own greedy answer of at most `limit` tokens. Raises as `begin` does."""
+        tokens = [token for token, _ in self.greedy(prompt, image, limit)]
+        return str(self.vlm.tokenizer.decode(tokens, skip_special_tokens=True))
 
     def _feed(self, tokens: list[int], parents: list[int]) -> Logits:
         if self._root is None and not self._pending:

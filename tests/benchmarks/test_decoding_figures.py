@@ -5,7 +5,8 @@ import pytest
 
 from benchmarks.exactness import first_flip
 from benchmarks.latency import report, spread, summary
-from benchmarks.setting import questions, table
+from benchmarks.setting import questions
+from spec_vlm_nav.evaluation.setting import table
 from speculation.drafting import DecodingStats, StepResult
 
 

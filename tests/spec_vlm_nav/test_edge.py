@@ -35,17 +35,8 @@ def wait_for(condition: object, seconds: float = 20.0) -> None:
 
 def greedy(folder: Path, images: list[bytes]) -> list[list[int]]:
     """Return the answers of a model alone."""
-    vlm = load_vlm(folder, dtype="float64")
-    session = VlmSession(vlm, 512)
-    answers = []
-    for image in images:
-        session.begin(PROMPT, image)
-        tokens: list[int] = []
-        while len(tokens) < ANSWER and not (tokens and tokens[-1] in vlm.eos):
-            tokens.append(int(session.root_logits().argmax()))
-            session.commit((), tokens[-1])
-        answers.append(tokens)
-    return answers
+    session = VlmSession(load_vlm(folder, dtype="float64"), 512)
+    return [[token for token, _ in session.greedy(PROMPT, image, ANSWER)] for image in images]
 
 
 def config(draft: Path, address: str, **changes: object) -> EdgeConfig:

@@ -1,0 +1,1 @@
+"""Offline evaluation: recorded bags and simulated rooms, decoding mode by decoding mode."""
