@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -20,11 +18,11 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
 )
 
+from adapters_training.shapes import train_tokenizer
 from speculation.prompts import ACTIONS, Vocabulary, format_answer
 from speculation.vlm.load import Vlm
 from speculation.vlm.processing import SPECIAL_TOKENS, Inputs, build_processor
 
-WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 COLOURS = ("silver", "red", "blue")
 CLASSES = ("bottle", "chair", "ball")
 IMAGE_SIZE = 56
@@ -57,32 +55,8 @@ def tiny_tokenizer(vocabulary: int = 400) -> Qwen2Tokenizer:
         for thing in CLASSES
         for action in ACTIONS
     ]
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(WORDS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    trained = json.loads(tokenizer.to_str())["model"]
-    arguments: dict[str, Any] = {
-        "vocab": trained["vocab"],
-        "merges": [tuple(merge) for merge in trained["merges"]],
-        "unk_token": None,
-        "bos_token": None,
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-        "extra_special_tokens": list(SPECIAL_TOKENS),
-    }
-    return Qwen2Tokenizer(**arguments)
+    tokenizer: Qwen2Tokenizer = train_tokenizer(texts, vocabulary)
+    return tokenizer
 
 
 def tiny_model(

@@ -61,6 +61,8 @@ class VlmNav(Node):
                 gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),
                 threads=parameter(self, "threads", 1, "CPU threads of the draft model", 1, 64),
                 max_tokens=parameter(self, "max_tokens", 128, "longest answer", 8, 512),
+                silence_s=parameter(self, "link_silence_s", 1.5, "silence that is a lost verifier, s", 0.2, 60.0),
+                resume_s=parameter(self, "link_resume_s", 1.0, "a step waits so long for it, s", 0.0, 60.0),
             )
         )
         self.config = NavigatorConfig(
