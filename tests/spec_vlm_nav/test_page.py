@@ -7,6 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from spec_vlm_nav import page
 
@@ -18,17 +19,22 @@ def test_text_is_never_markup(tmp_path: Path) -> None:
         page.card(None, evil, evil, evil),
         page.link(evil, evil),
         page.paragraph(evil),
+        page.preformatted(evil),
+        page.picture("a.png", evil),
+        page.bullets([evil]),
     ]
-    text = page.write_page(tmp_path / "deep" / "page.html", evil, *parts).read_text()
+    text = page.write_page(tmp_path / "deep" / "page.html", evil, parts).read_text()
     assert "<script" not in text and "&lt;script&gt;" in text
     assert 'name="viewport"' in text and "http" not in text
 
 
 def test_pictures_travel_in_the_page() -> None:
-    red = np.zeros((4, 6, 3), np.uint8)
-    red[..., 0] = 250
-    assert page.image(page.png(red), "red").startswith('<img src="data:image/png;base64,')
-    assert cv2.imdecode(np.frombuffer(page.png(red), np.uint8), cv2.IMREAD_COLOR)[0, 0].tolist() == [0, 0, 250]
+    red = Figure(figsize=(1, 1), layout="constrained")
+    red.add_subplot()
+    data = page.png(red)
+    assert page.image(data, "red").startswith('<img src="data:image/png;base64,')
+    assert cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) is not None
+    assert page.picture("red.png", "red") == '<img src="red.png" alt="red">'
     with pytest.raises(ValueError, match="'it' is neither PNG, JPEG nor GIF"):
         page.image(b"no picture", "it")
 

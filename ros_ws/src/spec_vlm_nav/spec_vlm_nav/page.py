@@ -1,4 +1,4 @@
-"""Helpers for self-contained HTML pages: everything that they show travels in the one file."""
+"""HTML pages with pictures, beside the page or in it: what the run's report and the evaluations' have in common."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ figure.card{margin:0;border:1px solid #d8dee6;border-radius:8px;overflow:hidden;
 .card b{display:block;font-size:.98rem}.card small{display:block;color:#5a6675;margin-top:.3rem}
 table{border-collapse:collapse;font-size:.92rem}td,th{padding:.28rem .8rem .28rem 0;text-align:left;vertical-align:top;
 border-bottom:1px solid #e6eaef}td+td{font-variant-numeric:tabular-nums}
+pre{margin:.3rem 0;padding:.8rem;background:#f0f2f5;font-size:.85rem}
 code{background:#f0f2f5;padding:.1em .3em;border-radius:3px;overflow-wrap:anywhere}
 """
 
@@ -39,13 +40,11 @@ def escape(text: str) -> str:
     return html.escape(text)
 
 
-def png(picture: Figure | Image, dpi: int = 110) -> bytes:
-    """Return a figure, or an RGB picture [H, W, 3], as PNG."""
-    if isinstance(picture, Figure):
-        buffer = io.BytesIO()
-        picture.savefig(buffer, dpi=dpi, bbox_inches="tight", facecolor="white")
-        return buffer.getvalue()
-    return _encoded(".png", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+def png(drawn: Figure, dpi: int = 110) -> bytes:
+    """Return a figure as PNG."""
+    buffer = io.BytesIO()
+    drawn.savefig(buffer, dpi=dpi, bbox_inches="tight", facecolor="white")
+    return buffer.getvalue()
 
 
 def thumbnail(data: bytes, width: int = 360, quality: int = 82) -> bytes | None:
@@ -74,7 +73,27 @@ def wide(element: str) -> str:
 
 def section(title: str, *elements: str, note: str = "") -> str:
     """Return a part of a page; `note` is plain text under the title."""
-    return "".join([f"<h2>{html.escape(title)}</h2>", paragraph(note) if note else "", *elements])
+    return "".join([heading(title), paragraph(note) if note else "", *elements])
+
+
+def heading(text: str) -> str:
+    """Return plain text as a part's heading."""
+    return f"<h2>{html.escape(text)}</h2>"
+
+
+def preformatted(text: str) -> str:
+    """Return aligned text as it is."""
+    return f'<div class="scroll"><pre>{html.escape(text)}</pre></div>'
+
+
+def picture(file: str, description: str) -> str:
+    """Return a picture that lies beside the page."""
+    return f'<img src="{html.escape(file)}" alt="{html.escape(description)}">'
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """Return plain text as a list."""
+    return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
 
 
 def paragraph(text: str) -> str:
@@ -107,13 +126,13 @@ def grid(elements: Iterable[str], kind: str = "cards") -> str:
     return f'<div class="{kind}">{"".join(elements)}</div>'
 
 
-def write_page(path: Path, title: str, *elements: str) -> Path:
-    """Write a page with `title` as its heading and return its path. Raises OSError."""
+def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
+    """Write a page of parts (HTML) under a title (text) and return its path. Raises OSError."""
     head = '<!doctype html><html lang="en"><meta charset="utf-8">'
     head += '<meta name="viewport" content="width=device-width,initial-scale=1">'
     head += f"<title>{html.escape(title)}</title><style>{STYLE}</style>"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{head}<h1>{html.escape(title)}</h1>{''.join(elements)}</html>\n", encoding="utf-8")
+    path.write_text(f"{head}<h1>{html.escape(title)}</h1>{''.join(parts)}</html>\n", encoding="utf-8")
     return path
 
 

@@ -62,7 +62,7 @@ def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | N
         page.section("What it saw, said and did", page.grid(_card(entry) for entry in run.decisions)),
         _files(folder, {name: path for name, path in listed.items() if path is not None and path.exists()}),
     ]
-    return page.write_page(folder / PAGE, headline or run.headline(), *parts)
+    return page.write_page(folder / PAGE, headline or run.headline(), parts)
 
 
 _ALT = {
