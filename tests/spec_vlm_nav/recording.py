@@ -125,6 +125,8 @@ def record(folder: Path, room: dict[str, Any] | None = None) -> Path:
             truth = {"x": 1.0, "y": 0.0, "yaw": 0.0, "target": "silver bottle", "distance": 0.5, "visible": True}
             truth |= {"collisions": 2, "path_length": 1.0, "posture": "standing", "room": room}
             recorder.put("/ground_truth", "std_msgs/msg/String", second + 0.01, data=json.dumps(truth))
+    for second, state in ((0.2, "thinking"), (2.95, "holding: no camera frame"), (5.5, "holding: much later")):
+        recorder.put("/navigation_state", "std_msgs/msg/String", second, data=state)
     for tick in range(300):
         second = tick / 50
         odometry(recorder, second, min(1.0, max(0.0, second - 1.0)), 0.0, min(0.4, max(0.0, second - 3.0)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rosbags.highlevel import AnyReader
+from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 
-from spec_vlm_nav.bag import read
+from spec_vlm_nav.bag import read, typestore
 from spec_vlm_nav.recorded import Place, Run, frames_at, load_run
 from tests.spec_vlm_nav.recording import SECOND_NS, Recorder, jpeg, odometry, record
 
@@ -24,6 +27,7 @@ def test_a_run_is_read_back_with_its_decisions_frames_figures_and_path(bag: Path
     run = load_run(bag)
     assert [decision.action for decision in run.decisions] == ["forward large", "turn left small", "HOLD", "stop"]
     assert run.decisions[0].reasoning == "I see a wall. I go on."
+    assert run.decisions[2].reasoning == "no camera frame"
     assert run.decisions[1].frame == jpeg(40).tobytes() and run.decisions[3].frame == jpeg(120).tobytes()
     assert run.decisions[0].stats.tokens == 24 and run.decisions[3].stats is None
     assert len(run.stats) == 2
@@ -35,7 +39,7 @@ def test_a_run_is_read_back_with_its_decisions_frames_figures_and_path(bag: Path
 
 def test_standing_still_makes_no_path(bag: Path) -> None:
     run = load_run(bag)
-    assert len(run.path) < 110, "300 messages, of which 50 m/s-hundredths and 20 turns moved it"
+    assert len(run.path) < 110, "of 300 messages about 70 were sent while it moved"
     assert run.place_at(0) == run.path[0]
     assert run.place_at(10 * SECOND_NS) == run.path[-1]
     assert Run(bag).place_at(0) is None
@@ -80,9 +84,27 @@ def test_one_odometry_is_followed_and_nonsense_left_out(tmp_path: Path) -> None:
 
 def test_a_bag_is_read_by_type(bag: Path, tmp_path: Path) -> None:
     assert {topic for topic, _, _ in read(bag)} == {
-        "/front/jpeg", "/ground_truth", "/instruction", "/navigation_action", "/decoding_stats", "/odom",
+        "/front/jpeg", "/ground_truth", "/instruction", "/navigation_action", "/navigation_state", "/decoding_stats",
+        "/odom",
     }  # fmt: skip
     assert {topic for topic, _, _ in read(bag, ("nav_msgs/msg/Odometry",))} == {"/odom"}
     assert list(read(bag, ("nav_msgs/msg/Path",))) == []
     with pytest.raises(ValueError, match=r"no bag: it has no metadata\.yaml"):
         load_run(tmp_path)
+
+
+def test_a_bag_of_humble_that_defines_no_types_is_read_with_ours(bag: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    with AnyReader([bag]) as reader, Writer(old, version=8, storage_plugin=StoragePlugin.SQLITE3) as writer:
+        copies = {
+            each.id: writer.add_connection(each.topic, each.msgtype, typestore=typestore())
+            for each in reader.connections
+        }
+        for each, at_ns, raw in reader.messages():
+            writer.write(copies[each.id], at_ns, raw)
+    with sqlite3.connect(old / "old.db3") as database:
+        database.execute("drop table message_definitions")
+        database.execute("drop table schema")
+    with Reader(old) as made:
+        assert made.connections and not any(each.msgdef.data for each in made.connections)
+    assert load_run(old).headline() == load_run(bag).headline()

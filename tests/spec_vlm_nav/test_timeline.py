@@ -83,6 +83,17 @@ def test_a_long_step_gets_a_close_up_of_whole_rounds() -> None:
     assert sum(text.get_text() == "exit 2" for text in part.texts) == 4
 
 
+def test_labels_of_exits_that_spoke_together_stand_above_one_another() -> None:
+    trace = Trace()
+    traced_step(trace, 1, 0.0, 2)
+    for number in range(3):
+        trace.mark(Kind.EARLY.value, Lane.LINK, 0.112 + 0.001 * number, step=1, round=1, layer=4 + number, used=False)
+    (axes,) = draw_step(steps(trace.spans)[0]).axes
+    places = {text.get_text(): text.get_position() for text in axes.texts if text.get_text().startswith("exit")}
+    heights = [places[f"exit {layer}"][1] for layer in (2, 4, 5, 6)]
+    assert len(set(heights)) == 4
+
+
 def test_modes_without_a_cloud_or_a_draft_are_drawn_too() -> None:
     trace = Trace()
     trace.add(Kind.DRAFT.value, Lane.EDGE, 0.0, 0.1, step=1, round=0)

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from simulation.scene import Scene
 from simulation.world import World
-from spec_vlm_nav.recorded import Place, Recorded, Run
+from spec_vlm_nav.recorded import HELD, Place, Recorded, Run
 from spec_vlm_nav.timeline import COLOURS
 from speculation.trace import Kind
 
@@ -32,7 +32,7 @@ CLOUD_STAGES = {
     "server_compute_s": ("verify", COLOURS[Kind.VERIFY]),
     "server_queue_s": ("queue", COLOURS[Kind.QUEUE]),
 }
-PATH, START, TARGET, HELD = "#ff8c00", "#1d4ed8", "#dc2626", "#6b7280"
+PATH, START, TARGET, STANDING = "#ff8c00", "#1d4ed8", "#dc2626", "#6b7280"
 _SAME_SPOT_M = 0.12
 _HALO = [patheffects.withStroke(linewidth=2.5, foreground="white")]
 
@@ -149,7 +149,7 @@ def _draw_decisions(axes: Axes, decisions: Sequence[Recorded]) -> None:
         place = decision.place
         if place is None:
             continue
-        _draw_arrow(axes, place, HELD if decision.action == "HOLD" else "#111827", 0.16, zorder=5)
+        _draw_arrow(axes, place, STANDING if decision.action == HELD else "#111827", 0.16, zorder=5)
         near = spots and math.dist(spots[-1][0][1:3], place[1:3]) < _SAME_SPOT_M
         if near:
             spots[-1][1].append(decision.step)

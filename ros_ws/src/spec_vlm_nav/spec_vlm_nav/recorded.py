@@ -14,10 +14,13 @@ from simulation.scene import Scene
 from spec_vlm_nav.bag import read
 from spec_vlm_nav.messages import HOLD, to_action
 from spec_vlm_nav.motion import yaw_of
+from spec_vlm_nav.navigator import State
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.prompts import STOP
 
-_MOVED_M, _TURNED = 0.005, 0.02
+_MOVED_M, _TURNED, _TOGETHER_NS = 0.005, 0.02, 1_000_000_000
+HELD = "HOLD"
+HOLDING = f"{State.HOLDING.value}: "
 IMAGE = "sensor_msgs/msg/CompressedImage"
 ODOMETRY = "nav_msgs/msg/Odometry"
 DECISION = "spec_vlm_nav_interfaces/msg/NavigationAction"
@@ -36,7 +39,10 @@ class Place(NamedTuple):
 
 @dataclass
 class Recorded:
-    """One decision. `frame` is the JPEG that it was made from; `stats` is None where no answer was decoded (HOLD)."""
+    """One decision. `frame` is the JPEG that it was made from; `stats` is None where no answer was decoded (HOLD).
+
+    `reasoning` is what the model said; of a HOLD it is why the robot stood.
+    """
 
     goal: int
     step: int
@@ -101,6 +107,7 @@ class Run:
 def load_run(bag: Path) -> Run:
     """Read a bag's run; the topics' names do not matter, their types do. Raises ValueError if `bag` is none."""
     run, stats, known = Run(bag), {}, {}
+    held: list[tuple[int, str]] = []
     odometry = ""
     for topic, at_ns, message in read(bag, (ODOMETRY, DECISION, STATS, TEXT)):
         kind = message.__msgtype__
@@ -117,6 +124,8 @@ def load_run(bag: Path) -> Run:
             run.truth = json.loads(message.data)
         elif topic.endswith("instruction"):
             run.instructions.append(message.data)
+        elif topic.endswith("navigation_state") and message.data.startswith(HOLDING):
+            held.append((at_ns, message.data.removeprefix(HOLDING)))
     run.decisions = list(known.values())
     wanted = {decision.stamp_ns for decision in run.decisions}
     images = ((_stamp(image), image) for _, _, image in read(bag, (IMAGE,)))
@@ -124,6 +133,10 @@ def load_run(bag: Path) -> Run:
     for decision in run.decisions:
         decision.frame = frames.get(decision.stamp_ns)
         decision.stats = stats.get((decision.goal, decision.step))
+        # A HOLD and its reason go out on two topics at about the same time.
+        reasons = [(abs(at_ns - decision.at_ns), why) for at_ns, why in held]
+        if decision.action == HELD and reasons and min(reasons)[0] < _TOGETHER_NS:
+            decision.reasoning = min(reasons)[1]
     return run
 
 
@@ -142,7 +155,7 @@ def frames_at(bag: Path, moments_ns: Iterable[int]) -> Iterator[bytes | None]:
 
 def _decision(message: Any, at_ns: int, place: Place | None) -> Recorded:
     action = to_action(message.kind, message.size)
-    text = "HOLD" if message.kind == HOLD or action is None else action.text
+    text = HELD if message.kind == HOLD or action is None else action.text
     reasoning = " ".join(message.reasoning.split())
     return Recorded(message.goal, message.step, text, reasoning, _stamp(message), at_ns, place)
 

@@ -15,7 +15,7 @@ from simulation.scene import Scene
 from spec_vlm_nav import page
 from spec_vlm_nav.movie import write_movie
 from spec_vlm_nav.pictures import draw_contact_sheet, draw_latency, draw_top
-from spec_vlm_nav.recorded import Recorded, Run, load_run
+from spec_vlm_nav.recorded import HELD, Recorded, Run, load_run
 from spec_vlm_nav.summary import decoding_rows
 from spec_vlm_nav.timeline import Step, draw_step, median_step, steps
 from speculation.trace import load
@@ -100,7 +100,7 @@ def _pictures(run: Run, answers: Sequence[Step]) -> dict[str, bytes]:
 def _lead(run: Run) -> str:
     told = f'Told: "{run.instructions[-1]}". ' if run.instructions else ""
     bumps = f", {run.truth['collisions']} collisions" if run.truth else ""
-    held = sum(decision.action == "HOLD" for decision in run.decisions)
+    held = sum(decision.action == HELD for decision in run.decisions)
     return f"{told}Walked {run.length:.2f} m in {len(run.decisions)} decisions, of these {held} HOLD{bumps}."
 
 

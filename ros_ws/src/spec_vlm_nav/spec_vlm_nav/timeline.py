@@ -25,6 +25,8 @@ EARLY_USED, EARLY_LATE = "#7c3aed", "#b7a3da"
 CLOSE_UP_ROUNDS = 4
 _TOP = {Lane.EDGE: 2.0, Lane.LINK: 1.0, Lane.CLOUD: 0.0}
 _HEIGHT = 0.5
+_LABEL_WIDTH = 0.036
+"""Of the picture's width; labels that are closer than this stand above one another."""
 
 
 @dataclass(frozen=True)
@@ -149,15 +151,16 @@ def _draw_link(
         axes.add_patch(Polygon(shape, closed=True, color="#6b7684", alpha=0.14, linewidth=0))
         for start, end, bottom, top in ((sent, began, edge, cloud), (ended, landed, cloud, edge)):
             axes.plot([start, end], [bottom, top], color="#5a6675", linewidth=0.9)
-    taken: list[float] = []
+    rows: list[float] = []
     for early in (span for span in seen if span.name == Kind.EARLY.value):
         at = 1e3 * (early.start - origin)
         colour = EARLY_USED if early.args.get("used") else EARLY_LATE
         axes.plot([at, at], [0.72, 1.28], color=colour, linewidth=2.2 if detailed else 1.1, solid_capstyle="butt")
         if detailed and shown[0] <= at <= shown[1]:
-            near = sum(abs(at - other) < 0.028 * (shown[1] - shown[0]) for other in taken[-3:])
-            axes.text(at, 1.31 + 0.17 * near, f"exit {early.args['layer']}", color=colour, fontsize=8, ha="center")
-            taken.append(at)
+            room = _LABEL_WIDTH * (shown[1] - shown[0])
+            row = next((i for i, last in enumerate(rows) if at - last >= room), len(rows))
+            rows[row : row + 1] = [at]
+            axes.text(at, 1.31 + 0.15 * row, f"exit {early.args['layer']}", color=colour, fontsize=8, ha="center")
 
 
 def _draw_commits(axes: Axes, seen: Sequence[Span], origin: float, shown: tuple[float, float], detailed: bool) -> None:
