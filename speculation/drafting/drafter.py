@@ -12,7 +12,8 @@ from speculation.drafting.grower import Grower
 from speculation.drafting.model import Clock, DraftModel, Link, LinkLost
 from speculation.drafting.speculator import Landing, Speculator
 from speculation.drafting.stats import DecodingStats, Interruption, StepInterrupted, StepRequest, StepResult
-from speculation.trace import Lane, Trace
+from speculation.drafting.tracing import StepTrace
+from speculation.trace import Trace
 from speculation.wire import MAX_DRAFT_TOKENS, AnyMessage, BeginStep, Commit, EarlyTokens, EndStep, Fault, FaultCode
 
 NO_DEADLINE_S = 3600.0
@@ -63,16 +64,17 @@ class Drafter:
     def _decode_alone(self, request: StepRequest, model: DraftModel, stats: DecodingStats) -> StepResult:
         """Mode edge: the draft model's own greedy answer; nothing is verified."""
         started = self._clock()
+        trace = StepTrace(self._trace, request.step, started)
         answer = Answer(request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed)
         model.begin(request.prompt, request.jpeg, request.committed)
         stats.prefill_s = self._clock() - started
-        self._trace.add("prefill", Lane.EDGE, started, started + stats.prefill_s)
+        trace.read(started, started + stats.prefill_s)
         grower = Grower(model, self._clock)
         while not answer.done:
             if request.deadline_s is not None and self._clock() >= started + request.deadline_s:
                 _close(stats, answer, request, self._clock() - started)
                 raise StepInterrupted(Interruption.DEADLINE, _too_late(request.deadline_s), tuple(answer.tokens), stats)
-            with self._trace.span("draft", Lane.EDGE):
+            with trace.drafting():
                 stats.draft_s += grower.feed(grower.tree.root)
             stats.draft_forwards += 1
             token = grower.tree[grower.tree.likeliest_path(grower.tree.root, 1)[0]].token
@@ -81,6 +83,7 @@ class Drafter:
             if stats.first_commit_s is None:
                 stats.first_commit_s = self._clock() - started
         _close(stats, answer, request, self._clock() - started)
+        trace.ended(stats.tokens, started + stats.total_s)
         return StepResult(tuple(answer.tokens), stats)
 
 
@@ -96,13 +99,13 @@ class _Step:
     ) -> None:
         self._config = drafter.config
         self._clock = drafter._clock
-        self._trace = drafter._trace
         self._request = request
         self._link = link
         self._model = model
         self._stats = stats
         self._bytes = (link.bytes_up, link.bytes_down)
         self._started = self._heard_at = self._landed_at = self._clock()
+        self._trace = StepTrace(drafter._trace, request.step, self._started)
         self._answer = Answer(request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed)
         self._speculator: Speculator | None = None
         if model is not None:
@@ -147,7 +150,7 @@ class _Step:
             self._model.begin(request.prompt, request.jpeg, request.committed)
             now = self._clock()
             self._stats.prefill_s += now - started
-            self._trace.add("prefill", Lane.EDGE, started, now)
+            self._trace.read(started, now)
 
     def _advance(self) -> None:
         speculator = self._speculator
@@ -162,8 +165,7 @@ class _Step:
         if message is not None:
             self._take(message)
         elif speculator is not None and node is not None:
-            name = "draft" if speculator.flight is None else "pre-draft"
-            with self._trace.span(name, Lane.EDGE):
+            with self._trace.drafting(speculator):
                 speculator.grow(node)
         elif speculator is not None and sends:
             self._link.send(speculator.launch(self._request.step))
@@ -178,7 +180,8 @@ class _Step:
                 for commit, tokens in self._answer.take(message):
                     self._land(commit, tokens)
             case EarlyTokens(step=self._request.step) if self._speculator is not None:
-                self._speculator.hear(message)
+                used = self._speculator.hear(message)
+                self._trace.heard(message, used, self._clock())
             case Fault() if message.step is None or message.step == self._request.step:
                 raise self._interrupted(Interruption.REFUSED, f"the verifier refuses: {message.message}", message.code)
             case EndStep(step=self._request.step):
@@ -199,11 +202,11 @@ class _Step:
         flight = speculator.flight if speculator is not None else None
         sent = flight.sent_at if flight is not None else self._landed_at
         self._landed_at = now
-        self._trace.add(f"round {commit.round}", Lane.LINK, sent, now, tokens=len(tokens))
-        durations = {"queue": commit.queue_s, "prefill": commit.prefill_s, "verify": commit.compute_s}
-        self._trace.add_remote(sent, now, durations, round=commit.round)
-        if speculator is not None and speculator.land(commit, tokens, now) is Landing.HIT:
+        landing = speculator.land(commit, tokens, now) if speculator is not None else Landing.NEITHER
+        if speculator is not None and landing is Landing.HIT:
             self._link.send(speculator.launch(self._request.step))
+        self._trace.committed(commit, len(tokens), sent, now)
+        self._trace.landed(commit, len(tokens), landing, now)
 
     def _repeat_draft(self, now: float) -> None:
         flight = self._speculator.flight if self._speculator is not None else None
@@ -250,6 +253,7 @@ class _Step:
         self._stats.bytes_up = self._link.bytes_up - self._bytes[0]
         self._stats.bytes_down = self._link.bytes_down - self._bytes[1]
         _close(self._stats, self._answer, self._request, self._clock() - self._started)
+        self._trace.ended(self._stats.tokens, self._started + self._stats.total_s)
 
 
 def _close(stats: DecodingStats, answer: Answer, request: StepRequest, seconds: float) -> None:

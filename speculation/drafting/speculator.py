@@ -70,6 +70,11 @@ class Speculator:
         self.flight: Flight | None = None
 
     @property
+    def rounds(self) -> int:
+        """How many drafts have left so far; the newest one's number."""
+        return self._round
+
+    @property
     def is_ready(self) -> bool:
         """Whether a full draft stands behind the root and none is in flight."""
         return self.flight is None and self._is_full(self._tree.root, self._need())
@@ -115,21 +120,25 @@ class Speculator:
             self._queue.put(Branch(last, want + 1, self._tree[last].reach))
         return message
 
-    def hear(self, early: EarlyTokens) -> None:
-        """Raise a branch where an exit says that the verdict will land; rumours about other rounds are too late."""
+    def hear(self, early: EarlyTokens) -> bool:
+        """Raise a branch where an exit says that the verdict will land, and return whether it did.
+
+        Rumours about other rounds are too late.
+        """
         flight = self.flight
         if flight is None or early.round != flight.message.round or early.node >= len(flight.nodes):
-            return
+            return False
         self._stats.early_received += 1
         if not self._config.use_early_tokens:
-            return
+            return False
         anchor = self._tree.root if early.node == ROOT else flight.nodes[early.node]
         if early.node != ROOT and self._tree[anchor].token in self._ends:
-            return
+            return False
         landing = self._tree.raise_branch(anchor, early.token, early.confidence, early.layer)
         want = self._need(early.node + 2)
         if want > 0 and early.token not in self._ends:
             self._queue.put(Branch(landing, want, early.confidence))
+        return True
 
     def land(self, commit: Commit, tokens: list[int], now: float) -> Landing:
         """Re-root the tree at a commit that the answer has taken in, and book what it says about the draft."""

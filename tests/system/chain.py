@@ -57,8 +57,8 @@ class Robot:
 
 
 @contextmanager
-def simulated(model: Path, lines: Lines, mode: str = "fsd") -> Iterator[Robot]:
-    """Start everything with `model` as draft and as target, and wait until goals are taken."""
+def simulated(model: Path, lines: Lines, mode: str = "fsd", **more: str) -> Iterator[Robot]:
+    """Start everything with `model` as draft and target, and wait until goals are taken. `more`: graph arguments."""
     record = Record()
     arguments = {
         "seed": "3",
@@ -66,6 +66,7 @@ def simulated(model: Path, lines: Lines, mode: str = "fsd") -> Iterator[Robot]:
         "target_model": str(model),
         "draft_model": str(model),
         "verifier": free_address(),
+        **more,
     }
     with Runner(SIM_GRAPH, arguments, lines) as runner, Observer(record) as observer:
         runner.start()

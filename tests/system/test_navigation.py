@@ -12,6 +12,8 @@ import pytest
 from spec_vlm_nav.go2_protocol import SportApi
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.messages import HOLD
+from spec_vlm_nav.timeline import steps
+from speculation.trace import load
 from tests.system.chain import FIND, Robot, finish, simulated
 from tests.system.conftest import Lines, until
 
@@ -24,10 +26,16 @@ def turning(turning_model: Path, lines: Lines) -> Iterator[Robot]:
 
 
 @pytest.mark.parametrize("mode", ["cloud", "edge", "sd", "fsd"])
-def test_a_model_that_says_stop_ends_the_goal_in_every_mode(mode: str, stopping_model: Path, lines: Lines) -> None:
-    with simulated(stopping_model, lines, mode) as robot:
+def test_a_model_that_says_stop_ends_the_goal_in_every_mode(
+    mode: str, stopping_model: Path, lines: Lines, tmp_path: Path
+) -> None:
+    with simulated(stopping_model, lines, mode, trace=str(tmp_path / "trace.json")) as robot:
         end = finish(robot, robot.observer.send(FIND))
+        answers = steps(load(tmp_path / "trace.json"))
         assert end.succeeded and end.actions == 0
+        assert answers[-1].action == "stop" and answers[-1].whole.args["tokens"] > 0
+        assert robot.observer.last["instruction"].data == FIND
+        assert robot.observer.truth["room"] == {"seed": 3, "difficulty": "middle", "target": "silver bottle"}
         assert robot.observer.last["decoding_stats"].mode == mode
         assert robot.observer.last["decoding_stats"].answer == "Action: stop"
 

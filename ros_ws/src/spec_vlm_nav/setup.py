@@ -14,7 +14,7 @@ setup(
         ("share/ament_index/resource_index/packages", ["resource/spec_vlm_nav"]),
         ("share/spec_vlm_nav", ["package.xml"]),
         ("share/spec_vlm_nav/launch", sorted(glob("launch/*.launch.py"))),
-        ("share/spec_vlm_nav/config", sorted(glob("config/*.yaml"))),
+        ("share/spec_vlm_nav/config", sorted([*glob("config/*.yaml"), *glob("config/*.json")])),
     ],
     zip_safe=True,
     entry_points={"console_scripts": [f"{node} = spec_vlm_nav.nodes.{node}:main" for node in NODES]},

@@ -14,7 +14,7 @@ from speculation.drafting import (
     StepRequest,
     StepResult,
 )
-from speculation.trace import Lane, Trace
+from speculation.trace import Kind, Trace
 from speculation.wire import Draft, EndStep, Fault, FaultCode
 from tests.speculation.drafting.fakes import (
     EOS,
@@ -192,7 +192,7 @@ def test_a_hit_leaves_without_a_draft_forward() -> None:
     bench = Bench(target, target, Weather(), DraftingConfig.of("fsd"))
     bench.run(request(max_tokens=15))
     drafts = [(at, message) for at, message in bench.link.sent if isinstance(message, Draft)]
-    commits = [span.end for span in bench.trace.spans if span.lane is Lane.LINK]
+    commits = [span.end for span in bench.trace.spans if span.name == Kind.ROUND.value]
     assert [at for at, _ in drafts[1:]] == pytest.approx(commits[:-1])
 
 
@@ -201,7 +201,7 @@ def test_at_most_one_draft_forward_delays_a_commit() -> None:
     bench = Bench(target, hashed_draft(target, 3, 0.4), Weather(exits=4, wrong_exits=0.8), DraftingConfig.of("fsd"))
     result = bench.run(request(max_tokens=40))
     drafted_at = [at for at, message in bench.link.sent if isinstance(message, Draft)]
-    taken_at = [span.end for span in bench.trace.spans if span.lane is Lane.LINK]
+    taken_at = [span.end for span in bench.trace.spans if span.name == Kind.ROUND.value]
     assert result.tokens == alone(target, 40)
     for sent, taken in zip(drafted_at, taken_at, strict=True):
         assert taken - (sent + 0.7) < DRAFT_S + 1e-9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,17 @@ class BagWriter:
                 self._writer.close()
 
 
-def read(folder: Path) -> Iterator[tuple[str, int, Any]]:
-    """Yield (topic, receive time in ns, message) in order of time. Raises ValueError if `folder` holds no bag."""
+def read(folder: Path, kinds: Collection[str] = ()) -> Iterator[tuple[str, int, Any]]:
+    """Yield (topic, receive time in ns, message) in order of time; only messages of the types `kinds`, if any is named.
+
+    Raises ValueError if `folder` holds no bag.
+    """
     if not (folder / "metadata.yaml").exists():
         raise ValueError(f"{folder} is no bag: it has no metadata.yaml")
-    with AnyReader([folder]) as reader:
-        for connection, stamp_ns, raw in reader.messages():
+    # Bags of Humble do not say what their message types look like.
+    with AnyReader([folder], default_typestore=typestore()) as reader:
+        chosen = [connection for connection in reader.connections if not kinds or connection.msgtype in kinds]
+        if not chosen:
+            return
+        for connection, stamp_ns, raw in reader.messages(chosen):
             yield connection.topic, stamp_ns, reader.deserialize(raw, connection.msgtype)

@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
     line.add_argument("--time", type=float, default=270.0, help="seconds that the robot has (default: 270)")
     line.add_argument("--out", type=Path, default=PROJECT / "out" / "demo", help="bag, log and report go here")
+    line.add_argument("--no-movie", action="store_true", help="leave the movie out of the report, which takes longest")
     return line
 
 
@@ -124,7 +125,9 @@ def run(options: argparse.Namespace) -> int:
         "target_model": str(options.target_model.resolve()),
         "draft_model": str(options.draft_model.resolve()),
         "verifier": free_address(),
+        "trace": str((options.out / "trace.json").resolve()),
     }
+    (options.out / "trace.json").unlink(missing_ok=True)
     instruction = options.instruction or f"find the {scene.target.text}"
     bag, log, printer = BagWriter(options.out / "bag"), Log(options.out / "log.txt"), StepPrinter()
     count = len(SIM_GRAPH.processes)
@@ -151,7 +154,11 @@ def run(options: argparse.Namespace) -> int:
     print(f"\n{headline}\n{walked}\n\n{table}\n")
     from spec_vlm_nav.report import write_report
 
-    page = write_report(options.out, options.out / "bag", scene, headline, table)
+    trace = options.out / "trace.json"
+    page = write_report(
+        options.out, options.out / "bag", headline=headline, trace=trace if trace.exists() else None,
+        movie=not options.no_movie,
+    )  # fmt: skip
     print(f"report {page}\nbag    {options.out / 'bag'}\nlog    {log.path}")
     return 0 if found else 1
 

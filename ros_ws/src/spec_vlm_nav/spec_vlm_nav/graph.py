@@ -127,6 +127,7 @@ TARGET = Argument("target_model", str(PROJECT / "models" / "target"), "folder of
 DRAFT = Argument("draft_model", str(PROJECT / "models" / "draft"), "folder of the draft model")
 KEYS = Argument("keys", "", "folder of CURVE keys for the link; empty: plain TCP, for loopback only")
 PROFILE = Argument("profile", "raw", "device profile of config/profiles.json whose times are waited for")
+TRACE = Argument("trace", "", "file for the trace (Perfetto JSON), written whenever a goal ends; empty: none")
 MODE = Argument(
     "mode", "fsd", "who decodes: the target, the draft, both in turn, or both at once", ("cloud", "edge", "sd", "fsd")
 )
@@ -144,6 +145,7 @@ _NAVIGATION = (
     ("mode", Use("mode")),
     ("profile", Use("profile")),
     ("keys", Use("keys")),
+    ("trace", Use("trace")),
 )
 
 VERIFIER_GRAPH = Graph(
@@ -156,7 +158,7 @@ SIM_GRAPH = Graph(
         Argument("seed", "0", "which simulated room", kind=int),
         Argument("difficulty", "middle", "what the room is like", ("easy", "middle", "hard")),
         Argument("target", "silver bottle", "the object that is hidden in the room"),
-        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS,
+        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE,
     ),
     (
         VERIFIER,
@@ -177,7 +179,7 @@ GO2_GRAPH = Graph(
     (
         Argument("odom_topic", "/utlidar/robot_odom", "nav_msgs/Odometry of the robot"),
         Argument("camera_topic", "/camera/image/compressed", "sensor_msgs/CompressedImage of the front camera, JPEG"),
-        MODE, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS,
+        MODE, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE,
     ),
     (
         NodeSpec("go2_bridge", "go2.yaml", remaps=(("odom", Use("odom_topic")),)),

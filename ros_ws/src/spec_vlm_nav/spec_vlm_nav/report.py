@@ -1,177 +1,162 @@
-"""A recorded run as pictures and one HTML page: where it walked, what it saw and said, where the time went."""
+"""A recorded run as one self-contained HTML page: where it walked, what it saw and said, where the time went.
+
+python -m spec_vlm_nav.report BAG [--trace FILE] [--out DIR] [--no-movie]
+"""
 
 from __future__ import annotations
 
-import html
-import math
-from dataclasses import dataclass, field
+import argparse
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import cv2
-import matplotlib
-import numpy as np
-import numpy.typing as npt
 
 from simulation.scene import Scene
-from simulation.world import World
-from spec_vlm_nav.bag import read
-from spec_vlm_nav.messages import HOLD, to_action
-from spec_vlm_nav.motion import yaw_of
+from spec_vlm_nav import page
+from spec_vlm_nav.movie import write_movie
+from spec_vlm_nav.pictures import draw_contact_sheet, draw_latency, draw_top
+from spec_vlm_nav.recorded import HELD, Recorded, Run, load_run
+from spec_vlm_nav.summary import decoding_rows
+from spec_vlm_nav.timeline import Step, draw_step, median_step, steps
+from speculation.trace import load
 
-matplotlib.use("Agg")
-from matplotlib.figure import Figure
-
-Image = npt.NDArray[np.uint8]
-TOP_PIXELS = 600
-EDGE_STAGES = ("prefill_s", "draft_s", "predraft_s", "wait_s")
-CLOUD_STAGES = ("server_prefill_s", "server_compute_s", "server_queue_s")
-
-
-@dataclass
-class Recorded:
-    """One decision of a recorded run; `stats` is None where no answer was decoded (HOLD)."""
-
-    step: int
-    action: str
-    reasoning: str
-    stamp_ns: int
-    frame: bytes | None = None
-    stats: Any = None
+PAGE, TRACE, LOG, MOVIE = "report.html", "trace.json", "log.txt", "run.gif"
+HOW_TO_READ = (
+    "The answer of median duration. The edge drafts, the cloud verifies; lines between them are messages, ticks are "
+    "early tokens of the target's exit layers. Green on a shaded band is drafting that a verification hides: where a "
+    "commit lands on it (hit), the next draft leaves at once. Blue is drafting that the cloud waits for."
+)
+FILES = {
+    "bag": "mcap; Foxglove opens it, ros2 bag play plays it",
+    TRACE: "every answer's spans; open ui.perfetto.dev and drop the file there",
+    LOG: "what all processes said",
+    MOVIE: "first person, and the robot from outside",
+}
 
 
-@dataclass
-class Run:
-    """A bag's run: decisions, the walked path [n, 2] in metres, and the heading at its end in radians."""
+def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | None = None, movie: bool = True) -> Path:
+    """Write a bag's page, with its pictures as files of their own too, into `folder`, and return the page.
 
-    decisions: list[Recorded] = field(default_factory=list)
-    path: list[tuple[float, float]] = field(default_factory=list)
-    heading: float = 0.0
-
-    @property
-    def length(self) -> float:
-        """Metres walked, by odometry."""
-        return sum(math.dist(a, b) for a, b in zip(self.path, self.path[1:], strict=False))
-
-
-def load_run(bag: Path) -> Run:
-    """Read a bag. Raises ValueError if `bag` is none."""
-    run, frames, stats, seen = Run(), {}, {}, set()
-    for topic, _, message in read(bag):
-        if topic.endswith("camera/image/compressed"):
-            frames[_stamp(message)] = message.data.tobytes()
-        elif topic.endswith("odom"):
-            place, turn = message.pose.pose.position, message.pose.pose.orientation
-            run.heading = yaw_of(turn.x, turn.y, turn.z, turn.w)
-            if not run.path or math.dist(run.path[-1], (place.x, place.y)) > 0.005:
-                run.path.append((place.x, place.y))
-        elif topic.endswith("decoding_stats"):
-            stats[message.goal, message.step] = message
-        elif topic.endswith("navigation_action") and (message.goal, message.step) not in seen:
-            seen.add((message.goal, message.step))
-            action = to_action(message.kind, message.size)
-            text = "HOLD" if message.kind == HOLD or action is None else action.text
-            run.decisions.append(Recorded(message.step, text, message.reasoning, _stamp(message)))
-            run.decisions[-1].stats = (message.goal, message.step)
-    for decision in run.decisions:
-        decision.stats = stats.get(decision.stats)
-        decision.frame = frames.get(decision.stamp_ns)
-    return run
-
-
-def draw_top(run: Run, scene: Scene) -> Image:
-    """Return the room from above with start, path and target marked, RGB [TOP_PIXELS, TOP_PIXELS, 3]."""
-    with World(scene) as world:
-        if run.path:
-            world.set_pose(*run.path[-1], run.heading)
-        picture = np.ascontiguousarray(world.render_top(TOP_PIXELS, TOP_PIXELS))
-    # The camera of `render_top`: above the centre at 2.2 times the longer half side, 55 degrees of view.
-    reach = 2.2 * max(scene.half_x, scene.half_y) * math.tan(math.radians(27.5))
-
-    def pixel(x: float, y: float) -> tuple[int, int]:
-        half = TOP_PIXELS / 2
-        return round(half + x / reach * half), round(half - y / reach * half)
-
-    points = np.array([pixel(x, y) for x, y in run.path], np.int32).reshape(-1, 1, 2)
-    if len(points) > 1:
-        cv2.polylines(picture, [points], False, (255, 140, 0), 3, cv2.LINE_AA)
-    cv2.circle(picture, pixel(scene.start.x, scene.start.y), 7, (0, 90, 255), 2, cv2.LINE_AA)
-    goal = scene.objects[scene.target_index]
-    cv2.circle(picture, pixel(goal.x, goal.y), 14, (220, 0, 0), 2, cv2.LINE_AA)
-    return picture
-
-
-def draw_contact_sheet(run: Run, columns: int = 4) -> Figure:
-    """Return every decision's frame with what the model said and did."""
-    shown = [decision for decision in run.decisions if decision.frame is not None]
-    columns = max(1, min(columns, len(shown)))
-    rows = max(1, math.ceil(len(shown) / columns))
-    figure = Figure(figsize=(3.2 * columns, 3.9 * rows), layout="constrained")
-    for index, decision in enumerate(shown):
-        axes = figure.add_subplot(rows, columns, index + 1)
-        data = cv2.imdecode(np.frombuffer(decision.frame or b"", np.uint8), cv2.IMREAD_COLOR)
-        if data is not None:
-            axes.imshow(cv2.cvtColor(data, cv2.COLOR_BGR2RGB))
-        axes.set_title(f"{decision.step}: {decision.action}", fontsize=10, fontweight="bold")
-        axes.set_xlabel(_wrapped(decision.reasoning), fontsize=8)
-        axes.set_xticks([])
-        axes.set_yticks([])
-    return figure
-
-
-def draw_latency(run: Run) -> Figure:
-    """Return bars of the answers' times by stage: the edge's own above, the verifier's below (they overlap in time)."""
-    decoded = [decision for decision in run.decisions if decision.stats is not None]
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    for row, (stages, title) in enumerate(((EDGE_STAGES, "edge"), (CLOUD_STAGES, "verifier"))):
-        axes = figure.add_subplot(2, 1, row + 1)
-        bottom = np.zeros(len(decoded))
-        for stage in stages:
-            heights = np.array([1e3 * getattr(decision.stats, stage) for decision in decoded])
-            axes.bar(range(len(decoded)), heights, bottom=bottom, label=stage.removesuffix("_s").replace("_", " "))
-            bottom += heights
-        if row == 0:
-            totals = [1e3 * decision.stats.total_s for decision in decoded]
-            axes.plot(range(len(decoded)), totals, "k.", label="whole answer")
-        axes.set_ylabel(f"{title}, ms")
-        axes.legend(fontsize=8, ncols=5)
-    figure.axes[-1].set_xlabel("step")
-    return figure
-
-
-def write_report(folder: Path, bag: Path, scene: Scene, headline: str, table: str) -> Path:
-    """Write report.html with its PNGs into `folder` and return it. `table` is text with aligned columns."""
-    folder.mkdir(parents=True, exist_ok=True)
+    Raises ValueError, in one sentence, if `bag` or `trace` is none; OSError if `folder` cannot be written.
+    """
     run = load_run(bag)
-    top = cv2.cvtColor(draw_top(run, scene), cv2.COLOR_RGB2BGR)
-    cv2.imwrite(str(folder / "top.png"), top)
-    draw_contact_sheet(run).savefig(folder / "steps.png", dpi=80, bbox_inches="tight")
-    draw_latency(run).savefig(folder / "latency.png", dpi=90, bbox_inches="tight")
-    page = folder / "report.html"
-    page.write_text(
-        "<!doctype html><meta charset=utf-8><title>spec-vlm-nav</title>"
-        "<style>body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}img{max-width:100%}"
-        "pre{background:#f4f4f4;padding:1em;overflow:auto}</style>"
-        f"<h1>{html.escape(headline)}</h1>"
-        f"<p>Walked {run.length:.2f} m in {len(run.decisions)} decisions; blue: start, red: target, orange: path.</p>"
-        f"<img src=top.png alt='room from above with the path'><h2>Decoding</h2><pre>{html.escape(table)}</pre>"
-        "<h2>What it saw, said and did</h2><img src=steps.png alt='frames with reasoning and action'>"
-        "<h2>Where the time of each answer went</h2><img src=latency.png alt='latency by stage'>"
-        f"<p>Recorded in {html.escape(bag.name)} (mcap; <code>ros2 bag play {html.escape(str(bag))}</code>).</p>",
-        encoding="utf-8",
-    )
-    return page
+    answers = steps(load(trace)) if trace is not None else []
+    top, scene, why = _top(run)
+    pictures = {"top.png": top, **_pictures(run, answers)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in pictures.items():
+        (folder / name).write_bytes(data)
+    film = write_movie(folder / MOVIE, run, scene) if movie else None
+    shown = {name: page.image(data, _ALT[name]) for name, data in pictures.items()}
+    if film is not None:
+        shown[MOVIE] = page.image(film.read_bytes(), _ALT[MOVIE])
+    listed = {"bag": bag, TRACE: trace, LOG: folder / LOG, MOVIE: film}
+    parts = [
+        page.paragraph(_lead(run)),
+        page.section(
+            "Where it walked",
+            page.grid([shown[name] for name in ("top.png", MOVIE) if name in shown], "pair"),
+            note=why,
+        ),
+        *_decoding(run, shown),
+        page.section("What it saw, said and did", page.grid(_card(entry) for entry in run.decisions)),
+        _files(folder, {name: path for name, path in listed.items() if path is not None and path.exists()}),
+    ]
+    return page.write_page(folder / PAGE, headline or run.headline(), parts)
 
 
-def _stamp(message: Any) -> int:
-    return int(message.header.stamp.sec) * 1_000_000_000 + int(message.header.stamp.nanosec)
+_ALT = {
+    "top.png": "the run from above",
+    "steps.png": "frames with reasoning and action",
+    "latency.png": "time of each answer by stage",
+    "timeline.png": "time line of one answer: edge, link and cloud",
+    MOVIE: "the run: first person, and from outside",
+}
 
 
-def _wrapped(text: str, width: int = 42) -> str:
-    lines, line = [], ""
-    for word in text.split():
-        if len(line) + len(word) >= width:
-            lines.append(line)
-            line = ""
-        line = f"{line} {word}".strip()
-    return "\n".join([*lines, line])
+def _top(run: Run) -> tuple[bytes, Scene | None, str]:
+    """Return the view from above, the room if it can be drawn, and a sentence where it cannot."""
+    scene = run.scene()
+    why = "Odometry alone: the bag does not say in which room the robot was."
+    if scene is not None:
+        try:
+            return page.png(draw_top(run, scene)), scene, ""
+        except (ImportError, RuntimeError) as error:
+            why = f"Odometry alone, since the simulator cannot draw here: {error}"
+    return page.png(draw_top(run, None)), None, why
+
+
+def _pictures(run: Run, answers: Sequence[Step]) -> dict[str, bytes]:
+    pictures = {}
+    if any(decision.frame is not None for decision in run.decisions):
+        pictures["steps.png"] = page.png(draw_contact_sheet(run), 80)
+    if run.stats:
+        pictures["latency.png"] = page.png(draw_latency(run))
+    if answers:
+        pictures["timeline.png"] = page.png(draw_step(median_step(answers)))
+    return pictures
+
+
+def _lead(run: Run) -> str:
+    told = f'Told: "{run.instructions[-1]}". ' if run.instructions else ""
+    bumps = f", {run.truth['collisions']} collisions" if run.truth else ""
+    held = sum(decision.action == HELD for decision in run.decisions)
+    return f"{told}Walked {run.length:.2f} m in {len(run.decisions)} decisions, of these {held} HOLD{bumps}."
+
+
+def _decoding(run: Run, shown: dict[str, str]) -> list[str]:
+    parts = []
+    if "timeline.png" in shown:
+        title = "One answer, drafted on the edge and verified in the cloud"
+        parts.append(page.section(title, page.wide(shown["timeline.png"]), note=HOW_TO_READ))
+    if "latency.png" in shown:
+        note = "Edge and verifier work at the same time, so their bars overlap in time; the dash is the whole answer."
+        parts.append(page.section("Where the time of each answer went", page.wide(shown["latency.png"]), note=note))
+        parts.append(page.section("Decoding", page.table(decoding_rows(run.stats))))
+    return parts
+
+
+def _card(entry: Recorded) -> str:
+    figures, detail = entry.stats, ""
+    if figures is not None:
+        detail = f"{1e3 * figures.total_s:.0f} ms, {figures.tokens} tokens"
+        judged = figures.hits + figures.misses
+        detail += f", hits {figures.hits}/{judged}" if judged else ""
+    return page.card(entry.frame, f"{entry.step}: {entry.action}", entry.reasoning, detail)
+
+
+def _files(folder: Path, files: dict[str, Path]) -> str:
+    lines = [
+        f"<li>{page.link(os.path.relpath(path, folder), name)}: {page.escape(FILES[name])}</li>"
+        for name, path in files.items()
+    ]
+    return page.section("Files", f"<ul>{''.join(lines)}</ul>")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = argparse.ArgumentParser(prog="python -m spec_vlm_nav.report", description=(__doc__ or "").splitlines()[0])
+    line.add_argument("bag", type=Path, help="folder of a rosbag2 bag with decisions of vlm_nav in it")
+    line.add_argument("--trace", type=Path, help=f"trace of the run (default: {TRACE} beside the bag, if there is one)")
+    line.add_argument("--out", type=Path, help="folder of the page (default: BAG_report beside the bag)")
+    line.add_argument("--no-movie", action="store_true", help="leave the movie out, which takes longest")
+    return line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    options = parser().parse_args(arguments)
+    beside = options.bag.parent / TRACE
+    trace = options.trace or (beside if beside.exists() else None)
+    folder = options.out or options.bag.parent / f"{options.bag.name}_report"
+    try:
+        made = write_report(folder, options.bag, trace=trace, movie=not options.no_movie)
+    except (ValueError, OSError) as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 2
+    print(f"report {made}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -27,6 +27,13 @@ def decoding_table(stats: Sequence[Any]) -> str:
     """Return a run's figures as aligned text; a sentence if nothing was decoded."""
     if not stats:
         return "no answer was decoded"
+    rows = decoding_rows(stats)
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def decoding_rows(stats: Sequence[Any]) -> list[tuple[str, str]]:
+    """Return a run's figures, of one answer at least, as names and values."""
     total = {name: sum(getattr(entry, name) for entry in stats) for name in _SUMS}
     early: Counter[int] = Counter()
     for entry in stats:
@@ -34,7 +41,7 @@ def decoding_table(stats: Sequence[Any]) -> str:
     seconds = sorted(entry.total_s for entry in stats)
     first = [entry.first_commit_s for entry in stats if entry.first_commit_s >= 0.0]
     judged = total["hits"] + total["misses"]
-    rows = [
+    return [
         ("mode, device profile", f"{stats[0].mode}, {stats[0].profile or 'raw'}"),
         ("answers, tokens", f"{len(stats)}, {total['tokens']}"),
         ("tokens per commit (tau)", _ratio(total["tokens"], total["rounds"])),
@@ -51,8 +58,6 @@ def decoding_table(stats: Sequence[Any]) -> str:
         ("first tokens, median", f"{_ms(median(first))} ms" if first else "none"),
         ("link interruptions", str(total["interruptions"])),
     ]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 _SUMS = (

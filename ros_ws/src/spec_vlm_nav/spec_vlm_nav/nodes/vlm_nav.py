@@ -27,9 +27,11 @@ from spec_vlm_nav.navigator import End, Ending, Frame, Navigator, NavigatorConfi
 from spec_vlm_nav.nodes.common import Heartbeat, parameter, run
 from speculation.prompts import NavigationAction as Action
 from speculation.prompts import Vocabulary, find_target, parse_answer
+from speculation.trace import Kind, Lane
 
 RESEND_S = 0.5
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
+LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 _RESULT = NavigateByInstruction.Result
 ERROR = {
     End.STOPPED: _RESULT.NONE,
@@ -71,6 +73,7 @@ class VlmNav(Node):
             action_limit_s=parameter(self, "action_limit_s", 15.0, "longest time for one action, s", 1.0, 60.0),
             stale_s=parameter(self, "stale_frame_s", 1.0, "older camera frames are not looked at, s", 0.1, 5.0),
         )
+        self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
         # Small models know only what they were trained to find; big ones carry no list and take any instruction.
         self.vocabulary = Vocabulary.load(folder)
         self.frame: Frame | None = None
@@ -85,6 +88,7 @@ class VlmNav(Node):
         self.decisions = self.create_publisher(NavigationAction, "~/decision", RELIABLE)
         self.stats = self.create_publisher(DecodingStats, "decoding_stats", RELIABLE)
         self.states = self.create_publisher(String, "navigation_state", RELIABLE)
+        self.instructions = self.create_publisher(String, "instruction", LATCHED)
         sensing = MutuallyExclusiveCallbackGroup()
         self.create_subscription(
             CompressedImage, "camera/image/compressed", self._on_image, qos_profile_sensor_data, callback_group=sensing
@@ -112,6 +116,7 @@ class VlmNav(Node):
         if self._running.acquire(timeout=2.0):
             self._running.release()
         self.decoder.close()
+        self._write_trace()
 
     def _execute(self, handle: Any) -> Any:
         """Run one goal in a thread of the executor's; a newer goal ends this one."""
@@ -124,9 +129,17 @@ class VlmNav(Node):
             try:
                 return goal.run()
             finally:
+                self._write_trace()
                 with self._goal_lock:
                     if self._current is goal:
                         self._current = None
+
+    def _write_trace(self) -> None:
+        if self._trace_file and self.decoder.trace.spans:
+            try:
+                self.decoder.trace.write(Path(self._trace_file))
+            except OSError as error:
+                self.get_logger().error(f"the trace {self._trace_file} cannot be written: {error.strerror}")
 
     def _next_goal(self) -> int:
         self._goals = max(self._goals + 1, int(time.time() * 1000))
@@ -172,6 +185,7 @@ class Goal:
             self._handle.abort()
             return _RESULT(error_code=_RESULT.LINK_LOST, error_msg=node.decoder.problem)
         node.get_logger().info(f"goal: {wish.instruction!r}")
+        node.instructions.publish(String(data=wish.instruction))
         navigator = Navigator(node.decoder, self, time.monotonic, time.sleep, self._is_over, node.config)
         allowance = wish.time_allowance.sec + wish.time_allowance.nanosec * 1e-9
         try:
@@ -206,6 +220,7 @@ class Goal:
 
     def act(self, step: int, action: Action | None, reply: Reply | None, frame: Frame | None) -> None:
         """See `navigator.Body`."""
+        node = self._node
         kind, size, value = to_numbers(action)
         message = NavigationAction(goal=self._number, step=step, kind=kind, size=size, value=value)
         if frame is not None:
@@ -217,11 +232,13 @@ class Goal:
             message.source = NavigationAction.EDGE_ONLY if alone else NavigationAction.CLOUD_VERIFIED
             message.reasoning = parse_answer(reply.text).reasoning
             self._publish_stats(step, reply, frame)
+            text = "none" if action is None else action.text
+            node.decoder.trace.mark(Kind.DECISION.value, Lane.EDGE, goal=self._number, decision=step, action=text)
         self._feedback.action = message
         self._sent, self._sent_at = message, time.monotonic()
-        self._node.decisions.publish(message)
+        node.decisions.publish(message)
         if not self._handle.request.dry_run:
-            self._node.actions.publish(message)
+            node.actions.publish(message)
 
     def ending(self, step: int) -> Ending | None:
         """See `navigator.Body`. An action that the executor has not taken up is sent again; it knows repetitions."""

@@ -1,0 +1,90 @@
+"""The Foxglove layout against the graph: every topic is published by a node, every field is in its message type."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spec_vlm_nav.bag import typestore
+from spec_vlm_nav.graph import GO2_GRAPH
+from spec_vlm_nav.runner import SOURCE
+
+LAYOUT = json.loads((SOURCE / "config" / "foxglove.json").read_text())
+PANELS: dict[str, Any] = LAYOUT["configById"]
+
+
+def published() -> dict[str, str]:
+    """Return topic -> message type of every publisher whose topic is written in a node's source."""
+    found = {}
+    for path in (SOURCE / "spec_vlm_nav" / "nodes").glob("*.py"):
+        tree = ast.parse(path.read_text())
+        packages = {
+            alias.name: node.module.split(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.endswith(".msg")
+            for alias in node.names
+        }
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "create_publisher":
+                kind, topic = call.args[:2]
+                if isinstance(kind, ast.Name) and isinstance(topic, ast.Constant) and kind.id in packages:
+                    found[f"/{topic.value}"] = f"{packages[kind.id]}/msg/{kind.id}"
+    return found
+
+
+def paths(config: object) -> Iterator[str]:
+    """Yield every message path (/topic or /topic.field.field) of a panel."""
+    if isinstance(config, str) and config.startswith("/"):
+        yield config
+    for part in config.values() if isinstance(config, dict) else config if isinstance(config, list) else ():
+        yield from paths(part)
+
+
+def leaves(layout: object) -> list[str]:
+    if isinstance(layout, str):
+        return [layout]
+    assert isinstance(layout, dict) and layout["direction"] in ("row", "column")
+    return leaves(layout["first"]) + leaves(layout["second"])
+
+
+def field_type(kind: str, fields: list[str]) -> object:
+    """Return the type of a field of a field ... of a message type; KeyError if there is none."""
+    for field in fields:
+        members = {name: of for name, (_, of) in typestore().fielddefs[kind][1]}
+        kind = members[field]
+    return kind
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_every_path_of_a_panel_is_published_and_every_field_exists(panel: str) -> None:
+    topics, found = published(), sorted(set(paths(PANELS[panel])))
+    assert found, "a panel that shows nothing"
+    for path in found:
+        topic, *fields = path.split(".")
+        assert topic in topics, f"no node publishes {topic}"
+        kind = field_type(topics[topic], fields)
+        if panel.startswith("Plot!"):
+            assert isinstance(kind, tuple) and kind[0] in ("float32", "float64", "uint32"), f"{path} is no number"
+
+
+def test_the_layout_shows_every_panel_once() -> None:
+    assert sorted(leaves(LAYOUT["layout"])) == sorted(PANELS)
+
+
+def test_what_a_person_wants_to_see_is_there() -> None:
+    shown = {path for config in PANELS.values() for path in paths(config)}
+    wanted = {"tau", "hits", "misses", "total_s", "link_rtt_s"}
+    assert {f"/decoding_stats.{name}" for name in wanted} <= shown
+    assert {"/camera/image/compressed", "/navigation_action", "/odom.pose.pose.position.x"} <= shown
+    with pytest.raises(KeyError):
+        field_type("spec_vlm_nav_interfaces/msg/DecodingStats", ["tao"])
+
+
+def test_it_is_installed_and_says_what_the_real_robot_renames() -> None:
+    assert 'glob("config/*.json")' in (SOURCE / "setup.py").read_text()
+    renamed = {name for process in GO2_GRAPH.processes for name, _ in getattr(process, "remaps", ())}
+    assert renamed == {"odom", "camera/image/compressed"}, "docs/ros.md names the topics to change in the layout"
