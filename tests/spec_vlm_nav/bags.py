@@ -19,7 +19,7 @@ def header(types: Any, stamp_ns: int = 0, frame_id: str = "camera") -> Any:
 def raw_image(
     types: Any, encoding: str, colour: tuple[int, int, int], padding: int = 0, stamp_ns: int = 0, size: int = 48
 ) -> Any:
-    """Return an Image of one colour (RGB), `size` high and 4/3 as wide, its rows padded with bytes that mean nothing."""
+    """Return an Image of one colour (RGB), `size` high and 4/3 as wide, its rows padded with other bytes."""
     width = size * 4 // 3
     values = dict(zip("rgb", colour, strict=True)) | {"a": 255}
     row = np.array([values[channel] for channel in CHANNELS[encoding]] * width + [77] * padding, np.uint8)

@@ -99,7 +99,7 @@ def test_a_free_motion_takes_a_bit_longer_than_at_full_speed(action: NavigationA
     assert least < motion_seconds(action, goal) < least + 1.0
 
 
-@given(st.sampled_from(MOTIONS), st.floats(0.0, 0.9))
+@given(st.sampled_from(MOTIONS), st.floats(0.0, 0.8))
 def test_a_blocked_motion_ends_and_costs_the_time_to_notice(action: NavigationAction, share: float) -> None:
     goal = abs(action.metres or action.radians)
     seconds = motion_seconds(action, share * goal)

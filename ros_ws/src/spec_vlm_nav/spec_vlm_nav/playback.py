@@ -64,16 +64,23 @@ class Pace:
 def items(bag: Path, camera_topic: str = "", odom_topic: str = "") -> Iterator[Item]:
     """Yield the camera frames and the odometry of a bag in order of time; without a name the first topic of each kind.
 
-    Raises ValueError, in one sentence, for what is no bag, and for an image that cannot be read.
+    Raises ValueError, in one sentence, for what is no bag, for one without such frames (at its end), and for an image
+    that cannot be read.
     """
     types = typestore()
     chosen = {"camera": camera_topic, "odometry": odom_topic}
+    cameras: dict[str, bool] = {}
     for topic, stamp_ns, message in read(bag):
         kind = str(message.__msgtype__)
-        if kind in (RAW, COMPRESSED) and _is_chosen(chosen, "camera", topic):
-            yield Item(stamp_ns, Kind.FRAME, to_jpeg(message, kind), str(message.header.frame_id))
+        if kind in (RAW, COMPRESSED):
+            cameras[topic] = _is_chosen(chosen, "camera", topic)
+            if cameras[topic]:
+                yield Item(stamp_ns, Kind.FRAME, to_jpeg(message, kind), str(message.header.frame_id))
         elif kind == ODOMETRY and _is_chosen(chosen, "odometry", topic):
             yield Item(stamp_ns, Kind.ODOMETRY, bytes(types.serialize_cdr(message, ODOMETRY)))
+    if not any(cameras.values()):
+        where = f"images on {camera_topic}" if camera_topic else f"topic of type {RAW} or {COMPRESSED}"
+        raise ValueError(f"bag {bag} has no {where}; its camera topics are {', '.join(cameras) or 'none'}")
 
 
 def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float, Item]]:
@@ -98,10 +105,7 @@ def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float
                 last_frame, frames = due, frames + 1
             yield begun + due, item
         if not frames:
-            raise ValueError(
-                "the bag has no camera frame to play"
-                + (f" after its first {pace.start_s:g} s; choose a smaller start" if pace.start_s else "")
-            )
+            raise ValueError(f"the bag has no camera frame after its first {pace.start_s:g} s; choose a smaller start")
         begun += due + gap
         lap_number += 1
 

@@ -1,7 +1,8 @@
 """Closed loop: does the robot find what it is told to find, how well does it walk, and how long does it stand?
 
 Episodes run in the kinematic simulator, without ROS; answers come through the real edge decoder and one real verifier
-process. Modes that give the same tokens walk the same way, so they differ in time alone. The oracle walks every room too.
+process. Modes that give the same tokens walk the same way, so they differ in time alone. The oracle walks
+every room too.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted per verification (default: 3)")
     line.add_argument("--dtype", default="float32")
     line.add_argument("--processes", type=int, default=1, help="episodes at once; times are honest with 1 (default: 1)")
-    line.add_argument("--out", type=Path, default=PROJECT / "out" / "closed_loop", help="results; a rerun goes on there")
+    line.add_argument("--out", type=Path, default=PROJECT / "out" / "closed_loop", help="results; run again to go on")
     line.set_defaults(run=run)
 
 
@@ -87,7 +88,7 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
     parts = []
     for level in dict.fromkeys(row.difficulty for row in rows):
         some = [row for row in rows if row.difficulty == level]
-        parts.append(f"{level}, find the {options.target}, profile {options.profile}\n{main_table(some)}")
+        parts.append(f"{level} rooms, object: {options.target}, profile: {options.profile}\n{main_table(some)}")
         parts.append(class_table(some))
         parts.append(outcome_table(some))
     differ, compared = different_walks(finished)
@@ -100,7 +101,7 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
     interruptions = sum(episode.interruptions for episode in finished)
     if interruptions:
         parts.append(f"the link was lost {interruptions} times; that time is in the answers")
-    parts.append(f"{machine()}; {options.processes} episodes at once")
+    parts.append(f"{machine()}; episodes at once: {options.processes}")
     text = "\n\n".join(parts)
     print(text)
     (options.out / "closed_loop.txt").write_text(text + "\n", encoding="utf-8")
@@ -115,7 +116,7 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
     (options.out / "closed_loop.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     from spec_vlm_nav.evaluation.closed_loop_figures import draw
 
-    for path in draw(options.out, rows, finished):
+    for path in draw(options.out, rows, finished, options.profile):
         print(path)
 
 
@@ -253,4 +254,3 @@ def _work(key: EpisodeKey) -> Episode:
     if _worker is None:
         raise RuntimeError("the process was not prepared")
     return run_one(key, *_worker)
-

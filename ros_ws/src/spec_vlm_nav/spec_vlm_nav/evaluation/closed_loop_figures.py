@@ -15,7 +15,9 @@ from spec_vlm_nav.evaluation.episodes import Episode
 from spec_vlm_nav.evaluation.success import Figures, first_links, group, name_of
 
 matplotlib.use("Agg")
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 COLOURS = {
     "oracle": "#7f7f7f", "target": "#9467bd", "draft": "#c7b09b", "cloud": "#1f77b4", "sd": "#ff7f0e",
@@ -27,15 +29,16 @@ OUTCOME_COLOURS = {
     Outcome.OUT_OF_ACTIONS.value: "#ffbb55",
     Outcome.NO_ACTION.value: "#9e9e9e",
 }
+SHARES = LinearSegmentedColormap.from_list("shares", ["#f2a39b", "#fff4c2", "#9fd6a0"])
 STANDING, MOVING = "#d9534f", "#5b8db8"
 DPI = 110
 
 
-def draw(folder: Path, rows: Sequence[Figures], episodes: Sequence[Episode]) -> list[Path]:
+def draw(folder: Path, rows: Sequence[Figures], episodes: Sequence[Episode], profile: str) -> list[Path]:
     """Write success.png, time_to_goal.png and outcomes.png into `folder` and return their paths."""
     pictures = {
         "success.png": draw_success(rows),
-        "time_to_goal.png": draw_times(episodes),
+        "time_to_goal.png": draw_times(episodes, profile),
         "outcomes.png": draw_outcomes(rows),
     }
     paths = []
@@ -76,7 +79,7 @@ def _bars(axes: Any, level: str, rows: Sequence[Figures]) -> None:
 
 def _by_class(axes: Any, classes: Sequence[str], rows: Sequence[Figures]) -> None:
     shares = [[_share(row.by_class.get(name, (0, 0))) for row in rows] for name in classes]
-    axes.imshow(shares, cmap="RdYlGn", vmin=0.0, vmax=1.0, aspect="auto", alpha=0.75)
+    axes.imshow(shares, cmap=SHARES, vmin=0.0, vmax=1.0, aspect="auto")
     for line, name in enumerate(classes):
         for column, row in enumerate(rows):
             found, asked = row.by_class.get(name, (0, 0))
@@ -88,8 +91,8 @@ def _by_class(axes: Any, classes: Sequence[str], rows: Sequence[Figures]) -> Non
     axes.spines[:].set_visible(False)
 
 
-def draw_times(episodes: Sequence[Episode]) -> Figure:
-    """Return mean moving and standing time to the goal by policy and link, over the rooms that all of them solve."""
+def draw_times(episodes: Sequence[Episode], profile: str) -> Figure:
+    """Return mean moving and standing time to the goal by policy and link, each over the rooms that it solves."""
     timed = {key: members for key, members in group(episodes).items() if key[1].timed}
     levels = list(dict.fromkeys(key[0] for key in timed))
     counts = [sum(key[0] == level for key in timed) for level in levels]
@@ -97,20 +100,19 @@ def draw_times(episodes: Sequence[Episode]) -> Figure:
     grid = figure.add_gridspec(len(levels), 1, height_ratios=[0.5 * count + 1.3 for count in counts])
     for index, level in enumerate(levels):
         some = {key: members for key, members in timed.items() if key[0] == level}
-        solved = [{episode.seed for episode in members if episode.success} for members in some.values()]
-        common = set.intersection(*solved)
+        solved = [[episode for episode in members if episode.success] for members in some.values()]
         axes = figure.add_subplot(grid[index, 0])
-        axes.set_title(f"{level}: time to goal in the {len(common)} rooms that all of these solve", fontsize=11)
-        names = [name_of(key[1].value, key[2]) for key in some]
-        for place, members in enumerate(some.values()):
-            _time_bar(axes, place, [episode for episode in members if episode.seed in common])
+        axes.set_title(f"{level}: time to goal, in the rooms that each solves", fontsize=11)
+        names = [f"{name_of(key[1].value, key[2])}  (n={len(found)})" for key, found in zip(some, solved, strict=True)]
+        for place, found in enumerate(solved):
+            _time_bar(axes, place, found)
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_xlim(left=0)
-        axes.set_xlabel("seconds (bars: mean; dots: episodes)")
+        axes.set_xlabel(f"seconds, profile {profile} (bars: mean; dots: episodes)")
         axes.spines[["top", "right"]].set_visible(False)
-        if index == 0 and common:
-            axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    bars = [Patch(color=MOVING, label="moving"), Patch(color=STANDING, label="standing, while an answer is decoded")]
+    figure.legend(handles=bars, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
@@ -119,9 +121,8 @@ def _time_bar(axes: Any, place: int, episodes: Sequence[Episode]) -> None:
         return
     moving = mean(episode.moving_s for episode in episodes)
     standing = mean(episode.standing_s or 0.0 for episode in episodes)
-    first = {} if place else {"moving": "moving", "standing": "standing"}
-    axes.barh(place, moving, color=MOVING, height=0.65, label=first.get("moving"))
-    axes.barh(place, standing, left=moving, color=STANDING, height=0.65, label=first.get("standing"))
+    axes.barh(place, moving, color=MOVING, height=0.65)
+    axes.barh(place, standing, left=moving, color=STANDING, height=0.65)
     totals = [episode.total_s or 0.0 for episode in episodes]
     axes.plot(totals, [place + 0.4] * len(totals), "k.", markersize=4, alpha=0.6)
     axes.text(moving + standing, place - 0.02, f" {moving + standing:.1f} s", va="center", fontsize=10)
@@ -148,6 +149,7 @@ def draw_outcomes(rows: Sequence[Figures]) -> Figure:
         axes.set_yticks(range(len(shown[level])), [row.policy for row in shown[level]])
         axes.invert_yaxis()
         axes.set_title(f"{level}: how the episodes ended", fontsize=11)
+        axes.set_xlabel("episodes")
         axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(used.values(), used.keys(), loc="outside lower center", ncols=2, frameon=False)

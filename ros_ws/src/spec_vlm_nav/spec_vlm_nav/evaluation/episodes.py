@@ -25,7 +25,6 @@ from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.drafting import DecodingStats, Mode
-from speculation.profile import load_profile
 from speculation.prompts import NavigationAction, parse_answer
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
@@ -133,8 +132,8 @@ class Episode:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Episode:
         """Return the episode of a `to_json`. Raises TypeError or ValueError for anything else."""
-        lists = {name: tuple(data[name]) for name in ("actions", "answers_s") if name in data}
-        return cls(**{**data, **lists, "policy": Policy(data.get("policy"))})
+        typed: dict[str, Any] = {name: tuple(data[name]) for name in ("actions", "answers_s") if name in data}
+        return cls(**{**data, **typed, "policy": Policy(data.get("policy"))})
 
 
 @dataclass(frozen=True)
@@ -269,7 +268,7 @@ def progress(action: NavigationAction, before: Pose, after: Pose) -> float:
 
 
 def motion_seconds(action: NavigationAction, reached: float) -> float:
-    """Return how long executor and bridge take for an action on an ideal base that gets `reached` metres or radians far.
+    """Return how long executor and bridge take for an action on an ideal base that gets `reached` m or rad far.
 
     A base that cannot go on costs the time until the executor notices. Stop takes none.
     """

@@ -22,7 +22,8 @@ def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
     share, square = successes / trials, z * z
     centre = (share + square / (2 * trials)) / (1 + square / trials)
     half = z / (1 + square / trials) * math.sqrt(share * (1 - share) / trials + square / (4 * trials * trials))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # Rounding must not push the rate itself out of its interval.
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
 def spl(walks: Iterable[tuple[bool, float, float]]) -> float | None:
@@ -69,7 +70,7 @@ class Figures:
 
 
 def group(episodes: Iterable[Episode]) -> dict[Group, list[Episode]]:
-    """Return the episodes by (difficulty, policy, round trip), in the order of the policies."""
+    """Return the episodes by (difficulty, policy, round trip): policies without a link first, then link by link."""
     groups: dict[Group, list[Episode]] = defaultdict(list)
     for episode in episodes:
         groups[episode.difficulty, episode.policy, episode.rtt_ms].append(episode)
@@ -77,8 +78,12 @@ def group(episodes: Iterable[Episode]) -> dict[Group, list[Episode]]:
     levels = ("easy", "middle", "hard")
     return {
         key: sorted(groups[key], key=lambda episode: episode.seed)
-        for key in sorted(groups, key=lambda key: (levels.index(key[0]), order.index(key[1]), key[2] or 0.0))
+        for key in sorted(groups, key=lambda key: (levels.index(key[0]), _rank(key[2]), order.index(key[1])))
     }
+
+
+def _rank(rtt_ms: float | None) -> float:
+    return -1.0 if rtt_ms is None else rtt_ms
 
 
 def figures(episodes: Iterable[Episode]) -> list[Figures]:
@@ -123,7 +128,7 @@ def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[str, int]
         standing_share=sum(episode.standing_s or 0.0 for episode in standing) / whole if whole else None,
         answer_s=median(answers) if answers else None,
         tokens_per_answer=tokens / len(answers) if answers else None,
-        passes_per_token=sum(episode.cloud_passes for episode in episodes) / tokens if tokens else None,
+        passes_per_token=sum(e.cloud_passes for e in episodes) / tokens if tokens and key[1].linked else None,
         outcomes=dict(Counter(episode.outcome for episode in episodes).most_common()),
         by_class={name: (sum(results), len(results)) for name, results in sorted(classes.items())},
     )
@@ -193,7 +198,7 @@ def outcome_table(rows: Sequence[Figures]) -> str:
 
 
 def first_links(rows: Sequence[Figures]) -> list[Figures]:
-    """Return one row per difficulty and policy, that of the smallest round trip: the link changes time, not the walk."""
+    """Return one row per difficulty and policy, that of the smallest round trip: links change times, not walks."""
     seen: dict[tuple[str, str], Figures] = {}
     for row in rows:
         seen.setdefault((row.difficulty, row.policy), row)

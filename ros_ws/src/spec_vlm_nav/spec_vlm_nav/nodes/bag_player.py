@@ -1,7 +1,7 @@
 """A recorded bag in place of the robot: shows its frames at their own pace, asks about them, records the answers.
 
-Goals are dry runs: vlm_nav decides and publishes its decisions, but no NavigationAction leaves it, so that a replay moves
-nothing, even where a robot listens. An action is over as soon as it is decided, and the next frame is asked about.
+Goals are dry runs: vlm_nav publishes its decisions on a topic that nothing executes, so that a replay moves nothing,
+even where a robot listens. An action is over as soon as it is decided, and the next frame is asked about.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class BagPlayer(Node):
         if not self._instruction.strip():
             raise ValueError("no instruction; say for example instruction:='find the silver bottle'")
         self._lap = partial(items, bag, camera, odometry)
-        next(self._lap(), None)
+        next(item for item in self._lap() if item.kind is Kind.FRAME)
         if out and Path(out).resolve() == bag.resolve():
             raise ValueError(f"out {out} is the bag that is played; name another folder")
         self._writer = BagWriter(Path(out)) if out else None
@@ -179,7 +179,8 @@ class BagPlayer(Node):
         if self._asked and late < LAST_ANSWER_S + CANCEL_S and not self.status:
             return
         self._over = True
-        self.get_logger().info(f"the bag is over: {self._answers} answers")
+        if not self.status:
+            self.get_logger().info(f"the bag is over: {self._answers} answers")
         # The way in which any node ends, so that the new bag is closed.
         signal.raise_signal(signal.SIGTERM)
 
