@@ -19,7 +19,8 @@ SUCCESS_GAP = 1.0
 """Metres from the nose to the target's surface within which a stop, with the target in view, is a success."""
 MAX_ACTIONS = 40
 
-Policy = Callable[[Image, World], NavigationAction]
+Policy = Callable[[Image, World], NavigationAction | None]
+"""Frame and world in, action out; None where the policy gives no action, which ends the episode."""
 
 
 class Outcome(str, Enum):
@@ -28,6 +29,7 @@ class Outcome(str, Enum):
     FOUND = "found"
     STOPPED_AWAY = "stopped away from the target"
     OUT_OF_ACTIONS = "ran out of actions"
+    NO_ACTION = "gave no readable action"
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,16 @@ def execute(world: World, action: NavigationAction) -> bool:
 
 
 def run_episode(scene: Scene, policy: Policy, max_actions: int = MAX_ACTIONS, size: int = 224) -> EpisodeResult:
-    """Run `policy` (frame, world -> action) from the scene's start until it stops or `max_actions` are used up."""
+    """Run `policy` from the scene's start until it stops, gives no action, or `max_actions` are used up."""
     actions: list[NavigationAction] = []
     poses, length, collisions = [scene.start], 0.0, 0
     with World(scene, size) as world:
         outcome = Outcome.OUT_OF_ACTIONS
         while len(actions) < max_actions:
             action = policy(world.render(), world)
+            if action is None:
+                outcome = Outcome.NO_ACTION
+                break
             actions.append(action)
             if action.kind is ActionKind.STOP:
                 sighting = observe(world)[scene.target_index]

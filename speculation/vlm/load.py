@@ -165,6 +165,11 @@ def model_fingerprint(config: dict[str, Any], weights: list[Path]) -> str:
     return digest.hexdigest()
 
 
+def folder_fingerprint(folder: Path) -> str:
+    """Return the fingerprint that `load_vlm` gives the model of a folder, without loading it. Raises as `load_vlm`."""
+    return model_fingerprint(_read_config(folder), _weight_files(folder))
+
+
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """Return 16 hex digits that name what token ids mean: vocabulary, merges and special tokens."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())["model"]

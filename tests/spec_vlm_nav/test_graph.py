@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spec_vlm_nav.graph import GO2_GRAPH, SIM_GRAPH, VERIFIER_GRAPH, Argument, CommandSpec, Graph, NodeSpec, Use
+from spec_vlm_nav.graph import (
+    GO2_GRAPH,
+    REPLAY_GRAPH,
+    SIM_GRAPH,
+    VERIFIER_GRAPH,
+    Argument,
+    CommandSpec,
+    Graph,
+    NodeSpec,
+    Use,
+)
 from spec_vlm_nav.runner import SOURCE, arguments_of
 
-GRAPHS = {"sim": SIM_GRAPH, "go2": GO2_GRAPH, "verifier": VERIFIER_GRAPH}
+GRAPHS = {"sim": SIM_GRAPH, "go2": GO2_GRAPH, "replay": REPLAY_GRAPH, "verifier": VERIFIER_GRAPH}
 
 
 def named(graph: Graph, name: str) -> NodeSpec | CommandSpec:
@@ -76,6 +86,11 @@ def test_the_verifier_is_started_as_its_command_line_wants_it() -> None:
     )
     options = parser().parse_args(words[3:])
     assert (options.model, options.bind, options.profile) == (Path("m"), "tcp://127.0.0.1:1", "raw")
+
+
+def test_nothing_in_a_replay_can_move_a_robot() -> None:
+    nodes = {process.name for process in REPLAY_GRAPH.processes if isinstance(process, NodeSpec)}
+    assert nodes == {"vlm_nav", "bag_player"}
 
 
 def test_arguments_keep_their_types() -> None:

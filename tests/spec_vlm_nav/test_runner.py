@@ -110,3 +110,19 @@ def test_the_command_line_ends_with_a_sentence_when_the_verifier_cannot_start() 
 def test_wrong_words_are_answered_with_the_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert "usage" in capsys.readouterr().err
+
+
+def test_a_process_whose_work_ends_well_is_the_end_and_no_failure() -> None:
+    graph = Graph((), (CommandSpec("a", ("python3", "-c", "print('ready')"), essential=True, finite=True),))
+    with Runner(graph, {}, Lines()) as runner:
+        runner.start()
+        runner.wait_until(runner.done, "its end", 20.0)
+        runner.check()
+
+
+def test_a_process_whose_work_fails_is_a_failure() -> None:
+    broken = "import sys; print('no bag', flush=True); sys.exit(2)"
+    graph = Graph((), (CommandSpec("a", ("python3", "-c", broken), essential=True, finite=True),))
+    with Runner(graph, {}, Lines()) as runner, pytest.raises(StartError, match="a ended with status 2"):
+        runner.start()
+        runner.wait_until(runner.done, "its end", 20.0)

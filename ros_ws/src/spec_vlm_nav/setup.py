@@ -4,7 +4,7 @@ from glob import glob
 
 from setuptools import find_packages, setup
 
-NODES = ("action_executor", "go2_bridge", "sim_go2", "vlm_nav")
+NODES = ("action_executor", "bag_player", "go2_bridge", "sim_go2", "vlm_nav")
 
 setup(
     name="spec_vlm_nav",

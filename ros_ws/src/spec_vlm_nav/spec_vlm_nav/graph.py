@@ -42,7 +42,7 @@ Value: TypeAlias = bool | int | float | str | Use
 class NodeSpec:
     """A ROS 2 node: an executable of this package, its parameters (over those of `config`) and topic names.
 
-    `essential`: when it ends, everything ends.
+    `essential`: when it ends, everything ends. `finite`: its end with status 0 is the work done, not a failure.
     """
 
     executable: str
@@ -50,6 +50,7 @@ class NodeSpec:
     parameters: tuple[tuple[str, Value], ...] = ()
     remaps: tuple[tuple[str, Value], ...] = ()
     essential: bool = False
+    finite: bool = False
 
     @property
     def name(self) -> str:
@@ -64,6 +65,7 @@ class CommandSpec:
     name: str
     command: tuple[str | Use, ...]
     essential: bool = False
+    finite: bool = False
 
 
 @dataclass(frozen=True)
@@ -194,3 +196,32 @@ GO2_GRAPH = Graph(
     ),
 )  # fmt: skip
 """The robot side on a real Go2; the verifier runs elsewhere (`verifier.launch.py`)."""
+
+REPLAY_GRAPH = Graph(
+    (
+        Argument("bag", "", "folder of the bag that is played"),
+        Argument("instruction", "", "what is asked about its frames, e.g. find the silver bottle"),
+        Argument("out", "", "folder of a new bag with the played frames and the answers; empty: nothing is recorded"),
+        Argument("camera_topic", "", "Image or CompressedImage topic of the bag; empty: its first"),
+        Argument("odom_topic", "", "nav_msgs/Odometry topic of the bag; empty: its first, if it has one"),
+        Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float),
+        Argument("start", "0.0", "seconds of the bag that are left out at its start", kind=float),
+        Argument("laps", "1", "how often it is played; 0: for ever", kind=int),
+        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS,
+    ),
+    (
+        CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),
+        NodeSpec("vlm_nav", "replay.yaml", _NAVIGATION, essential=True),
+        NodeSpec(
+            "bag_player",
+            "replay.yaml",
+            tuple(
+                (name, Use(name))
+                for name in ("bag", "instruction", "out", "camera_topic", "odom_topic", "rate", "start", "laps")
+            ),
+            essential=True,
+            finite=True,
+        ),
+    ),
+)  # fmt: skip
+"""A recorded bag in place of the robot: nothing executes actions, so nothing can move."""

@@ -116,11 +116,15 @@ class Runner:
             time.sleep(poll)
 
     def check(self) -> None:
-        """Raise StartError if a process that everything needs has ended."""
+        """Raise StartError if a process that everything needs has ended, unless it had done its work."""
         for name, running in self._running.items():
             code = running.process.poll()
-            if code is not None and running.spec.essential:
+            if code is not None and running.spec.essential and not (running.spec.finite and code == 0):
                 raise StartError(f"{name} ended with status {code}: {running.last_line or 'it said nothing'}")
+
+    def done(self) -> bool:
+        """Return whether a process whose work has an end has done it."""
+        return any(running.spec.finite and running.process.poll() == 0 for running in self._running.values())
 
     def alive(self, name: str) -> bool:
         """Return whether a process runs."""
@@ -158,10 +162,10 @@ class Runner:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a graph until Ctrl-C or SIGTERM: python -m spec_vlm_nav.runner sim seed:=3 mode:=sd."""
-    from spec_vlm_nav.graph import GO2_GRAPH, SIM_GRAPH, VERIFIER_GRAPH
+    """Run a graph until Ctrl-C or SIGTERM, or until it is done: python -m spec_vlm_nav.runner sim seed:=3 mode:=sd."""
+    from spec_vlm_nav.graph import GO2_GRAPH, REPLAY_GRAPH, SIM_GRAPH, VERIFIER_GRAPH
 
-    graphs = {"sim": SIM_GRAPH, "verifier": VERIFIER_GRAPH, "go2": GO2_GRAPH}
+    graphs = {"sim": SIM_GRAPH, "verifier": VERIFIER_GRAPH, "go2": GO2_GRAPH, "replay": REPLAY_GRAPH}
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] not in graphs or not all(":=" in word for word in words[1:]):
         print(f"usage: python -m {PACKAGE}.runner {{{','.join(graphs)}}} [NAME:=VALUE ...]", file=sys.stderr)
@@ -173,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = dict(word.split(":=", 1) for word in words[1:])
         with Runner(graphs[words[0]], given, lambda name, line: print(f"[{name}] {line}", flush=True)) as runner:
             runner.start()
-            while not ended.wait(0.2):
+            while not ended.wait(0.2) and not runner.done():
                 runner.check()
     except (ValueError, StartError) as error:
         print(f"error: {error}", file=sys.stderr)

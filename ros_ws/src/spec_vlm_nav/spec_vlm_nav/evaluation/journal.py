@@ -1,0 +1,58 @@
+"""What a long evaluation has finished, one JSON line a piece, so that the same command goes on where it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Journal:
+    """The pieces in `folder`, which belong to one set of settings. Raises ValueError where the settings changed."""
+
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
+        self._path = folder / f"{name}.jsonl"
+        self._check(folder / f"{name}.settings.json", dict(settings))
+        self.pieces = self._read()
+
+    def add(self, piece: Mapping[str, Any]) -> None:
+        """Append a finished piece; it is in the file when this returns."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(piece) + "\n")
+        self.pieces.append(dict(piece))
+
+    def _check(self, path: Path, settings: dict[str, Any]) -> None:
+        settings = json.loads(json.dumps(settings))
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+            return
+        try:
+            before = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise ValueError(f"{path} is no JSON object; remove {path.parent} and begin again") from None
+        names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
+        if names:
+            changes = ", ".join(f"{name} was {before.get(name)} and is {settings.get(name)}" for name in names)
+            raise ValueError(
+                f"{path.parent} holds results with other settings: {changes}; give another --out, or remove that folder"
+            )
+
+    def _read(self) -> list[dict[str, Any]]:
+        if not self._path.exists():
+            return []
+        pieces, whole = [], 0
+        for line in self._path.read_bytes().splitlines(keepends=True):
+            try:
+                pieces.append(dict(json.loads(line)))
+            except ValueError:
+                break
+            if not line.endswith(b"\n"):
+                pieces.pop()
+                break
+            whole += len(line)
+        # A line that was cut short when the process was killed would spoil the next one.
+        with self._path.open("r+b") as file:
+            file.truncate(whole)
+        return pieces

@@ -1,0 +1,84 @@
+"""Play a recorded bag into the real navigation node at its own pace, and record what it answers into a new bag."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+from spec_vlm_nav.bag import read
+from spec_vlm_nav.demo import Log, free_address
+from spec_vlm_nav.graph import PROJECT, REPLAY_GRAPH
+from spec_vlm_nav.runner import Runner
+from spec_vlm_nav.summary import decoding_table
+
+PLAYER = "bag_player"
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register `play`."""
+    line = commands.add_parser("play", help="a bag into the live navigation node", description=__doc__)
+    line.add_argument("bag", type=Path, help="folder of a recorded bag")
+    line.add_argument("--instruction", required=True, help="what is asked, e.g. 'find the silver bottle'")
+    line.add_argument("--out", type=Path, default=PROJECT / "out" / "play", help="folder of the new bag and the log")
+    line.add_argument("--camera-topic", default="", help="Image or CompressedImage topic (default: the bag's first)")
+    line.add_argument("--odom-topic", default="", help="Odometry topic (default: the bag's first)")
+    line.add_argument("--rate", type=float, default=1.0, help="times the bag's own speed (default: 1)")
+    line.add_argument("--start", type=float, default=0.0, help="seconds left out at the start (default: 0)")
+    line.add_argument("--laps", type=int, default=1, help="how often; 0: until Ctrl-C (default: 1)")
+    line.add_argument("--mode", default="fsd", choices=REPLAY_GRAPH.argument("mode").choices)
+    line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
+    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
+    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the graph until the bag is over, then print its figures. Raises ValueError or StartError, in a sentence."""
+    if not (options.bag / "metadata.yaml").exists():
+        raise ValueError(f"{options.bag} is no bag: it has no metadata.yaml")
+    for name, folder in (("target", options.target_model), ("draft", options.draft_model)):
+        if not (folder / "config.json").exists():
+            raise ValueError(f"no {name} model in {folder}; train the pair first, as docs/training.md says")
+    new = options.out / "bag"
+    if new.resolve() == options.bag.resolve():
+        raise ValueError(f"--out {options.out} would replace the bag that is played; name another folder")
+    # The middleware reads both when it starts: frames of a bag must never reach a robot that is live.
+    os.environ.setdefault("ROS_DOMAIN_ID", str(random.SystemRandom().randint(1, 100)))
+    os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    arguments = {
+        "bag": str(options.bag.resolve()),
+        "instruction": options.instruction,
+        "out": str(new.resolve()),
+        "camera_topic": options.camera_topic,
+        "odom_topic": options.odom_topic,
+        "rate": str(options.rate),
+        "start": str(options.start),
+        "laps": str(options.laps),
+        "mode": options.mode,
+        "profile": options.profile,
+        "target_model": str(options.target_model.resolve()),
+        "draft_model": str(options.draft_model.resolve()),
+        "verifier": free_address(),
+    }
+    log = Log(options.out / "log.txt")
+
+    def hear(name: str, line: str) -> None:
+        log(name, line)
+        if name == PLAYER and "[INFO]" in line:
+            print(line.partition("]: ")[2], flush=True)
+
+    with Runner(REPLAY_GRAPH, arguments, hear) as runner:
+        runner.start()
+        while not runner.done():
+            runner.check()
+            time.sleep(0.2)
+    stats = [message for topic, _, message in read(new) if topic.endswith("decoding_stats")]
+    print(f"\n{decoding_table(stats)}\n\nbag    {new}\nlog    {log.path}")
+    return 0

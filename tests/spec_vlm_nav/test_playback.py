@@ -1,0 +1,118 @@
+"""Pacing of a recorded bag, and what is read of one."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spec_vlm_nav.bag import BagWriter, typestore
+from spec_vlm_nav.playback import COMPRESSED, ODOMETRY, RAW, Item, Kind, Pace, items, timed, to_jpeg
+from tests.spec_vlm_nav.bags import blank, header, raw_image
+
+SECOND = 1_000_000_000
+
+
+def frames(*seconds: float) -> list[Item]:
+    return [Item(round(second * SECOND), Kind.FRAME, b"jpeg %g" % second) for second in seconds]
+
+
+def test_a_bag_keeps_its_own_pace_from_its_first_message_on() -> None:
+    odometry = Item(99 * SECOND, Kind.ODOMETRY, b"odometry")
+    shown = list(timed(lambda: [odometry, *frames(100.0, 100.5, 102.0)], Pace()))
+    assert [due for due, _ in shown] == [0.0, 1.0, 1.5, 3.0]
+    assert shown[0][1] is odometry
+
+
+def test_rate_and_start_change_when_and_from_where() -> None:
+    shown = list(timed(lambda: frames(10.0, 11.0, 12.0, 13.0), Pace(rate=2.0, start_s=1.5)))
+    assert [(due, item.payload) for due, item in shown] == [(0.25, b"jpeg 12"), (0.75, b"jpeg 13")]
+
+
+def test_laps_follow_one_another_at_the_frames_own_distance() -> None:
+    twice = [due for due, _ in timed(lambda: frames(5.0, 5.2, 5.4), Pace(laps=2))]
+    assert twice == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    forever = timed(lambda: frames(5.0, 5.2), Pace(laps=0))
+    assert [due for due, _ in islice(forever, 5)] == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8])
+
+
+@given(
+    st.lists(st.floats(0, 100), min_size=1, max_size=12),
+    st.floats(0.05, 20.0),
+    st.integers(1, 3),
+)
+def test_nothing_is_ever_due_before_what_came_before_it(stamps: list[float], rate: float, laps: int) -> None:
+    dues = [due for due, _ in timed(lambda: frames(*sorted(stamps)), Pace(rate=rate, laps=laps))]
+    assert dues == sorted(dues) and len(dues) == laps * len(stamps) and dues[0] == 0.0
+
+
+def test_a_bag_without_frames_is_a_sentence_and_no_endless_loop() -> None:
+    with pytest.raises(ValueError, match="no camera frame after its first 0 s"):
+        list(timed(lambda: [], Pace(laps=0)))
+    with pytest.raises(ValueError, match="after its first 60 s; choose a smaller start"):
+        list(timed(lambda: frames(0.0, 1.0), Pace(start_s=60.0)))
+
+
+@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": float("nan")}, {"start_s": -1.0}, {"laps": -1}])
+def test_a_pace_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="outside|give 0"):
+        Pace(**wrong)
+
+
+@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "rgba8", "bgra8", "mono8"])
+def test_raw_images_of_every_encoding_and_with_padded_rows_become_the_same_picture(encoding: str) -> None:
+    types = typestore()
+    jpeg = to_jpeg(raw_image(types, encoding, colour=(200, 100, 50), padding=12), RAW)
+    seen = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+    assert seen.shape == (48, 64, 3)
+    wanted = (200, 200, 200) if encoding == "mono8" else (50, 100, 200)
+    assert np.abs(seen.reshape(-1, 3).mean(axis=0) - wanted).max() < 4.0
+
+
+def test_a_compressed_jpeg_goes_through_as_it_is_and_a_png_is_encoded_again() -> None:
+    types = typestore()
+    picture = np.full((32, 32, 3), 128, np.uint8)
+    for name, untouched in ((".jpg", True), (".png", False)):
+        data = np.asarray(cv2.imencode(name, picture)[1]).reshape(-1)
+        message = blank(types, COMPRESSED, header=header(types), format=name[1:], data=data)
+        jpeg = to_jpeg(message, COMPRESSED)
+        assert jpeg.startswith(b"\xff\xd8") and (jpeg == data.tobytes()) is untouched
+    with pytest.raises(ValueError, match="3 bytes, format 'h264', does not decode"):
+        to_jpeg(blank(types, COMPRESSED, header=header(types), format="h264", data=np.zeros(3, np.uint8)), COMPRESSED)
+
+
+def test_unknown_encodings_and_short_images_are_sentences() -> None:
+    types = typestore()
+    image = raw_image(types, "rgb8", (0, 0, 0))
+    with pytest.raises(ValueError, match="encoding is 'bayer_rggb16'; known are rgb8"):
+        to_jpeg(blank(types, RAW, **{**vars(image), "encoding": "bayer_rggb16"}), RAW)
+    with pytest.raises(ValueError, match="holds 10 bytes"):
+        to_jpeg(blank(types, RAW, **{**vars(image), "data": image.data[:10]}), RAW)
+
+
+def test_topics_are_found_by_their_type_or_named(tmp_path: Path) -> None:
+    types = typestore()
+    writer = BagWriter(tmp_path / "bag")
+    for index, topic in enumerate(("/front/rgb", "/rear/rgb", "/front/rgb")):
+        image = raw_image(types, "rgb8", (10 * index, 0, 0))
+        writer.write(topic, RAW, index * SECOND, bytes(types.serialize_cdr(image, RAW)))
+    odometry = blank(types, ODOMETRY)
+    writer.write("/utlidar/odom", ODOMETRY, 3 * SECOND, bytes(types.serialize_cdr(odometry, ODOMETRY)))
+    writer.close()
+    found = list(items(tmp_path / "bag"))
+    assert [(item.kind, item.stamp_ns) for item in found] == [
+        (Kind.FRAME, 0),
+        (Kind.FRAME, 2 * SECOND),
+        (Kind.ODOMETRY, 3 * SECOND),
+    ]
+    assert [item.stamp_ns for item in items(tmp_path / "bag", "rear/rgb", "/none")] == [SECOND]
+    with pytest.raises(ValueError, match=r"has no images on /none; its camera topics are /front/rgb, /rear/rgb$"):
+        list(items(tmp_path / "bag", "/none"))
+    with pytest.raises(ValueError, match="is no bag"):
+        next(items(tmp_path))
