@@ -10,8 +10,9 @@ import numpy as np
 from simulation import textures
 from simulation.geometry import Box
 from simulation.gl import mujoco
+from simulation.layouts import WALL_HEIGHT, Area
 from simulation.objects import CLASSES, COLOURS, Form, Paint, Part
-from simulation.scene import WALL_HEIGHT, Scene, SceneObject
+from simulation.scene import Scene, SceneObject
 
 FRONT_CAMERA = "front"
 TOP_CAMERA = "top"
@@ -117,9 +118,19 @@ class _Stage:
         accent = rng.integers(4)
         for i, wall in enumerate(self.scene.boxes[:4]):
             self._wall(wall, "wall1" if i == accent else "wall0")
+        for wall in self.scene.plan.partitions:
+            self._wall(wall, "wall0")
+        for doorway in self.scene.plan.doorways:
+            self._lintel(doorway)
         for i in range(int(rng.integers(1, 4))):
             self._picture(i)
-        light = self.world.add_light(pos=[rng.uniform(-1, 1), rng.uniform(-1, 1), 2.35], dir=[0, 0, -1])
+        for area in self.scene.plan.areas:
+            self._light(area)
+
+    def _light(self, area: Area) -> None:
+        rng, reach_x, reach_y = self.rng, min(1.0, area.half_x / 2), min(1.0, area.half_y / 2)
+        x, y = area.x + rng.uniform(-reach_x, reach_x), area.y + rng.uniform(-reach_y, reach_y)
+        light = self.world.add_light(pos=[x, y, 2.35], dir=[0, 0, -1])
         light.type, light.cutoff, light.exponent = mujoco.mjtLightType.mjLIGHT_SPOT, 85, 0.3
         warm = rng.uniform(0.0, 0.08)
         light.diffuse = list(rng.uniform(0.50, 0.68) * np.array([1.0, 1.0 - warm / 2, 1.0 - warm]))
@@ -135,6 +146,11 @@ class _Stage:
         )
         edge = (wall.half_x + (0 if along_x else 0.008), wall.half_y + (0.008 if along_x else 0), 0.04)
         self._geom(self.world, "BOX", edge, (wall.x, wall.y, 0.04), "skirting")
+
+    def _lintel(self, doorway: Box) -> None:
+        half = (WALL_HEIGHT - doorway.height) / 2
+        size, middle = (doorway.half_x, doorway.half_y, half), (doorway.x, doorway.y, doorway.height + half)
+        self._geom(self.world, "BOX", size, middle, "skirting", group=CEILING_GROUP)
 
     def _picture(self, number: int) -> None:
         rng, name = self.rng, f"picture{number}"
@@ -160,11 +176,12 @@ class _Stage:
                     self._geom(body, "BOX", (0.03, 0.03, z / 2), (i * (x - 0.04), j * (y - 0.04), z / 2), "wood")
         elif box.name == "sofa":
             self._geom(body, "BOX", (x, y, 0.19), (0, 0, 0.22), "fabric")
+            area = self.scene.area_at(box.x, box.y)
             if x > y:
-                back, rest = (x, 0.09, z / 2), (0.0, math.copysign(y - 0.09, box.y), z / 2)
+                back, rest = (x, 0.09, z / 2), (0.0, math.copysign(y - 0.09, box.y - area.y), z / 2)
                 arm, at = (0.07, y, 0.27), [(i * (x - 0.07), 0.0, 0.29) for i in (-1, 1)]
             else:
-                back, rest = (0.09, y, z / 2), (math.copysign(x - 0.09, box.x), 0.0, z / 2)
+                back, rest = (0.09, y, z / 2), (math.copysign(x - 0.09, box.x - area.x), 0.0, z / 2)
                 arm, at = (x, 0.07, 0.27), [(0.0, i * (y - 0.07), 0.29) for i in (-1, 1)]
             self._geom(body, "BOX", back, rest, "fabric")
             for position in at:

@@ -157,14 +157,15 @@ class _OutsideView:
 
 
 def _behind(world: World) -> View:
-    """A view over the robot's back that stays inside the room: near a wall it looks down more steeply."""
+    """A view over the robot's back that stays inside its area: near a wall it looks down more steeply."""
     x, y, yaw = world.pose
+    area = world.scene.area_at(x, y)
     spot = (x + 0.5 * math.cos(yaw), y + 0.5 * math.sin(yaw), 0.25)
     azimuth = yaw + math.radians(14)
     reach = _CHASE
     for centre, half, step in (
-        (spot[0], world.scene.half_x, math.cos(azimuth)),
-        (spot[1], world.scene.half_y, math.sin(azimuth)),
+        (spot[0] - area.x, area.half_x, math.cos(azimuth)),
+        (spot[1] - area.y, area.half_y, math.sin(azimuth)),
     ):
         room = half - 0.15 + math.copysign(1.0, step) * centre
         reach = min(reach, max(room, 0.0) / max(abs(step), 1e-6))

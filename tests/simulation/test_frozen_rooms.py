@@ -72,7 +72,7 @@ PINNED = [
 """Digests of `described` and `looks`: never change these, make what is new an option."""
 
 
-@pytest.mark.parametrize(("room", "pinned"), zip(ROOMS, PINNED, strict=True))
+@pytest.mark.parametrize(("room", "pinned"), list(zip(ROOMS, PINNED, strict=True)))
 def test_known_rooms_are_what_they_were(room: tuple[int, Difficulty, Target | None], pinned: tuple[str, str]) -> None:
     scene = make_scene(*room)
     assert (digest(described(scene)), digest(looks(scene))) == pinned

@@ -11,10 +11,10 @@ import numpy as np
 
 from simulation.geometry import Pose
 from simulation.ground_truth import observe
-from simulation.scene import Difficulty, Scene, make_scene
+from simulation.scene import Scene
+from simulation.scene import scene_of as scene_of
 from simulation.sport import Posture, SportService, Velocity
 from simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
-from speculation.prompts import Target
 
 JPEG_QUALITY = 90
 MAX_DT = 0.1
@@ -34,19 +34,6 @@ class Truth:
     collisions: int
     path_length: float
     posture: str
-
-
-def scene_of(seed: int, difficulty: str, target: str) -> Scene:
-    """Return the room of a seed. Raises ValueError, naming what is known, for an unknown difficulty or target text."""
-    try:
-        level = Difficulty[difficulty.upper()]
-    except KeyError:
-        known = ", ".join(entry.name.lower() for entry in Difficulty)
-        raise ValueError(f"unknown difficulty {difficulty!r}; known are {known}") from None
-    words = target.split()
-    if target and len(words) != 2:
-        raise ValueError(f"target {target!r} must be a colour and a class, e.g. 'silver bottle'")
-    return make_scene(seed, level, Target(*words) if words else None)
 
 
 class SimulatedGo2:

@@ -34,6 +34,7 @@ class SimGo2(Node):
             parameter(self, "seed", 0, "which room", 0, 2**31 - 1),
             parameter(self, "difficulty", "middle", "easy, middle or hard"),
             parameter(self, "target", "silver bottle", "object to hide, e.g. 'silver bottle'; empty: by the seed"),
+            parameter(self, "layout", "room", "room, two_rooms or hallway"),
         )
         self._size = parameter(self, "image_size", 224, "pixels a side of the camera frame", 56, 960)
         self._camera_period = 1.0 / parameter(self, "camera_hz", 8.0, "camera frames a second", 0.5, 30.0)
