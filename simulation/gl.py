@@ -13,7 +13,7 @@ BACKENDS = {"egl": ("libEGL.so.1", "libGL.so.1"), "osmesa": ("libOSMesa.so.8",)}
 
 NO_BACKEND = (
     "no GL library for off-screen rendering (looked for EGL, then OSMesa): "
-    "run `apt-get install libegl1 libgl1`, or set MUJOCO_GL yourself"
+    "run `apt-get install libegl1 libgl1`, set MUJOCO_GL yourself, or use rays: SPEC_VLM_NAV_CAMERA=ray"
 )
 
 
@@ -31,9 +31,8 @@ def choose_backend() -> str | None:
 
 
 if "MUJOCO_GL" not in os.environ:
-    _backend = choose_backend()
-    if _backend is not None:
-        os.environ["MUJOCO_GL"] = _backend
+    # left to itself MuJoCo would look for a display
+    os.environ["MUJOCO_GL"] = choose_backend() or "disable"
 
 import mujoco  # noqa: E402
 
