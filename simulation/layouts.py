@@ -140,9 +140,7 @@ def furnish(rng: np.random.Generator, plan: FloorPlan) -> Iterator[Box]:
         yield from _furnish(rng, area, plan.doorways, (2, 5) if len(plan.areas) == 1 else (1, 3))
 
 
-def _furnish(
-    rng: np.random.Generator, area: Area, doorways: tuple[Box, ...], pieces: tuple[int, int]
-) -> Iterator[Box]:
+def _furnish(rng: np.random.Generator, area: Area, doorways: tuple[Box, ...], pieces: tuple[int, int]) -> Iterator[Box]:
     names = ["table", "sofa", "shelf"] if min(area.half_x, area.half_y) > _NARROW else ["shelf"]
     half_x, half_y = area.half_x, area.half_y
     placed: list[Box] = []

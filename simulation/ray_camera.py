@@ -109,7 +109,7 @@ class RayCamera:
             corners = [(2 * rows + i) * 2 * width + 2 * columns + j for i in (0, 1) for j in (0, 1)]
             finer = _rays(2 * width, 2 * height, self._fovy)[np.concatenate(corners)] @ self._axes.T
             shades = self._shade(finer, *self._cast(self._eye, finer), pixel, shadows)
-            picture[rows * width + columns] = np.minimum(shades, 1.0).reshape(4, -1, 3).mean(axis=0)
+            picture[rows * width + columns] = shades.reshape(4, -1, 3).mean(axis=0)
         return (np.clip(picture, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8).reshape(height, width, 3)
 
     def close(self) -> None:
@@ -131,7 +131,6 @@ class RayCamera:
         """Return colours [n, 3] (1 is full) of what rays from the eye hit; `pixel` is a pixel's width at 1 m."""
         points = self._eye + rays * distances[:, None]
         facing = np.einsum("ij,ij->i", normals, rays)
-        base = self._base(geoms, points, distances * pixel / np.maximum(-facing, 0.2))
         head = self._model.vis.headlight
         light = np.asarray(head.ambient, float) + np.outer(np.maximum(-(normals @ -self._axes[:, 2]), 0), head.diffuse)
         gloss, shine = self._gloss[geoms], self._shine[geoms] * 128.0
@@ -140,7 +139,9 @@ class RayCamera:
             lit, reflected = self._light(index, points, normals, rays, shine, shadows)
             light += np.outer(lit, self._model.light_diffuse[index])
             glint += np.outer(gloss * reflected, self._model.light_specular[index])
-        picture = base * light + glint
+        # GL cuts off at full light before it looks at the texture
+        picture = np.minimum(self._rgb[geoms] * light + glint, 1.0)
+        self._paint(picture, geoms, points, distances * pixel / np.maximum(-facing, 0.2))
         picture[geoms < 0] = 0.0
         return picture
 
@@ -169,9 +170,8 @@ class RayCamera:
         mirrored = np.maximum(np.einsum("ij,ij->i", normals, halfway), 0.0) ** shine
         return strength * np.maximum(facing, 0.0), strength * mirrored
 
-    def _base(self, geoms: Labels, points: Array, spread: Array) -> Array:
-        """Return each point's own colour: its material's, times its texture's. `spread` is a pixel's width there."""
-        base = self._rgb[geoms]
+    def _paint(self, picture: Array, geoms: Labels, points: Array, spread: Array) -> None:
+        """Multiply textures into the light [n, 3] of points. `spread` is a pixel's width at each of them, metres."""
         order = np.argsort(geoms, kind="stable")
         ids, starts = np.unique(geoms[order], return_index=True)
         for geom, chosen in zip(ids, np.split(order, starts[1:]), strict=True):
@@ -179,8 +179,7 @@ class RayCamera:
             if texture is None:
                 continue
             local = (points[chosen] - self._data.geom_xpos[geom]) @ self._data.geom_xmat[geom].reshape(3, 3)
-            base[chosen] *= self._texels(int(geom), texture, local, spread[chosen])
-        return base
+            picture[chosen] *= self._texels(int(geom), texture, local, spread[chosen])
 
     def _texels(self, geom: int, texture: int, local: Array, spread: Array) -> Array:
         """Return the texture's colours [n, 3] (0..1) at points of a geom's own frame."""

@@ -145,9 +145,7 @@ class Scene:
         return near
 
 
-def make_scene(
-    seed: int, difficulty: Difficulty, target: Target | None = None, layout: Layout = Layout.ROOM
-) -> Scene:
+def make_scene(seed: int, difficulty: Difficulty, target: Target | None = None, layout: Layout = Layout.ROOM) -> Scene:
     """Return the scene of this seed; a random target where none is given.
 
     Every object can be walked up to from the start. Raises ValueError for an unknown colour or class and for a seed

@@ -19,6 +19,7 @@ FRONT_CAMERA = "front"
 TOP_CAMERA = "top"
 BASE_BODY = "base"
 CEILING_GROUP = 4
+_TOP_HEIGHT, _TOP_VIEW = 2.2, 55
 _FORWARD = (0.5, 0.5, -0.5, -0.5)
 _EDGES = 24
 
@@ -34,6 +35,11 @@ _AUXILIARY: dict[Paint, tuple[float, float, float]] = {
 def object_body(index: int) -> str:
     """Name of the MuJoCo body of object `index`."""
     return f"object{index}"
+
+
+def top_reach(scene: Scene) -> float:
+    """Return how far from the middle of the floor a square top view reaches, metres."""
+    return _TOP_HEIGHT * max(scene.half_x, scene.half_y) * math.tan(math.radians(_TOP_VIEW / 2))
 
 
 def build_spec(scene: Scene, width: int = 224, height: int = 224, look: Look = PLAIN) -> Any:
@@ -70,8 +76,8 @@ class _Stage:
         base = self.world.add_body(name=BASE_BODY, mocap=True)
         front = base.add_camera(name=FRONT_CAMERA, quat=_tilted(look.tilt))
         front.fovy = 90 + look.widening
-        top = self.world.add_camera(name=TOP_CAMERA, pos=[0, 0, 2.2 * max(scene.half_x, scene.half_y)])
-        top.fovy = 55
+        top = self.world.add_camera(name=TOP_CAMERA, pos=[0, 0, _TOP_HEIGHT * max(scene.half_x, scene.half_y)])
+        top.fovy = _TOP_VIEW
 
     def _settings(self) -> None:
         spec = self.spec

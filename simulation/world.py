@@ -78,6 +78,12 @@ class World:
         self._apply()
         return blocked
 
+    def displace(self, metres: float, radians: float) -> bool:
+        """Walk and turn by exactly that much, or until something blocks it; return whether. Then the robot stands."""
+        blocked = self.move(metres, 0.0, radians, 1.0)
+        self.set_pose(*self.pose)
+        return blocked
+
     def render(self) -> Image:
         """Return the front camera's frame, RGB [size, size, 3]."""
         self._camera.aim(self._data, FRONT_CAMERA)

@@ -14,6 +14,7 @@ from simulation.ground_truth import observe
 from simulation.scene import Scene
 from simulation.scene import scene_of as scene_of
 from simulation.sport import Posture, SportService, Velocity
+from simulation.walking import WalkingWorld
 from simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 
 JPEG_QUALITY = 90
@@ -37,10 +38,13 @@ class Truth:
 
 
 class SimulatedGo2:
-    """A World and a sport service that move together. Build, use and close it in one thread (GL is bound to it)."""
+    """A World and a sport service that move together. Build, use and close it in one thread (GL is bound to it).
 
-    def __init__(self, scene: Scene, clock: Callable[[], float], size: int = 224) -> None:
-        self._world = World(scene, size)
+    With `physics` the robot walks on its legs (`simulation.walking`) instead of following velocities exactly.
+    """
+
+    def __init__(self, scene: Scene, clock: Callable[[], float], size: int = 224, physics: bool = False) -> None:
+        self._world = WalkingWorld(scene, size) if physics else World(scene, size)
         self._clock, self._last = clock, clock()
         self._service = SportService(clock, Posture.LYING)
         self._world.set_height(LYING_HEIGHT)
