@@ -79,7 +79,8 @@ def draw_sheet(scene: Scene, views: Views) -> Figure:
     """Return the contact sheet of a scene."""
     rows = (min(len(views.frames), _STRIP) + 3) // 4
     figure = Figure(figsize=(12, 12.4 + 3.1 * rows), layout="constrained")
-    upper, lower = figure.subfigures(2, 1, height_ratios=(12.0, 3.1 * rows))
+    halves: Any = figure.subfigures(2, 1, height_ratios=(12.0, 3.1 * rows))
+    upper, lower = halves
     axes = upper.subplots(2, 2)
     _draw_top(axes[0, 0], scene, views)
     _show(axes[0, 1], views.third, "third person, at the start")
@@ -169,5 +170,5 @@ def draw_randomised(scene: Scene, randomisation: Randomisation, seed: int = 0) -
         if decoded is None:
             raise ValueError(f"a frame written as JPEG of quality {quality} does not decode")
         title = f"randomised, JPEG {quality}" if number else "as it is"
-        _show(figure.add_subplot(*_GRID, number + 1), decoded[..., ::-1], title, 10)
+        _show(figure.add_subplot(*_GRID, number + 1), np.asarray(decoded[..., ::-1], np.uint8), title, 10)
     return figure

@@ -84,7 +84,8 @@ class Randomisation:
         picture = image * (gain * np.array([1.0 + balance, 1.0, 1.0 - balance]))
         if noise:
             picture += rng.normal(0.0, noise, image.shape)
-        return np.clip(picture + 0.5, 0, 255).astype(np.uint8)
+        sensed: Image = np.clip(picture + 0.5, 0, 255).astype(np.uint8)
+        return sensed
 
     def quality(self, rng: np.random.Generator) -> int:
         """Draw a frame's JPEG quality."""

@@ -143,7 +143,8 @@ class RayCamera:
         picture = np.minimum(self._rgb[geoms] * light + glint, 1.0)
         self._paint(picture, geoms, points, distances * pixel / np.maximum(-facing, 0.2))
         picture[geoms < 0] = 0.0
-        return picture
+        colours: Array = picture
+        return colours
 
     def _light(
         self, index: int, points: Array, normals: Array, rays: Array, shine: Array, shadows: bool
@@ -230,7 +231,8 @@ def _extent(model: Any, geom: int) -> Array:
         return np.full(3, float(size[0]))
     if kind in (mujoco.mjtGeom.mjGEOM_CYLINDER, mujoco.mjtGeom.mjGEOM_CAPSULE):
         return np.array([size[0], size[0], size[1]], float)
-    return np.maximum(np.array(size, float), 1e-6)
+    extent: Array = np.maximum(np.array(size, float), 1e-6)
+    return extent
 
 
 def _cube(directions: Array) -> tuple[Array, Array, npt.NDArray[np.int64]]:

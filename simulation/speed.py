@@ -26,11 +26,16 @@ _REPEATS = 7
 
 @dataclass(frozen=True)
 class Rate:
-    """How often a second something was done, once for each of several stretches of time."""
+    """How often a second something was done, once for each of several stretches of time.
+
+    `values` are by the clock on the wall, `processor` by the time that this process was let run, all its threads added
+    up: that is what other programs on the machine hardly change.
+    """
 
     name: str
     unit: str
     values: tuple[float, ...]
+    processor: tuple[float, ...] = ()
     note: str = ""
 
 
@@ -58,7 +63,7 @@ def _rates(seconds: float, size: int) -> Iterator[Rate]:
         try:
             world = World(scene, size, camera=kind)
         except RuntimeError as error:
-            yield Rate(f"frames, {kind.value}", "frames/s", (), str(error))
+            yield Rate(f"frames, {kind.value}", "frames/s", (), note=str(error))
             continue
         with world:
             yield _rate(f"frames, {kind.value}, {size} px", "frames/s", world.render, seconds)
@@ -70,12 +75,12 @@ def _rates(seconds: float, size: int) -> Iterator[Rate]:
     try:
         robot = WalkingGo2(scene)
     except ValueError as error:
-        yield Rate("steps, physics", "steps/s", (), str(error))
+        yield Rate("steps, physics", "steps/s", (), note=str(error))
         return
     robot.place(*scene.start, standing=True)
     ticks = _rate("", "", lambda: robot.tick((0.3, 0.0, 0.6)), seconds)
-    realtime = tuple(value * TICK for value in ticks.values)
-    yield Rate("walking physics", "times real time", realtime)
+    wall, processor = (tuple(value * TICK for value in values) for values in (ticks.values, ticks.processor))
+    yield Rate("walking physics", "times real time", wall, processor)
 
 
 def _episodes(seconds: float) -> Rate:
@@ -90,25 +95,27 @@ def _episodes(seconds: float) -> Rate:
 
 def _rate(name: str, unit: str, do: Callable[[], object], seconds: float) -> Rate:
     do()
-    values = []
+    wall, processor = [], []
     for _ in range(_REPEATS):
-        count, start = 0, time.perf_counter()
-        while (passed := time.perf_counter() - start) < seconds:
+        count, start, worked = 0, time.perf_counter(), time.process_time()
+        while (passed := time.perf_counter() - start) < seconds or not count:
             do()
             count += 1
-        values.append(count / passed)
-    return Rate(name, unit, tuple(values))
+        wall.append(count / passed)
+        processor.append(count / max(time.process_time() - worked, 1e-9))
+    return Rate(name, unit, tuple(wall), tuple(processor))
 
 
 def table(rates: list[Rate]) -> str:
-    """Return the rates as a Markdown table: minimum, median, maximum."""
-    lines = ["| | min | median | max | |", "|---|---|---|---|---|"]
+    """Return the rates as a Markdown table: minimum, median, maximum, and the median by processor time."""
+    lines = ["| | min | median | max | by processor time | |", "|---|---|---|---|---|---|"]
     for rate in rates:
         if not rate.values:
-            lines.append(f"| {rate.name} | - | - | - | {rate.note} |")
+            lines.append(f"| {rate.name} | - | - | - | - | {rate.note} |")
             continue
         low, middle, high = min(rate.values), statistics.median(rate.values), max(rate.values)
-        lines.append(f"| {rate.name} | {_number(low)} | {_number(middle)} | {_number(high)} | {rate.unit} |")
+        four = " | ".join(map(_number, (low, middle, high, statistics.median(rate.processor))))
+        lines.append(f"| {rate.name} | {four} | {rate.unit} |")
     return "\n".join(lines)
 
 

@@ -210,7 +210,7 @@ def _physics(scene: Scene) -> tuple[Any, npt.NDArray[np.int32]]:
         joint.armature, joint.frictionloss, joint.damping = 0.00712, 0.365, [0.285, 0.0, 0.0]
     spec.option.timestep = TICK / _SUBSTEPS
     spec.worldbody.add_geom(name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 0.05])
-    names = []
+    names: list[str] = []
     for box in scene.boxes:
         names.append(f"thing{len(names)}")
         size, middle = [box.half_x, box.half_y, box.height / 2], [box.x, box.y, box.height / 2]
