@@ -52,7 +52,7 @@ def chosen_kind() -> CameraKind | None:
 
 @cache
 def _without_gl(reason: str) -> None:
-    _log.warning("pictures are made by rays, several times slower than GL: %s", reason)
+    _log.warning("pictures are made by rays, about ten times slower than GL: %s", reason)
 
 
 def open_camera(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 
 BACKENDS = {"egl": ("libEGL.so.1", "libGL.so.1"), "osmesa": ("libOSMesa.so.8",)}
 """Shared libraries that each backend needs, the preferred backend first."""
@@ -30,7 +31,7 @@ def choose_backend() -> str | None:
     return next((name for name, libraries in BACKENDS.items() if all(map(_loads, libraries))), None)
 
 
-if "MUJOCO_GL" not in os.environ:
+if "MUJOCO_GL" not in os.environ and sys.platform == "linux":
     # left to itself MuJoCo would look for a display
     os.environ["MUJOCO_GL"] = choose_backend() or "disable"
 
