@@ -37,6 +37,9 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument("--first-seed", type=int, default=100_000)
     data.add_argument("--held-out", action="store_true", help=f"take seeds from {HELD_OUT_SEED} on")
     data.add_argument("--processes", type=int, default=1)
+    data.add_argument(
+        "--randomise", action="store_true", help="vary light, surfaces, camera and sensor (docs/simulation.md)"
+    )
     data.set_defaults(run=_data)
 
     processor = commands.add_parser("processor", help="train the tokenizer and write the offline processor folder")
@@ -99,7 +102,7 @@ def _data(options: argparse.Namespace) -> int:
     first = HELD_OUT_SEED if options.held_out else options.first_seed
     if not options.held_out and first + options.scenes > TRAINING_SEEDS:
         raise ValueError(f"--first-seed plus --scenes must stay below {TRAINING_SEEDS}: rooms above are held out")
-    make(Path(options.out), first, options.scenes, options.frames_per_scene, options.processes)
+    make(Path(options.out), first, options.scenes, options.frames_per_scene, options.processes, options.randomise)
     return 0
 
 

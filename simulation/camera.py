@@ -1,4 +1,4 @@
-"""Off-screen pictures of a compiled model: colour and segmentation.
+"""Off-screen pictures of a compiled model: colour and segmentation, by GL or, where there is none, by rays.
 
 An OpenGL context belongs to the thread that made it: a `Camera` must be used, and closed, in the thread that built it,
 and a process that forks must not have drawn before. Every thread that draws shares one context between its cameras.
@@ -6,21 +6,30 @@ and a process that forks must not have drawn before. Every thread that draws sha
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+from enum import Enum
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from simulation.gl import NO_BACKEND, mujoco
+from simulation.ray_camera import Image, Labels, RayCamera, View
 
-Image = npt.NDArray[np.uint8]
-Labels = npt.NDArray[np.int32]
-View: TypeAlias = tuple[tuple[float, float, float], float, float, float]
-"""Point looked at, distance to it (metres), azimuth and elevation of the line of sight (degrees)."""
+__all__ = ["Camera", "CameraKind", "Image", "Labels", "RayCamera", "View", "open_camera"]
+
+VARIABLE = "SPEC_VLM_NAV_CAMERA"
 _CONTEXT_SIZE = 64
+_log = logging.getLogger(__name__)
+
+
+class CameraKind(str, Enum):
+    """How pictures are made. Nothing chosen means GL where it works, rays elsewhere."""
+
+    GL = "gl"
+    RAY = "ray"
 
 
 @cache
@@ -31,6 +40,38 @@ def _context(process: int, thread: int) -> Any:
     except Exception as error:  # the backends raise their own, unrelated types
         raise RuntimeError(f"{NO_BACKEND} ({type(error).__name__}: {error})") from error
     return context
+
+
+def chosen_kind() -> CameraKind | None:
+    """Return what the environment variable SPEC_VLM_NAV_CAMERA asks for. Raises ValueError if it is no kind."""
+    word = os.environ.get(VARIABLE, "").strip().lower()
+    if word and word not in list(CameraKind):
+        raise ValueError(f"{VARIABLE}={word!r} is no camera; use {' or '.join(kind.value for kind in CameraKind)}")
+    return CameraKind(word) if word else None
+
+
+@cache
+def _without_gl(reason: str) -> None:
+    _log.warning("pictures are made by rays, about ten times slower than GL: %s", reason)
+
+
+def open_camera(
+    model: Any, groups: dict[int, bool] | None = None, max_geoms: int = 1200, kind: CameraKind | None = None
+) -> Camera | RayCamera:
+    """Return a camera of the kind asked for, else of the kind the environment names, else one that works here.
+
+    Raises RuntimeError where GL is asked for and no GL backend works, ValueError for an unknown kind.
+    """
+    kind = kind or chosen_kind()
+    if kind is CameraKind.RAY:
+        return RayCamera(model, groups)
+    try:
+        return Camera(model, groups, max_geoms)
+    except RuntimeError as error:
+        if kind is CameraKind.GL:
+            raise
+        _without_gl(str(error))
+        return RayCamera(model, groups)
 
 
 class Camera:
@@ -45,7 +86,10 @@ class Camera:
         self._gl.make_current()
         self._model = model
         self._view = mujoco.MjvScene(model, maxgeom=max_geoms)
-        self._renderer = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
+        try:
+            self._renderer = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
+        except mujoco.FatalError as error:
+            raise RuntimeError(f"the GL library here cannot draw: {error}") from error
         self._option, self._camera = mujoco.MjvOption(), mujoco.MjvCamera()
         for group, shown in (groups or {}).items():
             self._option.geomgroup[group] = shown

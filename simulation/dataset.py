@@ -14,8 +14,10 @@ from simulation.camera import Image, Labels
 from simulation.episode import execute
 from simulation.geometry import Pose, wrap
 from simulation.ground_truth import Sighting, observe
+from simulation.layouts import Layout
 from simulation.objects import CLASSES, COLOURS
 from simulation.oracle import Decision, Oracle
+from simulation.randomisation import JPEG_QUALITY, PLAIN, Randomisation
 from simulation.scene import Difficulty, Scene, make_scene
 from simulation.world import World
 from speculation.prompts import ActionKind, Target
@@ -24,7 +26,6 @@ CELLS = 8
 """Token cells along a side: a 224-pixel frame in cells of 28 pixels, one image token each."""
 MIN_COVERAGE = 0.05
 ROLLOUT_SHARE = 0.6
-JPEG_QUALITY = 90
 _PERTURBED = 0.5
 _MAX_ROLLOUT = 14
 
@@ -51,7 +52,8 @@ class Question:
 
 @dataclass(frozen=True)
 class LabelledFrame:
-    """A JPEG frame (quality 90) with its labels; `questions` cover every object of the scene and two absent pairs."""
+    """A JPEG frame (quality 90 unless randomised) with its labels; `questions` cover every object of the scene and two
+    absent pairs."""
 
     seed: int
     difficulty: Difficulty
@@ -90,25 +92,36 @@ def cell_labels(labels: Labels, sightings: list[Sighting]) -> CellLabels:
 
 
 def sample_frames(
-    seed: int, difficulty: Difficulty, frames: int = 25, rng: np.random.Generator | None = None, size: int = 224
+    seed: int,
+    difficulty: Difficulty,
+    frames: int = 25,
+    rng: np.random.Generator | None = None,
+    size: int = 224,
+    randomisation: Randomisation | None = None,
+    layout: Layout = Layout.ROOM,
 ) -> Iterator[LabelledFrame]:
-    """Yield `frames` labelled frames of one room; equal arguments yield equal frames.
+    """Yield `frames` labelled frames of one scene; equal arguments yield equal frames.
 
     About 60 % lie on oracle walks to random targets, half of them knocked off course; the rest are free poses anywhere,
     most of which look towards some object.
     Runs in one thread of one process; several processes may each work on their own seeds (start them with `spawn`).
     """
     rng = rng or np.random.default_rng([seed, 11])
-    scene = make_scene(seed, difficulty)
+    scene, strays = make_scene(seed, difficulty, layout=layout), np.random.default_rng([seed, 13])
+    if randomisation is not None:
+        scene = randomisation.rescale(scene, strays)
     oracle = Oracle(scene)
-    with World(scene, size) as world:
+    with World(scene, size, randomisation.look(strays) if randomisation else PLAIN) as world:
         walk = _Walk(scene, rng)
         for _ in range(frames):
             walking = rng.random() < ROLLOUT_SHARE
             world.set_pose(*(walk.pose if walking else _glance(scene, rng)))
             if rng.random() < 0.5:
                 world.set_gait(rng.uniform(0, 2 * math.pi), rng.uniform(0, 1))
-            frame = _label(world, oracle, seed, difficulty, rng)
+            image, quality = world.render(), JPEG_QUALITY
+            if randomisation is not None:
+                image, quality = randomisation.sense(image, strays), randomisation.quality(strays)
+            frame = _label(world, oracle, encode_jpeg(image, quality), rng)
             yield frame
             if walking:
                 walk.follow(world, frame)
@@ -162,8 +175,8 @@ class _Walk:
                 self.pose = knocked
 
 
-def _label(world: World, oracle: Oracle, seed: int, difficulty: Difficulty, rng: np.random.Generator) -> LabelledFrame:
-    image, labels = world.render(), world.segmentation()
+def _label(world: World, oracle: Oracle, jpeg: bytes, rng: np.random.Generator) -> LabelledFrame:
+    scene, labels = world.scene, world.segmentation()
     sightings = observe(world, labels)
     questions = [
         Question(item.target, item.index, oracle.decide(world.pose, item.index, sightings))
@@ -172,7 +185,7 @@ def _label(world: World, oracle: Oracle, seed: int, difficulty: Difficulty, rng:
     for target in absent_targets(world.scene, sightings, rng):
         questions.append(Question(target, None, oracle.decide(world.pose, None, sightings)))
     cells = cell_labels(labels, sightings)
-    return LabelledFrame(seed, difficulty, world.pose, encode_jpeg(image), tuple(sightings), cells, tuple(questions))
+    return LabelledFrame(scene.seed, scene.difficulty, world.pose, jpeg, tuple(sightings), cells, tuple(questions))
 
 
 def absent_targets(scene: Scene, sightings: list[Sighting], rng: np.random.Generator) -> tuple[Target, Target]:

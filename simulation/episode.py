@@ -46,17 +46,24 @@ class EpisodeResult:
 
 
 def execute(world: World, action: NavigationAction) -> bool:
-    """Carry out an action exactly, in one go; return whether something blocked it. The robot stands still after it."""
-    blocked = world.move(action.metres, 0.0, action.radians, 1.0)
-    world.set_pose(*world.pose)
-    return blocked
+    """Carry out an action in one go; return whether something blocked it. The robot stands still after it."""
+    return world.displace(action.metres, action.radians)
 
 
-def run_episode(scene: Scene, policy: Policy, max_actions: int = MAX_ACTIONS, size: int = 224) -> EpisodeResult:
-    """Run `policy` from the scene's start until it stops, gives no action, or `max_actions` are used up."""
+def run_episode(
+    scene: Scene,
+    policy: Policy,
+    max_actions: int = MAX_ACTIONS,
+    size: int = 224,
+    world_type: Callable[[Scene, int], World] = World,
+) -> EpisodeResult:
+    """Run `policy` from the scene's start until it stops, gives no action, or `max_actions` are used up.
+
+    `world_type` is `World` (motion is exact) or `WalkingWorld` (a policy walks, physics decides).
+    """
     actions: list[NavigationAction] = []
     poses, length, collisions = [scene.start], 0.0, 0
-    with World(scene, size) as world:
+    with world_type(scene, size) as world:
         outcome = Outcome.OUT_OF_ACTIONS
         while len(actions) < max_actions:
             action = policy(world.render(), world)

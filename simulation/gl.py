@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 
 BACKENDS = {"egl": ("libEGL.so.1", "libGL.so.1"), "osmesa": ("libOSMesa.so.8",)}
 """Shared libraries that each backend needs, the preferred backend first."""
 
 NO_BACKEND = (
     "no GL library for off-screen rendering (looked for EGL, then OSMesa): "
-    "run `apt-get install libegl1 libgl1`, or set MUJOCO_GL yourself"
+    "run `apt-get install libegl1 libgl1`, set MUJOCO_GL yourself, or use rays: SPEC_VLM_NAV_CAMERA=ray"
 )
 
 
@@ -30,10 +31,9 @@ def choose_backend() -> str | None:
     return next((name for name, libraries in BACKENDS.items() if all(map(_loads, libraries))), None)
 
 
-if "MUJOCO_GL" not in os.environ:
-    _backend = choose_backend()
-    if _backend is not None:
-        os.environ["MUJOCO_GL"] = _backend
+if "MUJOCO_GL" not in os.environ and sys.platform == "linux":
+    # left to itself MuJoCo would look for a display
+    os.environ["MUJOCO_GL"] = choose_backend() or "disable"
 
 import mujoco  # noqa: E402
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from simulation.geometry import FOOTPRINT_OFFSETS, FOOTPRINT_RADIUS, NOSE, Array, Pose, wrap
 from simulation.ground_truth import Sighting, bearing_and_distance
+from simulation.layouts import Layout
 from simulation.paths import NEIGHBOURS, SAFE_RADIUS, Mask
 from simulation.scene import REACHED_GAP, Scene
 from simulation.sight import sight_fractions
@@ -41,7 +42,11 @@ _SIZES = (ActionSize.SMALL, ActionSize.MEDIUM, ActionSize.LARGE)
 _FORWARDS = tuple(FORWARD_METRES[size.value] for size in _SIZES)
 _TURNS = tuple(math.radians(TURN_DEGREES[size.value]) for size in _SIZES)
 _PLAN_TURNS = np.array([-_TURNS[2], -_TURNS[1], -_TURNS[0], 0.0, *_TURNS])
+_SHORT = 0.03 * (len(_SIZES) - 1 - np.arange(len(_SIZES)))
+_FOLLOW_TURNS = np.radians(np.arange(-165.0, 181.0, 15.0))
 _SAMPLE = 0.05
+_RECOGNISED = 2.0
+"""Nearer than this (metres, besides REACHED_GAP) the smallest object is seen when it is faced."""
 _CLOSE_RADIUS = FOOTPRINT_RADIUS + 0.07
 _SLACK = 0.05
 _HIDDEN = 0.3
@@ -80,8 +85,10 @@ class Oracle:
 
     def decide(self, pose: Pose, target_index: int | None, sightings: Sequence[Sighting]) -> Decision:
         """Return what to do at `pose`; `target_index` None means that the scene holds no such object."""
-        if target_index is None or not sightings[target_index].visible:
+        if target_index is None:
             return Decision(SEARCH_TURN, Reason.SEARCH)
+        if not sightings[target_index].visible:
+            return self._passage(pose, target_index) or Decision(SEARCH_TURN, Reason.SEARCH)
         item = self._scene.objects[target_index]
         bearing, gap = bearing_and_distance(pose, item)
         heading = wrap(math.atan2(item.y - pose.y, item.x - pose.x) - pose.yaw)
@@ -93,13 +100,54 @@ class Oracle:
         blocker = self._blocker(pose, pose.yaw + heading, max(away, 0.0) + 0.05, away <= CLOSE_GAP - REACHED_GAP)
         if blocker is None:
             return Decision(self._steer(pose, heading, gap), Reason.APPROACH)
-        plan = self._detour(pose, target_index, heading, blocker)
+        # a wall is never seen over: the path alone leads around it, whatever it hides on the way
+        plan = self._passage(pose, target_index) if blocker == "wall" else None
+        plan = plan or self._detour(pose, target_index, heading, blocker)
         if plan is not None:
             return plan
         # nothing keeps the target in view: squeeze past with the robot's width alone, where that is enough
         if self._blocker(pose, pose.yaw + heading, max(away, 0.0) + 0.05, close=True) is None:
             return Decision(self._steer(pose, heading, gap), Reason.APPROACH)
-        return Decision(SEARCH_TURN, Reason.DETOUR, blocker, "left")
+        return self._passage(pose, target_index) or Decision(SEARCH_TURN, Reason.DETOUR, blocker, "left")
+
+    def _passage(self, pose: Pose, index: int) -> Decision | None:
+        """Return the next action on the way to a target that walls hide or that is too far away to be made out.
+
+        None in a single room, where looking around is all it takes, and where the target only has to be faced.
+        """
+        if self._scene.layout is Layout.ROOM:
+            return None
+        item = self._scene.objects[index]
+        heading = wrap(math.atan2(item.y - pose.y, item.x - pose.x) - pose.yaw)
+        away = math.hypot(item.x - pose.x, item.y - pose.y) - item.radius - NOSE - REACHED_GAP
+        blocker = self._blocker(pose, pose.yaw + heading, max(away, 0.0) + 0.05, away <= CLOSE_GAP - REACHED_GAP)
+        if blocker is not None:
+            return self._follow(pose, index, heading, blocker)
+        if away < _RECOGNISED:
+            return None
+        return Decision(self._steer(pose, heading, away + REACHED_GAP), Reason.APPROACH)
+
+    def _follow(self, pose: Pose, index: int, heading: float, blocker: str) -> Decision | None:
+        """Return the first action of the best plan 'turn to any side, go forward once' along the path, if any.
+
+        Every forward has to come nearer along the path, so that no turn is traded for a step away.
+        """
+        grid, field = self._scene.grid, self._field(index)
+        yaws = pose.yaw + _FOLLOW_TURNS
+        rays = np.stack([np.cos(yaws), np.sin(yaws)], axis=1)
+        ends = np.array(pose[:2]) + np.array(_FORWARDS)[None, :, None] * rays[:, None]
+        cost = grid.sample(field, ends.reshape(-1, 2)).reshape(ends.shape[:2])
+        cost = np.where(cost < grid.sample(field, np.array([pose[:2]])) - _SAMPLE, cost, np.inf)
+        turns = np.ceil(np.abs(_FOLLOW_TURNS) / _TURNS[-1] - 1e-9)
+        cost += (_TURN_COST * turns + _RADIAN_COST * np.abs(_FOLLOW_TURNS))[:, None] + self._prices(pose, yaws) + _SHORT
+        turn, length = divmod(int(np.argmin(cost)), cost.shape[1])
+        if not np.isfinite(cost[turn, length]):
+            return None
+        way = "left" if wrap(float(yaws[turn]) - pose.yaw - heading) > 0 else "right"
+        action = NavigationAction(ActionKind.FORWARD, _SIZES[length])
+        if _FOLLOW_TURNS[turn] != 0.0:
+            action = turn_by(float(_FOLLOW_TURNS[turn]))
+        return Decision(action, Reason.DETOUR, blocker, way)
 
     def _distances(self, pose: Pose, direction: float, length: float) -> Array:
         """Distances to all obstacles [k, n] along a straight way of the base centre, every 5 cm."""
@@ -165,13 +213,8 @@ class Oracle:
         cost += np.where(unseen & turning, _LOSE_BY_TURN, 0.0)[:, None]
         lost = self._out_of_view(ends, yaws[:, None], index) | self._hidden(ends + NOSE * rays[:, None], index)
         cost += np.where(lost, _LOSE_AHEAD, 0.0)
-        for turn, yaw in enumerate(yaws):
-            for reach, price in (
-                (self._reach(pose, float(yaw)), _SQUEEZE),
-                (self._reach(pose, float(yaw), close=True), np.inf),
-            ):
-                cost[turn, np.array(_FORWARDS) > reach + 1e-6] += price
-        cost += 0.03 * (len(_SIZES) - 1 - np.arange(len(_SIZES)))
+        cost += self._prices(pose, yaws)
+        cost += _SHORT
         turn, length = divmod(int(np.argmin(cost)), cost.shape[1])
         if cost[turn, length] >= _LOSE_BY_TURN:
             return None
@@ -179,6 +222,17 @@ class Oracle:
         if _PLAN_TURNS[turn] != 0.0:
             return Decision(turn_by(float(_PLAN_TURNS[turn])), Reason.DETOUR, blocker, way)
         return Decision(NavigationAction(ActionKind.FORWARD, _SIZES[length]), Reason.DETOUR, blocker, way)
+
+    def _prices(self, pose: Pose, yaws: Array) -> Array:
+        """Return what each forward [directions, sizes] costs besides its way: inf if it bumps, less to squeeze by."""
+        prices = np.zeros((len(yaws), len(_SIZES)))
+        for turn, yaw in enumerate(yaws):
+            for reach, price in (
+                (self._reach(pose, float(yaw)), _SQUEEZE),
+                (self._reach(pose, float(yaw), close=True), np.inf),
+            ):
+                prices[turn, np.array(_FORWARDS) > reach + 1e-6] += price
+        return prices
 
     def _reach(self, pose: Pose, direction: float, close: bool = False) -> float:
         """Return how far (up to the largest forward) a straight way keeps its distance, metres."""

@@ -12,23 +12,21 @@ from typing import Any
 import numpy as np
 
 from simulation.geometry import NOSE, Box, Disc, Obstacles, Pose, wrap
+from simulation.layouts import Area, FloorPlan, Layout, draw_plan, furnish
 from simulation.objects import CLASSES, COLOURS
 from simulation.paths import Mask, PathGrid
 from simulation.sight import sight_fraction, sight_fractions
 from speculation.prompts import Target
 
-WALL_HEIGHT = 2.5
-WALL_THICKNESS = 0.06
 REACHED_GAP = 0.60
 """Nose to object surface, metres: at most this, and the object counts as reached."""
-_FURNITURE = {
-    "table": ((0.45, 0.65), 0.35, 0.62),
-    "sofa": ((0.60, 0.85), 0.38, 0.72),
-    "shelf": ((0.35, 0.60), 0.16, 1.40),
-}
-"""Half length (range), half depth and height, metres."""
+MAX_SEED = 2**31 - 1
 _ATTEMPTS = 400
 _DRAWS = 60
+_FARTHER = 1.5
+"""Where the target is in another area, it may be this much farther away than the level says."""
+_DOOR_CLEAR = 0.35
+"""Free space around a doorway besides an object's radius, metres."""
 
 
 class StartHeading(Enum):
@@ -93,8 +91,8 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Scene:
-    """A room centred at the origin. `boxes` are the walls (first four) and the furniture; pairs of colour and class
-    are unique. Equal arguments of `make_scene` give equal scenes."""
+    """A furnished floor plan centred at the origin. `boxes` are the outer walls (first four), the walls between areas
+    and the furniture; pairs of colour and class are unique. Equal arguments of `make_scene` give equal scenes."""
 
     seed: int
     difficulty: Difficulty
@@ -104,6 +102,8 @@ class Scene:
     objects: tuple[SceneObject, ...]
     target_index: int
     start: Pose
+    plan: FloorPlan
+    layout: Layout = Layout.ROOM
 
     @property
     def target(self) -> Target:
@@ -113,7 +113,11 @@ class Scene:
     @property
     def furniture(self) -> tuple[Box, ...]:
         """The boxes that are no walls."""
-        return self.boxes[4:]
+        return tuple(box for box in self.boxes if box.name != "wall")
+
+    def area_at(self, x: float, y: float) -> Area:
+        """Return the area that a point lies in, the nearest one for a point in a wall or doorway."""
+        return min(self.plan.areas, key=lambda a: max(abs(x - a.x) - a.half_x, abs(y - a.y) - a.half_y))
 
     @cached_property
     def obstacles(self) -> Obstacles:
@@ -141,19 +145,43 @@ class Scene:
         return near
 
 
-def make_scene(seed: int, difficulty: Difficulty, target: Target | None = None) -> Scene:
-    """Return the room of this seed; a random target where none is given.
+def make_scene(seed: int, difficulty: Difficulty, target: Target | None = None, layout: Layout = Layout.ROOM) -> Scene:
+    """Return the scene of this seed; a random target where none is given.
 
-    Every object can be walked up to from the start. Raises ValueError for an unknown colour or class.
+    Every object can be walked up to from the start. Raises ValueError for an unknown colour or class and for a seed
+    outside 0..MAX_SEED.
     """
+    if not 0 <= seed <= MAX_SEED:
+        raise ValueError(f"seed {seed} is outside 0..{MAX_SEED}")
     if target is not None:
         _check_target(target)
-    rng = np.random.default_rng([seed, list(Difficulty).index(difficulty)])
+    # the single room came first: its numbers are drawn as they always were
+    key = [seed, list(Difficulty).index(difficulty), *([] if layout is Layout.ROOM else [list(Layout).index(layout)])]
+    rng = np.random.default_rng(key)
     for _ in range(_ATTEMPTS):
-        scene = _try_scene(rng, seed, difficulty, target)
+        scene = _try_scene(rng, seed, difficulty, target, layout)
         if scene is not None and _all_reachable(scene):
             return scene
-    raise RuntimeError(f"no {difficulty.name} room found for seed {seed} in {_ATTEMPTS} attempts; use another seed")
+    name = f"{difficulty.name} {layout.value}"
+    raise RuntimeError(f"no {name} scene found for seed {seed} in {_ATTEMPTS} attempts; use another seed")
+
+
+def scene_of(seed: int, difficulty: str, target: str, layout: str = Layout.ROOM.value) -> Scene:
+    """Return the scene that words name; an empty target leaves it to the seed.
+
+    Raises ValueError, naming what is known, for an unknown difficulty, layout or target text.
+    """
+    try:
+        level = Difficulty[difficulty.upper()]
+    except KeyError:
+        known = ", ".join(entry.name.lower() for entry in Difficulty)
+        raise ValueError(f"unknown difficulty {difficulty!r}; known are {known}") from None
+    if layout not in list(Layout):
+        raise ValueError(f"unknown layout {layout!r}; known are {', '.join(entry.value for entry in Layout)}")
+    words = target.split()
+    if target and len(words) != 2:
+        raise ValueError(f"target {target!r} must be a colour and a class, e.g. 'silver bottle'")
+    return make_scene(seed, level, Target(*words) if words else None, Layout(layout))
 
 
 def _check_target(target: Target) -> None:
@@ -163,17 +191,19 @@ def _check_target(target: Target) -> None:
         raise ValueError(f"target class {target.object_class!r} is not one of {', '.join(CLASSES)}")
 
 
-def _try_scene(rng: np.random.Generator, seed: int, difficulty: Difficulty, target: Target | None) -> Scene | None:
+def _try_scene(
+    rng: np.random.Generator, seed: int, difficulty: Difficulty, target: Target | None, layout: Layout
+) -> Scene | None:
     level = difficulty.value
-    half_x, half_y = (float(side) / 2 for side in rng.uniform(*level.room, 2))
-    boxes = [*_walls(half_x, half_y), *_furniture(rng, half_x, half_y)]
+    plan = draw_plan(rng, layout, level.room)
+    boxes = [*plan.walls, *furnish(rng, plan)]
     things = list(_things(rng, level, target))
     placed: list[SceneObject] = []
-    start = _free_point(rng, Obstacles(boxes, []), half_x, half_y, 0.5)
+    start = _free_point(rng, Obstacles(boxes, []), plan.areas[plan.start], 0.5)
     if start is None:
         return None
     for index, thing in enumerate(things):
-        item = _place(rng, index, thing, level, boxes, placed, start, half_x, half_y)
+        item = _place(rng, index, thing, level, boxes, placed, start, plan)
         if item is None:
             return None
         placed.append(item)
@@ -187,43 +217,8 @@ def _try_scene(rng: np.random.Generator, seed: int, difficulty: Difficulty, targ
         SceneObject(i, o.colour, o.object_class, o.x, o.y, o.yaw, o.scale)
         for i, o in enumerate(placed[k] for k in order)
     )
-    return Scene(seed, difficulty, half_x, half_y, tuple(boxes), objects, int(np.argmin(order)), pose)
-
-
-def _walls(half_x: float, half_y: float) -> Iterator[Box]:
-    thick = WALL_THICKNESS / 2
-    for sign in (-1, 1):
-        yield Box("wall", 0.0, sign * (half_y + thick), half_x + 2 * thick, thick, WALL_HEIGHT)
-    for sign in (-1, 1):
-        yield Box("wall", sign * (half_x + thick), 0.0, thick, half_y + 2 * thick, WALL_HEIGHT)
-
-
-def _furniture(rng: np.random.Generator, half_x: float, half_y: float) -> Iterator[Box]:
-    """Two to four pieces, most of them along the walls; now and then a low table stands in the room."""
-    placed: list[Box] = []
-    for _ in range(int(rng.integers(2, 5))):
-        name = str(rng.choice(["table", "sofa", "shelf"]))
-        (low, high), depth, height = _FURNITURE[name]
-        length, side = float(rng.uniform(low, high)), float(rng.choice([-1, 1]))
-        if name == "table" and rng.random() < 0.2:
-            box = Box(name, float(rng.uniform(-0.5, 0.5)), float(rng.uniform(-0.5, 0.5)), 0.45, 0.3, 0.42)
-        elif rng.random() < 0.5:
-            box = Box(
-                name, float(rng.uniform(-1, 1)) * (half_x - length), side * (half_y - depth), length, depth, height
-            )
-        else:
-            box = Box(
-                name, side * (half_x - depth), float(rng.uniform(-1, 1)) * (half_y - length), depth, length, height
-            )
-        if not any(_overlap(box, other, 0.1) for other in placed):
-            placed.append(box)
-            yield box
-
-
-def _overlap(one: Box, other: Box, gap: float) -> bool:
-    apart_x = abs(one.x - other.x) - one.half_x - other.half_x
-    apart_y = abs(one.y - other.y) - one.half_y - other.half_y
-    return max(apart_x, apart_y) <= gap
+    chosen = int(np.argmin(order))
+    return Scene(seed, difficulty, plan.half_x, plan.half_y, tuple(boxes), objects, chosen, pose, plan, layout)
 
 
 def _things(rng: np.random.Generator, level: Level, target: Target | None) -> Iterator[Target]:
@@ -243,9 +238,11 @@ def _things(rng: np.random.Generator, level: Level, target: Target | None) -> It
 
 
 def _free_point(
-    rng: np.random.Generator, obstacles: Obstacles, half_x: float, half_y: float, clearance: float
+    rng: np.random.Generator, obstacles: Obstacles, area: Area, clearance: float
 ) -> tuple[float, float] | None:
-    points = np.stack([rng.uniform(-half_x, half_x, _DRAWS), rng.uniform(-half_y, half_y, _DRAWS)], axis=1)
+    x = rng.uniform(area.x - area.half_x, area.x + area.half_x, _DRAWS)
+    y = rng.uniform(area.y - area.half_y, area.y + area.half_y, _DRAWS)
+    points = np.stack([x, y], axis=1)
     good = np.flatnonzero(obstacles.clearance(points) >= clearance)
     return (float(points[good[0], 0]), float(points[good[0], 1])) if len(good) else None
 
@@ -258,29 +255,33 @@ def _place(
     boxes: list[Box],
     placed: list[SceneObject],
     start: tuple[float, float],
-    half_x: float,
-    half_y: float,
+    plan: FloorPlan,
 ) -> SceneObject | None:
     scale, yaw = float(rng.uniform(0.92, 1.1)), float(rng.uniform(-math.pi, math.pi))
     radius = CLASSES[thing.object_class].radius * scale
     others = Obstacles([], [item.disc for item in placed])
-    furniture = Obstacles(boxes, [])
+    furniture, doorways = Obstacles(boxes, []), Obstacles(plan.doorways, [])
+    farther = _FARTHER if len(plan.areas) > 1 else 1.0
     for _ in range(_DRAWS):
         if index == 0:
-            away = rng.uniform(*level.start_distance) + radius
+            away = rng.uniform(level.start_distance[0], level.start_distance[1] * farther) + radius
             angle = rng.uniform(-math.pi, math.pi)
             x, y = start[0] + away * math.cos(angle), start[1] + away * math.sin(angle)
-            if abs(x) > half_x or abs(y) > half_y:
+            if not any(area.holds(x, y) for area in plan.goals):
                 continue
         else:
-            x, y = rng.uniform(-half_x, half_x), rng.uniform(-half_y, half_y)
+            x, y = rng.uniform(-plan.half_x, plan.half_x), rng.uniform(-plan.half_y, plan.half_y)
         point = np.array([[x, y]])
         if furniture.clearance(point)[0] < radius + 0.06 or others.clearance(point)[0] < radius + 0.30:
+            continue
+        if doorways.clearance(point)[0] < radius + _DOOR_CLEAR:
             continue
         if math.hypot(x - start[0], y - start[1]) < radius + 0.75:
             continue
         item = SceneObject(index, thing.colour, thing.object_class, float(x), float(y), yaw, scale)
         if index and level.line_of_sight and not _in_sight(start, placed[0], boxes, [*placed, item]):
+            continue
+        if not index and level.line_of_sight and plan.doorways and not _in_sight(start, item, boxes, [item]):
             continue
         return item
     return None

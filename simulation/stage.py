@@ -10,13 +10,16 @@ import numpy as np
 from simulation import textures
 from simulation.geometry import Box
 from simulation.gl import mujoco
+from simulation.layouts import WALL_HEIGHT, Area
 from simulation.objects import CLASSES, COLOURS, Form, Paint, Part
-from simulation.scene import WALL_HEIGHT, Scene, SceneObject
+from simulation.randomisation import PLAIN, Look
+from simulation.scene import Scene, SceneObject
 
 FRONT_CAMERA = "front"
 TOP_CAMERA = "top"
 BASE_BODY = "base"
 CEILING_GROUP = 4
+_TOP_HEIGHT, _TOP_VIEW = 2.2, 55
 _FORWARD = (0.5, 0.5, -0.5, -0.5)
 _EDGES = 24
 
@@ -34,21 +37,33 @@ def object_body(index: int) -> str:
     return f"object{index}"
 
 
-def build_spec(scene: Scene, width: int = 224, height: int = 224) -> Any:
+def top_reach(scene: Scene) -> float:
+    """Return how far from the middle of the floor a square top view reaches, metres."""
+    return _TOP_HEIGHT * max(scene.half_x, scene.half_y) * math.tan(math.radians(_TOP_VIEW / 2))
+
+
+def build_spec(scene: Scene, width: int = 224, height: int = 224, look: Look = PLAIN) -> Any:
     """Return the `MjSpec` of a scene: room, furniture, objects and the robot's base with its front camera.
 
     `width` and `height` bound the frames that can be drawn, pixels; a renderer of large frames takes long to build.
     """
-    spec = _Stage(scene).spec
+    spec = _Stage(scene, look).spec
     frame = spec.visual.global_
     frame.offwidth, frame.offheight = width, height
     return spec
 
 
+def _tilted(angle: float) -> list[float]:
+    """The quaternion of a camera that looks forward and `angle` radians up."""
+    w, x, y, z = _FORWARD
+    cos, sin = math.cos(angle / 2), math.sin(angle / 2)
+    return [w * cos - x * sin, x * cos + w * sin, y * cos + z * sin, z * cos - y * sin]
+
+
 class _Stage:
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
-        self.rng = np.random.default_rng([scene.seed, 7])
+    def __init__(self, scene: Scene, look: Look) -> None:
+        self.scene, self.look = scene, look
+        self.rng = np.random.default_rng([scene.seed, 7, *([] if look.textures is None else [look.textures])])
         self.spec = mujoco.MjSpec()
         self.world = self.spec.worldbody
         self._frusta: dict[tuple[float, ...], str] = {}
@@ -59,10 +74,10 @@ class _Stage:
         for item in scene.objects:
             self._object(item)
         base = self.world.add_body(name=BASE_BODY, mocap=True)
-        front = base.add_camera(name=FRONT_CAMERA, quat=_FORWARD)
-        front.fovy = 90
-        top = self.world.add_camera(name=TOP_CAMERA, pos=[0, 0, 2.2 * max(scene.half_x, scene.half_y)])
-        top.fovy = 55
+        front = base.add_camera(name=FRONT_CAMERA, quat=_tilted(look.tilt))
+        front.fovy = 90 + look.widening
+        top = self.world.add_camera(name=TOP_CAMERA, pos=[0, 0, _TOP_HEIGHT * max(scene.half_x, scene.half_y)])
+        top.fovy = _TOP_VIEW
 
     def _settings(self) -> None:
         spec = self.spec
@@ -71,8 +86,8 @@ class _Stage:
         spec.visual.map.znear, spec.visual.map.zfar = 0.003, 10
         spec.stat.extent, spec.stat.center = 6, [0, 0, 1]
         ambient = self.rng.uniform(0.42, 0.54)
-        spec.visual.headlight.ambient = [ambient] * 3
-        spec.visual.headlight.diffuse = [self.rng.uniform(0.20, 0.30)] * 3
+        spec.visual.headlight.ambient = [ambient * self.look.light] * 3
+        spec.visual.headlight.diffuse = [self.rng.uniform(0.20, 0.30) * self.look.light] * 3
         spec.visual.headlight.specular = [0.15] * 3
         for key, colour in _AUXILIARY.items():
             self._material(key.value, np.array(colour))
@@ -117,12 +132,22 @@ class _Stage:
         accent = rng.integers(4)
         for i, wall in enumerate(self.scene.boxes[:4]):
             self._wall(wall, "wall1" if i == accent else "wall0")
+        for wall in self.scene.plan.partitions:
+            self._wall(wall, "wall0")
+        for doorway in self.scene.plan.doorways:
+            self._lintel(doorway)
         for i in range(int(rng.integers(1, 4))):
             self._picture(i)
-        light = self.world.add_light(pos=[rng.uniform(-1, 1), rng.uniform(-1, 1), 2.35], dir=[0, 0, -1])
+        for area in self.scene.plan.areas:
+            self._light(area)
+
+    def _light(self, area: Area) -> None:
+        rng, reach_x, reach_y = self.rng, min(1.0, area.half_x / 2), min(1.0, area.half_y / 2)
+        x, y = area.x + rng.uniform(-reach_x, reach_x), area.y + rng.uniform(-reach_y, reach_y)
+        light = self.world.add_light(pos=[x, y, 2.35], dir=[0, 0, -1])
         light.type, light.cutoff, light.exponent = mujoco.mjtLightType.mjLIGHT_SPOT, 85, 0.3
         warm = rng.uniform(0.0, 0.08)
-        light.diffuse = list(rng.uniform(0.50, 0.68) * np.array([1.0, 1.0 - warm / 2, 1.0 - warm]))
+        light.diffuse = list(self.look.light * rng.uniform(0.50, 0.68) * np.array([1.0, 1.0 - warm / 2, 1.0 - warm]))
         light.specular, light.attenuation, light.castshadow = [0.35] * 3, [1, 0.04, 0.02], True
 
     def _wall(self, wall: Box, material: str) -> None:
@@ -135,6 +160,11 @@ class _Stage:
         )
         edge = (wall.half_x + (0 if along_x else 0.008), wall.half_y + (0.008 if along_x else 0), 0.04)
         self._geom(self.world, "BOX", edge, (wall.x, wall.y, 0.04), "skirting")
+
+    def _lintel(self, doorway: Box) -> None:
+        half = (WALL_HEIGHT - doorway.height) / 2
+        size, middle = (doorway.half_x, doorway.half_y, half), (doorway.x, doorway.y, doorway.height + half)
+        self._geom(self.world, "BOX", size, middle, "skirting", group=CEILING_GROUP)
 
     def _picture(self, number: int) -> None:
         rng, name = self.rng, f"picture{number}"
@@ -160,11 +190,12 @@ class _Stage:
                     self._geom(body, "BOX", (0.03, 0.03, z / 2), (i * (x - 0.04), j * (y - 0.04), z / 2), "wood")
         elif box.name == "sofa":
             self._geom(body, "BOX", (x, y, 0.19), (0, 0, 0.22), "fabric")
+            area = self.scene.area_at(box.x, box.y)
             if x > y:
-                back, rest = (x, 0.09, z / 2), (0.0, math.copysign(y - 0.09, box.y), z / 2)
+                back, rest = (x, 0.09, z / 2), (0.0, math.copysign(y - 0.09, box.y - area.y), z / 2)
                 arm, at = (0.07, y, 0.27), [(i * (x - 0.07), 0.0, 0.29) for i in (-1, 1)]
             else:
-                back, rest = (0.09, y, z / 2), (math.copysign(x - 0.09, box.x), 0.0, z / 2)
+                back, rest = (0.09, y, z / 2), (math.copysign(x - 0.09, box.x - area.x), 0.0, z / 2)
                 arm, at = (x, 0.07, 0.27), [(0.0, i * (y - 0.07), 0.29) for i in (-1, 1)]
             self._geom(body, "BOX", back, rest, "fabric")
             for position in at:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from simulation.camera import Camera, Image, Labels, View
+from simulation.camera import CameraKind, Image, Labels, View, open_camera
 from simulation.geometry import CAMERA_HEIGHT, NOSE, Pose, advance, wrap
 from simulation.gl import mujoco
+from simulation.randomisation import PLAIN, Look
 from simulation.robot_model import PREFIX, add_robot, leg_angles
 from simulation.scene import Scene
 from simulation.stage import BASE_BODY, CEILING_GROUP, FRONT_CAMERA, TOP_CAMERA, build_spec, object_body
@@ -28,22 +29,24 @@ class World:
 
     The base is kinematic: velocities are obeyed exactly until the footprint touches something. The front camera's model
     holds no robot body, so first-person frames are the same whether or not the robot's meshes are installed.
+    `look` redraws surfaces, light and camera (`randomisation.py`); `camera` chooses GL or rays (`camera.py`).
     Build, use and close a World in one thread (see `camera.py`). Raises ValueError for a size above 960.
     """
 
-    def __init__(self, scene: Scene, size: int = 224) -> None:
+    def __init__(self, scene: Scene, size: int = 224, look: Look = PLAIN, camera: CameraKind | None = None) -> None:
         if not 28 <= size <= 960:
             raise ValueError(f"frame size {size} is outside 28..960 pixels")
         self.scene, self.size = scene, size
         self.pose = scene.start
         self.height = BASE_HEIGHT
         self._phase = self._stride = 0.0
-        self._model = build_spec(scene, size, size).compile()
+        self._look, self._kind = look, camera
+        self._model = build_spec(scene, size, size, look).compile()
         self._data = mujoco.MjData(self._model)
         self._data.mocap_pos[0] = 0.0
         self._front = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_CAMERA, FRONT_CAMERA)
-        self._model.cam_pos[self._front] = (NOSE, 0.0, CAMERA_HEIGHT - BASE_HEIGHT)
-        self._camera = Camera(self._model, {CEILING_GROUP: True, _COLLISION_GROUP: False})
+        self._model.cam_pos[self._front] = (NOSE, 0.0, CAMERA_HEIGHT - BASE_HEIGHT + look.lift)
+        self._camera = open_camera(self._model, {CEILING_GROUP: True, _COLLISION_GROUP: False}, kind=camera)
         self._objects = np.full(self._model.nbody + 1, -1, np.int32)
         for item in scene.objects:
             body = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_BODY, object_body(item.index))
@@ -73,6 +76,12 @@ class World:
         self._stride = min(1.0, speed / 0.5) if speed > 1e-3 else 0.0
         self._phase = (self._phase + 2 * math.pi * _STRIDE_HZ * dt) % (2 * math.pi) if self._stride else 0.0
         self._apply()
+        return blocked
+
+    def displace(self, metres: float, radians: float) -> bool:
+        """Walk and turn by exactly that much, or until something blocks it; return whether. Then the robot stands."""
+        blocked = self.move(metres, 0.0, radians, 1.0)
+        self.set_pose(*self.pose)
         return blocked
 
     def render(self) -> Image:
@@ -119,6 +128,11 @@ class World:
         z = self.height + _BOB * self._stride * math.sin(2 * self._phase)
         return [self.pose.x, self.pose.y, z], [cos * r_cos, cos * r_sin, sin * r_sin, sin * r_cos]
 
+    @property
+    def joints(self) -> list[float]:
+        """Joint angles FL, FR, RL, RR (hip, thigh, calf), radians."""
+        return leg_angles(self._phase, self._stride)
+
     def _apply(self) -> None:
         self._data.mocap_pos[0], self._data.mocap_quat[0] = self.base
         mujoco.mj_kinematics(self._model, self._data)
@@ -126,15 +140,15 @@ class World:
 
     def _outside_view(self) -> _OutsideView:
         if self._outside is None:
-            self._outside = _OutsideView(self.scene)
+            self._outside = _OutsideView(self.scene, self._look, self._kind)
         return self._outside
 
 
 class _OutsideView:
     """The scene with the robot's body in it, built when first asked for."""
 
-    def __init__(self, scene: Scene) -> None:
-        spec = build_spec(scene, *_OUTSIDE_LIMIT)
+    def __init__(self, scene: Scene, look: Look, kind: CameraKind | None) -> None:
+        spec = build_spec(scene, *_OUTSIDE_LIMIT, look)
         self._meshes = add_robot(spec, spec.body(BASE_BODY))
         spec.visual.quality.shadowsize = 1024
         self._model = spec.compile()
@@ -144,12 +158,12 @@ class _OutsideView:
             for leg in (("FL", "FR", "RL", "RR") if self._meshes else ())
             for joint in ("hip", "thigh", "calf")
         ]
-        self.camera = Camera(self._model, {CEILING_GROUP: False, _COLLISION_GROUP: False}, 2000)
+        self.camera = open_camera(self._model, {CEILING_GROUP: False, _COLLISION_GROUP: False}, 2000, kind)
 
     def draw(self, world: World, name: str | None, width: int, height: int) -> Image:
         self._data.mocap_pos[0], self._data.mocap_quat[0] = world.base
         if self._joints:
-            self._data.qpos[self._joints] = leg_angles(world._phase, world._stride)
+            self._data.qpos[self._joints] = world.joints
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
         self.camera.aim(self._data, name or _behind(world))
@@ -157,14 +171,15 @@ class _OutsideView:
 
 
 def _behind(world: World) -> View:
-    """A view over the robot's back that stays inside the room: near a wall it looks down more steeply."""
+    """A view over the robot's back that stays inside its area: near a wall it looks down more steeply."""
     x, y, yaw = world.pose
+    area = world.scene.area_at(x, y)
     spot = (x + 0.5 * math.cos(yaw), y + 0.5 * math.sin(yaw), 0.25)
     azimuth = yaw + math.radians(14)
     reach = _CHASE
     for centre, half, step in (
-        (spot[0], world.scene.half_x, math.cos(azimuth)),
-        (spot[1], world.scene.half_y, math.sin(azimuth)),
+        (spot[0] - area.x, area.half_x, math.cos(azimuth)),
+        (spot[1] - area.y, area.half_y, math.sin(azimuth)),
     ):
         room = half - 0.15 + math.copysign(1.0, step) * centre
         reach = min(reach, max(room, 0.0) / max(abs(step), 1e-6))

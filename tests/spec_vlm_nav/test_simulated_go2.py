@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from simulation.walking import policy_file
 from spec_vlm_nav.go2_protocol import SportApi
 from spec_vlm_nav.simulated_go2 import SimulatedGo2, scene_of
 
@@ -86,3 +87,25 @@ def test_rooms_that_do_not_exist_are_one_sentence() -> None:
     with pytest.raises(ValueError, match="colour and a class"):
         scene_of(0, "easy", "bottle")
     assert scene_of(0, "easy", "").target.text
+
+
+def test_with_physics_it_rises_and_walks_on_its_legs() -> None:
+    try:
+        policy_file()
+    except ValueError as error:
+        pytest.skip(str(error))
+    clock = Clock()
+    robot = SimulatedGo2(scene_of(3, "easy", "silver bottle"), clock, 112, physics=True)
+    try:
+        pass_time(robot, clock, 1.5)
+        lying = robot.pose
+        stand(robot)
+        pass_time(robot, clock, 1.5)
+        assert math.dist(lying[:2], robot.pose[:2]) < 0.25
+        before = robot.pose
+        assert robot.request(SportApi.MOVE, AHEAD) == 0
+        pass_time(robot, clock, 0.9)
+        assert 0.05 < math.dist(before[:2], robot.pose[:2]) < 0.5
+        assert robot.frame().startswith(b"\xff\xd8")
+    finally:
+        robot.close()

@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     line = argparse.ArgumentParser(prog="make demo", description=(__doc__ or "").splitlines()[0])
     line.add_argument("--seed", type=int, default=0, help="which room (default: 0)")
     line.add_argument("--difficulty", default="middle", choices=SIM_GRAPH.argument("difficulty").choices)
+    line.add_argument("--layout", default="room", choices=SIM_GRAPH.argument("layout").choices)
     line.add_argument("--target", default="silver bottle", help="object to hide and to find (default: silver bottle)")
     line.add_argument("--instruction", help="what the robot is told (default: find the TARGET)")
     line.add_argument("--mode", default="fsd", choices=SIM_GRAPH.argument("mode").choices)
@@ -107,7 +108,7 @@ class StepPrinter:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo and return its exit status. Raises ValueError or StartError, in one sentence, if it cannot."""
-    scene = scene_of(options.seed, options.difficulty, options.target)
+    scene = scene_of(options.seed, options.difficulty, options.target, options.layout)
     for name, folder in (("target", options.target_model), ("draft", options.draft_model)):
         if not (folder / "config.json").exists():
             raise ValueError(f"no {name} model in {folder}; train the pair first, as docs/training.md says")
@@ -119,6 +120,7 @@ def run(options: argparse.Namespace) -> int:
     arguments = {
         "seed": str(options.seed),
         "difficulty": options.difficulty,
+        "layout": options.layout,
         "target": options.target,
         "mode": options.mode,
         "profile": options.profile,

@@ -160,6 +160,7 @@ SIM_GRAPH = Graph(
         Argument("seed", "0", "which simulated room", kind=int),
         Argument("difficulty", "middle", "what the room is like", ("easy", "middle", "hard")),
         Argument("target", "silver bottle", "the object that is hidden in the room"),
+        Argument("layout", "room", "how many rooms there are", ("room", "two_rooms", "hallway")),
         MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE,
     ),
     (
@@ -167,7 +168,7 @@ SIM_GRAPH = Graph(
         NodeSpec(
             "sim_go2",
             "sim.yaml",
-            (("seed", Use("seed")), ("difficulty", Use("difficulty")), ("target", Use("target"))),
+            tuple((name, Use(name)) for name in ("seed", "difficulty", "target", "layout")),
             essential=True,
         ),
         NodeSpec("go2_bridge", "sim.yaml"),

@@ -11,10 +11,11 @@ import numpy as np
 
 from simulation.geometry import Pose
 from simulation.ground_truth import observe
-from simulation.scene import Difficulty, Scene, make_scene
+from simulation.scene import Scene
+from simulation.scene import scene_of as scene_of
 from simulation.sport import Posture, SportService, Velocity
+from simulation.walking import WalkingWorld
 from simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
-from speculation.prompts import Target
 
 JPEG_QUALITY = 90
 MAX_DT = 0.1
@@ -36,24 +37,14 @@ class Truth:
     posture: str
 
 
-def scene_of(seed: int, difficulty: str, target: str) -> Scene:
-    """Return the room of a seed. Raises ValueError, naming what is known, for an unknown difficulty or target text."""
-    try:
-        level = Difficulty[difficulty.upper()]
-    except KeyError:
-        known = ", ".join(entry.name.lower() for entry in Difficulty)
-        raise ValueError(f"unknown difficulty {difficulty!r}; known are {known}") from None
-    words = target.split()
-    if target and len(words) != 2:
-        raise ValueError(f"target {target!r} must be a colour and a class, e.g. 'silver bottle'")
-    return make_scene(seed, level, Target(*words) if words else None)
-
-
 class SimulatedGo2:
-    """A World and a sport service that move together. Build, use and close it in one thread (GL is bound to it)."""
+    """A World and a sport service that move together. Build, use and close it in one thread (GL is bound to it).
 
-    def __init__(self, scene: Scene, clock: Callable[[], float], size: int = 224) -> None:
-        self._world = World(scene, size)
+    With `physics` the robot walks on its legs (`simulation.walking`) instead of following velocities exactly.
+    """
+
+    def __init__(self, scene: Scene, clock: Callable[[], float], size: int = 224, physics: bool = False) -> None:
+        self._world = WalkingWorld(scene, size) if physics else World(scene, size)
         self._clock, self._last = clock, clock()
         self._service = SportService(clock, Posture.LYING)
         self._world.set_height(LYING_HEIGHT)

