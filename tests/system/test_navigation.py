@@ -35,7 +35,8 @@ def test_a_model_that_says_stop_ends_the_goal_in_every_mode(
         assert end.succeeded and end.actions == 0
         assert answers[-1].action == "stop" and answers[-1].whole.args["tokens"] > 0
         assert robot.observer.last["instruction"].data == FIND
-        assert robot.observer.truth["room"] == {"seed": 3, "difficulty": "middle", "target": "silver bottle"}
+        room = {"seed": 3, "difficulty": "middle", "target": "silver bottle", "layout": "room"}
+        assert robot.observer.truth["room"] == room
         assert robot.observer.last["decoding_stats"].mode == mode
         assert robot.observer.last["decoding_stats"].answer == "Action: stop"
 

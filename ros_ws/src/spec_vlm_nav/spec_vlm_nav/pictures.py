@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from simulation.scene import Scene
+from simulation.stage import top_reach
 from simulation.world import World
 from spec_vlm_nav.recorded import HELD, Place, Recorded, Run
 from spec_vlm_nav.timeline import COLOURS
@@ -114,8 +115,7 @@ def _draw_room(axes: Axes, path: Sequence[Place], scene: Scene) -> None:
         if path:
             world.set_pose(*path[-1][1:])
         picture = world.render_top(TOP_PIXELS, TOP_PIXELS)
-    # The camera of `render_top`: above the centre at 2.2 times the longer half side, 55 degrees of view.
-    reach = 2.2 * max(scene.half_x, scene.half_y) * math.tan(math.radians(27.5))
+    reach = top_reach(scene)
     axes.imshow(picture, extent=(-reach, reach, -reach, reach))
     goal = scene.objects[scene.target_index]
     axes.plot(
