@@ -25,13 +25,14 @@ from speculation.drafting import (
 )
 from speculation.profile import load_profile
 from speculation.trace import Trace
-from speculation.vlm.load import load_vlm
+from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import FaultCode, Hello, Welcome
 
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
 FOREVER_S = 3600.0
+MAX_EXTRA_RTT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class EdgeConfig:
     gamma: draft tokens per verification, or "auto". branches: continuations pre-drafted per verification. target:
     fingerprint that the verifier must have, empty for any. silence_s: hearing nothing for so long is a lost link.
     resume_s: how long a step waits for a lost verifier before it is given up. capacity: cache slots of the draft
-    model: image and prompt, answer and token tree must fit.
+    model: image and prompt, answer and token tree must fit. extra_rtt_s: round trip that is declared on top of the
+    profile's own, half of it each way.
     """
 
     draft_model: Path
@@ -58,6 +60,11 @@ class EdgeConfig:
     capacity: int = 2048
     silence_s: float = 1.5
     resume_s: float = 1.0
+    extra_rtt_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.extra_rtt_s <= MAX_EXTRA_RTT_S:
+            raise ValueError(f"extra_rtt_s is {self.extra_rtt_s}; give 0 to {MAX_EXTRA_RTT_S:g} seconds")
 
 
 class EdgeDecoder:
@@ -68,18 +75,20 @@ class EdgeDecoder:
         config: EdgeConfig,
         trace: Trace | None = None,
         on_state: Callable[[LinkState, str], None] | None = None,
+        vlm: Vlm | None = None,
     ) -> None:
         """Load the draft model and start connecting, without waiting for the verifier; mode `edge` has no link.
 
-        `on_state` hears how the link is, in the link's thread. Raises ValueError, in one sentence, for a model folder,
-        profile, mode, address or keys that cannot be used.
+        `on_state` hears how the link is, in the link's thread. `vlm`: the draft model where it is loaded already;
+        several decoders may share it. Raises ValueError, in one sentence, for a model folder, profile, mode, address
+        or keys that cannot be used.
         """
         self.config = config
         self.profile = load_profile(config.profile or "raw")
         needs_link = self._drafting(config.mode).needs_link
         keys = load_keys(Path(config.keys)) if config.keys else None
         self.trace = trace if trace is not None else Trace()
-        self.vlm = load_vlm(config.draft_model, dtype=config.dtype, threads=config.threads)
+        self.vlm = vlm or load_vlm(config.draft_model, dtype=config.dtype, threads=config.threads)
         session = VlmSession(self.vlm, config.capacity)
         self._model: DraftModel = PacedModel(session, self.profile.draft_s) if self.profile.draft_s else session
         # Grows from start to start too, so that a session taken up again never meets an old step's number.
@@ -94,7 +103,7 @@ class EdgeDecoder:
                     config.verifier,
                     Hello(self.vlm.tokenizer_fingerprint, self.vlm.vocabulary, config.target),
                     keys,
-                    self.profile.one_way_s,
+                    self.profile.one_way_s + config.extra_rtt_s / 2.0,
                     silent_s=max(config.silence_s, 2.0 * self.profile.verify_s),
                 ),
                 on_state,

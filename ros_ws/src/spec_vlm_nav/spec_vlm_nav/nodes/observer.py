@@ -36,6 +36,7 @@ TOPICS: dict[str, tuple[Any, Any]] = {
     "action_status": (ActionStatus, 10),
     "decoding_stats": (DecodingStats, 10),
     "navigation_state": (String, 10),
+    "instruction": (String, 10),
     "ground_truth": (String, 10),
     REQUEST_TOPIC.lstrip("/"): (Request, 50),
 }
