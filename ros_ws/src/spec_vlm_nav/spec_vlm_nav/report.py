@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,14 +17,14 @@ from simulation.world import World
 from spec_vlm_nav.bag import read
 from spec_vlm_nav.messages import HOLD, to_action
 from spec_vlm_nav.motion import yaw_of
+from spec_vlm_nav.page import heading, paragraph, picture, preformatted, write_page
+from speculation.drafting.stats import CLOUD_STAGES, EDGE_STAGES
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 Image = npt.NDArray[np.uint8]
 TOP_PIXELS = 600
-EDGE_STAGES = ("prefill_s", "draft_s", "predraft_s", "wait_s")
-CLOUD_STAGES = ("server_prefill_s", "server_compute_s", "server_queue_s")
 
 
 @dataclass
@@ -147,20 +146,22 @@ def write_report(folder: Path, bag: Path, scene: Scene, headline: str, table: st
     cv2.imwrite(str(folder / "top.png"), top)
     draw_contact_sheet(run).savefig(folder / "steps.png", dpi=80, bbox_inches="tight")
     draw_latency(run).savefig(folder / "latency.png", dpi=90, bbox_inches="tight")
-    page = folder / "report.html"
-    page.write_text(
-        "<!doctype html><meta charset=utf-8><title>spec-vlm-nav</title>"
-        "<style>body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}img{max-width:100%}"
-        "pre{background:#f4f4f4;padding:1em;overflow:auto}</style>"
-        f"<h1>{html.escape(headline)}</h1>"
-        f"<p>Walked {run.length:.2f} m in {len(run.decisions)} decisions; blue: start, red: target, orange: path.</p>"
-        f"<img src=top.png alt='room from above with the path'><h2>Decoding</h2><pre>{html.escape(table)}</pre>"
-        "<h2>What it saw, said and did</h2><img src=steps.png alt='frames with reasoning and action'>"
-        "<h2>Where the time of each answer went</h2><img src=latency.png alt='latency by stage'>"
-        f"<p>Recorded in {html.escape(bag.name)} (mcap; <code>ros2 bag play {html.escape(str(bag))}</code>).</p>",
-        encoding="utf-8",
+    walked = f"Walked {run.length:.2f} m in {len(run.decisions)} decisions; blue: start, red: target, orange: path."
+    return write_page(
+        folder / "report.html",
+        headline,
+        [
+            paragraph(walked),
+            picture("top.png", "room from above with the path"),
+            heading("Decoding"),
+            preformatted(table),
+            heading("What it saw, said and did"),
+            picture("steps.png", "frames with reasoning and action"),
+            heading("Where the time of each answer went"),
+            picture("latency.png", "latency by stage"),
+            paragraph(f"Recorded in {bag.name} (mcap; ros2 bag play {bag})."),
+        ],
     )
-    return page
 
 
 def _stamp(message: Any) -> int:

@@ -13,12 +13,9 @@ import numpy as np
 
 from spec_vlm_nav.evaluation.setting import table
 from speculation.drafting import DecodingStats, Mode
+from speculation.drafting.stats import CLOUD_STAGES, EDGE_STAGES
 
 PERCENTILES = (50, 90, 99)
-EDGE_STAGES = ("prefill_s", "draft_s", "predraft_s", "wait_s")
-"""Where the edge's time goes; they do not overlap."""
-CLOUD_STAGES = ("server_prefill_s", "server_compute_s", "server_queue_s")
-"""Where the verifier's time goes, while the edge drafts or waits."""
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 
 from spec_vlm_nav.evaluation.agreement import KINDS, UNREADABLE
-from spec_vlm_nav.evaluation.figures import CLOUD_STAGES, EDGE_STAGES
+from speculation.drafting.stats import CLOUD_STAGES, EDGE_STAGES
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
@@ -103,6 +103,7 @@ def draw_agreement(data: Mapping[str, Any]) -> Figure | None:
         axes = figure.add_subplot(1, len(labels), column + 1)
         _heat(axes, entry["confusion"], first=column == 0, against=against)
         shown = ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+        shown = shown if len(names) < len(data["arms"]) else "all modes alike"
         rates = f"kind {entry['kind']:.0%}, exact {entry['exact']:.0%}"
         axes.set_title(f"{shown}\n{rates}", fontsize=10)
     return figure

@@ -26,6 +26,7 @@ from spec_vlm_nav.navigator import VerifierLost
 from speculation.drafting import DecodingStats, Mode
 from speculation.profile import load_profile
 from speculation.prompts import Vocabulary, parse_answer
+from speculation.trace import Trace
 from speculation.vlm.load import DTYPES, Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import MAX_ANSWER_TOKENS, Welcome
@@ -60,7 +61,8 @@ class Decoders:
         self._target: VlmSession | None = None
         linked = any(arm.mode != Mode.EDGE for arm in arms)
         for rtt in dict.fromkeys(arm.rtt_ms for arm in arms):
-            self._edges[rtt] = EdgeDecoder(self._config(address, rtt, linked), vlm=self.vlm)
+            # Nobody looks at the spans, and a long bag would fill the memory with them.
+            self._edges[rtt] = EdgeDecoder(self._config(address, rtt, linked), Trace(limit=1), vlm=self.vlm)
         self.welcome: Welcome | None = self._greeting() if linked else None
 
     def load_target(self, folder: Path) -> None:
