@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +241,7 @@ def run(options: argparse.Namespace) -> int:
         decoders = stack.enter_context(closing(Decoders(options, address or EdgeConfig.verifier, arms)))
         if options.check:
             decoders.load_target(options.target_model)
-        settings = _settings(options, bags, decoders) | {"scale": profile.scale}
+        settings = _settings(options, bags, decoders) | {"declared": asdict(profile)}
         results = stack.enter_context(closing(Results(options.out, settings, options.restart)))
         if len(results):
             print(f"going on: {len(results)} results are in {options.out} already")

@@ -18,6 +18,8 @@ from speculation.drafting import Mode
 
 REPORT = "report.json"
 SHOWN_LEFT_OUT = 20
+OVERRUN = 1.15
+"""A declared time that is exceeded by more than this factor was not kept."""
 TABLE_8: tuple[tuple[str, str, str, float], ...] = (
     ("gamma_draft_s", "drafting latency gamma T_p, ms", "ms", 0.288),
     ("verify_s", "verification latency T_q, ms", "ms", 0.620),
@@ -103,16 +105,42 @@ def write(folder: Path, data: Mapping[str, Any]) -> Path:
 def headlines(data: Mapping[str, Any]) -> list[str]:
     """Return what was measured, with what, on what."""
     settings = data["settings"]
-    declared = f"declared delays: {settings['scale']}" if settings["profile"] != "raw" else "no declared delays"
+    declared = (
+        f"declared delays: {settings['declared']['scale']}" if settings["profile"] != "raw" else "no declared delays"
+    )
     lines = [
         f"{data['frames']} frames of {len(settings['bags'])} bag(s), profile {settings['profile']} ({declared}), "
         f"{settings['dtype']}, gamma {settings['gamma']}",
         f"target {settings['target']}, draft {settings['draft']}, tokens {data['tokens']}",
         data["machine"],
     ]
+    lines += overruns(data)
+    interrupted = sum(arm["figures"]["interruptions"] for arm in data["arms"].values())
+    if interrupted:
+        lines.append(f"the link was lost {interrupted:.0f} times; the steps concerned took the longer for it")
     if data["left_out"]:
         lines.append(f"left out: {len(data['left_out'])}; see the end")
     return lines
+
+
+def overruns(data: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for every declared time that this machine could not keep: then times are not the profile's."""
+    declared = data["settings"]["declared"]
+    sentences = []
+    for rtt, rows in data["table8"].items():
+        limits = {**declared, "one_way_s": declared["one_way_s"] + float(rtt) / 2e3}
+        for name, words in (
+            ("draft_s", "a draft forward"),
+            ("verify_s", "a target forward"),
+            ("one_way_s", "a message"),
+        ):
+            took, limit = rows[name], limits[name]
+            if limit > 0.0 and took is not None and took > OVERRUN * limit:
+                sentences.append(
+                    f"NOT the profile's times: {words} took {1e3 * took:.0f} ms where {1e3 * limit:.0f} ms are "
+                    "declared (this machine is too slow or too busy for the profile)"
+                )
+    return sentences
 
 
 def left_out_lines(data: Mapping[str, Any]) -> list[str]:
@@ -145,11 +173,12 @@ def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     if data["target_alone_oracle"]:
         oracle["target alone"] = data["target_alone_oracle"]
     if oracle:
-        turns = "\n".join(
-            f"{label}: " + ", ".join(f"{name} {count}" for name, count in row["left_right"].items())
-            for label, row in oracle.items()
-        )
-        sections.append(("Agreement with the oracle", f"{agreement_table(oracle)}\n{turns}"))
+        turns: dict[str, list[str]] = {}
+        for label, row in oracle.items():
+            counts = ", ".join(f"{name} {count}" for name, count in row["left_right"].items())
+            turns.setdefault(counts, []).append(label)
+        lines = "\n".join(f"{counts}   ({', '.join(labels)})" for counts, labels in turns.items())
+        sections.append(("Agreement with the oracle", f"{agreement_table(oracle)}\n{lines}"))
     return sections
 
 
