@@ -12,14 +12,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tqdm import tqdm
 
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.setting import machine, table, verifier
+from spec_vlm_nav.evaluation.figures import report, summary
+from spec_vlm_nav.evaluation.setting import machine, verifier
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import DecodingStats, Mode, StepResult
@@ -48,76 +48,6 @@ def measure(
                 tokens.add(result.tokens)
         different += len(tokens) > 1
     return results, different
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return minimum, median and maximum."""
-    return {"min": min(values), "median": median(values), "max": max(values)}
-
-
-def summary(results: Sequence[StepResult]) -> dict[str, Any]:
-    """Return one mode's figures; rates are totals over totals, seconds are spreads over steps."""
-    stats = [result.stats for result in results]
-
-    def total(name: str) -> float:
-        return float(sum(getattr(entry, name) for entry in stats))
-
-    def rate(above: str, below: float) -> float:
-        return total(above) / below if below else 0.0
-
-    first = [entry.first_commit_s for entry in stats if entry.first_commit_s is not None]
-    early: dict[int, int] = {}
-    for entry in stats:
-        for layer, count in entry.early_hits.items():
-            early[layer] = early.get(layer, 0) + count
-    return {
-        "steps": len(stats),
-        "total_s": spread([entry.total_s for entry in stats]),
-        "first_commit_s": spread(first) if first else None,
-        "per_token_s": spread([entry.per_token_s for entry in stats]),
-        "tokens": total("tokens"),
-        "tau": rate("tokens", total("rounds")),
-        "acceptance": rate("accepted", total("drafted")),
-        "hit_rate": rate("hits", total("hits") + total("misses")),
-        "early_received": total("early_received"),
-        "early_hits": dict(sorted(early.items())),
-        "passes_per_token": rate("cloud_passes", total("tokens")),
-        "wasted_forwards": rate("wasted_forwards", total("draft_forwards")),
-        "wasted_s_per_step": total("wasted_s") / len(stats),
-        "bytes_up_per_step": total("bytes_up") / len(stats),
-        "bytes_down_per_step": total("bytes_down") / len(stats),
-        "interruptions": total("interruptions"),
-    }
-
-
-def report(figures: dict[str, dict[str, Any]]) -> str:
-    """Return the table of all modes; ratios are of medians, to `cloud` where it ran."""
-    base = figures.get(Mode.CLOUD.value)
-    header = (
-        "mode", "min ms", "median ms", "max ms", "speed-up", "TTFT ms", "ms/token", "tau", "accepted", "hits",
-        "wasted", "passes/token", "B up", "B down",
-    )  # fmt: skip
-    rows = []
-    for mode, entry in figures.items():
-        times, first = entry["total_s"], entry["first_commit_s"]
-        ratio = f"{base['total_s']['median'] / times['median']:.2f}x" if base else "-"
-        rows.append(
-            (
-                mode,
-                *(f"{1e3 * times[name]:.0f}" for name in ("min", "median", "max")),
-                ratio,
-                f"{1e3 * first['median']:.0f}" if first else "-",
-                f"{1e3 * entry['per_token_s']['median']:.1f}",
-                f"{entry['tau']:.2f}",
-                f"{entry['acceptance']:.0%}",
-                f"{entry['hit_rate']:.0%}",
-                f"{entry['wasted_forwards']:.0%}",
-                f"{entry['passes_per_token']:.2f}",
-                f"{entry['bytes_up_per_step']:.0f}",
-                f"{entry['bytes_down_per_step']:.0f}",
-            )
-        )
-    return table(header, rows)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -169,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, RuntimeError, VerifierLost, AnswerLate) as error:
         print(f"latency: {error}", file=sys.stderr)
         return 2
-    figures = {mode: summary(entries) for mode, entries in results.items()}
+    figures = {mode: summary([each.stats for each in entries]) for mode, entries in results.items()}
     declared = "no declared delays" if profile.is_raw else f"declared delays: {profile.scale}"
     print(
         f"{options.steps} frames ({options.frames}), profile {profile.name} ({declared}), {options.dtype}, "

@@ -14,6 +14,7 @@ from typing import Any
 FORWARD_METRES = {"small": 0.25, "medium": 0.50, "large": 0.75}
 TURN_DEGREES = {"small": 15.0, "medium": 30.0, "large": 45.0}
 ACTION_MARK = "Action:"
+MAX_INSTRUCTION_CHARS = 1000
 VOCABULARY_FILE = "objects.json"
 
 
@@ -70,6 +71,11 @@ ACTIONS: tuple[NavigationAction, ...] = (
     STOP,
 )
 _BY_TEXT = {action.text: action for action in ACTIONS}
+
+
+def to_navigation_action(text: str) -> NavigationAction | None:
+    """Return the action that `NavigationAction.text` names, None for any other text."""
+    return _BY_TEXT.get(text)
 
 
 @dataclass(frozen=True)
@@ -157,3 +163,18 @@ def find_target(instruction: str, vocabulary: Vocabulary) -> Target:
     known = f"known colours: {', '.join(vocabulary.colours)}; known objects: {', '.join(vocabulary.classes)}"
     what = "names no known object" if not pairs else "names more than one object"
     raise ValueError(f"instruction {instruction!r} {what}; say for example 'find the silver bottle'; {known}")
+
+
+def instruction_problem(instruction: str, vocabulary: Vocabulary | None) -> str:
+    """Return why an instruction cannot be followed, in a sentence; empty if it can. Without a vocabulary any may."""
+    if not instruction.strip() or len(instruction) > MAX_INSTRUCTION_CHARS:
+        return (
+            f"the instruction is empty or longer than {MAX_INSTRUCTION_CHARS} characters; say for example "
+            "'find the silver bottle'"
+        )
+    if vocabulary is not None:
+        try:
+            find_target(instruction, vocabulary)
+        except ValueError as error:
+            return str(error)
+    return ""

@@ -7,6 +7,11 @@ from enum import Enum
 
 from speculation.wire import FaultCode
 
+EDGE_STAGES = ("prefill_s", "draft_s", "predraft_s", "wait_s")
+"""Fields of `DecodingStats`: where the edge's time goes; they do not overlap."""
+CLOUD_STAGES = ("server_prefill_s", "server_compute_s", "server_queue_s")
+"""Where the verifier's time goes, while the edge drafts or waits."""
+
 
 @dataclass(frozen=True)
 class StepRequest:

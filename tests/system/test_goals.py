@@ -33,6 +33,8 @@ def test_cancel_and_preemption_leave_a_standing_robot(shared: Robot) -> None:
     turns = shared.turns()
     first = shared.observer.send(FIND)
     until(lambda: shared.turns() > turns, "robot turns")
+    until(lambda: "instruction" in shared.observer.last, "the instruction is on its topic")
+    assert shared.observer.last["instruction"].data == FIND
     second = shared.observer.send(FIND)
     replaced = finish(shared, first)
     assert not replaced.succeeded and "newer goal" in replaced.message

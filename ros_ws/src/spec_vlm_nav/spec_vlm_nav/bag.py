@@ -1,20 +1,23 @@
-"""Writes and reads mcap bags that `ros2 bag` understands, our own message types included. Needs no ROS."""
+"""Writes mcap bags that `ros2 bag` understands, our own message types included, and reads anybody's. Needs no ROS."""
 
 from __future__ import annotations
 
 import shutil
 import threading
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rosbags.highlevel import AnyReader
-from rosbags.rosbag2 import StoragePlugin, Writer
-from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
+from rosbags.rosbag2 import Reader, StoragePlugin, Writer
+from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
 from spec_vlm_nav.graph import PROJECT
 
 INTERFACES = PROJECT / "ros_ws" / "src"
+IDL_RULE = "=" * 80 + "\n"
 _OWN = (
     ("spec_vlm_nav_interfaces", ("ActionStatus", "DecodingStats", "NavigationAction")),
     (
@@ -45,7 +48,7 @@ class BagWriter:
     def __init__(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        self._types = typestore()
+        self.types = typestore()
         self._writer = Writer(folder, version=9, storage_plugin=StoragePlugin.MCAP)
         self._writer.open()
         self._lock = threading.Lock()
@@ -58,8 +61,17 @@ class BagWriter:
             if not self._open:
                 return
             if topic not in self._connections:
-                self._connections[topic] = self._writer.add_connection(topic, kind, typestore=self._types)
+                self._connections[topic] = self._writer.add_connection(topic, kind, typestore=self.types)
             self._writer.write(self._connections[topic], stamp_ns, payload)
+
+    def make(self, kind: str, **fields: Any) -> Any:
+        """Return a message of `kind`; all of its fields must be given."""
+        return self.types.types[kind](**fields)
+
+    def put(self, topic: str, stamp_ns: int, message: Any) -> None:
+        """Append a message that `make` made."""
+        kind = message.__msgtype__
+        self.write(topic, kind, stamp_ns, bytes(self.types.serialize_cdr(message, kind)))
 
     def close(self) -> None:
         """Write the index and close the file."""
@@ -69,17 +81,113 @@ class BagWriter:
                 self._writer.close()
 
 
+@dataclass(frozen=True)
+class Topic:
+    """A topic of a bag: its message type, e.g. 'sensor_msgs/msg/Image', and how many messages the bag lists."""
+
+    name: str
+    kind: str
+    count: int
+
+
+class BagReader:
+    """One recorded bag, read lazily: a folder with metadata.yaml, or a single .mcap or .db3 file. A context manager.
+
+    Message definitions are the bag's own where it has them, else Jazzy's (Humble's are the same) and this project's.
+    Raises ValueError, in one sentence, for what is no bag or is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.is_dir() and not (path / "metadata.yaml").exists():
+            found = next((file for kind in ("*.mcap", "*.db3") for file in sorted(path.glob(kind))), None)
+            hint = f"; give {found} itself, or run 'ros2 bag reindex {path}'" if found is not None else ""
+            raise ValueError(f"{path} is no bag: it has no metadata.yaml{hint}")
+        self.path = path
+        with self._sentence("cannot be read"):
+            self._reader = Reader(path)
+            self._reader.open()
+        self._default = typestore()
+        self._stores: dict[str, Any] = {}
+        self.topics = {
+            name: Topic(name, info.msgtype or "", info.msgcount) for name, info in self._reader.topics.items()
+        }
+
+    def __enter__(self) -> BagReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first message to the last."""
+        return float(self._reader.duration * 1e-9)
+
+    def messages(self, topics: Collection[str] = ()) -> Iterator[tuple[str, int, bytes]]:
+        """Yield (topic, receive time in ns, message in CDR) in order of time, of all topics or of some.
+
+        Raises ValueError where the file is damaged; what came before is good.
+        """
+        wanted = [connection for connection in self._reader.connections if not topics or connection.topic in topics]
+        if not wanted:
+            return
+        source = self._reader.messages(wanted)
+        first = last = None
+        while True:
+            where = "at its start" if last is None or first is None else f"after {(last - first) * 1e-9:.1f} s"
+            with self._sentence(f"is damaged {where}"):
+                item = next(source, None)
+            if item is None:
+                return
+            connection, stamp_ns, raw = item
+            first, last = stamp_ns if first is None else first, stamp_ns
+            yield connection.topic, stamp_ns, raw
+
+    def decode(self, topic: str, raw: bytes) -> Any:
+        """Return a message. Raises ValueError for bytes that do not fit the topic's type."""
+        kind = self.topics[topic].kind
+        with self._sentence(f"has a message on {topic} that is no {kind}"):
+            return self._store(kind).deserialize_cdr(raw, kind)
+
+    def _store(self, kind: str) -> Any:
+        if kind not in self._stores:
+            own = next((c.msgdef for c in self._reader.connections if c.msgtype == kind and c.msgdef.data), None)
+            self._stores[kind] = self._default if own is None else _own_types(kind, own) or self._default
+        return self._stores[kind]
+
+    @contextmanager
+    def _sentence(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the library raises whatever a damaged file makes its parser stumble over
+            said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            raise ValueError(f"bag {self.path} {what}: {said}") from None
+
+
+def _own_types(kind: str, definition: MessageDefinition) -> Any:
+    """Return the types of a definition that a bag carries, None where it cannot be used."""
+    try:
+        if definition.format == MessageDefinitionFormat.IDL:
+            types: dict[str, Any] = {}
+            for part in filter(None, definition.data.split(IDL_RULE)):
+                types.update(get_types_from_idl(part.partition("\n")[2] if part.startswith("IDL: ") else part))
+        else:
+            types = get_types_from_msg(definition.data, kind)
+        store = get_typestore(Stores.EMPTY)
+        store.register(types)
+        store.get_msgdef(kind)
+    except Exception:  # a definition in a dialect that the parser does not know; the distribution's own may do
+        return None
+    return store
+
+
 def read(folder: Path, kinds: Collection[str] = ()) -> Iterator[tuple[str, int, Any]]:
     """Yield (topic, receive time in ns, message) in order of time; only messages of the types `kinds`, if any is named.
 
-    Raises ValueError if `folder` holds no bag.
+    Raises ValueError if `folder` holds no bag, or a damaged one.
     """
-    if not (folder / "metadata.yaml").exists():
-        raise ValueError(f"{folder} is no bag: it has no metadata.yaml")
-    # Bags of Humble do not say what their message types look like.
-    with AnyReader([folder], default_typestore=typestore()) as reader:
-        chosen = [connection for connection in reader.connections if not kinds or connection.msgtype in kinds]
-        if not chosen:
-            return
-        for connection, stamp_ns, raw in reader.messages(chosen):
-            yield connection.topic, stamp_ns, reader.deserialize(raw, connection.msgtype)
+    with BagReader(folder) as bag:
+        topics = [topic.name for topic in bag.topics.values() if not kinds or topic.kind in kinds]
+        if topics:
+            for topic, stamp_ns, raw in bag.messages(topics):
+                yield topic, stamp_ns, bag.decode(topic, raw)

@@ -1,4 +1,4 @@
-"""Command line of the evaluation: python -m spec_vlm_nav.evaluation COMMAND."""
+"""Command line: python -m spec_vlm_nav.evaluation COMMAND; every command is a module with `add_command`."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from spec_vlm_nav.evaluation import closed_loop, play
+from spec_vlm_nav.evaluation import closed_loop, compare, play, record, replay
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 
-COMMANDS = (closed_loop, play)
+MODULES = (replay, compare, closed_loop, play, record)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    top = argparse.ArgumentParser(prog="python -m spec_vlm_nav.evaluation", description=(__doc__ or "").splitlines()[0])
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in COMMANDS:
+    line = argparse.ArgumentParser(prog="python -m spec_vlm_nav.evaluation", description="Evaluates decoding offline.")
+    commands = line.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in MODULES:
         module.add_command(commands)
-    return top
+    return line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit status: the command's, or 2 after one sentence on stderr."""
+    """Run a command. Returns its exit status; 2 after one sentence on stderr, 130 where it was interrupted."""
     options = parser().parse_args(arguments)
     try:
-        return int(options.run(options))
-    except (ValueError, OSError, RuntimeError, VerifierLost, AnswerLate) as error:
+        status: int = options.run(options)
+    except (ValueError, RuntimeError, OSError, VerifierLost, AnswerLate) as error:
         print(f"{options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"{options.command}: interrupted; what was finished is kept", file=sys.stderr)
+        print(f"{options.command}: interrupted; the same command goes on", file=sys.stderr)
         return 130
+    return status
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from spec_vlm_nav.messages import OUTCOME_OF, figures, to_numbers
 from spec_vlm_nav.navigator import End, Ending, Frame, Navigator, NavigatorConfig, Reply, State
 from spec_vlm_nav.nodes.common import Heartbeat, parameter, run
 from speculation.prompts import NavigationAction as Action
-from speculation.prompts import Vocabulary, find_target, parse_answer
+from speculation.prompts import Vocabulary, instruction_problem, parse_answer
 from speculation.trace import Kind, Lane
 
 RESEND_S = 0.5
@@ -88,6 +88,7 @@ class VlmNav(Node):
         self.decisions = self.create_publisher(NavigationAction, "~/decision", RELIABLE)
         self.stats = self.create_publisher(DecodingStats, "decoding_stats", RELIABLE)
         self.states = self.create_publisher(String, "navigation_state", RELIABLE)
+        # A goal's instruction is on no topic of its own; without this a bag would hold answers to an unknown question.
         self.instructions = self.create_publisher(String, "instruction", LATCHED)
         sensing = MutuallyExclusiveCallbackGroup()
         self.create_subscription(
@@ -175,7 +176,7 @@ class Goal:
     def run(self) -> Any:
         """Check the instruction, navigate, and close the goal."""
         wish, node = self._handle.request, self._node
-        problem = self._problem(wish.instruction)
+        problem = instruction_problem(wish.instruction, node.vocabulary)
         if problem:
             node.get_logger().error(f"goal refused: {problem}")
             self._handle.abort()
@@ -269,17 +270,6 @@ class Goal:
             self._node.get_logger().warning(f"{state.value}: {reason}")
         self._node.states.publish(String(data=f"{state.value}: {reason}" if reason else state.value))
         self._handle.publish_feedback(feedback)
-
-    def _problem(self, instruction: str) -> str:
-        """Return why an instruction cannot be followed, empty if it can."""
-        if not instruction.strip() or len(instruction) > 1000:
-            return "the instruction is empty or longer than 1000 characters; say for example 'find the silver bottle'"
-        if self._node.vocabulary is not None:
-            try:
-                find_target(instruction, self._node.vocabulary)
-            except ValueError as error:
-                return str(error)
-        return ""
 
     def _is_over(self) -> bool:
         return self.superseded or self._handle.is_cancel_requested

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spec_vlm_nav.evaluation.results import STEPS, Arm, FrameKey, Results, Step, arms_of, to_action
+from speculation.drafting import DecodingStats
+from speculation.prompts import ACTIONS
+
+SETTINGS = {"modes": ["cloud", "fsd"], "gamma": 4, "limit": 0}
+
+
+def step(index: int, mode: str = "cloud", rtt_ms: float = 0.0) -> Step:
+    stats = DecodingStats(mode=mode, tokens=2, rounds=1, early_hits={1: 2, 5: 1}, total_s=0.5, first_commit_s=0.2)
+    key, arm = FrameKey("bag", index), Arm(mode, rtt_ms)
+    return Step(key, arm, 10**18 + index, "ab", "find it", (5, 7), "Action: stop", "stop", "", -1.0, stats)
+
+
+def test_a_step_survives_its_line() -> None:
+    for one in (step(3), step(0, "fsd", 40.0)):
+        assert Step.from_json(one.to_json()) == one
+
+
+def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    first = Results(tmp_path, SETTINGS)
+    for one in (step(1), step(0), step(0, "fsd")):
+        first.add(one)
+    first.close()
+    file = tmp_path / STEPS
+    file.write_text(file.read_text() + step(2).to_json()[:100])
+    again = Results(tmp_path, SETTINGS)
+    assert len(again) == 3 and (FrameKey("bag", 0), Arm("fsd")) in again
+    assert (FrameKey("bag", 2), Arm("cloud")) not in again
+    again.add(step(2))
+    assert again.steps() == [step(0), step(0, "fsd"), step(1), step(2)]
+    again.close()
+
+
+def test_other_settings_are_refused_by_name_or_begin_anew(tmp_path: Path) -> None:
+    first = Results(tmp_path, SETTINGS)
+    first.add(step(1))
+    first.close()
+    with pytest.raises(ValueError, match=r"gamma = 4, now it is 6; choose another --out, or say --restart"):
+        Results(tmp_path, {**SETTINGS, "gamma": 6})
+    with pytest.raises(ValueError, match="topic = None, now it is '/a'"):
+        Results(tmp_path, {**SETTINGS, "topic": "/a"})
+    anew = Results(tmp_path, {**SETTINGS, "gamma": 6}, restart=True)
+    assert len(anew) == 0 and anew.steps() == []
+    anew.close()
+
+
+def test_a_line_that_is_no_step_is_named(tmp_path: Path) -> None:
+    Results(tmp_path, SETTINGS).close()
+    (tmp_path / STEPS).write_text(step(1).to_json() + "\n" + json.dumps({"frame": 1}) + "\n")
+    with pytest.raises(ValueError, match="line 2 is no step"):
+        Results(tmp_path, SETTINGS)
+
+
+def test_every_mode_meets_every_round_trip_but_edge_has_no_link() -> None:
+    arms = arms_of(["edge", "fsd"], [0.0, 40.0])
+    assert [arm.label for arm in arms] == ["edge", "fsd", "fsd +40 ms"]
+
+
+def test_action_texts_are_read_back() -> None:
+    assert [to_action(action.text) for action in ACTIONS] == list(ACTIONS)
+    assert to_action("") is None
