@@ -48,7 +48,7 @@ def look_at(scene: Scene, world_type: Callable[[Scene, int], World] = World) -> 
     frames: list[Image] = []
     oracle = oracle_policy(scene)
 
-    def watched(image: Image, world: World) -> NavigationAction:
+    def watched(image: Image, world: World) -> NavigationAction | None:
         frames.append(image)
         return oracle(image, world)
 

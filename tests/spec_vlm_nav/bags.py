@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from spec_vlm_nav.playback import RAW
+from spec_vlm_nav.images import RAW
 
 CHANNELS = {"rgb8": "rgb", "bgr8": "bgr", "rgba8": "rgba", "bgra8": "bgra", "mono8": "r"}
 

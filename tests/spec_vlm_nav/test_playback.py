@@ -6,15 +6,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spec_vlm_nav.bag import BagWriter, typestore
-from spec_vlm_nav.playback import COMPRESSED, ODOMETRY, RAW, Item, Kind, Pace, items, timed, to_jpeg
-from tests.spec_vlm_nav.bags import blank, header, raw_image
+from spec_vlm_nav.images import RAW
+from spec_vlm_nav.playback import ODOMETRY, Item, Kind, Pace, items, timed
+from tests.spec_vlm_nav.bags import blank, raw_image
 
 SECOND = 1_000_000_000
 
@@ -63,37 +62,6 @@ def test_a_bag_without_frames_is_a_sentence_and_no_endless_loop() -> None:
 def test_a_pace_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="outside|give 0"):
         Pace(**wrong)
-
-
-@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "rgba8", "bgra8", "mono8"])
-def test_raw_images_of_every_encoding_and_with_padded_rows_become_the_same_picture(encoding: str) -> None:
-    types = typestore()
-    jpeg = to_jpeg(raw_image(types, encoding, colour=(200, 100, 50), padding=12), RAW)
-    seen = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
-    assert seen.shape == (48, 64, 3)
-    wanted = (200, 200, 200) if encoding == "mono8" else (50, 100, 200)
-    assert np.abs(seen.reshape(-1, 3).mean(axis=0) - wanted).max() < 4.0
-
-
-def test_a_compressed_jpeg_goes_through_as_it_is_and_a_png_is_encoded_again() -> None:
-    types = typestore()
-    picture = np.full((32, 32, 3), 128, np.uint8)
-    for name, untouched in ((".jpg", True), (".png", False)):
-        data = np.asarray(cv2.imencode(name, picture)[1]).reshape(-1)
-        message = blank(types, COMPRESSED, header=header(types), format=name[1:], data=data)
-        jpeg = to_jpeg(message, COMPRESSED)
-        assert jpeg.startswith(b"\xff\xd8") and (jpeg == data.tobytes()) is untouched
-    with pytest.raises(ValueError, match="3 bytes, format 'h264', does not decode"):
-        to_jpeg(blank(types, COMPRESSED, header=header(types), format="h264", data=np.zeros(3, np.uint8)), COMPRESSED)
-
-
-def test_unknown_encodings_and_short_images_are_sentences() -> None:
-    types = typestore()
-    image = raw_image(types, "rgb8", (0, 0, 0))
-    with pytest.raises(ValueError, match="encoding is 'bayer_rggb16'; known are rgb8"):
-        to_jpeg(blank(types, RAW, **{**vars(image), "encoding": "bayer_rggb16"}), RAW)
-    with pytest.raises(ValueError, match="holds 10 bytes"):
-        to_jpeg(blank(types, RAW, **{**vars(image), "data": image.data[:10]}), RAW)
 
 
 def test_topics_are_found_by_their_type_or_named(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from spec_vlm_nav.bag import BagWriter, read, typestore
 from spec_vlm_nav.evaluation.__main__ import main
+from spec_vlm_nav.images import RAW
 from spec_vlm_nav.messages import KINDS
-from spec_vlm_nav.playback import ODOMETRY, RAW
+from spec_vlm_nav.playback import ODOMETRY
 from speculation.prompts import ActionKind
 from tests.spec_vlm_nav.bags import blank, raw_image
 from tests.system.chain import FIND

@@ -208,7 +208,7 @@ REPLAY_GRAPH = Graph(
         Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float),
         Argument("start", "0.0", "seconds of the bag that are left out at its start", kind=float),
         Argument("laps", "1", "how often it is played; 0: for ever", kind=int),
-        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS,
+        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE,
     ),
     (
         CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),

@@ -7,24 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
-import cv2
-import numpy as np
-
-from simulation.dataset import encode_jpeg
 from spec_vlm_nav.bag import read, typestore
+from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 
-RAW, COMPRESSED, ODOMETRY = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage", "nav_msgs/msg/Odometry"
-JPEG_START = b"\xff\xd8"
-ENCODINGS: dict[str, tuple[int, int | None]] = {
-    "rgb8": (3, None),
-    "bgr8": (3, cv2.COLOR_BGR2RGB),
-    "rgba8": (4, cv2.COLOR_RGBA2RGB),
-    "bgra8": (4, cv2.COLOR_BGRA2RGB),
-    "mono8": (1, cv2.COLOR_GRAY2RGB),
-}
-"""Encodings of raw images: bytes per pixel, and how OpenCV makes RGB of them."""
+ODOMETRY = "nav_msgs/msg/Odometry"
 
 
 class Kind(Enum):
@@ -70,7 +57,7 @@ def items(bag: Path, camera_topic: str = "", odom_topic: str = "") -> Iterator[I
     types = typestore()
     chosen = {"camera": camera_topic, "odometry": odom_topic}
     cameras: dict[str, bool] = {}
-    for topic, stamp_ns, message in read(bag):
+    for topic, stamp_ns, message in read(bag, (RAW, COMPRESSED, ODOMETRY)):
         kind = str(message.__msgtype__)
         if kind in (RAW, COMPRESSED):
             cameras[topic] = _is_chosen(chosen, "camera", topic)
@@ -108,28 +95,6 @@ def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float
             raise ValueError(f"the bag has no camera frame after its first {pace.start_s:g} s; choose a smaller start")
         begun += due + gap
         lap_number += 1
-
-
-def to_jpeg(message: Any, kind: str) -> bytes:
-    """Return the JPEG of an image message; a JPEG goes through as it is. Raises ValueError for what is no image."""
-    if kind == COMPRESSED:
-        data = bytes(message.data)
-        if data.startswith(JPEG_START):
-            return data
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if data else None
-        if pixels is None:
-            raise ValueError(f"an image of {len(data)} bytes, format {str(message.format)!r}, does not decode")
-        return encode_jpeg(np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB), np.uint8))
-    encoding, height, step = str(message.encoding), int(message.height), int(message.step)
-    if encoding not in ENCODINGS:
-        raise ValueError(f"a raw image's encoding is {encoding!r}; known are {', '.join(ENCODINGS)}")
-    depth, conversion = ENCODINGS[encoding]
-    width = int(message.width) * depth
-    if not (height > 0 and 0 < width <= step and len(message.data) >= step * height):
-        raise ValueError(f"a raw image of {height} rows of {step} bytes holds {len(message.data)} bytes")
-    rows = np.asarray(message.data[: step * height], np.uint8).reshape(height, step)
-    pixels = np.ascontiguousarray(rows[:, :width]).reshape(height, int(message.width), depth)
-    return encode_jpeg(pixels if conversion is None else np.asarray(cv2.cvtColor(pixels, conversion), np.uint8))
 
 
 def _is_chosen(chosen: dict[str, str], what: str, topic: str) -> bool:

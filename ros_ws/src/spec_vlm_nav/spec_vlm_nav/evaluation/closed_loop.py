@@ -54,6 +54,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--dtype", default="float32")
     line.add_argument("--processes", type=int, default=1, help="episodes at once; times are honest with 1 (default: 1)")
     line.add_argument("--out", type=Path, default=PROJECT / "out" / "closed_loop", help="results; run again to go on")
+    line.add_argument("--restart", action="store_true", help="throw away what --out holds")
     line.set_defaults(run=run)
 
 
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--processes {options.processes} is outside 1 to {MAX_PROCESSES}")
     if options.max_actions < 1:
         raise ValueError(f"--max-actions {options.max_actions}: give at least 1")
-    journal = Journal(options.out, "closed_loop", settings(options))
+    journal = Journal(options.out, "closed_loop", settings(options), options.restart)
     done = {episode.key: episode for episode in map(Episode.from_json, journal.pieces)}
     missing = [key for key in keys if key not in done]
     bar = tqdm(total=len(keys), initial=len(keys) - len(missing), unit="episode", disable=None)

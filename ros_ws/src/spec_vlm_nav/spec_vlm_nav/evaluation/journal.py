@@ -9,11 +9,18 @@ from typing import Any
 
 
 class Journal:
-    """The pieces in `folder`, which belong to one set of settings. Raises ValueError where the settings changed."""
+    """The pieces in `folder`, which belong to one set of settings; `restart` throws away what is there.
 
-    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
+    Raises ValueError, naming what differs, where the settings changed.
+    """
+
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, Any], restart: bool = False) -> None:
         self._path = folder / f"{name}.jsonl"
-        self._check(folder / f"{name}.settings.json", dict(settings))
+        note = folder / f"{name}.settings.json"
+        if restart:
+            self._path.unlink(missing_ok=True)
+            note.unlink(missing_ok=True)
+        self._check(note, dict(settings))
         self.pieces = self._read()
 
     def add(self, piece: Mapping[str, Any]) -> None:
@@ -31,12 +38,13 @@ class Journal:
         try:
             before = dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError):
-            raise ValueError(f"{path} is no JSON object; remove {path.parent} and begin again") from None
+            raise ValueError(f"{path} is no JSON object; begin again with --restart") from None
         names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
         if names:
             changes = ", ".join(f"{name} was {before.get(name)} and is {settings.get(name)}" for name in names)
             raise ValueError(
-                f"{path.parent} holds results with other settings: {changes}; give another --out, or remove that folder"
+                f"{path.parent} holds results with other settings: {changes}; give another --out, or throw the old "
+                "ones away with --restart"
             )
 
     def _read(self) -> list[dict[str, Any]]:

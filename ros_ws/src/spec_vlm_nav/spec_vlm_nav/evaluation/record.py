@@ -20,7 +20,8 @@ from simulation.oracle import Decision, Oracle, Reason
 from simulation.scene import Difficulty, Scene
 from simulation.world import World
 from spec_vlm_nav.bag import BagWriter
-from spec_vlm_nav.evaluation.frames import COMPRESSED, INSTRUCTION, ORACLE, TEXT, OracleLabel
+from spec_vlm_nav.evaluation.frames import INSTRUCTION, ORACLE, TEXT, OracleLabel
+from spec_vlm_nav.images import COMPRESSED
 from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
 from spec_vlm_nav.safety import ZERO, Velocity
 from spec_vlm_nav.simulated_go2 import scene_of

@@ -242,7 +242,7 @@ def run(options: argparse.Namespace) -> int:
         if options.check:
             decoders.load_target(options.target_model)
         settings = _settings(options, bags, decoders) | {"declared": asdict(profile)}
-        results = stack.enter_context(closing(Results(options.out, settings, options.restart)))
+        results = Results(options.out, settings, options.restart)
         if len(results):
             print(f"going on: {len(results)} results are in {options.out} already")
         asked = [*arms, *([Arm(TARGET_ALONE)] if options.check else [])]
