@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions
+from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions, settings_of
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.setting import machine, verifier
 from spec_vlm_nav.graph import PROJECT
@@ -122,8 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"flips above the limit of {limit:g} for {options.dtype}: {len(bugs)}")
     print(machine())
     if options.save:
-        settings = {name: str(value) for name, value in vars(options).items() if name != "save"}
-        data = {"settings": settings, "machine": machine(), "tokens": count, "flips": [asdict(flip) for flip in flips]}
+        data = {
+            "settings": settings_of(options, "save"),
+            "machine": machine(),
+            "tokens": count,
+            "flips": [asdict(flip) for flip in flips],
+        }
         RESULTS.mkdir(parents=True, exist_ok=True)
         path = RESULTS / f"exactness_{options.dtype}.json"
         path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

@@ -10,19 +10,18 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions
+from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions, settings_of
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import report, summary
 from spec_vlm_nav.evaluation.setting import machine, verifier
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
-from speculation.drafting import DecodingStats, Mode, StepResult
+from speculation.drafting import Mode, StepResult
 from speculation.profile import load_profile
 
 WARM_UP = 2
@@ -121,17 +120,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def save(
     options: argparse.Namespace, figures: dict[str, Any], results: dict[str, list[StepResult]], different: int
 ) -> None:
-    """Write figures and every step's stats; raw and declared times never share a file."""
-    settings = {name: str(value) for name, value in vars(options).items() if name not in ("save", "trace")}
-    steps: dict[str, list[DecodingStats]] = {
-        mode: [each.stats for each in entries] for mode, entries in results.items()
-    }
+    """Write the figures and how long every step took; raw and declared times never share a file."""
     data = {
-        "settings": settings,
+        "settings": settings_of(options, "save", "trace"),
         "machine": machine(),
         "frames_with_different_tokens": different,
         "figures": figures,
-        "steps": {mode: [asdict(entry) for entry in entries] for mode, entries in steps.items()},
+        "step_s": {mode: [round(each.stats.total_s, 4) for each in entries] for mode, entries in results.items()},
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"latency_{options.profile}_{options.dtype}.json"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -32,6 +34,16 @@ def questions(source: str, count: int, seed: int = 0) -> list[Question]:
     if source == "simulation":
         return list(_rooms(count, seed))
     raise ValueError(f"frames {source!r} are unknown; choose {', '.join(FRAME_SOURCES)}")
+
+
+def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
+    """Return what a result says about its run: all options but the `outputs`, paths as seen from the project."""
+
+    def told(value: object) -> str:
+        inside = isinstance(value, Path) and value.is_absolute() and value.is_relative_to(PROJECT)
+        return str(value.relative_to(PROJECT) if isinstance(value, Path) and inside else value)
+
+    return {name: told(value) for name, value in vars(options).items() if name not in outputs}
 
 
 def _noise(count: int, seed: int) -> Iterator[Question]:

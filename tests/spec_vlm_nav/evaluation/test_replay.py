@@ -94,7 +94,7 @@ def test_two_runs_agree_and_a_third_goes_on(
     assert len((two / "steps.jsonl").read_text().splitlines()) == len(lines)
 
     assert replay(two, [bag], tiny_draft, verifier, *modes, "--gamma", "2") == 2
-    assert "gamma = 4, now it is 2" in capsys.readouterr().err
+    assert "gamma was 4 and is 2" in capsys.readouterr().err
     assert main(["compare", str(one), str(two / "report.json")]) == 0
     compared = capsys.readouterr().out
     assert "check differs: True against False" in compared and "B / A" in compared
