@@ -16,9 +16,9 @@ def test_pieces_are_there_again_and_a_cut_line_is_dropped(tmp_path: Path) -> Non
     path = tmp_path / "new" / "runs.jsonl"
     path.write_text(path.read_text() + '{"seed": 3', encoding="utf-8")
     again = Journal(tmp_path / "new", "runs", {"profile": "raw"})
-    assert again.pieces == [{"seed": 1}, {"seed": 2}]
+    assert list(again.pieces()) == [{"seed": 1}, {"seed": 2}]
     again.add({"seed": 4})
-    assert Journal(tmp_path / "new", "runs", {"profile": "raw"}).pieces[-1] == {"seed": 4}
+    assert list(Journal(tmp_path / "new", "runs", {"profile": "raw"}).pieces())[-1] == {"seed": 4}
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if options.max_actions < 1:
         raise ValueError(f"--max-actions {options.max_actions}: give at least 1")
     journal = Journal(options.out, "closed_loop", settings(options), options.restart)
-    done = {episode.key: episode for episode in map(Episode.from_json, journal.pieces)}
+    done = {episode.key: episode for episode in map(Episode.from_json, journal.pieces())}
     missing = [key for key in keys if key not in done]
     bar = tqdm(total=len(keys), initial=len(keys) - len(missing), unit="episode", disable=None)
     with bar, served(options, missing) as address:

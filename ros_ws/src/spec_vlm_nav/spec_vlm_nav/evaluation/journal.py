@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,18 @@ class Journal:
             self._path.unlink(missing_ok=True)
             note.unlink(missing_ok=True)
         self._check(note, dict(settings))
-        self.pieces = self._read()
+        self._repair()
 
     def add(self, piece: Mapping[str, Any]) -> None:
-        """Append a finished piece; it is in the file when this returns."""
+        """Append a finished piece; it is in the file, and nowhere else, when this returns."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(piece) + "\n")
-        self.pieces.append(dict(piece))
+
+    def pieces(self) -> Iterator[dict[str, Any]]:
+        """Yield what is finished, in the order in which it was."""
+        if self._path.exists():
+            with self._path.open(encoding="utf-8") as lines:
+                yield from (dict(json.loads(line)) for line in lines)
 
     def _check(self, path: Path, settings: dict[str, Any]) -> None:
         settings = json.loads(json.dumps(settings))
@@ -47,20 +52,18 @@ class Journal:
                 "ones away with --restart"
             )
 
-    def _read(self) -> list[dict[str, Any]]:
+    def _repair(self) -> None:
+        """Cut off a line that was not written to its end when the process was killed: it would spoil the next one."""
         if not self._path.exists():
-            return []
-        pieces, whole = [], 0
-        for line in self._path.read_bytes().splitlines(keepends=True):
-            try:
-                pieces.append(dict(json.loads(line)))
-            except ValueError:
-                break
-            if not line.endswith(b"\n"):
-                pieces.pop()
-                break
-            whole += len(line)
-        # A line that was cut short when the process was killed would spoil the next one.
+            return
+        whole = 0
         with self._path.open("r+b") as file:
+            for line in file:
+                try:
+                    dict(json.loads(line))
+                except ValueError:
+                    break
+                if not line.endswith(b"\n"):
+                    break
+                whole += len(line)
             file.truncate(whole)
-        return pieces

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -85,33 +85,34 @@ class Results:
     def __init__(self, folder: Path, settings: Mapping[str, Any], restart: bool = False) -> None:
         """Open or create. Raises ValueError as `Journal` does, and for a line that is no step."""
         self._journal = Journal(folder, STEPS, settings, restart)
-        self._steps: dict[tuple[FrameKey, Arm], Step] = {}
-        for number, piece in enumerate(self._journal.pieces, start=1):
-            try:
-                step = Step.from_dict(piece)
-            except (ValueError, LookupError, TypeError) as error:
-                raise ValueError(
-                    f"{folder / STEPS}.jsonl, line {number} is no step ({error!r}); say --restart to begin anew"
-                ) from None
-            self._steps[step.frame, step.arm] = step
+        self._file = folder / f"{STEPS}.jsonl"
+        self._done = {(step.frame, step.arm) for step in self._read()}
 
     def __contains__(self, key: tuple[FrameKey, Arm]) -> bool:
-        return key in self._steps
+        return key in self._done
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self._done)
 
     def add(self, step: Step) -> None:
         """Append a step; it is in the file when this returns."""
         self._journal.add(asdict(step))
-        self._steps[step.frame, step.arm] = step
+        self._done.add((step.frame, step.arm))
 
     def steps(self) -> list[Step]:
         """Return all steps, by frame and arm, whatever order they were measured in."""
         return sorted(
-            self._steps.values(),
-            key=lambda step: (step.frame.bag, step.frame.index, step.arm.mode, step.arm.rtt_ms),
+            self._read(), key=lambda step: (step.frame.bag, step.frame.index, step.arm.mode, step.arm.rtt_ms)
         )
+
+    def _read(self) -> Iterator[Step]:
+        for number, piece in enumerate(self._journal.pieces(), start=1):
+            try:
+                yield Step.from_dict(piece)
+            except (ValueError, LookupError, TypeError) as error:
+                raise ValueError(
+                    f"{self._file}, line {number} is no step ({error!r}); say --restart to begin anew"
+                ) from None
 
 
 def arms_of(modes: Sequence[str], rtts_ms: Sequence[float]) -> list[Arm]:
