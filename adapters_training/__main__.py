@@ -9,8 +9,6 @@ from pathlib import Path
 
 from speculation.prompts import Vocabulary
 
-TRAINING_SEEDS = 1_000_000
-"""Scenes from this seed on are never trained on; benchmarks take theirs from here."""
 HELD_OUT_SEED = 5_000_000
 """First scene of the held-out frames on which training is judged."""
 
@@ -98,10 +96,11 @@ def vocabulary() -> Vocabulary:
 
 def _data(options: argparse.Namespace) -> int:
     from adapters_training.data import make
+    from simulation.scene import UNSEEN_SEED
 
     first = HELD_OUT_SEED if options.held_out else options.first_seed
-    if not options.held_out and first + options.scenes > TRAINING_SEEDS:
-        raise ValueError(f"--first-seed plus --scenes must stay below {TRAINING_SEEDS}: rooms above are held out")
+    if not options.held_out and first + options.scenes > UNSEEN_SEED:
+        raise ValueError(f"--first-seed plus --scenes must stay below {UNSEEN_SEED}: rooms above are held out")
     make(Path(options.out), first, options.scenes, options.frames_per_scene, options.processes, options.randomise)
     return 0
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions, settings_of
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.setting import machine, verifier
+from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, machine, verifier
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.vlm.load import load_vlm
@@ -27,7 +27,6 @@ from speculation.vlm.session import VlmSession
 
 MODES = ("cloud", "sd", "fsd")
 LIMITS = {"float64": 0.0, "float32": 1e-4}
-CONNECT_LIMIT_S = 20.0
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,13 @@ from tqdm import tqdm
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions, settings_of
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import report, summary
-from spec_vlm_nav.evaluation.setting import machine, verifier
+from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, gamma, machine, verifier
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import Mode, StepResult
 from speculation.profile import load_profile
 
 WARM_UP = 2
-CONNECT_LIMIT_S = 20.0
 
 
 def measure(
@@ -57,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--profile", default="go2_a100_scaled", help="declared delays; raw: none (default: %(default)s)")
     line.add_argument("--steps", type=int, default=200, help="frames, each decoded in every mode (default: 200)")
     line.add_argument("--modes", nargs="+", default=["cloud", "sd", "fsd"], choices=[mode.value for mode in Mode])
-    line.add_argument("--gamma", default="4", help="draft tokens per verification, or auto (default: 4)")
+    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
     line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted per verification (default: 3)")
     line.add_argument("--max-tokens", type=int, default=128)
     line.add_argument("--dtype", default="float32")
@@ -75,7 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.steps < 1:
             raise ValueError(f"--steps {options.steps}: give at least 1")
         profile = load_profile(options.profile)
-        gamma = int(options.gamma) if options.gamma.isdecimal() else options.gamma
         asked = questions(options.frames, options.steps, options.seed)
         with verifier(options.target_model, "--profile", profile.name, "--dtype", options.dtype) as address:
             edge = EdgeDecoder(
@@ -84,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     address,
                     "fsd",
                     profile.name,
-                    gamma=gamma,
+                    gamma=options.gamma,
                     branches=options.branches,
                     max_tokens=options.max_tokens,
                     dtype=options.dtype,
@@ -102,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     declared = "no declared delays" if profile.is_raw else f"declared delays: {profile.scale}"
     print(
         f"{options.steps} frames ({options.frames}), profile {profile.name} ({declared}), {options.dtype}, "
-        f"gamma {gamma}"
+        f"gamma {options.gamma}"
     )
     print(report(figures))
     print(f"frames on which the modes' tokens differ: {different} of {options.steps}")

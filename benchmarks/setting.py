@@ -13,8 +13,6 @@ import numpy as np
 from spec_vlm_nav.graph import PROJECT
 
 RESULTS = PROJECT / "benchmarks" / "results"
-HELD_OUT_SEED = 1_000_000
-"""Rooms from this seed on are never trained on."""
 FRAMES_PER_ROOM = 10
 FRAME_SOURCES = ("simulation", "random")
 
@@ -55,11 +53,11 @@ def _noise(count: int, seed: int) -> Iterator[Question]:
 
 def _rooms(count: int, seed: int) -> Iterator[Question]:
     from simulation.dataset import sample_frames
-    from simulation.scene import Difficulty
+    from simulation.scene import UNSEEN_SEED, Difficulty
 
     dice = np.random.default_rng([seed, 2])
     made = 0
-    for room in range(HELD_OUT_SEED + 1000 * seed, HELD_OUT_SEED + 1000 * seed + count):
+    for room in range(UNSEEN_SEED + 1000 * seed, UNSEEN_SEED + 1000 * seed + count):
         for frame in sample_frames(room, Difficulty.MIDDLE, FRAMES_PER_ROOM):
             if made == count:
                 return

@@ -127,6 +127,4 @@ class VlmEngine:
     def _judge(self, rows: Sequence[VerifyRow], logits: Logits) -> dict[int, Verdict]:
         ends = np.cumsum([1 + len(row.tokens) for row in rows])
         parts = np.split(logits, ends[:-1])
-        return {
-            row.row: self._rule.judge(row.tokens, row.parents, part) for row, part in zip(rows, parts, strict=True)
-        }
+        return {row.row: self._rule.judge(row.tokens, row.parents, part) for row, part in zip(rows, parts, strict=True)}

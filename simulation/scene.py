@@ -18,6 +18,9 @@ from simulation.paths import Mask, PathGrid
 from simulation.sight import sight_fraction, sight_fractions
 from speculation.prompts import Target
 
+UNSEEN_SEED = 1_000_000
+"""Scenes from this seed on are never trained on; benchmarks and sample bags take theirs from here."""
+
 REACHED_GAP = 0.60
 """Nose to object surface, metres: at most this, and the object counts as reached."""
 MAX_SEED = 2**31 - 1

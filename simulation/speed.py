@@ -39,17 +39,22 @@ class Rate:
     note: str = ""
 
 
-def machine() -> str:
-    """Return the machine in words: processor, cores, load, versions."""
+def processor() -> str:
+    """Return the processor's name."""
     name = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
+    return name
+
+
+def machine() -> str:
+    """Return the machine in words: processor, cores, load, versions."""
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     backend = os.environ.get("MUJOCO_GL", "")
-    return f"{name}, {os.cpu_count()} cores{load}, MuJoCo {mujoco.__version__}, GL backend {backend}"
+    return f"{processor()}, {os.cpu_count()} cores{load}, MuJoCo {mujoco.__version__}, GL backend {backend}"
 
 
 def measure(seconds: float = 1.0, size: int = 224) -> list[Rate]:

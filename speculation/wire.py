@@ -188,9 +188,7 @@ class Fault(Message, tag=10, frozen=True):
     step: Step | None = None
 
 
-AnyMessage: TypeAlias = (
-    Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault
-)
+AnyMessage: TypeAlias = Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault
 
 _BY_TAG: dict[object, type[Message]] = {
     kind.__struct_config__.tag: kind

@@ -24,7 +24,9 @@ def test_loopback_needs_no_keys(address: str) -> None:
     check_bind(address, encrypted=False, allow_plain=False)
 
 
-@pytest.mark.parametrize("address", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://192.168.1.2:5555", "tcp://robot:5555"])
+@pytest.mark.parametrize(
+    "address", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://192.168.1.2:5555", "tcp://robot:5555"]
+)
 def test_a_public_address_needs_keys_or_a_word(address: str) -> None:
     with pytest.raises(StartError, match="--allow-plain"):
         check_bind(address, encrypted=False, allow_plain=False)
@@ -32,7 +34,9 @@ def test_a_public_address_needs_keys_or_a_word(address: str) -> None:
     check_bind(address, encrypted=False, allow_plain=True)
 
 
-@pytest.mark.parametrize("address", ["", "5555", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:70000", "udp://a:1", "ipc://"])
+@pytest.mark.parametrize(
+    "address", ["", "5555", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:70000", "udp://a:1", "ipc://"]
+)
 def test_what_is_no_address_is_shown_one(address: str) -> None:
     with pytest.raises(StartError, match=r"write tcp://HOST:PORT"):
         check_bind(address, encrypted=True, allow_plain=True)

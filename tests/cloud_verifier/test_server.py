@@ -268,9 +268,7 @@ def test_a_stranger_is_told_to_say_hello_again(message: wire.AnyMessage) -> None
         (begin(prompt="boom", decode=True), FaultCode.INTERNAL, "out of memory"),
     ],
 )
-def test_a_step_that_fails_is_a_fault_and_the_next_one_works(
-    message: BeginStep, code: FaultCode, words: str
-) -> None:
+def test_a_step_that_fails_is_a_fault_and_the_next_one_works(message: BeginStep, code: FaultCode, words: str) -> None:
     bench = Bench(engine=FakeEngine(capacity=400, fail_on="boom"))
     bench.welcome(b"a")
     (fault,) = bench.ask(b"a", message)

@@ -19,6 +19,7 @@ from speculation.prompts import (
     find_target,
     format_answer,
     parse_answer,
+    to_navigation_action,
 )
 
 WORDS = Vocabulary(colours=("silver", "red"), classes=("bottle", "chair"))
@@ -105,3 +106,8 @@ def test_a_vocabulary_survives_its_file(tmp_path: Path) -> None:
     assert Vocabulary.load(tmp_path) is None
     WORDS.save(tmp_path)
     assert Vocabulary.load(tmp_path) == WORDS
+
+
+def test_action_texts_are_read_back() -> None:
+    assert [to_navigation_action(action.text) for action in ACTIONS] == list(ACTIONS)
+    assert to_navigation_action("") is None and to_navigation_action("forward") is None

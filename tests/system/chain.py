@@ -10,10 +10,9 @@ from typing import Any
 
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
-from spec_vlm_nav.demo import free_address
 from spec_vlm_nav.graph import SIM_GRAPH
 from spec_vlm_nav.nodes.observer import Observer
-from spec_vlm_nav.runner import Runner
+from spec_vlm_nav.runner import Runner, free_address
 from tests.system.conftest import Lines, until
 
 TURN_LEFT = 2

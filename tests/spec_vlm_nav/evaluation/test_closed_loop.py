@@ -48,12 +48,8 @@ def test_links_are_outermost_modes_innermost_and_only_linked_modes_are_repeated(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--modes", "sd,fast"), "unknown fast; choose target, draft, cloud"),
-        (("--modes", ","), "unknown none"),
         (("--seeds", "9-3"), "'9-3' is no seed and no range"),
         (("--seeds", "x"), "'x' is no seed"),
-        (("--rtt-ms", "slow"), "write milliseconds"),
-        (("--rtt-ms", "-1"), "-1 is outside 0 to 10000"),
         (("--target", "bottle"), "must be a colour and a class"),
         (("--profile", "jetson"), "unknown device profile 'jetson'"),
         (("--processes", "0"), "--processes 0 is outside 1 to 64"),
@@ -68,6 +64,25 @@ def test_wrong_options_are_one_sentence(
     assert main(command(model, tmp_path / "out", *words)) == 2
     said = capsys.readouterr().err
     assert sentence in said and "Traceback" not in said and len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--modes", "sd,fast"), "'sd,fast': give one or more of target,draft,cloud"),
+        (("--modes", ","), "',': give one or more of"),
+        (("--rtt-ms", "slow"), "'slow': give milliseconds from 0 to 10000"),
+        (("--rtt-ms=-1",), "'-1': give milliseconds from 0 to 10000"),
+        (("--gamma", "many"), "'many': give a number or auto"),
+    ],
+)
+def test_lists_that_make_no_sense_name_their_option(
+    words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        options(*words)
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and f"argument {words[0].partition('=')[0]}: {sentence}" in said
 
 
 def test_a_run_walks_scores_draws_and_goes_on_where_it_ended(

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spec_vlm_nav.evaluation.results import STEPS, Arm, FrameKey, Results, Step, arms_of, to_action
+from spec_vlm_nav.evaluation.results import STEPS, Arm, FrameKey, Results, Step, arms_of
 from speculation.drafting import DecodingStats
-from speculation.prompts import ACTIONS
 
 SETTINGS = {"modes": ["cloud", "fsd"], "gamma": 4, "limit": 0}
 
@@ -59,8 +58,3 @@ def test_a_line_that_is_no_step_is_named(tmp_path: Path) -> None:
 def test_every_mode_meets_every_round_trip_but_edge_has_no_link() -> None:
     arms = arms_of(["edge", "fsd"], [0.0, 40.0])
     assert [arm.label for arm in arms] == ["edge", "fsd", "fsd +40 ms"]
-
-
-def test_action_texts_are_read_back() -> None:
-    assert [to_action(action.text) for action in ACTIONS] == list(ACTIONS)
-    assert to_action("") is None

@@ -6,10 +6,7 @@ Prints every step, records a bag, and writes a report. Exit status: 0 found, 1 n
 from __future__ import annotations
 
 import argparse
-import os
-import random
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,7 +17,7 @@ from simulation.episode import SUCCESS_GAP
 from spec_vlm_nav.bag import BagWriter
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK, HOLD, to_action
-from spec_vlm_nav.runner import Runner, StartError
+from spec_vlm_nav.runner import Log, Runner, StartError, free_address, require_models, take_private_domain
 from spec_vlm_nav.simulated_go2 import scene_of
 from spec_vlm_nav.summary import decoding_table, step_lines
 
@@ -43,31 +40,6 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--out", type=Path, default=PROJECT / "out" / "demo", help="bag, log and report go here")
     line.add_argument("--no-movie", action="store_true", help="leave the movie out of the report, which takes longest")
     return line
-
-
-def free_address() -> str:
-    """Return a loopback address that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-
-class Log:
-    """All output of the processes in a file; what a person must see, on the screen as well."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self._file = path.open("w", encoding="utf-8")
-        self._lock = threading.Lock()
-
-    def __call__(self, name: str, line: str) -> None:
-        """Take a line of a process."""
-        with self._lock:
-            self._file.write(f"[{name}] {line}\n")
-            self._file.flush()
-        if any(mark in line for mark in ("[WARN]", "[ERROR]", "[FATAL]", "error:", "Traceback")):
-            print(f"  [{name}] {line}", flush=True)
 
 
 class StepPrinter:
@@ -109,12 +81,8 @@ class StepPrinter:
 def run(options: argparse.Namespace) -> int:
     """Run the demo and return its exit status. Raises ValueError or StartError, in one sentence, if it cannot."""
     scene = scene_of(options.seed, options.difficulty, options.target, options.layout)
-    for name, folder in (("target", options.target_model), ("draft", options.draft_model)):
-        if not (folder / "config.json").exists():
-            raise ValueError(f"no {name} model in {folder}; train the pair first, as docs/training.md says")
-    # The middleware reads both when it starts: two demos on one machine must not see each other.
-    os.environ.setdefault("ROS_DOMAIN_ID", str(random.SystemRandom().randint(1, 100)))
-    os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    require_models(options.target_model, options.draft_model)
+    take_private_domain()
     from spec_vlm_nav.nodes.observer import GoalEnd, Observer
 
     arguments = {

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from spec_vlm_nav.evaluation.episodes import Answerers, Episode, EpisodeKey, Policy, Setting, run_one
 from spec_vlm_nav.evaluation.journal import Journal
-from spec_vlm_nav.evaluation.setting import machine, verifier
+from spec_vlm_nav.evaluation.setting import gamma, machine, milliseconds, several, verifier
 from spec_vlm_nav.evaluation.success import class_table, different_walks, figures, main_table, outcome_table
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.simulated_go2 import scene_of
@@ -41,15 +41,17 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--seeds", default="0-19", help="rooms, e.g. 0-19 or 3,5,8-11 (default: %(default)s)")
     line.add_argument("--difficulty", default="middle", choices=(*LEVELS, "all"))
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
-    line.add_argument("--modes", default="cloud,sd,fsd", help=f"some of {', '.join(MODES)} (default: %(default)s)")
-    line.add_argument("--rtt-ms", default="0", help="round trips declared on top of the profile's (default: 0)")
+    line.add_argument("--modes", type=several(MODES), default=["cloud", "sd", "fsd"],
+                      help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd)")  # fmt: skip
+    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
+                      help="round trips declared on top of the profile's (default: 0)")  # fmt: skip
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
     line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
     line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
     line.add_argument("--max-actions", type=int, default=40)
     line.add_argument("--max-tokens", type=int, default=96)
-    line.add_argument("--gamma", default="4", help="draft tokens per verification, or auto (default: 4)")
+    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
     line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted per verification (default: 3)")
     line.add_argument("--dtype", default="float32")
     line.add_argument("--processes", type=int, default=1, help="episodes at once; times are honest with 1 (default: 1)")
@@ -126,12 +128,8 @@ def episode_keys(options: argparse.Namespace) -> list[EpisodeKey]:
 
     Raises ValueError, naming the option, for lists that make no sense.
     """
-    names = [name.strip() for name in options.modes.split(",") if name.strip()]
-    unknown = [name for name in names if name not in MODES]
-    if unknown or not names:
-        raise ValueError(f"--modes {options.modes}: unknown {', '.join(unknown) or 'none'}; choose {', '.join(MODES)}")
-    policies = [Policy.ORACLE, *dict.fromkeys(Policy(name) for name in names)]
-    links = numbers(options.rtt_ms)
+    policies = [Policy.ORACLE, *map(Policy, options.modes)]
+    links = sorted(options.rtt_ms)
     levels = LEVELS if options.difficulty == "all" else (options.difficulty,)
     keys = []
     for turn, rtt_ms in enumerate(links):
@@ -156,25 +154,13 @@ def seeds(text: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def numbers(text: str) -> list[float]:
-    """Read '0,40'. Raises ValueError for anything but milliseconds."""
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--rtt-ms {text}: write milliseconds, for example 0,40") from None
-    for value in values:
-        if not 0.0 <= value <= 1e4:
-            raise ValueError(f"--rtt-ms {value:g} is outside 0 to 10000")
-    return sorted(set(values))
-
-
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return what must be equal for two runs' episodes to stand in one table."""
     from speculation.vlm.load import folder_fingerprint
 
     names = ("target", "profile", "max_actions", "max_tokens", "gamma", "branches", "dtype")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
-    modes = set(options.modes.split(","))
+    modes = set(options.modes)
     for name, folder, needless in (
         ("target_model", options.target_model, {Policy.DRAFT.value, Policy.EDGE.value}),
         ("draft_model", options.draft_model, {Policy.TARGET.value}),
@@ -193,7 +179,7 @@ def setting(options: argparse.Namespace, address: str) -> Setting:
         profile=options.profile,
         object_name=options.target,
         max_actions=options.max_actions,
-        gamma=int(options.gamma) if options.gamma.isdecimal() else options.gamma,
+        gamma=options.gamma,
         branches=options.branches,
         max_tokens=options.max_tokens,
         dtype=options.dtype,

@@ -20,6 +20,7 @@ from simulation.episode import oracle_policy, run_episode
 from simulation.geometry import Pose
 from simulation.world import World
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
+from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, SILENCE_S
 from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.safety import Limits, SlewLimiter
@@ -34,8 +35,6 @@ SIM_LIMITS = Limits(vx=0.5, wz=0.8)
 """Executor and bridge as config/sim.yaml sets them."""
 SETTLE_S = NavigatorConfig.settle_s
 CONTROL_S = 0.05
-CONNECT_LIMIT_S, SILENCE_S = 20.0, 10.0
-"""More patient than a robot: a busy machine is no lost link."""
 RANDOM = "random"
 
 

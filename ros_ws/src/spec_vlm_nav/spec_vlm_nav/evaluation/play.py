@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
-import random
 import signal
 import threading
 import time
 from pathlib import Path
 
 from spec_vlm_nav.bag import read
-from spec_vlm_nav.demo import Log, free_address
 from spec_vlm_nav.graph import PROJECT, REPLAY_GRAPH
-from spec_vlm_nav.runner import Runner
+from spec_vlm_nav.runner import Log, Runner, free_address, require_models, take_private_domain
 from spec_vlm_nav.summary import decoding_table
 
 PLAYER = "bag_player"
@@ -41,15 +38,11 @@ def run(options: argparse.Namespace) -> int:
     """Run the graph until the bag is over, then print its figures. Raises ValueError or StartError, in a sentence."""
     if not (options.bag / "metadata.yaml").exists():
         raise ValueError(f"{options.bag} is no bag: it has no metadata.yaml")
-    for name, folder in (("target", options.target_model), ("draft", options.draft_model)):
-        if not (folder / "config.json").exists():
-            raise ValueError(f"no {name} model in {folder}; train the pair first, as docs/training.md says")
+    require_models(options.target_model, options.draft_model)
     new = options.out / "bag"
     if new.resolve() == options.bag.resolve():
         raise ValueError(f"--out {options.out} would replace the bag that is played; name another folder")
-    # The middleware reads both when it starts: frames of a bag must never reach a robot that is live.
-    os.environ.setdefault("ROS_DOMAIN_ID", str(random.SystemRandom().randint(1, 100)))
-    os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    take_private_domain()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     arguments = {

@@ -17,7 +17,7 @@ from simulation.dataset import encode_jpeg
 from simulation.geometry import Pose
 from simulation.ground_truth import observe
 from simulation.oracle import Decision, Oracle, Reason
-from simulation.scene import Difficulty, Scene
+from simulation.scene import UNSEEN_SEED, Difficulty, Scene
 from simulation.world import World
 from spec_vlm_nav.bag import BagWriter
 from spec_vlm_nav.evaluation.frames import INSTRUCTION, ORACLE, TEXT, OracleLabel
@@ -27,8 +27,6 @@ from spec_vlm_nav.safety import ZERO, Velocity
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.prompts import ACTIONS, ActionKind, ActionSize
 
-HELD_OUT_SEED = 1_000_000
-"""Rooms from this seed on are never trained on."""
 START_NS = 1_700_000_000 * 1_000_000_000
 """Stamps begin here whenever the bag is made, so that the same command makes the same bag."""
 ODOMETRY_HZ = 10
@@ -203,7 +201,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Register the command."""
     line = commands.add_parser("record", help="make a labelled bag with the simulator's oracle", description=__doc__)
     line.add_argument("--out", type=Path, required=True, metavar="BAG", help="folder; a bag that is there is replaced")
-    line.add_argument("--seed", type=int, default=HELD_OUT_SEED, help="first room (default: %(default)s, held out)")
+    line.add_argument("--seed", type=int, default=UNSEEN_SEED, help="first room (default: %(default)s, held out)")
     line.add_argument("--frames", type=int, default=80, help="camera frames (default: 80)")
     line.add_argument("--camera-hz", type=float, default=1.0, help="frames per second (default: 1)")
     line.add_argument("--difficulty", default="middle", choices=[level.name.lower() for level in Difficulty])

@@ -20,7 +20,15 @@ from tqdm import tqdm
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.frames import BagFrame, FrameSource, LeftOut, Selection
 from spec_vlm_nav.evaluation.results import TARGET_ALONE, Arm, FrameKey, Results, Step, arms_of
-from spec_vlm_nav.evaluation.setting import machine, verifier
+from spec_vlm_nav.evaluation.setting import (
+    CONNECT_LIMIT_S,
+    SILENCE_S,
+    gamma,
+    machine,
+    milliseconds,
+    several,
+    verifier,
+)
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import VerifierLost
 from speculation.drafting import DecodingStats, Mode
@@ -32,9 +40,6 @@ from speculation.vlm.session import VlmSession
 from speculation.wire import MAX_ANSWER_TOKENS, Welcome
 
 WARM_UP = 2
-CONNECT_LIMIT_S = 20.0
-SILENCE_S = 10.0
-"""No robot waits for this link, and on a busy machine a verifier may hold its breath for longer than a robot would."""
 OWN_VERIFIER = "its own"
 CAPACITY = 2048
 FINGERPRINT_BYTES = 1 << 16
@@ -275,40 +280,13 @@ def _settings(options: argparse.Namespace, bags: dict[str, Path], decoders: Deco
     }
 
 
-def _several(known: Sequence[str]) -> Any:
-    def parse(text: str) -> list[str]:
-        words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-        strange = [word for word in words if word not in known]
-        if strange or not words:
-            raise argparse.ArgumentTypeError(f"{text!r}: give one or more of {','.join(known)}")
-        return words
-
-    return parse
-
-
-def _milliseconds(text: str) -> list[float]:
-    try:
-        values = list(dict.fromkeys(float(word) for word in text.split(",")))
-    except ValueError:
-        values = []
-    if not values or not all(0.0 <= value <= 10_000.0 for value in values):
-        raise argparse.ArgumentTypeError(f"{text!r}: give milliseconds from 0 to 10000, e.g. 0,40")
-    return values
-
-
-def _gamma(text: str) -> int | str:
-    if text != "auto" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number or auto")
-    return int(text) if text.isdecimal() else text
-
-
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the command."""
     line = commands.add_parser("replay", help="decode the frames of bags in several modes", description=__doc__)
     line.add_argument("bags", nargs="+", type=Path, metavar="BAG", help="rosbag2 folder, or a single .mcap or .db3")
-    line.add_argument("--modes", type=_several([mode.value for mode in Mode]), default=["cloud", "sd", "fsd"],
+    line.add_argument("--modes", type=several([mode.value for mode in Mode]), default=["cloud", "sd", "fsd"],
                       help="comma-separated: cloud, edge, sd, fsd (default: cloud,sd,fsd)")  # fmt: skip
-    line.add_argument("--rtt-ms", type=_milliseconds, default=[0.0], metavar="MS[,MS]",
+    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
                       help="round trips to declare on top of the profile's own (default: 0)")  # fmt: skip
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
     line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
@@ -321,7 +299,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--skip", type=int, default=0, help="frames to pass over at the start of each bag")
     line.add_argument("--fps", type=float, default=0.0, help="at most so many frames per second of the bag; 0: all")
     line.add_argument("--limit", type=int, default=0, help="at most so many frames of each bag; 0: all")
-    line.add_argument("--gamma", type=_gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
+    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
     line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted (default: 3)")
     line.add_argument("--max-tokens", type=int, default=128)
     line.add_argument("--dtype", default="float32", choices=list(DTYPES))

@@ -11,10 +11,11 @@ from typing import Any
 
 from spec_vlm_nav.evaluation.agreement import Pair, agreement, agreement_table, percent
 from spec_vlm_nav.evaluation.figures import percentiles, report, stale, summary, table8
-from spec_vlm_nav.evaluation.results import TARGET_ALONE, Arm, Step, to_action
+from spec_vlm_nav.evaluation.results import TARGET_ALONE, Arm, Step
 from spec_vlm_nav.evaluation.setting import table
 from spec_vlm_nav.page import bullets, heading, paragraph, picture, preformatted, write_page
 from speculation.drafting import Mode
+from speculation.prompts import to_navigation_action as to_action
 
 REPORT = "report.json"
 SHOWN_LEFT_OUT = 20

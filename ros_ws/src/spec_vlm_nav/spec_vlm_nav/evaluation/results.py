@@ -9,14 +9,12 @@ from typing import Any
 
 from spec_vlm_nav.evaluation.journal import Journal
 from speculation.drafting import DecodingStats
-from speculation.prompts import ACTIONS, NavigationAction
 
 TARGET_ALONE = "target"
 """Stands for a mode where the target model answered by itself, without edge or link."""
 STEPS = "steps"
 """Name of the journal in the output folder."""
 _STATS = {field.name for field in fields(DecodingStats)}
-_ACTIONS = {action.text: action for action in ACTIONS}
 
 
 @dataclass(frozen=True)
@@ -74,11 +72,6 @@ class Step:
         return cls(**{**data, **changed})
 
 
-def to_action(text: str) -> NavigationAction | None:
-    """Return the action of `Step.action` or `Step.oracle`; None for an empty one."""
-    return _ACTIONS.get(text)
-
-
 class Results:
     """The steps of one output folder. An interrupted run goes on where it stood, with the same settings only."""
 
@@ -101,9 +94,7 @@ class Results:
 
     def steps(self) -> list[Step]:
         """Return all steps, by frame and arm, whatever order they were measured in."""
-        return sorted(
-            self._read(), key=lambda step: (step.frame.bag, step.frame.index, step.arm.mode, step.arm.rtt_ms)
-        )
+        return sorted(self._read(), key=lambda step: (step.frame.bag, step.frame.index, step.arm.mode, step.arm.rtt_ms))
 
     def _read(self) -> Iterator[Step]:
         for number, piece in enumerate(self._journal.pieces(), start=1):

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from simulation.speed import processor
 from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.runner import free_address
 
 START_LIMIT_S = 120.0
+CONNECT_LIMIT_S, SILENCE_S = 20.0, 10.0
+"""More patient than a robot: on a busy machine a verifier may hold its breath for longer than a robot would wait."""
 
 
 @contextmanager
 def verifier(model: Path, *flags: str) -> Iterator[str]:
     """Run a verifier process and yield its address once it serves. Raises RuntimeError, with its words, if it ends."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    address = free_address()
     command = [sys.executable, "-m", "cloud_verifier", "serve", "--model", str(model), "--bind", address, *flags]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "verifier.log"
@@ -55,14 +57,9 @@ def machine() -> str:
     """Return what the figures were measured on."""
     import torch
 
-    name = platform.processor() or platform.machine()
-    cpu_info = Path("/proc/cpuinfo")
-    if cpu_info.exists():
-        names = [line.partition(":")[2].strip() for line in cpu_info.read_text().splitlines() if "model name" in line]
-        name = names[0] if names else name
     load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "?"
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    return f"{name}, {os.cpu_count()} cores, load {load} at the end; {versions}"
+    return f"{processor()}, {os.cpu_count()} cores, load {load} at the end; {versions}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -73,3 +70,34 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def several(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return an argparse type that reads a comma-separated choice of `known` words, each once."""
+
+    def parse(text: str) -> list[str]:
+        words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+        strange = [word for word in words if word not in known]
+        if strange or not words:
+            raise argparse.ArgumentTypeError(f"{text!r}: give one or more of {','.join(known)}")
+        return words
+
+    return parse
+
+
+def milliseconds(text: str) -> list[float]:
+    """Read comma-separated milliseconds from 0 to 10000, each once, in their order; an argparse type."""
+    try:
+        values = list(dict.fromkeys(float(word) for word in text.split(",")))
+    except ValueError:
+        values = []
+    if not values or not all(0.0 <= value <= 10_000.0 for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r}: give milliseconds from 0 to 10000, e.g. 0,40")
+    return values
+
+
+def gamma(text: str) -> int | str:
+    """Read a number of draft tokens, or auto; an argparse type."""
+    if text != "auto" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number or auto")
+    return int(text) if text.isdecimal() else text
