@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ TURN_DEGREES = {"small": 15.0, "medium": 30.0, "large": 45.0}
 ACTION_MARK = "Action:"
 MAX_INSTRUCTION_CHARS = 1000
 VOCABULARY_FILE = "objects.json"
+HISTORY_RUNS = 4
+"""How many runs of equal actions a prompt tells the model of."""
 
 
 class ActionKind(str, Enum):
@@ -65,12 +68,32 @@ class NavigationAction:
         return angle if self.kind is ActionKind.TURN_LEFT else -angle
 
 
+class ResponseOrder(str, Enum):
+    """Whether an answer gives its reasons before its action, or acts first: known sooner, reasoned less."""
+
+    REASON_FIRST = "reason_first"
+    ACTION_FIRST = "action_first"
+
+
 STOP = NavigationAction(ActionKind.STOP)
 ACTIONS: tuple[NavigationAction, ...] = (
     *(NavigationAction(kind, size) for kind in ActionKind if kind is not ActionKind.STOP for size in ActionSize),
     STOP,
 )
 _BY_TEXT = {action.text: action for action in ACTIONS}
+_TASK = (
+    "You steer a robot dog; the picture is what its front camera sees now. Small, medium and large are "
+    f"{', '.join(f'{metres:g} m' for metres in FORWARD_METRES.values())} forward or "
+    f"{', '.join(f'{degrees:g}' for degrees in TURN_DEGREES.values())} degrees of turning. Stop only when the object "
+    "is right in front of you, within half a metre."
+)
+_CHOICE = f"'{ACTION_MARK} ' and one of: {', '.join(_BY_TEXT)}."
+GUIDE = {
+    ResponseOrder.REASON_FIRST: f"{_TASK} Say in one or two sentences where the object is and why you act, then end "
+    f"with a line of {_CHOICE}",
+    ResponseOrder.ACTION_FIRST: f"{_TASK} Begin with a line of {_CHOICE} Then say in one or two sentences why.",
+}
+"""How to answer, for models that were not trained on these actions."""
 
 
 def to_navigation_action(text: str) -> NavigationAction | None:
@@ -95,16 +118,56 @@ def parse_answer(text: str) -> ParsedAnswer:
     head, mark, tail = text.rpartition(ACTION_MARK)
     if not mark:
         return ParsedAnswer(text.strip(), None, f"no '{ACTION_MARK}' in the answer {text.strip()!r}")
-    words = " ".join(tail.split()).rstrip(".").lower()
-    action = _BY_TEXT.get(words)
+    first, newline, rest = tail.strip().partition("\n")
+    if newline and not head.strip() and _action_named(tail) is None:
+        head, tail = rest, first
+    action = _action_named(tail)
     if action is None:
-        return ParsedAnswer(head.strip(), None, f"unknown action {words!r}; known are {', '.join(_BY_TEXT)}")
+        return ParsedAnswer(head.strip(), None, f"unknown action {_plain(tail)!r}; known are {', '.join(_BY_TEXT)}")
     return ParsedAnswer(head.strip(), action)
 
 
-def format_answer(reasoning: str, action: NavigationAction) -> str:
+def _plain(words: str) -> str:
+    return " ".join(words.split()).rstrip(".").lower()
+
+
+def _action_named(words: str) -> NavigationAction | None:
+    return _BY_TEXT.get(_plain(words))
+
+
+def format_answer(reasoning: str, action: NavigationAction, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> str:
     """Return the answer text that `parse_answer` splits again."""
-    return f"{reasoning}\n{ACTION_MARK} {action.text}"
+    said = f"{ACTION_MARK} {action.text}"
+    return f"{said}\n{reasoning}" if order is ResponseOrder.ACTION_FIRST else f"{reasoning}\n{said}"
+
+
+def history(done: Sequence[NavigationAction]) -> str:
+    """Return the latest actions as a prompt tells them, oldest first: 'forward large, turn left large x7'.
+
+    Equal actions in a row are one run; the last HISTORY_RUNS runs are told.
+    """
+    runs = [(text, len(list(run))) for text, run in groupby(action.text for action in done)]
+    return ", ".join(text if count == 1 else f"{text} x{count}" for text, count in runs[-HISTORY_RUNS:])
+
+
+def compose(
+    instruction: str,
+    done: Sequence[NavigationAction] = (),
+    order: ResponseOrder = ResponseOrder.REASON_FIRST,
+    guide: bool = False,
+) -> str:
+    """Return the prompt of one step: what to find, what was done for it so far, and how to answer.
+
+    `guide` explains the robot and its actions to a model that was not trained on them.
+    """
+    lines = [instruction.strip()]
+    if done:
+        lines.append(f"Done: {history(done)}")
+    if guide:
+        lines.append(GUIDE[order])
+    elif order is ResponseOrder.ACTION_FIRST:
+        lines.append("Action first")
+    return "\n".join(lines)
 
 
 def chat(instruction: str) -> list[dict[str, Any]]:

@@ -13,11 +13,14 @@ from speculation.prompts import (
     ActionKind,
     ActionSize,
     NavigationAction,
+    ResponseOrder,
     Target,
     Vocabulary,
     chat,
+    compose,
     find_target,
     format_answer,
+    history,
     parse_answer,
     to_navigation_action,
 )
@@ -25,9 +28,13 @@ from speculation.prompts import (
 WORDS = Vocabulary(colours=("silver", "red"), classes=("bottle", "chair"))
 
 
-@given(st.sampled_from(ACTIONS), st.text(alphabet=st.characters(exclude_characters=":"), max_size=80))
-def test_every_action_survives_its_answer(action: NavigationAction, reasoning: str) -> None:
-    parsed = parse_answer(format_answer(reasoning, action))
+@given(
+    st.sampled_from(ACTIONS),
+    st.text(alphabet=st.characters(exclude_characters=":"), min_size=1, max_size=80).filter(str.strip),
+    st.sampled_from(ResponseOrder),
+)
+def test_every_action_survives_its_answer(action: NavigationAction, reasoning: str, order: ResponseOrder) -> None:
+    parsed = parse_answer(format_answer(reasoning, action, order))
     assert parsed.action == action and parsed.problem == ""
     assert parsed.reasoning == reasoning.strip()
 
@@ -63,6 +70,22 @@ def test_spelling_is_forgiven(text: str) -> None:
 def test_what_is_no_action_is_none(text: str, problem: str) -> None:
     parsed = parse_answer(text)
     assert parsed.action is None and problem in parsed.problem
+
+
+def test_a_prompt_tells_runs_of_actions_oldest_first_and_forgets_the_oldest() -> None:
+    left, ahead = ACTIONS[5], ACTIONS[0]
+    assert history([ahead, left, left, left]) == "forward small, turn left large x3"
+    many = [ahead, left] * 5
+    assert history(many) == "forward small, turn left large, forward small, turn left large"
+    assert compose(" find the red ball ") == "find the red ball"
+    assert compose("find it", [left]) == "find it\nDone: turn left large"
+    assert compose("find it", [], ResponseOrder.ACTION_FIRST) == "find it\nAction first"
+
+
+@pytest.mark.parametrize("order", ResponseOrder)
+def test_a_guide_names_every_action_and_the_mark(order: ResponseOrder) -> None:
+    guided = compose("find it", order=order, guide=True)
+    assert all(action.text in guided for action in ACTIONS) and "Action:" in guided
 
 
 @given(st.text(max_size=60))
