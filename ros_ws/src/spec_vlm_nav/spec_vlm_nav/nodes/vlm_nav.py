@@ -30,6 +30,10 @@ from speculation.prompts import Vocabulary, instruction_problem, parse_answer
 from speculation.trace import Kind, Lane
 
 RESEND_S = 0.5
+BUSY_S = 1.0
+"""An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the interpreter,
+some hundred milliseconds on busy cores; and the robot needs nobody's word for a second, since every action is bounded,
+runs in a loop of action_executor's own and ends by itself."""
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
 LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 _RESULT = NavigateByInstruction.Result
@@ -96,7 +100,7 @@ class VlmNav(Node):
         )
         self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data, callback_group=sensing)
         self.create_subscription(ActionStatus, "action_status", self._on_status, RELIABLE, callback_group=sensing)
-        self._heartbeat = Heartbeat(self)
+        self._heartbeat = Heartbeat(self, busy_s=BUSY_S)
         self._server = ActionServer(
             self,
             NavigateByInstruction,
@@ -118,6 +122,7 @@ class VlmNav(Node):
             self._running.release()
         self.decoder.close()
         self._write_trace()
+        self._heartbeat.close()
 
     def _execute(self, handle: Any) -> Any:
         """Run one goal in a thread of the executor's; a newer goal ends this one."""
