@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from enum import Enum
 from typing import TypeVar
 
 import rclpy
@@ -27,6 +28,7 @@ COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """Only the newest command counts, and a late joiner must never be handed an old one."""
 
 Value = TypeVar("Value", bool, int, float, str)
+Option = TypeVar("Option", bound=Enum)
 N = TypeVar("N", bound=Node)
 
 
@@ -42,6 +44,16 @@ def parameter(
             descriptor.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=1)]
     value: Value = node.declare_parameter(name, default, descriptor).value
     return value
+
+
+def choice(node: Node, name: str, default: Option, description: str) -> Option:
+    """Declare a parameter that is one of an enum's words, and return its member. Raises ValueError for other words."""
+    known = ", ".join(str(member.value) for member in type(default))
+    said = parameter(node, name, str(default.value), f"{description}: {known}")
+    try:
+        return type(default)(said)
+    except ValueError:
+        raise ValueError(f"parameter {name} is {said!r}; choose {known}") from None
 
 
 class Heartbeat:
@@ -108,8 +120,8 @@ def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, thre
         except (ValueError, OSError, rclpy.exceptions.ParameterException) as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             return 2
-        # What was loaded stays. Looking through it for garbage takes 0.2 s of a core where torch and a model are among it,
-        # and lets no thread run meanwhile: longer than the watchdogs of other nodes wait.
+        # What was loaded stays. Looking through it for garbage takes 0.2 s of a core where torch and a model are part
+        # of it, and no thread runs meanwhile: longer than the watchdogs of other nodes wait.
         gc.collect()
         gc.freeze()
         executor: Executor = MultiThreadedExecutor(threads) if threads > 1 else SingleThreadedExecutor()
