@@ -59,10 +59,11 @@ def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs) -> int:
     plan = cache.plan_prefix(row, inputs.positions[:, :count], inputs.delta)
     ids = torch.from_numpy(inputs.ids[:count]).to(vlm.device)[None]
     embeds = vlm.text.embed_tokens(ids)
-    pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
-    grid = torch.tensor([inputs.grid], device=vlm.device)
-    features = torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
-    embeds = embeds.masked_scatter((ids == vlm.image_token)[..., None], features.to(embeds.dtype))
+    if inputs.pixel_values is not None:
+        pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
+        grid = torch.tensor([inputs.grid], device=vlm.device)
+        features = torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
+        embeds = embeds.masked_scatter((ids == vlm.image_token)[..., None], features.to(embeds.dtype))
     for _ in _layers(vlm, cache, plan, embeds):
         pass
     cache.advance(plan, committed=True)
@@ -116,7 +117,8 @@ def to_numpy(logits: Tensor) -> Logits:
 
 def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tuple[int, Tensor]]:
     writer = cache.writer(plan)
-    rotary = vlm.text.rotary_emb(embeds, plan.positions)
+    # A language model alone has one position a token; without an image the three of M-RoPE are equal.
+    rotary = vlm.text.rotary_emb(embeds, plan.positions if vlm.sees_images else plan.positions[0])
     hidden = embeds
     for index, layer in enumerate(vlm.text.layers):
         hidden = layer(

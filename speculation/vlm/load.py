@@ -1,4 +1,4 @@
-"""Model folder -> `Vlm`: any Qwen2-VL or Qwen2.5-VL folder, a 1 M one of our own or a real 7B, never from a hub."""
+"""Model folder -> `Vlm`: Qwen2-VL, Qwen2.5-VL or a language model alone, 1 M of our own or a real 7B."""
 
 from __future__ import annotations
 
@@ -13,18 +13,30 @@ import torch
 from torch import nn
 from transformers import (
     GenerationConfig,
+    LlamaForCausalLM,
+    MistralForCausalLM,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2ForCausalLM,
     Qwen2VLForConditionalGeneration,
+    Qwen3ForCausalLM,
 )
 
-from speculation.vlm.processing import Processor
+from speculation.vlm.processing import VICUNA_TEMPLATE, Processor
 
 logger = logging.getLogger(__name__)
 
 MODEL_CLASSES: dict[str, Any] = {
     "qwen2_vl": Qwen2VLForConditionalGeneration,
     "qwen2_5_vl": Qwen2_5_VLForConditionalGeneration,
+    "llama": LlamaForCausalLM,
+    "mistral": MistralForCausalLM,
+    "qwen2": Qwen2ForCausalLM,
+    "qwen3": Qwen3ForCausalLM,
 }
+SEEING = frozenset({"qwen2_vl", "qwen2_5_vl"})
+"""Model types with a vision tower; the others are language models alone."""
+STATEFUL_ROPE = frozenset({"dynamic", "longrope"})
+"""Rotary embeddings that change with the longest sequence seen: one model could not serve two sessions."""
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 WHOLE_FILE_BYTES = 64 << 20
 SAMPLES = 64
@@ -40,6 +52,8 @@ class ModelFolderError(ValueError):
 class Vlm:
     """A loaded model with what belongs to it. It holds no session state, so any number of caches may use it.
 
+    It may be a language model alone (Llama, Vicuna, Mistral, Qwen2, Qwen3): then `sees_images` is False, prompts have
+    no image, and all else is the same.
     `vocabulary` is len(tokenizer), to which logits are cut (checkpoints pad their embedding); `eos` ends an answer.
     """
 
@@ -60,11 +74,16 @@ class Vlm:
     @property
     def text(self) -> Any:
         """The decoder: embed_tokens, rotary_emb, layers, norm."""
-        return self.model.model.language_model
+        return _decoder(self.model)
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether the model has a vision tower; otherwise it is a language model alone."""
+        return self.processor.images is not None
 
     @property
     def image_token(self) -> int:
-        """Id of the token that stands for a piece of the image."""
+        """Id of the token that stands for a piece of the image, in a model that sees images."""
         return int(self.model.config.image_token_id)
 
     @property
@@ -80,7 +99,8 @@ class Vlm:
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""
-        return self.hidden_size // int(self.text.config.num_attention_heads)
+        config = self.text.config
+        return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -107,21 +127,20 @@ def load_vlm(folder: Path, *, device: str = "cpu", dtype: str = "float32", threa
     if threads is not None:
         torch.set_num_threads(threads)
     config = _read_config(folder)
+    _check_attention(folder, config)
     weights = _weight_files(folder)
-    processor = _load_processor(folder)
+    processor = _load_processor(folder, config["model_type"])
     model = _load_model(folder, config["model_type"], DTYPES[dtype]).to(device).eval().requires_grad_(False)
     if dtype == "float64":
         _use_exact_norms(model)
-    text = model.model.language_model
+    text = _decoder(model)
     vocabulary = len(processor.tokenizer)
     if vocabulary > text.embed_tokens.num_embeddings:
         raise ModelFolderError(
             f"model folder {folder}: the tokenizer has {vocabulary} tokens but the model only "
             f"{text.embed_tokens.num_embeddings}; they do not belong together"
         )
-    if "sliding_attention" in (getattr(text.config, "layer_types", None) or ()):
-        raise ModelFolderError(f"model folder {folder}: sliding-window layers are not supported; use full attention")
-    if processor.image_token != model.config.image_token_id:
+    if processor.images is not None and processor.image_token != model.config.image_token_id:
         raise ModelFolderError(f"model folder {folder}: image_token_id in config.json is not the tokenizer's")
     return Vlm(
         model=model,
@@ -182,10 +201,10 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
-        raise ModelFolderError(f"model folder {folder} does not exist; give the path of a Qwen2-VL folder")
+        raise ModelFolderError(f"model folder {folder} does not exist; give the path of a model's folder")
     path = folder / "config.json"
     if not path.is_file():
-        raise ModelFolderError(f"model folder {folder} has no config.json; give the path of a Qwen2-VL folder")
+        raise ModelFolderError(f"model folder {folder} has no config.json; give the path of a model's folder")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -193,7 +212,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in MODEL_CLASSES:
         raise ModelFolderError(
-            f"model folder {folder} holds a model of type {kind!r}; only {' and '.join(MODEL_CLASSES)} are supported"
+            f"model folder {folder} holds a model of type {kind!r}; known are {', '.join(MODEL_CLASSES)}"
         )
     return dict(config)
 
@@ -210,14 +229,40 @@ def _weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _load_processor(folder: Path) -> Processor:
+def _check_attention(folder: Path, config: dict[str, Any]) -> None:
+    text = config | config.get("text_config", {})
+    always = config["model_type"] == "mistral"  # the others slide only where they are told to
+    window = text.get("sliding_window", 4096)
+    slides = window is not None and (always or text.get("use_sliding_window"))
+    if slides and (always or text["num_hidden_layers"] > text.get("max_window_layers", 28)):
+        raise ModelFolderError(
+            f"model folder {folder}: sliding-window attention ({window} tokens) is not supported; if prompt and answer "
+            "stay shorter than that, switch it off in config.json"
+        )
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind in STATEFUL_ROPE:
+        raise ModelFolderError(
+            f"model folder {folder}: rotary embeddings of type {kind!r} change with every session's length and are not "
+            "supported; use a checkpoint with default, linear, yarn or llama3 ones"
+        )
+
+
+def _decoder(model: Any) -> Any:
+    return getattr(model.model, "language_model", model.model)
+
+
+def _load_processor(folder: Path, kind: str) -> Processor:
     try:
-        return Processor.load(folder)
+        processor = Processor.load(folder, sees=kind in SEEING, template=VICUNA_TEMPLATE if kind == "llama" else "")
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelFolderError(
             f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
         ) from None
+    if processor.template == VICUNA_TEMPLATE:
+        logger.warning("%s has no chat template; Vicuna's conversation is used", folder)
+    return processor
 
 
 def _load_model(folder: Path, kind: str, dtype: torch.dtype) -> Any:

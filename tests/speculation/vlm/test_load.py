@@ -126,9 +126,9 @@ def grow_tokenizer(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (drop("config.json"), "has no config.json; give the path of a Qwen2-VL folder"),
+        (drop("config.json"), "has no config.json; give the path of a model's folder"),
         (write("config.json", "{"), "config.json is no JSON"),
-        (edit_config(model_type="llama"), "holds a model of type 'llama'; only qwen2_vl and qwen2_5_vl"),
+        (edit_config(model_type="gpt2"), "holds a model of type 'gpt2'; known are qwen2_vl, qwen2_5_vl, llama"),
         (edit_config(image_token_id=7), "image_token_id in config.json is not the tokenizer's"),
         (drop(WEIGHTS), "lacks its weights, model.safetensors; fetch or train the model"),
         (write(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), "weights do not load"),
