@@ -40,7 +40,9 @@ class Encoder:
 
     def __init__(self, vlm: Vlm, context: int) -> None:
         if not vlm.tokenizer.is_fast:
-            raise ValueError(f"the tokenizer of {vlm.folder} does not say where its tokens stand; a tokenizer.json does")
+            raise ValueError(
+                f"the tokenizer of {vlm.folder} does not say where its tokens stand; a tokenizer.json does"
+            )
         self._vlm, self._context = vlm, context
 
     def encode(self, sample: Sample) -> Encoded:

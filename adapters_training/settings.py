@@ -18,7 +18,9 @@ CONFIG = "config"
 
 def add_options(parser: argparse.ArgumentParser, kind: type[S]) -> None:
     """Give `parser` an option for every field of `kind`, and --config for a YAML file with any of them."""
-    parser.add_argument(f"--{CONFIG}", type=Path, metavar="FILE", help="YAML file of settings; options here override it")
+    parser.add_argument(
+        f"--{CONFIG}", type=Path, metavar="FILE", help="YAML file of settings; options here override it"
+    )
     hints = get_type_hints(kind, include_extras=True)
     for entry in msgspec.structs.fields(kind):
         base, meta = get_args(hints[entry.name])[:2]
@@ -94,7 +96,7 @@ def _shown(default: object) -> str:
         return " ".join(map(str, default)) or "none"
     if isinstance(default, float):
         return f"{default:g}"
-    return getattr(default, "value", default) if default != "" else "none"  # type: ignore[return-value]
+    return str(getattr(default, "value", default)) or "none"
 
 
 def _metavar(name: str) -> str:

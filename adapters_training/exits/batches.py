@@ -62,7 +62,7 @@ class Conversations:
         self._mixture, self._encoder, self._pad = mixture, encoder, pad
 
     def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Batch:
-        """Return a batch; a record that cannot be used gives its place to the next. Raises ValueError if all are bad."""
+        """Return a batch; a record that cannot be used gives its place to the next. ValueError if all are bad."""
         rows, problems = [], list[str]()
         for place in range(first, first + count):
             rows.append(self._row(number, place, seed, problems))
@@ -88,14 +88,18 @@ class PackedFrames:
             raise ValueError("--packed takes folders of simulator shards only; leave it out for other data")
         vocabulary = Vocabulary.load(vlm.folder)
         if vocabulary is None:
-            raise ValueError(f"--packed needs a target that knows the simulator's objects: {vlm.folder} has no objects.json")
+            raise ValueError(
+                f"--packed needs a target that knows the simulator's objects: {vlm.folder} has no objects.json"
+            )
         words = {word for source in frames.sources if isinstance(source, ShardFolder) for word in source.words}
         unknown = sorted(
             f"{colour} {kind}" for colour, kind in words
             if colour not in vocabulary.colours or kind not in vocabulary.classes
         )  # fmt: skip
         if unknown:
-            raise ValueError(f"the data ask for {', '.join(unknown[:3])}, which {vlm.folder}/objects.json does not know")
+            raise ValueError(
+                f"the data ask for {', '.join(unknown[:3])}, which {vlm.folder}/objects.json does not know"
+            )
         self._frames, self._vlm, self._augment = frames, vlm, augment
         self._packer = Packer(vlm.tokenizer, vocabulary, questions)
 

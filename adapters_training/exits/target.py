@@ -1,7 +1,7 @@
 """The frozen target's forward over a batch: one pass gives every exit what it learns from.
 
-It runs without gradients, so no activations are kept and there is nothing to checkpoint; the large tensors of a step are
-the logits of one exit, of which only `head_tokens` tokens' worth exist at a time.
+It runs without gradients, so no activations are kept and there is nothing to checkpoint; the large tensors of a step
+are the logits of one exit, of which only `head_tokens` tokens' worth exist at a time.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from rosbags.highlevel import AnyReader
 from rosbags.typesys import Stores, get_typestore
 
 from adapters_training.sources import ASSISTANT, USER, Sample, Turn
-from speculation.prompts import compose, parse_answer
+from speculation.prompts import NavigationAction, compose, parse_answer
 
 ANSWER = "spec_vlm_nav_interfaces/msg/DecodingStats"
 TEXT = "std_msgs/msg/String"
@@ -73,7 +73,7 @@ class RecordedBag:
     def _read_answers(self, bag: Any) -> dict[int, _Answer]:
         """Return the answers by the stamp of their frame in ns; what has none or no instruction is a problem."""
         answers: dict[int, _Answer] = {}
-        instruction, goal, done = "", -1, []
+        instruction, goal, done = "", -1, list[NavigationAction]()
         for topic, message in _messages(bag, lambda topic, kind: kind == ANSWER or _is_instruction(topic, kind)):
             if _is_instruction(topic, message.__msgtype__):
                 instruction = str(message.data)

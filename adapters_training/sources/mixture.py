@@ -51,7 +51,7 @@ class Mixture:
         return self.sources[which].sample(index - first, rng)
 
     def order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Return the numbers of all records as epoch `epoch` takes them: blocks shuffled, then a few blocks together."""
+        """Return the numbers of all records as an epoch takes them: blocks shuffled, then a few blocks together."""
         dice = np.random.default_rng([seed, epoch])
         blocks = list(pairwise(self._blocks))
         shuffled = [blocks[index] for index in dice.permutation(len(blocks))]
