@@ -48,8 +48,8 @@ def _finish(trainer: ExitTrainer, asked: ExitsConfig, config: ExitsConfig) -> di
     out = Path(config.out)
     heads.save(out)
     results = {
-        "asked": msgspec.to_builtins(asked),
-        "config": msgspec.to_builtins(config),
+        "asked": _plain(asked),
+        "config": _plain(config),
         "steps": trainer.steps,
         "records": prepared.plan.records,
         "records seen": trainer.steps * prepared.plan.records_a_step,
@@ -87,7 +87,13 @@ def finished_results(config: ExitsConfig) -> dict[str, Any] | None:
         results: dict[str, Any] = json.loads((Path(config.out) / RESULTS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return results if results.get("asked") == msgspec.to_builtins(config) else None
+    return results if results.get("asked") == _plain(config) else None
+
+
+def _plain(config: ExitsConfig) -> dict[str, Any]:
+    """Return settings as JSON gives them back."""
+    plain: dict[str, Any] = json.loads(msgspec.json.encode(config))
+    return plain
 
 
 def dry_run(config: ExitsConfig) -> str:
