@@ -17,12 +17,11 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from speculation.prompts import chat
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
+from speculation.vlm.settings import MAX_PIXELS
 
 if TYPE_CHECKING:
     from speculation.vlm.load import Vlm
 
-MAX_PIXELS = 1 << 24
-"""Largest frame that is decoded: a few kilobytes of JPEG can claim gigabytes of pixels."""
 PATCH = 14
 MERGE = 2
 IMAGE_PLACE = "<|image_pad|>"
@@ -105,6 +104,19 @@ class Processor:
         if self.images is not None:
             self.images.save_pretrained(str(folder))
         (folder / "chat_template.jinja").write_text(self.template, encoding="utf-8")
+
+    def limit(self, least: int, most: int) -> None:
+        """Bound the pixels of resized frames; 0 leaves the folder's own bound. Raises ValueError where they cross."""
+        if self.images is None or not (least or most):
+            return
+        size = {"shortest_edge": least or self.images.size["shortest_edge"]}
+        size["longest_edge"] = most or self.images.size["longest_edge"]
+        if size["shortest_edge"] > size["longest_edge"]:
+            raise ValueError(
+                f"frames of at least {size['shortest_edge']} and at most {size['longest_edge']} pixels cannot be made; "
+                "set both min_pixels and max_pixels"
+            )
+        self.images.size = size
 
     @property
     def image_token(self) -> int:
