@@ -16,7 +16,8 @@ from adapters_training.sources import ASSISTANT, BadRecord, Sample
 from adapters_training.sources.conversations import IMAGE_FORMATS
 from speculation.vlm.load import Vlm
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
-from speculation.vlm.processing import IMAGE_PLACE, MAX_PIXELS, Frame, decode_jpeg
+from speculation.vlm.processing import IMAGE_PLACE, Frame, decode_jpeg
+from speculation.vlm.settings import MAX_PIXELS
 
 CHARACTERS_PER_TOKEN = 16
 """Turns that begin beyond this many characters a token of context are not even rendered."""

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters_training import settings
-from adapters_training.exits.config import ExitsConfig
+from adapters_training.exits.config import TrainingConfig
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,7 +38,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "exits", help="train early-exit adapters on a frozen target", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    settings.add_options(line, ExitsConfig)
+    settings.add_options(line, TrainingConfig)
     line.add_argument("--dry-run", action="store_true", help="two steps, a measurement, and how long all of it takes")
     line.add_argument("--compare", action="store_true", help="train with ce and with kl, each in a folder of --out")
     line.add_argument("--overwrite", action="store_true", help="replace exits of other settings in --out")
@@ -47,7 +47,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(options: argparse.Namespace) -> int:
     """Run the command. Raises ValueError, in one sentence, for what cannot be trained."""
-    config = settings.read(ExitsConfig, options)
+    config = settings.read(TrainingConfig, options)
     import torch
 
     try:
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("the GPU ran out of memory: give less --context, --batch, --head-tokens or --rank") from None
 
 
-def _run(config: ExitsConfig, options: argparse.Namespace) -> int:
+def _run(config: TrainingConfig, options: argparse.Namespace) -> int:
     from adapters_training.exits.run import compare, dry_run, finished_results, train
 
     if options.dry_run:

@@ -1,7 +1,7 @@
 """Every setting of an adapter training. Defaults are those of the Early Exits paper where it names one.
 
-Early Exits for speculative decoding (papers: root), Sec. 3.1 "Early Exit Training" and Table 2: an adapter after each
-layer but the last, 10 epochs, batch size 1, learning rate 1e-4, context 1600 (800 for the 13 B model). The paper names
+Venkatesha, Kundu, Panda: Fast and Cost-effective Speculative Edge-Cloud Decoding with Early Exits, "Early Exit Training"
+and Table 2: an adapter after each layer but the last, cross-entropy, 10 epochs, batch size 1, learning rate 1e-4, context 1600 (800 for the 13 B model). The paper names
 no rank, schedule, warm-up or clipping; its 3.26 M weights an exit at a width of 4096 are a bottleneck of about 400.
 """
 
@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-_Rate = Annotated[float, Meta(ge=0.0, le=1.0)]
+from speculation.vlm.settings import Quantisation
 
 
 class Loss(str, Enum):
@@ -54,7 +54,7 @@ class Dtype(str, Enum):
     BFLOAT16 = "bfloat16"
 
 
-class ExitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TrainingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of one training; each is an option of the command line and a line of a YAML file."""
 
     target: Annotated[str, Meta(min_length=1, description="model folder (or hub name) of the frozen target")]
@@ -94,6 +94,10 @@ class ExitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     device: Annotated[Device, Meta(description="auto (what accelerate finds) or cpu")] = Device.AUTO
     dtype: Annotated[Dtype, Meta(description="of the target: auto, float32 or bfloat16")] = Dtype.AUTO
+    quantisation: Annotated[
+        Quantisation, Meta(description="of the target while loading: none, nf4, int8 or int8_weight_only")
+    ] = Quantisation.NONE
+    max_pixels: Annotated[int, Meta(ge=0, description="images are resized to at most so many; 0: the model's own")] = 0
     mixed_precision: Annotated[Precision, Meta(description="no or bf16: of a float32 target's forward")] = Precision.NO
     head_tokens: Annotated[
         int, Meta(ge=1, description="tokens whose logits are in memory at once; less is less memory")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-import torch
-from safetensors import safe_open
+from adapters_training.exits.config import TrainingConfig
+from speculation.vlm.folder import stored_tensors, weight_files
+from speculation.vlm.memory import BYTES, available_bytes, gigabytes, text_config, weight_bytes
+from speculation.vlm.settings import Quantisation
 
-from adapters_training.exits.config import ExitsConfig
-
-GB = 1e9
-PROGRAM = 0.7 * GB
+PROGRAM = 700e6
 """Python, torch and what they load."""
 ADAM_BYTES = 16
 """Of a float32 weight that learns: itself, its gradient and two moments."""
@@ -36,41 +34,28 @@ class Need:
         return self.target + self.adapters + self.step + PROGRAM
 
 
-def estimate(sizes: Any, weights: int, config: ExitsConfig, exits: int, width: int) -> Need:
-    """Return what a training needs: `sizes` is the decoder's config, `weights` the model's, `width` bytes a number."""
-    hidden, tokens = int(sizes.hidden_size), config.batch * config.context
-    vocabulary, mlp = int(sizes.vocab_size), int(sizes.intermediate_size)
+def estimate(text: Mapping[str, Any], weights: int, config: TrainingConfig, exits: int, dtype: str) -> Need:
+    """Return what training `exits` exits needs: `text` is the decoder's config, `weights` the loaded model's bytes."""
+    hidden, tokens = int(text["hidden_size"]), config.batch * config.context
     kept = tokens * hidden * (exits + 1)
-    layer = tokens * (4 * hidden + 3 * mlp)
-    logits = min(config.head_tokens, tokens) * vocabulary * 4 * LOGIT_COPIES
-    return Need(weights * width, exits * 2 * hidden * config.rank * ADAM_BYTES, (kept + layer) * width + logits)
+    layer = tokens * (4 * hidden + 3 * int(text["intermediate_size"]))
+    logits = min(config.head_tokens, tokens) * int(text["vocab_size"]) * 4 * LOGIT_COPIES
+    return Need(weights, exits * 2 * hidden * config.rank * ADAM_BYTES, (kept + layer) * BYTES[dtype] + logits)
 
 
-def check(folder: Path, sizes: Any, config: ExitsConfig, exits: int, device: torch.device, width: int) -> Need:
-    """Return the estimate. Raises ValueError, in a sentence, if `device` has less memory free."""
-    need = estimate(sizes, count_weights(folder), config, exits, width)
-    free = free_bytes(device)
+def check(folder: Path, described: dict[str, Any], config: TrainingConfig, exits: int, device: str, dtype: str) -> Need:
+    """Return the estimate. Raises ValueError, in a sentence, if `device` has less memory free.
+
+    `described` is the target's config.json.
+    """
+    weights = weight_bytes(stored_tensors(weight_files(folder)), dtype, Quantisation(config.quantisation))
+    need = estimate(text_config(described), weights, config, exits, dtype)
+    free = available_bytes(device)
     if need.total > free:
         raise ValueError(
-            f"too little memory: training {exits} exits of {folder} needs about {need.total / GB:.1f} GB (target "
-            f"{need.target / GB:.1f}, adapters {need.adapters / GB:.1f}, a step {need.step / GB:.1f}), {device} has "
-            f"{free / GB:.1f} GB free; try --dtype bfloat16, or less --context, --batch, --head-tokens, --rank or "
+            f"too little memory: training {exits} exits of {folder} needs about {gigabytes(need.total)} (target "
+            f"{gigabytes(need.target)}, adapters {gigabytes(need.adapters)}, a step {gigabytes(need.step)}), {device} "
+            f"has {gigabytes(free)} free; try --dtype bfloat16, or less --context, --batch, --head-tokens, --rank or "
             "--layers"
         )
     return need
-
-
-def free_bytes(device: torch.device) -> int:
-    """Return the bytes that are free on a device."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
-
-
-def count_weights(folder: Path) -> int:
-    """Return how many weights the safetensors files of a folder hold, read from their headers."""
-    total = 0
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(str(path), framework="pt") as file:
-            total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-    return total

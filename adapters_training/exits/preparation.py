@@ -10,15 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from accelerate import Accelerator
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 
 from adapters_training.encoding import Encoder
 from adapters_training.exits import memory
 from adapters_training.exits.batches import Batch, Conversations, Maker, PackedFrames, Plan
-from adapters_training.exits.config import Device, Dtype, ExitsConfig
+from adapters_training.exits.config import Device, Dtype, TrainingConfig
 from adapters_training.sources.mixture import Mixture, open_mixture
 from speculation.prompts import VOCABULARY_FILE
-from speculation.vlm.load import DTYPES, SEEING, Vlm, folder_fingerprint, load_vlm
+from speculation.vlm.folder import SEEING, find_model, folder_fingerprint, read_config
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.memory import text_config
 
 HELD_OUT_EVERY = 50
 """Without held-out data every 50th record is kept from training, the first included."""
@@ -31,7 +33,7 @@ class Prepared:
     `held_out(limit)` yields the batches to measure on, of at most `limit` records.
     """
 
-    config: ExitsConfig
+    config: TrainingConfig
     accelerator: Accelerator
     vlm: Vlm
     layers: tuple[int, ...]
@@ -41,14 +43,14 @@ class Prepared:
     need: memory.Need
 
 
-def prepare(config: ExitsConfig) -> Prepared:
+def prepare(config: TrainingConfig) -> Prepared:
     """Check and open everything. Raises ValueError, in one sentence, for what cannot be trained on."""
     torch.set_num_threads(config.threads)
-    folder = Path(config.target)
+    folder = find_model(config.target)
     folder_fingerprint(folder)
-    described = AutoConfig.from_pretrained(str(folder), local_files_only=True)
-    sizes = described.get_text_config()
-    layers = _layers(config, int(sizes.num_hidden_layers), int(sizes.hidden_size))
+    described = read_config(folder)
+    text = text_config(described)
+    layers = _layers(config, int(text["num_hidden_layers"]), int(text["hidden_size"]))
     accelerator = Accelerator(cpu=config.device is Device.CPU, mixed_precision=config.mixed_precision.value)
     device = accelerator.device
     dtype = config.dtype.value
@@ -56,10 +58,13 @@ def prepare(config: ExitsConfig) -> Prepared:
         dtype = "bfloat16" if device.type == "cuda" else "float32"
     data, held_out = _open_data(config, folder, accelerator.is_main_process)
     for name, mixture in (("data", data), ("held-out", held_out)):
-        if mixture.has_images and described.model_type not in SEEING:
+        if mixture.has_images and described["model_type"] not in SEEING:
             raise ValueError(f"--{name} has images, but {folder} is a language model alone: give conversations of text")
-    need = memory.check(folder, sizes, config, len(layers), device, DTYPES[dtype].itemsize)
-    vlm = load_vlm(folder, device=str(device), dtype=dtype, threads=config.threads)
+    need = memory.check(folder, described, config, len(layers), str(device), dtype)
+    vlm = load_vlm(
+        folder, device=str(device), dtype=dtype, threads=config.threads, quantisation=config.quantisation.value,
+        max_pixels=config.max_pixels,
+    )  # fmt: skip
     numbers, kept = _split(data, held_out)
     plan = Plan(
         len(numbers), _order(data, numbers, config.seed), config.batch, config.accumulation, accelerator.num_processes
@@ -75,7 +80,7 @@ def prepare(config: ExitsConfig) -> Prepared:
     return Prepared(config, accelerator, vlm, layers, plan, _maker(config, data, vlm, augment=True), batches, need)
 
 
-def _layers(config: ExitsConfig, count: int, hidden: int) -> tuple[int, ...]:
+def _layers(config: TrainingConfig, count: int, hidden: int) -> tuple[int, ...]:
     layers = config.layers or tuple(range(count - 1))
     if list(layers) != sorted(set(layers)) or not layers or layers[0] < 0 or layers[-1] > count - 2:
         raise ValueError(f"--layers {' '.join(map(str, layers))}: give distinct layers of 0 to {count - 2}, ascending")
@@ -84,7 +89,7 @@ def _layers(config: ExitsConfig, count: int, hidden: int) -> tuple[int, ...]:
     return layers
 
 
-def _open_data(config: ExitsConfig, folder: Path, report: bool) -> tuple[Mixture, Mixture]:
+def _open_data(config: TrainingConfig, folder: Path, report: bool) -> tuple[Mixture, Mixture]:
     forbidden = _special_tokens(folder)
     images = Path(config.images) if config.images else None
     if images is not None and not images.is_dir():
@@ -130,7 +135,7 @@ def _order(data: Mixture, numbers: npt.NDArray[np.int64], seed: int) -> Callable
     return order
 
 
-def _maker(config: ExitsConfig, data: Mixture, vlm: Vlm, augment: bool) -> Maker:
+def _maker(config: TrainingConfig, data: Mixture, vlm: Vlm, augment: bool) -> Maker:
     if config.packed:
         return PackedFrames(data, vlm, config.questions, augment)
     pad = vlm.tokenizer.pad_token_id

@@ -11,18 +11,19 @@ from typing import Any
 import msgspec
 
 from adapters_training import settings
-from adapters_training.exits.config import ExitsConfig, Loss
+from adapters_training.exits.config import Loss, TrainingConfig
 from adapters_training.exits.measuring import measure
 from adapters_training.exits.preparation import Prepared, prepare
 from adapters_training.exits.training import ExitTrainer
 from speculation.exits import ExitHeads
+from speculation.vlm.memory import gigabytes
 
 RESULTS_FILE = "results.json"
 CONFIG_FILE = "config.yaml"
 DRY_STEPS, DRY_SAMPLES = 2, 4
 
 
-def train(config: ExitsConfig, prepared: Prepared | None = None) -> dict[str, Any]:
+def train(config: TrainingConfig, prepared: Prepared | None = None) -> dict[str, Any]:
     """Train or go on, measure on held-out data, write the exits folder; return what results.json holds.
 
     Raises ValueError, in one sentence, for what cannot be trained.
@@ -40,7 +41,7 @@ def train(config: ExitsConfig, prepared: Prepared | None = None) -> dict[str, An
     return _finish(trainer, config, effective)
 
 
-def _finish(trainer: ExitTrainer, asked: ExitsConfig, config: ExitsConfig) -> dict[str, Any]:
+def _finish(trainer: ExitTrainer, asked: TrainingConfig, config: TrainingConfig) -> dict[str, Any]:
     prepared, heads, counts = trainer.prepared, trainer.heads, trainer.counts
     # Measured as they are served: in the target's dtype.
     heads.adapters.to(prepared.vlm.dtype).requires_grad_(False)
@@ -66,7 +67,7 @@ def _finish(trainer: ExitTrainer, asked: ExitsConfig, config: ExitsConfig) -> di
     return results
 
 
-def compare(config: ExitsConfig, losses: tuple[Loss, ...] = (Loss.CE, Loss.KL)) -> dict[str, dict[str, Any]]:
+def compare(config: TrainingConfig, losses: tuple[Loss, ...] = (Loss.CE, Loss.KL)) -> dict[str, dict[str, Any]]:
     """Train once with each loss, all else equal, into folders of `out` named after them; return their results.
 
     A finished one is not trained again. Raises ValueError as `train` does.
@@ -81,7 +82,7 @@ def compare(config: ExitsConfig, losses: tuple[Loss, ...] = (Loss.CE, Loss.KL)) 
     return results
 
 
-def finished_results(config: ExitsConfig) -> dict[str, Any] | None:
+def finished_results(config: TrainingConfig) -> dict[str, Any] | None:
     """Return the results in `out` if a run of just these settings ended there, else None."""
     try:
         results: dict[str, Any] = json.loads((Path(config.out) / RESULTS_FILE).read_text(encoding="utf-8"))
@@ -90,13 +91,13 @@ def finished_results(config: ExitsConfig) -> dict[str, Any] | None:
     return results if results.get("asked") == _plain(config) else None
 
 
-def _plain(config: ExitsConfig) -> dict[str, Any]:
+def _plain(config: TrainingConfig) -> dict[str, Any]:
     """Return settings as JSON gives them back."""
     plain: dict[str, Any] = json.loads(msgspec.json.encode(config))
     return plain
 
 
-def dry_run(config: ExitsConfig) -> str:
+def dry_run(config: TrainingConfig) -> str:
     """Do two steps, measure a few records, save, load what was saved; return what a full run would do and how long.
 
     Nothing is left on disk; of several processes the first one gets the line. Raises ValueError as `train` does.
@@ -122,7 +123,7 @@ def dry_run(config: ExitsConfig) -> str:
         f"dry run: {DRY_STEPS} steps, {results['tokens']:,} tokens judged, exits saved and loaded. A full run: "
         f"{plan.records:,} records, {steps:,} steps of {plan.records_a_step} = {epochs:.2f} epochs, "
         f"{len(prepared.layers)} exits of rank {config.rank} ({weights / 1e6:.2f} M weights), about "
-        f"{prepared.need.total / 1e9:.1f} GB; at {seconds:.2f} s a step about {_duration(steps * seconds)}"
+        f"{gigabytes(prepared.need.total)}; at {seconds:.2f} s a step about {_duration(steps * seconds)}"
     )
 
 

@@ -21,7 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from adapters_training.exits.batches import Batch, Run
-from adapters_training.exits.config import FREE, ExitsConfig, Loss, Schedule
+from adapters_training.exits.config import FREE, Loss, Schedule, TrainingConfig
 from adapters_training.exits.preparation import Prepared
 from adapters_training.exits.target import exit_logits, read
 from speculation.exits import ExitHeads
@@ -55,7 +55,7 @@ class StepLosses:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-def learning_rate(config: ExitsConfig, step: int, steps: int) -> float:
+def learning_rate(config: TrainingConfig, step: int, steps: int) -> float:
     """Return the learning rate of step `step` (from 0) of `steps`."""
     warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
     done = step / max(1, steps)
@@ -66,7 +66,7 @@ def learning_rate(config: ExitsConfig, step: int, steps: int) -> float:
     return config.learning_rate * warm
 
 
-def ce_weight(config: ExitsConfig) -> float:
+def ce_weight(config: TrainingConfig) -> float:
     """Return the weight of cross-entropy in the loss; the divergence from the last layer has the rest."""
     return {Loss.CE: 1.0, Loss.KL: 0.0, Loss.MIX: config.ce_share}[config.loss]
 

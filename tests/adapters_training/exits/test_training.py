@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from adapters_training.exits import training
-from adapters_training.exits.config import ExitsConfig, Schedule
+from adapters_training.exits.config import Schedule, TrainingConfig
 from adapters_training.exits.preparation import prepare
 from adapters_training.exits.run import compare, finished_results, train
 from adapters_training.exits.training import CHECKPOINT_FILE, ExitTrainer, learning_rate
@@ -163,7 +163,7 @@ def test_minutes_become_steps_once(llama: Path, chat: Path, tmp_path: Path, monk
 
 
 def test_learning_rates() -> None:
-    settings = make(ExitsConfig, {"target": "t", "data": ["d"], "out": "o", "learning_rate": 1.0})
+    settings = make(TrainingConfig, {"target": "t", "data": ["d"], "out": "o", "learning_rate": 1.0})
     assert [learning_rate(settings, step, 10) for step in (0, 9)] == [1.0, 1.0]
     warm = msgspec.structs.replace(settings, warmup_steps=4)
     assert [learning_rate(warm, step, 10) for step in (0, 1, 3, 9)] == [0.25, 0.5, 1.0, 1.0]
