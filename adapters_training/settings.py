@@ -32,9 +32,9 @@ def add_options(parser: argparse.ArgumentParser, kind: type[S]) -> None:
         if base is bool:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=said)
         elif get_origin(base) is tuple:
-            parser.add_argument(flag, nargs="*", default=None, metavar=_metavar(entry.name), help=said)
+            parser.add_argument(flag, nargs="*", default=None, metavar=entry.name.upper(), help=said)
         else:
-            parser.add_argument(flag, default=None, metavar=_metavar(entry.name), help=said)
+            parser.add_argument(flag, default=None, metavar=entry.name.upper(), help=said)
 
 
 def read(kind: type[S], options: argparse.Namespace) -> S:
@@ -97,7 +97,3 @@ def _shown(default: object) -> str:
     if isinstance(default, float):
         return f"{default:g}"
     return str(getattr(default, "value", default)) or "none"
-
-
-def _metavar(name: str) -> str:
-    return name.rpartition("_")[2].upper()

@@ -1,8 +1,9 @@
 """Every setting of an adapter training. Defaults are those of the Early Exits paper where it names one.
 
-Venkatesha, Kundu, Panda: Fast and Cost-effective Speculative Edge-Cloud Decoding with Early Exits, "Early Exit Training"
-and Table 2: an adapter after each layer but the last, cross-entropy, 10 epochs, batch size 1, learning rate 1e-4, context 1600 (800 for the 13 B model). The paper names
-no rank, schedule, warm-up or clipping; its 3.26 M weights an exit at a width of 4096 are a bottleneck of about 400.
+Venkatesha, Kundu, Panda: "Fast and Cost-effective Speculative Edge-Cloud Decoding with Early Exits", Sec. 3 ("Early
+Exit Training") and Table 2: an adapter after each layer but the last, trained on the LM head's loss, 10 epochs, batch
+size 1, learning rate 1e-4, context 1600 (800 for the 13 B model). The paper names no rank, schedule, warm-up or
+clipping; its 3.26 M weights an exit at a width of 4096 are a bottleneck of about 400.
 """
 
 from __future__ import annotations

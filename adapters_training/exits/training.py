@@ -76,7 +76,7 @@ class ExitTrainer:
 
     def __init__(self, prepared: Prepared) -> None:
         """Make adapters, or take up the checkpoint in the output folder; ValueError if it is of another run."""
-        self.prepared, config = prepared, prepared.config
+        self.prepared, config, accelerator = prepared, prepared.config, prepared.accelerator
         torch.manual_seed(config.seed)
         self.heads = ExitHeads(prepared.vlm, prepared.layers, config.rank)
         self.heads.adapters.float()
@@ -84,7 +84,7 @@ class ExitTrainer:
         self.step, self.counts = 0, Counts()
         self.out = Path(config.out)
         self.checkpoint = self.out / CHECKPOINT_FILE
-        self._run = Run(prepared.plan, prepared.maker, config.seed, prepared.accelerator.process_index)
+        self._run = Run(prepared.plan, prepared.maker, config.seed, accelerator.process_index)
         found = self._found()
         if found is not None and config.minutes and not config.steps:
             self.steps = int(found["steps"])
@@ -94,6 +94,13 @@ class ExitTrainer:
             )
         if found is not None:
             self._take_up(found)
+        places = accelerator.gather(
+            torch.tensor([self.step * (self.steps + 1) + self.steps], device=accelerator.device)
+        )
+        if len(set(places.tolist())) > 1:
+            raise ValueError(
+                f"the processes found different checkpoints: --out {self.out} must be one folder for all nodes"
+            )
 
     @property
     def settings(self) -> dict[str, Any]:

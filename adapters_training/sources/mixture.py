@@ -95,6 +95,8 @@ def _open(path: Path, name: str, images: Path | None, forbidden: tuple[str, ...]
         return ConversationFile(path, images, forbidden)
     if path.suffix in (".mcap", ".db3") or (path / "metadata.yaml").exists():
         return RecordedBag(path if path.is_dir() or path.suffix == ".mcap" else path.parent, guide)
+    if path.is_dir() and any(path.glob("*.mcap")):
+        raise ValueError(f"--{name} {path} is a bag without metadata.yaml: give its .mcap file, or reindex it")
     if path.is_dir():
         return ShardFolder(path, guide)
     raise ValueError(f"--{name} {path} is data of no known kind: give {_KINDS}")

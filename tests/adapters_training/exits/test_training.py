@@ -27,6 +27,7 @@ from tests.adapters_training.exits.targets import chats, config, pictures
 from tests.models import tiny_text_model
 
 ROOT = Path(__file__).resolve().parents[3]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,17 @@ def test_gradients_do_not_depend_on_how_a_step_is_cut(llama: Path, chat: Path, t
         torch.testing.assert_close(gradients[0], other, rtol=1e-3, atol=1e-4)
 
 
+def test_processes_that_prepare_data_change_nothing(llama: Path, chat: Path, tmp_path: Path) -> None:
+    trainer = ExitTrainer(prepare(config(llama, chat, tmp_path, accumulation=2)))
+    alone = list(trainer._run.stream(10, 14, 0))  # over the end of the first epoch, 23 records
+    helped = list(trainer._run.stream(10, 14, 2))
+    assert [len(batches) for batches in helped] == [2] * 4
+    for one, other in zip(alone, helped, strict=True):
+        for batch, twin in zip(one, other, strict=True):
+            assert torch.equal(batch.ids, twin.ids) and torch.equal(batch.labels, twin.labels)
+    assert not torch.equal(alone[0][0].ids, alone[3][0].ids)
+
+
 def test_a_training_that_is_broken_off_goes_on_bit_for_bit(
     tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,13 +143,29 @@ def test_a_killed_process_leaves_a_run_that_goes_on(llama: Path, chat: Path, tmp
         "sys.exit(main(['exits', '--config', sys.argv[1]]))\n"
     )
     child = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "killed.yaml")], cwd=ROOT, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}, check=False,
+        [sys.executable, "-c", program, str(tmp_path / "killed.yaml")], cwd=ROOT, env=ENVIRONMENT, capture_output=True,
+        text=True, check=False,
     )  # fmt: skip
     assert child.returncode == -signal.SIGKILL, child.stderr
     assert torch.load(tmp_path / "killed" / CHECKPOINT_FILE, weights_only=True)["step"] == 12
     train(killed)
     assert equal(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_two_processes_learn_what_one_does_in_twice_the_forwards(llama: Path, chat: Path, tmp_path: Path) -> None:
+    settings = config(llama, chat, tmp_path / "one", steps=6, batch=2, accumulation=2)
+    train(settings)
+    write(msgspec.structs.replace(settings, out=str(tmp_path / "two"), accumulation=1), tmp_path / "two.yaml")
+    launched = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         "-m", "adapters_training", "exits", "--config", str(tmp_path / "two.yaml")],
+        cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert launched.returncode == 0, launched.stderr
+    assert launched.stdout.count("agreement with the last layer") == 1, "one process reports"
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4)
 
 
 def test_a_checkpoint_of_other_settings_or_none_is_refused(llama: Path, chat: Path, tmp_path: Path) -> None:

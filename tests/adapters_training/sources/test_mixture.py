@@ -122,5 +122,8 @@ def test_wrong_paths_are_sentences(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(ValueError, match="no training data in .*folder: run"):
         open_mixture([str(tmp_path / "folder")], "data")
+    (tmp_path / "folder" / "run_0.mcap").write_bytes(b"x")
+    with pytest.raises(ValueError, match="folder is a bag without metadata.yaml: give its .mcap file"):
+        open_mixture([str(tmp_path / "folder")], "data")
     with pytest.raises(ValueError, match="--data is missing"):
         open_mixture([], "data")
