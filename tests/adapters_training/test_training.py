@@ -1,4 +1,4 @@
-"""The whole training path on a model small enough for seconds: pair, resume, export, exits, evaluation."""
+"""The whole training path on a model small enough for seconds: pair, resume, export, evaluation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from adapters_training import exits, pair
+from adapters_training import pair
 from adapters_training.__main__ import main
 from adapters_training.evaluate import Score, claimed_side, evaluate, judge
 from adapters_training.losses import Losses
 from adapters_training.records import Frame, Task, write_shard
 from adapters_training.shapes import BLOCKERS, Shape, known_objects, write_processor
-from speculation.exits import ExitHeads
 from speculation.prompts import ResponseOrder
 from speculation.vlm.load import load_vlm
 from tests.adapters_training.frames import make_frame
@@ -98,18 +97,9 @@ def test_a_checkpoint_of_other_settings_is_refused(folder: Path, model: Path, mo
         trainer(folder, "other", start=str(folder / "no-checkpoint.pt"))
 
 
-def test_the_export_loads_answers_and_takes_exits(folder: Path, model: Path) -> None:
+def test_the_export_loads_and_answers(folder: Path, model: Path) -> None:
     vlm = load_vlm(model)
     assert vlm.num_layers == TINY.layers
-    settings = exits.ExitsConfig(
-        str(model), str(folder / "data"), str(folder / "held_out"), str(folder / "exits"), (0, 1),
-        rank=4, minutes=0.02, batch_frames=2, questions=2,
-    )  # fmt: skip
-    results = exits.train(settings)
-    assert set(results["agreement"]) == {0, 1}
-    heads = ExitHeads.load(folder / "exits", vlm)
-    assert heads.layers == (0, 1)
-    assert 0.0 < heads.reliability(1, 0.9) < 1.0
     score = evaluate(vlm, folder / "held_out", 2, order=ResponseOrder.ACTION_FIRST)
     assert score.answers == 2
 
