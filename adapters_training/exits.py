@@ -21,8 +21,7 @@ from tqdm import tqdm
 
 from adapters_training.losses import read, see
 from adapters_training.packing import IGNORE, Batch, Packer
-from adapters_training.pair import stream
-from adapters_training.records import read_frames
+from adapters_training.records import batches, read_frames
 from speculation.exits import ExitHeads, measure_reliability
 from speculation.prompts import Vocabulary
 from speculation.vlm.forward import final_logits
@@ -80,7 +79,7 @@ def train(config: ExitsConfig) -> dict[str, Any]:
     checkpoint = out / "checkpoint.pt"
     seconds, step = _resume(checkpoint, heads, optimiser)
     writer = SummaryWriter(str(out / "tensorboard"))
-    frames = stream(Path(config.data), config.batch_frames, rng)
+    frames = batches([Path(config.data)], config.batch_frames, str(config.seed))
     budget = config.minutes * 60
     bar = tqdm(total=int(budget), initial=int(seconds), unit="s", desc="exits", mininterval=5.0)
     while seconds < budget:
