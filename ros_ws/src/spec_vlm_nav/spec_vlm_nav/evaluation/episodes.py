@@ -72,6 +72,7 @@ class Setting:
     max_actions: int = 40
     gamma: int | str = 4
     branches: int = 3
+    predictor: str = EdgeConfig.predictor
     max_tokens: int = 96
     dtype: str = "float32"
 
@@ -205,6 +206,7 @@ class Answerers:
                 profile=setting.profile,
                 gamma=setting.gamma,
                 branches=setting.branches,
+                predictor=setting.predictor,
                 max_tokens=setting.max_tokens,
                 dtype=setting.dtype,
                 silence_s=SILENCE_S,

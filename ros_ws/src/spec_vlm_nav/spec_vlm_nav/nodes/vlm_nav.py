@@ -61,6 +61,9 @@ class VlmNav(Node):
                 target=parameter(self, "target_fingerprint", "", "only target that is acceptable; empty: any"),
                 keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP"),
                 gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),
+                predictor=parameter(
+                    self, "predictor", "auto", "folder of an acceptance predictor; auto: the draft's; off"
+                ),
                 threads=parameter(self, "threads", 1, "CPU threads of the draft model", 1, 64),
                 max_tokens=parameter(self, "max_tokens", 128, "longest answer", 8, 512),
                 silence_s=parameter(self, "link_silence_s", 1.5, "silence that is a lost verifier, s", 0.2, 60.0),
