@@ -45,7 +45,7 @@ def draw(path: Path, test: Drafts, families: Mapping[str, Shown], gamma: int, ti
         saved.plot([1e3 * chosen.wasted_s], [1e3 * chosen.token_s], "o", color=COLOURS[family], markersize=9)
     honest.plot([0, 1], [0, 1], "k:", linewidth=1)
     honest.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="share accepted by the target")
-    honest.set_title("Calibration on rooms never seen (tenths of the tokens)")
+    honest.set_title("Calibration on rooms never seen\n(each dot a tenth of the tokens)", fontsize=10)
     honest.grid(alpha=0.3)
     honest.legend(loc="upper left")
     never = replay(test, next(iter(families.values())).chances, 0.0, gamma, timings)
@@ -57,8 +57,8 @@ def draw(path: Path, test: Drafts, families: Mapping[str, Shown], gamma: int, ti
     saved.set_ylim(None, 1e3 * never.token_s * 1.25)
     saved.set_xlim(0, 1.05e3 * never.wasted_s)
     saved.set(xlabel="wasted draft time per committed token, ms", ylabel="time per committed token, ms")
-    saved.set_title(f"Logged drafts, replayed: gamma {gamma}, T_p {1e3 * timings.draft_s:g} ms, "
-                    f"round trip and check {1e3 * timings.fixed_s:g} ms", fontsize=10)  # fmt: skip
+    times = f"T_p {1e3 * timings.draft_s:g} ms, round trip and check {1e3 * timings.fixed_s:g} ms"
+    saved.set_title(f"The same drafts, stopped\n(gamma {gamma}, {times})", fontsize=10)
     saved.grid(alpha=0.3)
     saved.text(0.98, 0.98, "line: all thresholds\ndot: the chosen one", transform=saved.transAxes, ha="right", va="top",
                fontsize=9)  # fmt: skip
