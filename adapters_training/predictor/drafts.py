@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,10 @@ from adapters_training import wording
 from adapters_training.records import Frame, Task, read_shard, shards
 from speculation.acceptance import Greedy
 from speculation.drafting.predictor import FEATURES, features
-from speculation.vlm.load import Vlm
-from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
+
+if TYPE_CHECKING:
+    from speculation.vlm.load import Vlm
 
 ACCEPTED, REJECTED, UNLABELLED = 1, 0, -1
 CAPACITY = 1024
@@ -132,6 +133,9 @@ class _Decoder:
     """Draft and target in one process, in turn, as mode sd: gamma tokens, a greedy verification, and so on."""
 
     def __init__(self, draft: Vlm, target: Vlm, config: LogConfig) -> None:
+        # The models' libraries take seconds to load, which the other stages do not need.
+        from speculation.vlm.session import VlmSession
+
         self._draft, self._target = VlmSession(draft, CAPACITY), VlmSession(target, CAPACITY)
         self._ends = frozenset(target.eos)
         self._config = config

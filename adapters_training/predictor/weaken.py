@@ -25,7 +25,7 @@ def weaken(draft: Path, out: Path, noise: float, seed: int = 0) -> None:
     if not source.is_file():
         raise ValueError(f"{draft} has no {_WEIGHTS}; give a folder with its weights in one file")
     if noise <= 0.0:
-        raise ValueError(f"noise is {noise}; give more than 0, e.g. 0.3")
+        raise ValueError(f"noise is {noise}; give more than 0, e.g. 1")
     if out.resolve() == draft.resolve() or out.exists():
         raise ValueError(f"{out} is there already; give a new folder")
     tensors = load_file(str(source))
