@@ -1,4 +1,4 @@
-"""Train what the project decodes with: the embedded pair, and early exits for any target."""
+"""Train what the project decodes with: the embedded pair, early exits for any target, the acceptance predictor."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import sys
 
 from adapters_training import answers, data, evaluate, pair, shapes
 from adapters_training.exits import command as exits
+from adapters_training.predictor import command as predictor
 
-COMMANDS = (data, shapes, pair, answers, exits, evaluate)
+COMMANDS = (data, shapes, pair, answers, exits, predictor, evaluate)
 
 
 def main(arguments: list[str] | None = None) -> int:

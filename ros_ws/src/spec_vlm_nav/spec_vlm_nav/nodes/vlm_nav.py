@@ -67,6 +67,9 @@ class VlmNav(Node):
                 target=parameter(self, "target_fingerprint", "", "only target that is acceptable; empty: any"),
                 keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP"),
                 gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),
+                predictor=parameter(
+                    self, "predictor", "auto", "folder of an acceptance predictor; auto: the draft's; off"
+                ),
                 threads=parameter(self, "threads", 1, "CPU threads of the draft model", 1, 64),
                 device=parameter(self, "device", "cpu", "where the draft model runs, e.g. cuda"),
                 dtype=parameter(self, "dtype", "float32", "what it computes in"),
