@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from adapters_training import measure_exits, select_exits
 from speculation.prompts import Vocabulary
 
 HELD_OUT_SEED = 5_000_000
@@ -72,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     exits.add_argument("--rank", type=int, default=64)
     exits.add_argument("--minutes", type=float, default=5.0)
     exits.set_defaults(run=_exits)
+
+    measure_exits.add_command(commands)
+    select_exits.add_command(commands)
 
     evaluate = commands.add_parser("evaluate", help="grounding and action agreement on held-out frames")
     evaluate.add_argument("--model", required=True)

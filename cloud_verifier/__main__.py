@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cloud_verifier.config import DTYPES, ServerConfig, StartError
+from cloud_verifier.config import DTYPES, SHORT_LISTS, ServerConfig, StartError
 from cloud_verifier.exit_queue import QueuePolicy
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(ServerConfig)}
@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--model", type=Path, required=True, help="folder of a Qwen2-VL model")
     add("--bind", "address, tcp://HOST:PORT; port * takes a free one")
     add("--exits", "folder of exit heads; default: the model's folder, or `exits` beside it", type=Path)
+    add("--short-list", "exits say only the frequent tokens of their short list, if they have one", choices=SHORT_LISTS)
     add("--profile", "device profile of config/profiles.json, whose target time is waited for")
     add("--threads", "CPU threads of the model", type=int)
     add("--dtype", "what the model computes in", choices=DTYPES)

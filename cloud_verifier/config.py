@@ -11,6 +11,7 @@ from speculation.wire import MAX_DRAFT_TOKENS
 
 DTYPES = ("float32", "float64", "bfloat16")
 EXITS_FILE = "exits.json"
+SHORT_LISTS = ("auto", "off")
 
 
 class StartError(ValueError):
@@ -25,6 +26,8 @@ class ServerConfig:
     bind: str = "tcp://127.0.0.1:5555"
     exits: Path | None = None
     """Folder of the exit heads; None looks in the model folder, then beside it in `exits`."""
+    short_list: str = "auto"
+    """`auto`: exits read their tokens off the short list of their folder where it has one; `off`: off the full head."""
     profile: str = "raw"
     threads: int = 1
     dtype: str = "float32"
@@ -67,6 +70,8 @@ class ServerConfig:
                 raise StartError(f"--{name.replace('_', '-')} {value} is outside {least} to {most}")
         if self.dtype not in DTYPES:
             raise StartError(f"--dtype {self.dtype!r} is none of {', '.join(DTYPES)}")
+        if self.short_list not in SHORT_LISTS:
+            raise StartError(f"--short-list {self.short_list!r} is none of {', '.join(SHORT_LISTS)}")
 
     @property
     def model_folder(self) -> Path:
