@@ -7,7 +7,8 @@ right token: an exit that is right 9 times of 10 is right about four tokens in a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -125,11 +126,15 @@ def short_list(counts: npt.NDArray[np.int64], coverage: float, always: Iterable[
 
 
 def count_tokens(vlm: Vlm, prompts: Sequence[Prompt], max_tokens: int, capacity: int) -> npt.NDArray[np.int64]:
-    """Return how often the target says each token [vocabulary] in its own greedy answers."""
+    """Return how often the target says each token [vocabulary] in its own greedy answers.
+
+    Raises ValueError for a prompt that cannot be used or does not fit.
+    """
     counts = np.zeros(vlm.vocabulary, dtype=np.int64)
     session = VlmSession(vlm, capacity)
-    for text, image in tqdm(prompts, desc="answers for the short list", unit="prompt", disable=None):
-        np.add.at(counts, [token for token, _ in session.greedy(text, image, max_tokens)], 1)
+    with _room():
+        for text, image in tqdm(prompts, desc="answers for the short list", unit="prompt", disable=None):
+            np.add.at(counts, [token for token, _ in session.greedy(text, image, max_tokens)], 1)
     return counts
 
 
@@ -149,12 +154,18 @@ def measure(
         raise ValueError(f"gamma {gamma}, {max_tokens} tokens, {len(prompts)} prompts: give at least 1 of each")
     recorder = _Recorder(heads, rule if rule is not None else Greedy(), vlm.eos)
     answerer = _Answerer(vlm, draft, gamma, max_tokens, capacity, recorder)
-    try:
+    with _room():
         for text, image in tqdm(prompts, desc="verdicts", unit="prompt", disable=None):
             answerer.answer(text, image)
-    except CacheFull as error:
-        raise ValueError(f"the draft model has no room: {error}; give a larger --capacity") from None
     return recorder.verdicts()
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except CacheFull as error:
+        raise ValueError(f"{error}; give a larger --capacity") from None
 
 
 def cut(tokens: Sequence[int], eos: Sequence[int]) -> tuple[int, ...]:
@@ -253,12 +264,6 @@ class _Answerer:
     def answer(self, text: str, image: bytes) -> None:
         """Decode one prompt to its end."""
         inputs = prepare(self._vlm, text, image)
-        need = len(inputs.ids) + self._max_tokens + 2 * (self._gamma + 1)
-        if need > self._cache.capacity:
-            raise ValueError(
-                f"a prompt of {len(inputs.ids)} tokens, an answer of {self._max_tokens} and drafts of {self._gamma} "
-                f"need {need} cache slots, there are {self._cache.capacity}: give a larger --capacity"
-            )
         root = prefill(self._vlm, self._cache, 0, inputs)
         if self._session is not None:
             self._session.begin(text, image)

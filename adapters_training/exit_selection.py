@@ -16,8 +16,9 @@ edge that only waits while a draft is verified (mode `sd`): one that guesses wel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,8 @@ class Candidates:
             raise ValueError(f"{count} exits need as many leads and costs")
         if min(*self.lead_s, *self.cost_s, self.draft_s) < 0.0 or self.verify_s <= 0.0:
             raise ValueError("leads, costs and times must not be negative, and a verification takes some time")
+        if any(earlier < later for earlier, later in pairwise(self.lead_s)):
+            raise ValueError(f"leads {self.lead_s} must fall from layer to layer")
 
 
 @dataclass(frozen=True)
@@ -75,18 +78,13 @@ def saved_s(candidates: Candidates, places: Sequence[int]) -> float:
 def select(candidates: Candidates, most: int, budget: float) -> list[Choice]:
     """Return the best set of each size from 0 to `most` that adds at most `budget` (share of a verification).
 
-    Exact: all sets are weighed. Sizes for which no set is cheap enough are left out. Of equally good sets the one with
-    the earlier layers is taken. Raises ValueError for a size or budget out of range.
+    Exact: no set is left out that could be better. Sizes for which none is cheap enough are left out. Of equally good
+    sets one is taken. Raises ValueError for a size or budget out of range.
     """
     if most < 1 or not budget > 0.0:
         raise ValueError(f"up to {most} exits within {budget} of a verification: both must be positive")
-    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
-    patterns = _patterns(candidates)
     limit = budget * candidates.verify_s * (1.0 + 1e-9)
-    for size, value, places in _sets(candidates, patterns, min(most, len(candidates.layers)), limit):
-        known = best.get(size)
-        if known is None or value > known[0] + 1e-12 or (value > known[0] - 1e-12 and places < known[1]):
-            best[size] = (value, places)
+    best = _Search(candidates, min(most, len(candidates.layers)), limit).run()
     return [_choice(candidates, best[size][1]) for size in sorted(best)]
 
 
@@ -100,49 +98,63 @@ def first_right(candidates: Candidates, layers: Sequence[int]) -> Floats:
     return rates
 
 
-@dataclass(frozen=True)
-class _Patterns:
-    """Verifications with the same exits right weigh together: right float64 [L, U], weight [U] (shares of all)."""
+class _Search:
+    """Branch and bound over sets of exits, grown from their last exit to their first: the first right one decides, so
+    to put an exit in front means to overwrite what a verification saves where that exit is right.
 
-    right: Floats
-    weight: Floats
-
-
-def _patterns(candidates: Candidates) -> _Patterns:
-    useful = candidates.right & ~candidates.ended
-    columns, counts = np.unique(useful, axis=1, return_counts=True)
-    return _Patterns(columns.astype(np.float64), counts / len(candidates.ended))
-
-
-def _sets(
-    candidates: Candidates, patterns: _Patterns, most: int, limit: float
-) -> Iterator[tuple[int, float, tuple[int, ...]]]:
-    """Yield (size, value, places) of the best sets: for each tail of later exits the best exit in front of it.
-
-    Sets grow from their last exit to their first, since the first right exit decides: to put one in front means to
-    overwrite what a verification saves where that exit is right.
+    Verifications with the same exits right weigh together: `right` float64 [L, U], `weight` [U], shares of all.
     """
-    lead, cost = np.array(candidates.lead_s), np.array(candidates.cost_s)
-    right, weight = patterns.right, patterns.weight
-    overall = right @ weight
-    # tail: places; gain [U] before all costs; its cost
-    stack: list[tuple[tuple[int, ...], Floats, float]] = [((), np.zeros(len(weight)), 0.0)]
-    while stack:
-        tail, gain, spent = stack.pop()
-        front = tail[0] if tail else len(cost)
-        if not front:
-            continue
-        saved = np.minimum(lead[:front] + spent, candidates.draft_s)
-        kept = weight * gain
-        value = saved * overall[:front] + kept.sum() - right[:front] @ kept - spent - cost[:front]
-        cheap = spent + cost[:front] <= limit
-        if cheap.any():
-            place = int(np.argmax(np.where(cheap, value, -np.inf)))
-            yield len(tail) + 1, float(value[place]), (place, *tail)
-        if len(tail) + 1 < most:
-            for place in np.flatnonzero(cheap).tolist():
-                after = np.where(right[place] > 0.0, saved[place], gain)
-                stack.append(((place, *tail), after, spent + float(cost[place])))
+
+    def __init__(self, candidates: Candidates, most: int, limit: float) -> None:
+        useful = candidates.right & ~candidates.ended
+        columns, counts = np.unique(useful, axis=1, return_counts=True)
+        self.right: Floats = columns.astype(np.float64)
+        self.weight: Floats = counts / len(candidates.ended)
+        self.overall: Floats = self.right @ self.weight
+        self.lead, self.cost = np.array(candidates.lead_s), np.array(candidates.cost_s)
+        self.draft_s, self.most, self.limit = candidates.draft_s, most, limit
+        self.best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+
+    def run(self) -> dict[int, tuple[float, tuple[int, ...]]]:
+        """Return the value and places of the best set by size."""
+        # places of the later exits, what they save in each pattern before costs [U], their cost
+        stack: list[tuple[tuple[int, ...], Floats, float]] = [((), np.zeros(len(self.weight)), 0.0)]
+        while stack:
+            tail, gain, spent = stack.pop()
+            front = tail[0] if tail else len(self.cost)
+            cheap = spent + self.cost[:front] <= self.limit
+            if not cheap.any():
+                continue
+            kept = self.weight * gain
+            overwritten = self.right[:front] @ kept
+            saved = np.minimum(self.lead[:front] + spent, self.draft_s)
+            now = float(kept.sum()) - spent
+            value = np.where(cheap, now + saved * self.overall[:front] - overwritten - self.cost[:front], -np.inf)
+            place = int(np.argmax(value))
+            self._note(float(value[place]), (place, *tail))
+            if len(tail) + 1 < self.most and self._may_help(len(tail), front, now, overwritten):
+                # the most promising is pushed last and so tried first: good sets found early spare many others
+                for place in np.argsort(value, kind="stable")[-int(cheap.sum()) :].tolist():
+                    after = np.where(self.right[place] > 0.0, saved[place], gain)
+                    stack.append(((place, *tail), after, spent + float(self.cost[place])))
+        return self.best
+
+    def _note(self, value: float, places: tuple[int, ...]) -> None:
+        known = self.best.get(len(places))
+        if known is None or value > known[0]:
+            self.best[len(places)] = (value, places)
+
+    def _may_help(self, size: int, front: int, now: float, overwritten: Floats) -> bool:
+        """Whether more exits in front of `size` later ones could beat a known set of any size from `size` + 2 on.
+
+        Each exit adds at most what it adds alone (what is overwritten is only lost once more), with a head start as if
+        the whole budget were spent behind it.
+        """
+        start = np.minimum(self.lead[:front] + self.limit, self.draft_s)
+        alone = np.sort(start * self.overall[:front] - overwritten - self.cost[:front])[::-1]
+        bounds = now + np.cumsum(alone[: self.most - size])
+        known = (self.best.get(size + more, (-np.inf, ()))[0] for more in range(2, len(bounds) + 1))
+        return any(bound > value - 1e-12 for bound, value in zip(bounds[1:], known, strict=True))
 
 
 def _choice(candidates: Candidates, places: tuple[int, ...]) -> Choice:

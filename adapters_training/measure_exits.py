@@ -123,7 +123,9 @@ def held_out_prompts(config: MeasureConfig) -> tuple[list[Prompt], list[Prompt]]
             "more with `python -m adapters_training data --held-out`, or ask for fewer"
         )
     rng = random.Random(config.seed)
-    prompts = [(wording.instruction(task, rng), frame.jpeg) for frame, task in pick(frames, count, config.seed)]
+    # All frames are picked in one order, so that what is measured does not depend on how many make the list.
+    picked = pick(frames, len(frames), config.seed)[:count]
+    prompts = [(wording.instruction(task, rng), frame.jpeg) for frame, task in picked]
     return prompts[config.prompts :], prompts[: config.prompts]
 
 
