@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from adapters_training import measure_exits, select_exits
+from adapters_training.exits import command as exits_command
 from speculation.prompts import Vocabulary
 
 HELD_OUT_SEED = 5_000_000
@@ -64,16 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     pair.add_argument("--threads", type=int, default=1)
     pair.set_defaults(run=_pair)
 
-    exits = commands.add_parser("exits", help="train early-exit adapters on a frozen target")
-    exits.add_argument("--target", required=True, help="model folder")
-    exits.add_argument("--data", required=True)
-    exits.add_argument("--held-out", required=True, help="held-out frames for the reliability table")
-    exits.add_argument("--out", required=True)
-    exits.add_argument("--layers", default="1,3,5", help="layers to exit after, from 0")
-    exits.add_argument("--rank", type=int, default=64)
-    exits.add_argument("--minutes", type=float, default=5.0)
-    exits.set_defaults(run=_exits)
-
+    exits_command.add_command(commands)
     measure_exits.add_command(commands)
     select_exits.add_command(commands)
 
@@ -138,16 +130,6 @@ def _pair(options: argparse.Namespace) -> int:
     trainer.train()
     if options.export:
         trainer.export(Path(options.export))
-    return 0
-
-
-def _exits(options: argparse.Namespace) -> int:
-    from adapters_training.exits import ExitsConfig, train
-
-    layers = tuple(int(text) for text in options.layers.split(","))
-    config = ExitsConfig(options.target, options.data, options.held_out, options.out, layers, options.rank,
-                         options.minutes)  # fmt: skip
-    print(json.dumps(train(config), indent=1))
     return 0
 
 

@@ -16,13 +16,12 @@ from transformers import AutoTokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from speculation.prompts import chat
-from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions
+from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
+from speculation.vlm.settings import MAX_PIXELS
 
 if TYPE_CHECKING:
     from speculation.vlm.load import Vlm
 
-MAX_PIXELS = 1 << 24
-"""Largest frame that is decoded: a few kilobytes of JPEG can claim gigabytes of pixels."""
 PATCH = 14
 MERGE = 2
 IMAGE_PLACE = "<|image_pad|>"
@@ -51,36 +50,50 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Qwen2-VL's chat without its system prompt, for models of our own: ten tokens less a step."""
+VICUNA_TEMPLATE = (
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ messages[0].content }}{% else %}A chat between a curious "
+    "user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite answers to the "
+    "user's questions.{% endif %} {% for message in messages %}{% if message.role == 'user' %}"
+    "USER: {{ message.content }} {% elif message.role == 'assistant' %}"
+    "ASSISTANT: {{ message.content }}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
+"""Vicuna's conversation (FastChat's vicuna_v1.1), which its checkpoints do not carry in their own folders."""
 
 Frame = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """One prompt with one image: `ids` [n], `pixel_values` float32 [patches, patch_dim], `grid` (time, rows, columns)
-    of patches, `positions` [3, n] M-RoPE, `delta` what later tokens add to their count to get their position."""
+    """One prompt with one image or none: `ids` [n], `pixel_values` float32 [patches, patch_dim], `grid` (time, rows,
+    columns) of patches, `positions` [3, n] M-RoPE, `delta` what later tokens add to their count to get their position.
+
+    Without an image `pixel_values` and `grid` are None and all three positions are the count."""
 
     ids: Ints
-    pixel_values: npt.NDArray[np.float32]
-    grid: Grid
+    pixel_values: npt.NDArray[np.float32] | None
+    grid: Grid | None
     positions: Ints
     delta: int
 
 
 @dataclass(frozen=True)
 class Processor:
-    """Tokenizer, chat template and image preprocessing of a model folder."""
+    """Tokenizer, chat template and image preprocessing (None for a language model alone) of a model folder."""
 
     tokenizer: Any
     images: Any
     template: str
 
     @classmethod
-    def load(cls, folder: Path) -> Processor:
-        """Read a model folder's tokenizer and processor files. Raises OSError or ValueError where it has none."""
+    def load(cls, folder: Path, *, sees: bool = True, template: str = "") -> Processor:
+        """Read a model folder's tokenizer and, if the model `sees`, its image processor files.
+
+        `template` is used where the folder has no chat template. Raises OSError or ValueError for missing files.
+        """
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        images = Qwen2VLImageProcessorPil.from_pretrained(str(folder), local_files_only=True)
-        template = _read_template(folder) or tokenizer.chat_template
+        images = Qwen2VLImageProcessorPil.from_pretrained(str(folder), local_files_only=True) if sees else None
+        template = _read_template(folder) or tokenizer.chat_template or template
         if not template:
             raise ValueError("no chat_template.jinja, chat_template.json or template in tokenizer_config.json")
         return cls(tokenizer, images, template)
@@ -88,8 +101,22 @@ class Processor:
     def save(self, folder: Path) -> None:
         """Write tokenizer files, chat_template.jinja and preprocessor_config.json into a folder."""
         self.tokenizer.save_pretrained(str(folder))
-        self.images.save_pretrained(str(folder))
+        if self.images is not None:
+            self.images.save_pretrained(str(folder))
         (folder / "chat_template.jinja").write_text(self.template, encoding="utf-8")
+
+    def limit(self, least: int, most: int) -> None:
+        """Bound the pixels of resized frames; 0 leaves the folder's own bound. Raises ValueError where they cross."""
+        if self.images is None or not (least or most):
+            return
+        size = {"shortest_edge": least or self.images.size["shortest_edge"]}
+        size["longest_edge"] = most or self.images.size["longest_edge"]
+        if size["shortest_edge"] > size["longest_edge"]:
+            raise ValueError(
+                f"frames of at least {size['shortest_edge']} and at most {size['longest_edge']} pixels cannot be made; "
+                "set both min_pixels and max_pixels"
+            )
+        self.images.size = size
 
     @property
     def image_token(self) -> int:
@@ -99,7 +126,8 @@ class Processor:
     def encode_text(self, prompt: str, image_tokens: int) -> Ints:
         """Return the token ids [n] of the chat around `prompt`, its image place repeated `image_tokens` times.
 
-        Raises ValueError for an empty prompt, one with special tokens, or a template without one image place.
+        0 image tokens: the chat has no image. Raises ValueError for an empty prompt, one with special tokens, or a
+        template without one image place.
         """
         if not prompt.strip():
             raise ValueError("the instruction is empty; say for example 'find the silver bottle'")
@@ -107,10 +135,14 @@ class Processor:
             if special in prompt:
                 raise ValueError(f"the instruction contains the special token {special}; leave it out")
         text = self.tokenizer.apply_chat_template(
-            chat(prompt), chat_template=self.template, tokenize=False, add_generation_prompt=True
+            chat(prompt, image=image_tokens > 0),
+            chat_template=self.template,
+            tokenize=False,
+            add_generation_prompt=True,
         )
-        if text.count(IMAGE_PLACE) != 1:
-            raise ValueError(f"the chat template renders {text.count(IMAGE_PLACE)} image places, one is needed")
+        if text.count(IMAGE_PLACE) != (1 if image_tokens else 0):
+            needed = "one is" if image_tokens else "none is"
+            raise ValueError(f"the chat template renders {text.count(IMAGE_PLACE)} image places, {needed} needed")
         text = text.replace(IMAGE_PLACE, IMAGE_PLACE * image_tokens)
         return np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
 
@@ -185,11 +217,16 @@ def decode_jpeg(data: bytes) -> Frame:
         raise ValueError(f"image of {len(data)} bytes does not decode as JPEG: {error}") from None
 
 
-def prepare(vlm: Vlm, prompt: str, image: bytes | Frame) -> Inputs:
-    """Return the inputs of one step: instruction and frame, a JPEG or RGB pixels [H, W, 3].
+def prepare(vlm: Vlm, prompt: str, image: bytes | Frame | None) -> Inputs:
+    """Return the inputs of one step: instruction and frame, a JPEG, RGB pixels [H, W, 3] or None for words alone.
 
     Raises ValueError, in one sentence, for an image or instruction that cannot be used.
     """
+    if image is None:
+        ids = vlm.processor.encode_text(prompt, 0)
+        return Inputs(ids, None, None, text_positions(len(ids)), 0)
+    if not vlm.sees_images:
+        raise ValueError(f"model {vlm.folder.name} is a language model alone and sees no images; give it none")
     frame = decode_jpeg(image) if isinstance(image, bytes) else _check_frame(image)
     pixel_values, grid = vlm.processor.encode_image(frame)
     merge = int(vlm.processor.images.merge_size)

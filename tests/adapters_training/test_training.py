@@ -1,4 +1,4 @@
-"""The whole training path on a model small enough for seconds: pair, resume, export, exits, evaluation."""
+"""The whole training path on a model small enough for seconds: pair, resume, export, evaluation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from adapters_training import exits, pair
+from adapters_training import pair
 from adapters_training.__main__ import BLOCKERS, main, vocabulary
 from adapters_training.evaluate import Score, claimed_side, evaluate, judge
 from adapters_training.records import Task, write_shard
 from adapters_training.shapes import Shape, write_processor
-from speculation.exits import ExitHeads
 from speculation.vlm.load import load_vlm
 from tests.adapters_training.frames import make_frame
 
@@ -51,15 +50,6 @@ def test_a_killed_training_goes_on_and_its_export_loads(folder: Path, monkeypatc
     resumed.export(folder / "model")
     vlm = load_vlm(folder / "model")
     assert vlm.num_layers == TINY.layers
-    config = exits.ExitsConfig(
-        str(folder / "model"), str(folder / "data"), str(folder / "held_out"), str(folder / "exits"), (0, 1),
-        rank=4, minutes=0.02, batch_frames=2, questions=2,
-    )  # fmt: skip
-    results = exits.train(config)
-    assert set(results["agreement"]) == {0, 1}
-    heads = ExitHeads.load(folder / "exits", vlm)
-    assert heads.layers == (0, 1)
-    assert 0.0 < heads.reliability(1, 0.9) < 1.0
     score = evaluate(vlm, folder / "held_out", 2)
     assert score.answers == 2
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from speculation.vlm import load
+from speculation.vlm import folder as folder_module
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm, model_fingerprint, tokenizer_fingerprint
@@ -27,7 +27,7 @@ def folder(tiny_target: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_target, tmp_path / "model"))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_runs_in_any_dtype_from_bfloat16_files(tiny_target: Path, dtype: str) -> None:
     stored = load_file(str(tiny_target / WEIGHTS))
     assert {weight.dtype for weight in stored.values()} == {torch.bfloat16}
@@ -126,9 +126,9 @@ def grow_tokenizer(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (drop("config.json"), "has no config.json; give the path of a Qwen2-VL folder"),
+        (drop("config.json"), "has no config.json; give the path of a model's folder"),
         (write("config.json", "{"), "config.json is no JSON"),
-        (edit_config(model_type="llama"), "holds a model of type 'llama'; only qwen2_vl and qwen2_5_vl"),
+        (edit_config(model_type="gpt2"), "holds a model of type 'gpt2'; known are qwen2_vl, qwen2_5_vl, llama"),
         (edit_config(image_token_id=7), "image_token_id in config.json is not the tokenizer's"),
         (drop(WEIGHTS), "lacks its weights, model.safetensors; fetch or train the model"),
         (write(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), "weights do not load"),
@@ -151,8 +151,8 @@ def test_unusable_folder_gives_one_sentence(folder: Path, damage: Callable[[Path
 def test_missing_folder_and_unknown_dtype(tmp_path: Path, tiny_target: Path) -> None:
     with pytest.raises(ModelFolderError, match="does not exist"):
         load_vlm(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="dtype 'float16' is unknown; choose float32, float64, bfloat16"):
-        load_vlm(tiny_target, dtype="float16")
+    with pytest.raises(ValueError, match="dtype 'int4' is unknown; choose float32, float64, bfloat16, float16"):
+        load_vlm(tiny_target, dtype="int4")
 
 
 def test_missing_shard_is_named(folder: Path) -> None:
@@ -172,9 +172,9 @@ def test_fingerprint_names_config_and_weights(folder: Path, tiny_target: Path, t
 
 
 def test_fingerprint_samples_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "WHOLE_FILE_BYTES", 1000)
-    monkeypatch.setattr(load, "SAMPLES", 4)
-    monkeypatch.setattr(load, "SAMPLE_BYTES", 16)
+    monkeypatch.setattr(folder_module, "WHOLE_FILE_BYTES", 1000)
+    monkeypatch.setattr(folder_module, "SAMPLES", 4)
+    monkeypatch.setattr(folder_module, "SAMPLE_BYTES", 16)
     path = tmp_path / WEIGHTS
 
     def name(value: float, place: int) -> str:

@@ -1,0 +1,75 @@
+"""The simulator's labelled frames as conversations: an instruction about a frame, answered as the oracle would."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+
+from adapters_training import wording
+from adapters_training.records import Frame, read_shard, shards
+from adapters_training.sources import ASSISTANT, USER, BadRecord, Sample, Turn
+from speculation.prompts import compose
+
+CACHED_SHARDS = 4
+EMPTY_KEPT = 3
+"""Every third frame in which nothing can be found is kept: they cost a look and teach one answer."""
+
+
+class ShardFolder:
+    """The frames of a folder of shards. `guide` explains the robot to a target that was not trained on its actions.
+
+    Raises ValueError for a folder without shards or with a broken one.
+    """
+
+    has_images = True
+
+    def __init__(self, folder: Path, guide: bool = False) -> None:
+        self.folder, self.problems = folder, list[str]()
+        self._guide, self._paths = guide, shards(folder)
+        if not self._paths:
+            raise ValueError(f"no training data in {folder}: run 'python -m adapters_training data' first")
+        self._cache: OrderedDict[int, list[Frame]] = OrderedDict()
+        self._frames: list[np.ndarray] = []
+        self.words: set[tuple[str, str]] = set()
+        for index, path in enumerate(self._paths):
+            try:
+                frames = self._shard(index)
+            except ValueError as error:
+                self.problems.append(f"{path}: {error}")
+                frames = []
+            usable = [i for i, frame in enumerate(frames) if frame.tasks and (frame.seen or i % EMPTY_KEPT == 0)]
+            self.words.update((task.colour, task.object_class) for i in usable for task in frames[i].tasks)
+            self._frames.append(np.array(usable, dtype=np.int64))
+        self.blocks = [len(usable) for usable in self._frames]
+        self._ends = np.cumsum(self.blocks)
+
+    def frame(self, index: int) -> Frame:
+        """Return frame `index`, its labels included."""
+        shard = int(np.searchsorted(self._ends, index, side="right"))
+        first = int(self._ends[shard]) - self.blocks[shard]
+        return self._shard(shard)[int(self._frames[shard][index - first])]
+
+    def sample(self, index: int, rng: random.Random) -> Sample:
+        """Return a conversation about frame `index`, about something in view seven times of ten."""
+        frame = self.frame(index)
+        where = f"{self.folder}: frame {index}"
+        visible = [task for task in frame.tasks if task.seen is not None]
+        hidden = [task for task in frame.tasks if task.seen is None]
+        pool = visible if visible and (not hidden or rng.random() < 0.7) else hidden
+        if not pool:
+            raise BadRecord(f"{where} asks nothing")
+        task = rng.choice(pool)
+        prompt = compose(wording.instruction(task, rng), guide=self._guide)
+        turns = (Turn(USER, prompt), Turn(ASSISTANT, wording.answer(frame, task, rng)))
+        return Sample(turns, where, frame.jpeg)
+
+    def _shard(self, index: int) -> list[Frame]:
+        if index not in self._cache:
+            self._cache[index] = read_shard(self._paths[index])
+            if len(self._cache) > CACHED_SHARDS:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(index)
+        return self._cache[index]
