@@ -69,7 +69,7 @@ class VlmEngine:
     def model(self) -> ModelInfo:
         vlm = self._vlm
         return ModelInfo(
-            name=vlm.folder.name,
+            name=vlm.name,
             fingerprint=vlm.fingerprint,
             tokenizer_fingerprint=vlm.tokenizer_fingerprint,
             vocabulary=vlm.vocabulary,

@@ -84,12 +84,14 @@ def tiny_model(
     dtype: torch.dtype = torch.bfloat16,
     tied: bool = False,
     family: str = "qwen2_vl",
+    padding: int = 64,
 ) -> Path:
     """Write a random model of Qwen2-VL's (or qwen2_5_vl's) shape, tokenizer and processor into `folder`, and return it.
 
     Weights are scaled up so that answers depend on positions, image and history. The same `vocabulary` gives the same
     tokenizer, so any two models make a pair; the same `seed` and `hidden` with fewer layers gives the same model cut
-    short, a draft that is right now and then. `objects.json` knows COLOURS and CLASSES.
+    short, a draft that is right now and then. `objects.json` knows COLOURS and CLASSES. The embedding is padded to a
+    multiple of `padding` rows.
     """
     tokenizer = tiny_tokenizer(vocabulary)
     ids: dict[str, Any] = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
@@ -97,7 +99,7 @@ def tiny_model(
     config_class, model_class, vision = FAMILIES[family]
     config = config_class(
         text_config={
-            "vocab_size": -(-len(tokenizer) // 64) * 64,
+            "vocab_size": -(-len(tokenizer) // padding) * padding,
             "hidden_size": hidden,
             "intermediate_size": 2 * hidden,
             "num_hidden_layers": layers,
