@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from adapters_training import measure_exits, select_exits
+from adapters_training.exit_choice import measure, select
 from adapters_training.exits import command as exits_command
 from speculation.prompts import Vocabulary
 
@@ -66,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     pair.set_defaults(run=_pair)
 
     exits_command.add_command(commands)
-    measure_exits.add_command(commands)
-    select_exits.add_command(commands)
+    measure.add_command(commands)
+    select.add_command(commands)
 
     evaluate = commands.add_parser("evaluate", help="grounding and action agreement on held-out frames")
     evaluate.add_argument("--model", required=True)

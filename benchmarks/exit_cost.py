@@ -17,16 +17,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from tqdm import tqdm
 
-from adapters_training.exit_report import Spread, machine
-from adapters_training.exit_timing import PassTimes, time_forward
-from benchmarks.random_models import SHAPES, random_vlm
+from adapters_training.exit_choice.report import Spread, machine
+from adapters_training.exit_choice.timing import PassTimes, time_forward
 from benchmarks.setting import RESULTS, settings_of
+from benchmarks.shapes import SHAPES, build, shortened
 from spec_vlm_nav.evaluation.setting import table
 from spec_vlm_nav.graph import PROJECT
 from speculation.exits import ExitHeads, Head
 from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.settings import DTYPES
 
 
 def spaced(count: int, layers: int) -> list[int]:
@@ -95,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--context", type=int, default=128, help="tokens before the draft (default: 128)")
     line.add_argument("--repeats", type=int, default=50, help="timed forwards per number of exits (default: 50)")
     line.add_argument("--device", default="cpu")
-    line.add_argument("--dtype", default="float32")
+    line.add_argument("--dtype", default="float32", choices=DTYPES)
     line.add_argument("--threads", type=int, default=1)
     line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
     return line
@@ -108,15 +110,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if min(options.repeats, options.rank, *options.counts) < 1 or min(options.gamma, options.context) < 0:
             raise ValueError("--repeats, --rank and --counts must be at least 1, --gamma and --context at least 0")
         vlm = _target(options)
-        options.whole_layers = SHAPES[options.shape].layers if options.shape else None
+        options.whole_layers = SHAPES[options.shape].text["num_hidden_layers"] if options.shape else None
         tokens = options.short_list or min(4096, vlm.vocabulary // 8)
         if not 1 <= tokens <= vlm.vocabulary:
             raise ValueError(f"--short-list {tokens}: the target has {vlm.vocabulary} tokens")
         for count in options.counts:
             spaced(count, vlm.num_layers)
         entries = measure(vlm, options.counts, tokens, options)
-    except (ValueError, RuntimeError) as error:
-        print(f"exit_cost: {error}", file=sys.stderr)
+    except (ValueError, RuntimeError, AssertionError) as error:  # how torch says: no such device, no such memory
+        print(f"exit_cost: {(str(error) or type(error).__name__).splitlines()[0]}", file=sys.stderr)
         return 2
     print(report(vlm, tokens, entries, options.whole_layers))
     print(machine(options.device))
@@ -128,7 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def report(vlm: Vlm, tokens: int, entries: Sequence[dict[str, Any]], whole_layers: int | None) -> str:
     """Return what was measured on what, and the table."""
     cut = whole_layers is not None and whole_layers != vlm.num_layers
-    what = f"{vlm.fingerprint}, {vlm.num_layers} of its {whole_layers} layers" if cut else f"target {vlm.folder.name}"
+    what = f"random {vlm.name}" if whole_layers else f"target {vlm.name}"
+    what += f", {vlm.num_layers} of its {whole_layers} layers" * cut
     rows = []
     for entry in entries:
         for head in Head:
@@ -170,10 +173,10 @@ def _target(options: argparse.Namespace) -> Vlm:
         if options.layers is not None:
             raise ValueError("--layers needs --shape: a model folder has the layers that it has")
         return load_vlm(options.target_model, device=options.device, dtype=options.dtype, threads=options.threads)
-    import torch
-
+    shape = shortened(options.shape, options.layers) if options.layers is not None else None
     torch.set_num_threads(options.threads)
-    return random_vlm(options.shape, options.layers, options.device, options.dtype)
+    torch.empty(0, device=options.device)
+    return build(options.shape, options.device, options.dtype, shape)
 
 
 if __name__ == "__main__":

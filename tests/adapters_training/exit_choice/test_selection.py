@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters_training.exit_selection import Candidates, Choice, first_right, saved_s, select
+from adapters_training.exit_choice.selection import Candidates, Choice, first_right, saved_s, select
 
 
 @st.composite

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters_training.exit_measuring import Prompt, Verdicts, count_tokens, cut, measure, short_list
+from adapters_training.exit_choice.verdicts import Prompt, Verdicts, count_tokens, cut, measure, short_list
 from speculation.acceptance import Greedy
 from speculation.exits import ExitHeads, Head
 from speculation.vlm.forward import to_numpy

@@ -8,9 +8,9 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from adapters_training.exit_measuring import Verdicts
-from adapters_training.exit_report import binned
-from adapters_training.exit_selection import Choice
+from adapters_training.exit_choice.report import binned
+from adapters_training.exit_choice.selection import Choice
+from adapters_training.exit_choice.verdicts import Verdicts
 from speculation.exits import Head
 
 matplotlib.use("Agg")

@@ -1,4 +1,24 @@
-"""Command `select-exits`: of all exits that were trained and measured, keep the few that save most time."""
+"""Of all exits that were trained and measured, keep the few that save most time.
+
+Train exits after all candidate layers at once (command exits), measure them (command measure-exits), then select.
+A right exit gives the edge a head start of as long as the final verdict still takes, gamma T_p at most; a later exit
+adds something only where no earlier one was right; every exit's own time delays the verdict. The exact formula stands
+in adapters_training/exit_choice/selection.py. The search is exact, on what the candidates said in every verification.
+
+Times are those of the machine on which the exits were measured (--profile raw), of a declared device profile of
+config/profiles.json, or given (--verify-ms, --draft-ms, --one-way-ms). For declared times layers take equal shares of
+a verification, and each exit keeps the share that it had where it was measured, unless --exit-cost gives another.
+
+reads: a folder that measure-exits has filled. Needs no model.
+writes: a new exits folder with the chosen adapters, measured.json with their figures, selection.json (the best set of
+  every size) and selection.png.
+
+examples:
+  python -m adapters_training select-exits --exits out/exits --out models/exits
+  python -m adapters_training select-exits --exits out/exits --out models/exits --profile go2_a100 --budget 0.05
+
+time: seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +26,16 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from adapters_training.exit_measuring import Verdicts
-    from adapters_training.exit_report import Measured
-    from adapters_training.exit_selection import Candidates, Choice
+    from adapters_training.exit_choice.report import Measured
+    from adapters_training.exit_choice.selection import Candidates, Choice
+    from adapters_training.exit_choice.verdicts import Verdicts
     from speculation.exits import ExitFiles, Head
 
 LEAST, MOST, BUDGET = 3, 6, 0.10
 PICTURE_FILE, RESULT_FILE = "selection.png", "selection.json"
-_EPILOG = """
-Train exits after all candidate layers at once (command exits), measure them (command measure-exits), then select.
-A right exit gives the edge a head start of as long as the final verdict still takes, gamma T_p at most; a later exit
-adds something only where no earlier one was right; every exit's own time delays the verdict. The exact formula stands
-in adapters_training/exit_selection.py. All sets are weighed on what the candidates said in every measured verification.
-
-Times are those of the machine on which the exits were measured (--profile raw), of a declared device profile of
-config/profiles.json, or given (--verify-ms, --draft-ms, --one-way-ms). For declared times layers take equal shares of
-a verification, and each exit keeps the share that it had where it was measured, unless --exit-cost gives another.
-
-examples:
-  python -m adapters_training select-exits --exits out/exits --out models/exits
-  python -m adapters_training select-exits --exits out/exits --out models/exits --profile go2_a100 --budget 0.05
-Takes seconds.
-"""
 
 
 @dataclass(frozen=True)
@@ -59,15 +64,12 @@ class Times:
         return self.gamma * self.draft_s + self.verify_s + 2 * self.one_way_s
 
 
-def add_command(commands: Any) -> None:
-    """Add the command to the training command line."""
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
     line = commands.add_parser(
-        "select-exits",
-        help="keep the 3 to 6 measured exits that save most time",
-        description=__doc__,
-        epilog=_EPILOG,
+        "select-exits", help="keep the 3 to 6 measured exits that save most time", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    )  # fmt: skip
     line.add_argument("--exits", type=Path, required=True, help="folder of measured candidates")
     line.add_argument("--out", type=Path, required=True, help="folder for the chosen exits, a table and a picture")
     line.add_argument("--profile", default="raw", help="device profile to choose for; raw: as measured (default)")
@@ -87,8 +89,8 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Select exits and write them to a folder. Returns the exit status; ValueError for what cannot be selected."""
-    from adapters_training.exit_measuring import Verdicts
-    from adapters_training.exit_report import Measured
+    from adapters_training.exit_choice.report import Measured
+    from adapters_training.exit_choice.verdicts import Verdicts
     from speculation.exits import ExitFiles
 
     if options.out.resolve() == options.exits.resolve():
@@ -106,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
 
 def choose(options: argparse.Namespace, verdicts: Verdicts, measured: Measured, times: Times) -> Selection:
     """Return the best selection of the heads that may be taken. Raises ValueError where none fits the budget."""
-    from adapters_training.exit_selection import select
+    from adapters_training.exit_choice.selection import select
 
     found: list[Selection] = []
     problems: list[ValueError] = []
@@ -128,7 +130,7 @@ def write(
     """Write the chosen exits, their figures, the choices of every size and the picture."""
     import msgspec
 
-    from adapters_training.exit_pictures import draw_selection
+    from adapters_training.exit_choice.pictures import draw_selection
     from speculation.exits import Head
 
     head, chosen = selection.head, selection.chosen
@@ -162,7 +164,7 @@ def times_of(options: argparse.Namespace, measured: Measured) -> Times:
         profile = DeviceProfile("raw", measured.draft_s.median, measured.verify_s.median)
     given = {"draft_s": options.draft_ms, "verify_s": options.verify_ms, "one_way_s": options.one_way_ms}
     profile = replace(profile, **{name: value / 1e3 for name, value in given.items() if value is not None})
-    gamma = measured.gamma if options.gamma is None else options.gamma
+    gamma = measured.settings.gamma if options.gamma is None else options.gamma
     if profile.verify_s <= 0.0 or profile.draft_s <= 0.0 or gamma < 1:
         raise ValueError(
             f"T_q {profile.verify_s:g} s, T_p {profile.draft_s:g} s, gamma {gamma}: all must be above 0, for exits "
@@ -178,7 +180,7 @@ def candidates_of(
 
     Raises ValueError where figures and verdicts are not of the same exits.
     """
-    from adapters_training.exit_selection import Candidates
+    from adapters_training.exit_choice.selection import Candidates
     from speculation.profile import DeviceProfile
 
     figures = measured.of(head)
@@ -216,7 +218,7 @@ def best(choices: Sequence[Choice], least: int, budget: float) -> Choice:
 
 def report(selection: Selection, times: Times) -> str:
     """Return the tables that the command prints."""
-    from adapters_training.exit_selection import first_right
+    from adapters_training.exit_choice.selection import first_right
 
     candidates, chosen, head = selection.candidates, selection.chosen, selection.head
     lines = [

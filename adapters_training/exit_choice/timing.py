@@ -16,6 +16,7 @@ from speculation.exits import ExitHeads, Head
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, draft_chunk, final_logits, forward_layers, to_numpy
 from speculation.vlm.load import Vlm
+from speculation.vlm.speed import synchronise
 from speculation.wire import ROOT
 
 WARM_UP = 3
@@ -47,6 +48,10 @@ class PassTimes:
         """Seconds of every forward without exits [R]."""
         total: npt.NDArray[np.float64] = self.layers.sum(axis=1) + self.head
         return total
+
+    def medians(self) -> tuple[tuple[float, ...], float]:
+        """Return the median seconds of every layer, and of the head."""
+        return tuple(np.median(self.layers, axis=0).tolist()), float(np.median(self.head))
 
     def lead_s(self, layer: int) -> float:
         """Return how long before the final verdict a layer's output is there: the median of what comes after it."""
@@ -121,8 +126,7 @@ class _Pass:
 
     def _now(self) -> float:
         # A GPU works on after a call returns; what is timed must be done.
-        if self._vlm.device.type == "cuda":
-            torch.cuda.synchronize(self._vlm.device)
+        synchronise(self._vlm.device)
         return time.thread_time() if self.clock is Clock.PROCESSOR else time.perf_counter()
 
 

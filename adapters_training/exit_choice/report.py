@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from adapters_training.exit_measuring import Heard, Verdicts
-from adapters_training.exit_timing import Clock, PassTimes
+from adapters_training.exit_choice.measure import MeasureConfig
+from adapters_training.exit_choice.timing import Clock, PassTimes
+from adapters_training.exit_choice.verdicts import Heard, Verdicts
 from speculation.exits import Head
 
 MEASURED_FILE = "measured.json"
@@ -64,17 +65,11 @@ class ShortListFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `measure-exits` found, with what, and on what machine."""
+    """What `measure-exits` found, with what, and on what machine; `target` and `draft` are fingerprints."""
 
+    settings: MeasureConfig
     target: str
     draft: str
-    data: str
-    prompts: int
-    gamma: int
-    max_tokens: int
-    seed: int
-    dtype: str
-    device: str
     machine: str
     clock: Clock
     num_layers: int
@@ -164,10 +159,9 @@ def calibration_error(heard: Heard, index: int) -> float:
 
 def report(measured: Measured) -> str:
     """Return the table that the command prints."""
-    whole = measured.verify_s.median
+    whole, how = measured.verify_s.median, measured.settings
     lines = [
-        f"{measured.verifications} verifications of {measured.prompts} prompts, gamma {measured.gamma}, "
-        f"tau {measured.tau:.2f}",
+        f"{measured.verifications} verifications of {how.prompts} prompts, gamma {how.gamma}, tau {measured.tau:.2f}",
         f"verification without exits {measured.verify_s}, one draft forward {measured.draft_s} (min / median / max, "
         f"{measured.clock.value} time)",
     ]

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapters_training import select_exits
 from adapters_training.__main__ import main
-from adapters_training.exit_measuring import Verdicts
-from adapters_training.exit_report import Measured, binned, calibration_error
-from adapters_training.exit_selection import select
-from adapters_training.exit_timing import Clock
+from adapters_training.exit_choice import select as command
+from adapters_training.exit_choice.report import Measured, binned, calibration_error
+from adapters_training.exit_choice.selection import select
+from adapters_training.exit_choice.timing import Clock
+from adapters_training.exit_choice.verdicts import Verdicts
 from adapters_training.records import write_shard
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.vlm.load import load_vlm
@@ -102,8 +102,8 @@ def test_selected_exits_are_a_folder_of_their_own(
     heads = ExitHeads.load(tmp_path, load_vlm(tiny_target))
     assert list(heads.layers) == result["chosen"] and heads.head is Head.SHORT
     assert [len(size["layers"]) for size in result["sizes"]] == [0, 1, 2]
-    times = select_exits.Times(0.1, 0.02, 0.005, 2, True)
-    candidates = select_exits.candidates_of(Verdicts.load(measured), Measured.load(measured), times, Head.SHORT, 0.01)
+    times = command.Times(0.1, 0.02, 0.005, 2, True)
+    candidates = command.candidates_of(Verdicts.load(measured), Measured.load(measured), times, Head.SHORT, 0.01)
     assert candidates.lead_s == pytest.approx((0.075, 0.05, 0.025))
     assert candidates.cost_s == (0.001,) * 3 and candidates.draft_s == pytest.approx(0.04)
     best = max(select(candidates, 2, 0.5)[1:], key=lambda choice: choice.saved_s)
@@ -160,10 +160,11 @@ def test_exits_must_be_measured_before_they_are_selected(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"prompts": 9}, "8 frames, 12 are needed"),
-        ({"coverage": 1.5}, "--coverage 1.5 is outside 0 to 1"),
-        ({"gamma": 0}, "--gamma 0 is outside 1 to 64"),
+        ({"prompts": 9}, "has 8 usable records, 12 are needed"),
+        ({"coverage": 1.5}, "setting coverage is '1.5'"),
+        ({"gamma": 0}, "setting gamma is '0'"),
         ({"exits": "nowhere"}, "has no exits.json"),
+        ({"held_out": "nowhere"}, "--held-out nowhere does not exist"),
         ({"capacity": 32}, "give a larger --capacity"),
     ],
 )

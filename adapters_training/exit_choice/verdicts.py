@@ -30,8 +30,8 @@ from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 
 RECORDS_FILE = "verdicts.safetensors"
-Prompt = tuple[str, bytes]
-"""An instruction and a JPEG."""
+Prompt = tuple[str, bytes | None]
+"""An instruction, and a picture or none."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class _Answerer:
         self._cache = KVCache(vlm, 1, capacity)
 
     @torch.no_grad()
-    def answer(self, text: str, image: bytes) -> None:
+    def answer(self, text: str, image: bytes | None) -> None:
         """Decode one prompt to its end."""
         inputs = prepare(self._vlm, text, image)
         root = prefill(self._vlm, self._cache, 0, inputs)
