@@ -117,8 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for count in options.counts:
             spaced(count, vlm.num_layers)
         entries = measure(vlm, options.counts, tokens, options)
-    except (ValueError, RuntimeError, AssertionError) as error:  # how torch says: no such device, no such memory
-        print(f"exit_cost: {(str(error) or type(error).__name__).splitlines()[0]}", file=sys.stderr)
+    except (ValueError, RuntimeError) as error:
+        print(f"exit_cost: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
     print(report(vlm, tokens, entries, options.whole_layers))
     print(machine(options.device))
@@ -175,7 +175,10 @@ def _target(options: argparse.Namespace) -> Vlm:
         return load_vlm(options.target_model, device=options.device, dtype=options.dtype, threads=options.threads)
     shape = shortened(options.shape, options.layers) if options.layers is not None else None
     torch.set_num_threads(options.threads)
-    torch.empty(0, device=options.device)
+    try:
+        torch.empty(0, device=options.device)
+    except (RuntimeError, AssertionError) as error:  # how torch says: no such device
+        raise ValueError(f"--device {options.device}: {str(error).splitlines()[0]}") from None
     return build(options.shape, options.device, options.dtype, shape)
 
 
