@@ -6,10 +6,11 @@ import argparse
 import sys
 
 from adapters_training import answers, data, evaluate, pair, shapes
+from adapters_training.exit_choice import measure, select
 from adapters_training.exits import command as exits
 from adapters_training.predictor import command as predictor
 
-COMMANDS = (data, shapes, pair, answers, exits, predictor, evaluate)
+COMMANDS = (data, shapes, pair, answers, exits, measure, select, predictor, evaluate)
 
 
 def main(arguments: list[str] | None = None) -> int:

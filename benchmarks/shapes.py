@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,18 +94,29 @@ SHAPES = {
 }
 
 
-def parameters(name: str) -> int:
-    """Return the number of a preset's weights, without making them."""
+def shortened(name: str, layers: int) -> Shape:
+    """Return a preset with the first `layers` of its decoder only, and one layer of its vision tower. ValueError."""
+    shape = SHAPES[name]
+    most = int(shape.text["num_hidden_layers"])
+    if not 2 <= layers <= most:
+        raise ValueError(f"--layers {layers}: {name} has {most}, give 2 or more of them")
+    vision = shape.vision and shape.vision | {"depth": 1}
+    return replace(shape, text=shape.text | {"num_hidden_layers": layers}, vision=vision)
+
+
+def parameters(name: str, shape: Shape | None = None) -> int:
+    """Return the number of a preset's weights, without making them; `shape` where it was shortened."""
     with torch.device("meta"):
-        return sum(weight.numel() for weight in _model(SHAPES[name], torch.float32).parameters())
+        return sum(weight.numel() for weight in _model(shape or SHAPES[name], torch.float32).parameters())
 
 
-def build(name: str, device: str, dtype: str) -> Vlm:
+def build(name: str, device: str, dtype: str, shape: Shape | None = None) -> Vlm:
     """Return a preset with random weights, made on the device. Raises ModelFolderError where they do not fit.
 
-    It has no tokenizer: it is asked in token ids.
+    It has no tokenizer: it is asked in token ids. `shape` is that of `name`, shortened.
     """
-    shape, need, free = SHAPES[name], parameters(name) * BYTES[dtype], available_bytes(device)
+    shape = shape or SHAPES[name]
+    need, free = parameters(name, shape) * BYTES[dtype], available_bytes(device)
     if need > free:
         raise ModelFolderError(
             f"preset {name} takes {gigabytes(need)} in {dtype}, {device} has {gigabytes(free)} free; choose a smaller "

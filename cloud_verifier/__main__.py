@@ -12,7 +12,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.config import SHORT_LISTS, ServerConfig, StartError
 from cloud_verifier.exit_queue import QueuePolicy
 from speculation.vlm.settings import ATTENTION, DTYPES, Quantisation
 
@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--bind", "address, tcp://HOST:PORT; port * takes a free one")
     add("--exits", "folder of exit heads; default: the model's folder, or `exits` beside it", type=Path)
+    add("--short-list", "exits say only the frequent tokens of their short list, if they have one", choices=SHORT_LISTS)
     add("--profile", "device profile of config/profiles.json, whose target time is waited for")
     add("--threads", "CPU threads of the model", type=int)
     add("--dtype", "what the model computes in", choices=DTYPES)

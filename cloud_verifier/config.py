@@ -12,6 +12,7 @@ from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS
 
 EXITS_FILE = "exits.json"
+SHORT_LISTS = ("auto", "off")
 
 
 class StartError(ValueError):
@@ -26,6 +27,8 @@ class ServerConfig:
     bind: str = "tcp://127.0.0.1:5555"
     exits: Path | None = None
     """Folder of the exit heads; None looks in the model folder, then beside it in `exits`."""
+    short_list: str = "auto"
+    """`auto`: exits read their tokens off the short list of their folder where it has one; `off`: off the full head."""
     profile: str = "raw"
     threads: int = 1
     dtype: str = "float32"
@@ -72,6 +75,8 @@ class ServerConfig:
         for name, (value, least, most) in limits.items():
             if not (math.isfinite(value) and least <= value <= most):
                 raise StartError(f"--{name.replace('_', '-')} {value} is outside {least} to {most}")
+        if self.short_list not in SHORT_LISTS:
+            raise StartError(f"--short-list {self.short_list!r} is none of {', '.join(SHORT_LISTS)}")
         if not self.settings.rounding.is_exact:
             raise StartError(
                 f"--quantisation {self.quantisation} rounds a token by what else is in the forward, so drafts cannot "
