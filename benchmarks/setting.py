@@ -16,7 +16,6 @@ from simulation.dataset import encode_jpeg
 from simulation.episode import oracle_policy, run_episode
 from simulation.scene import UNSEEN_SEED, Difficulty, Scene, make_scene
 from simulation.world import World
-from spec_vlm_nav.evaluation.episodes import Walk
 from spec_vlm_nav.graph import PROJECT
 from speculation.prompts import Guidance, NavigationAction, ResponseOrder, Vocabulary, compose
 
@@ -77,14 +76,13 @@ def _rooms(seed: int, order: ResponseOrder, guide: bool) -> Iterator[Question]:
 
 
 def _walk(scene: Scene, order: ResponseOrder, guide: bool) -> list[Question]:
-    decide, walk = oracle_policy(scene), Walk()
-    asked: list[Question] = []
+    decide, asked, done = oracle_policy(scene), list[Question](), list[NavigationAction]()
 
     def look(image: Image, world: World) -> NavigationAction | None:
-        prompt = compose(f"find the {scene.target.text}", walk.done(world.pose), order, guide)
-        asked.append(Question(prompt, encode_jpeg(image)))
+        asked.append(Question(compose(f"find the {scene.target.text}", done, order, guide), encode_jpeg(image)))
         action = decide(image, world)
-        walk.begin(action, world.pose)
+        if action is not None:
+            done.append(action)
         return action
 
     run_episode(scene, look, FRAMES_PER_ROOM)

@@ -236,7 +236,8 @@ def test_each_prompt_tells_what_was_carried_out_for_this_goal_and_nothing_else()
         "stop",
     ]
     find, left = "find the silver bottle", "find the silver bottle\nDone: turn left large"
-    assert world.prompts == [find, left, left, left, left, f"{left}, forward small"]
+    # The second was blocked, the third lost its odometry.
+    assert world.prompts == [find, left, left, f"{left} x2", f"{left} x2", f"{left} x2, forward small"]
     assert world.told == world.prompts
     again = World([DONE], now=world.now)
     again.run()

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from spec_vlm_nav.bag import BagWriter, read, typestore
+from spec_vlm_nav.bag import read
 from spec_vlm_nav.evaluation.__main__ import main
-from spec_vlm_nav.images import RAW
 from spec_vlm_nav.messages import KINDS, AskedPrompt
-from spec_vlm_nav.playback import ODOMETRY
 from speculation.prompts import ActionKind
-from tests.spec_vlm_nav.bags import blank, raw_image
+from tests.spec_vlm_nav import bags
 from tests.system.chain import FIND
 
 FRAMES, PERIOD_NS = 15, 200_000_000
@@ -23,16 +21,12 @@ FRAMES, PERIOD_NS = 15, 200_000_000
 @pytest.fixture(scope="module")
 def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three seconds of a raw camera under a name of its own, and odometry."""
-    folder = tmp_path_factory.mktemp("recorded") / "bag"
-    types, writer = typestore(), BagWriter(folder)
-    odometry = bytes(types.serialize_cdr(blank(types, ODOMETRY), ODOMETRY))
+    messages: list[tuple[str, int, Any]] = []
     for index in range(FRAMES):
-        stamp_ns = 1_700_000_000_000_000_000 + index * PERIOD_NS
-        image = raw_image(types, "bgr8", (10 * index, 90, 200), stamp_ns=stamp_ns)
-        writer.write("/front/rgb", RAW, stamp_ns, bytes(types.serialize_cdr(image, RAW)))
-        writer.write("/utlidar/odom", ODOMETRY, stamp_ns, odometry)
-    writer.close()
-    return folder
+        stamp_ns = bags.START_NS + index * PERIOD_NS
+        messages.append(("/front/rgb", stamp_ns, bags.plain("bgr8", (10 * index, 90, 200), stamp_ns)))
+        messages.append(("/utlidar/odom", stamp_ns, bags.odometry(stamp_ns)))
+    return bags.write(tmp_path_factory.mktemp("recorded") / "bag", messages)
 
 
 def play(bag: Path, model: Path, out: Path, *words: str) -> int:

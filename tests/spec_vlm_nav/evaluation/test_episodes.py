@@ -25,7 +25,6 @@ from spec_vlm_nav.evaluation.episodes import (
     EpisodeKey,
     Policy,
     Setting,
-    Walk,
     motion_seconds,
     progress,
     run_one,
@@ -81,18 +80,6 @@ def test_prompts_tell_the_walk_so_far() -> None:
     run_one(EpisodeKey("middle", 3, Policy.TARGET), setting, said)
     find = "find the silver bottle"
     assert said.prompts == [compose(find, [turn] * count, setting.order, True) for count in range(3)]
-
-
-def test_what_was_cut_short_was_not_done() -> None:
-    walk, ahead = Walk(), MOTIONS[0]
-    start, end = Pose(0.0, 0.0, 0.0), Pose(ahead.metres, 0.0, 0.0)
-    assert walk.done(start) == ()
-    walk.begin(ahead, start)
-    assert walk.done(end) == walk.done(end) == (ahead,)
-    walk.begin(ahead, end)
-    assert walk.done(Pose(end.x + 0.1, 0.0, 0.0)) == (ahead,)
-    walk.begin(None, end)
-    assert walk.done(end) == (ahead,)
 
 
 def test_a_stop_far_away_and_an_unreadable_answer_end_the_episode() -> None:

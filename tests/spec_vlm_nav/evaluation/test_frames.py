@@ -12,7 +12,7 @@ from spec_vlm_nav.evaluation.frames import BagFrame, FrameSource, LeftOut, Oracl
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import ACTIONS, STOP, ResponseOrder, Vocabulary, compose
 from tests.models import CLASSES, COLOURS, frame
-from tests.spec_vlm_nav.evaluation import bags
+from tests.spec_vlm_nav import bags
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 WORDS = Vocabulary(COLOURS, CLASSES)

@@ -55,7 +55,8 @@ def test_a_walk_ends_with_the_stop_that_the_oracle_says_there() -> None:
     odometry = [moment for moment in moments if isinstance(moment, Odometry)]
     with World(scene, 112) as world:
         world.set_pose(*odometry[-1].pose)
-        assert Oracle(scene).decide(world.pose, scene.target_index, observe(world)).action.kind is ActionKind.STOP
+        decision = Oracle(scene).decide(world.pose, scene.target_index, observe(world), looks[-1].done)
+        assert decision.action.kind is ActionKind.STOP
 
 
 @pytest.mark.parametrize(

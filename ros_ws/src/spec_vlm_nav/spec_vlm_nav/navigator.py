@@ -159,8 +159,9 @@ class _Over(Exception):
 class Navigator:
     """Runs one goal. Everything that it depends on is given, so tests run it on a clock of their own.
 
-    The model remembers nothing, so each prompt tells what was done for this goal so far: the actions that were carried
-    out to their end. A HOLD, an action that failed and the decisions of a dry run are none.
+    The model remembers nothing, so each prompt tells what was done for this goal so far: the actions that the robot
+    carried out, also those that something cut short, so that a model that tried in vain is asked another question the
+    next time. A HOLD, an action that lost its odometry and the decisions of a dry run are none.
     """
 
     def __init__(
@@ -225,7 +226,7 @@ class Navigator:
         if parsed.action.kind is ActionKind.STOP:
             raise _Over(End.STOPPED, parsed.reasoning)
         self._report(State.MOVING)
-        if not dry and self._follow(step) is Outcome.DONE:
+        if not dry and self._follow(step):
             self._done.append(parsed.action)
         self._actions += 1
 
@@ -242,8 +243,8 @@ class Navigator:
                 self._hold(f"no camera frame for {self._config.stale_s:g} s", End.STALE_CAMERA)
             self._wait(self._config.poll_s)
 
-    def _follow(self, step: int) -> Outcome | None:
-        """Wait for the executor to finish the action and return how it ended."""
+    def _follow(self, step: int) -> bool:
+        """Wait for the end of the action; return whether it was carried out, as far as nothing blocked it."""
         config, until = self._config, self._clock() + self._config.action_limit_s
         while (ending := self._body.ending(step)) is None:
             if self._body.executor_silence() > config.executor_limit_s:
@@ -261,7 +262,7 @@ class Navigator:
                 raise _Over(End.OBSTACLE, f"{self._blocked} actions in a row were blocked")
         else:
             self._blocked = 0
-        return ending.outcome
+        return ending.outcome is not None
 
     def _count_invalid(self, problem: str) -> None:
         self._invalid += 1

@@ -222,27 +222,6 @@ class Answerers:
         return self._edge
 
 
-class Walk:
-    """What was done so far in an episode: as on the robot, an action that something cut short is not."""
-
-    def __init__(self) -> None:
-        self._done: list[NavigationAction] = []
-        self._running: tuple[NavigationAction, Pose] | None = None
-
-    def begin(self, action: NavigationAction | None, pose: Pose) -> None:
-        """Note that an action begins at a pose; None is no action."""
-        self._running = None if action is None else (action, pose)
-
-    def done(self, pose: Pose) -> tuple[NavigationAction, ...]:
-        """Return what was carried out by now that the robot stands at `pose`."""
-        if self._running is not None:
-            action, before = self._running
-            if not falls_short(action, progress(action, before, pose)):
-                self._done.append(action)
-            self._running = None
-        return tuple(self._done)
-
-
 def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     """Run one episode. Raises ValueError for a difficulty, object or model that cannot be used."""
     scene = scene_of(key.seed, key.difficulty, "" if setting.object_name == RANDOM else setting.object_name)
@@ -251,14 +230,15 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     if key.policy is Policy.ORACLE:
         policy = oracle_policy(scene)
     else:
-        ask, walk = answerers.of(key.policy, key.rtt_ms), Walk()
+        ask = answerers.of(key.policy, key.rtt_ms)
+        done: list[NavigationAction] = []
 
-        def policy(frame: Image, world: World) -> NavigationAction | None:
-            prompt = compose(instruction, walk.done(world.pose), setting.order, setting.guide)
-            answers.append(ask(prompt, encode_jpeg(frame)))
+        def policy(frame: Image, _: World) -> NavigationAction | None:
+            answers.append(ask(compose(instruction, done, setting.order, setting.guide), encode_jpeg(frame)))
             # The real robot would stand, look again, see the same and give up: the answer is greedy.
             action = parse_answer(answers[-1].text).action
-            walk.begin(action, world.pose)
+            if action is not None:
+                done.append(action)
             return action
 
     result = run_episode(scene, policy, setting.max_actions)
@@ -297,11 +277,6 @@ def progress(action: NavigationAction, before: Pose, after: Pose) -> float:
     return (after.x - before.x) * math.cos(before.yaw) + (after.y - before.y) * math.sin(before.yaw)
 
 
-def falls_short(action: NavigationAction, reached: float) -> bool:
-    """Whether something blocked an action that got `reached` m or rad far: by more than the executor's tolerance."""
-    return abs(action.metres or action.radians) - reached > 0.01
-
-
 def motion_seconds(action: NavigationAction, reached: float) -> float:
     """Return how long executor and bridge take for an action on an ideal base that gets `reached` m or rad far.
 
@@ -316,7 +291,8 @@ def _motion_seconds(action: NavigationAction, reached: float) -> float:
     motion = Motion(action, PlanarPose(0.0, 0.0, 0.0), 0.0, SIM_MOTION)
     slew = SlewLimiter(SIM_LIMITS)
     sign = math.copysign(1.0, action.radians or action.metres)
-    short = falls_short(action, reached)
+    # What falls short of the goal by less than the executor's tolerance was not blocked.
+    short = abs(action.metres or action.radians) - reached > 0.01
     gone, now = 0.0, 0.0
     while True:
         place = PlanarPose(0.0, 0.0, sign * gone) if action.radians else PlanarPose(gone, 0.0, 0.0)

@@ -85,7 +85,7 @@ def walk(
             if now >= looks / camera_hz:
                 looks += 1
                 sightings = observe(world)
-                decision = oracle.decide(world.pose, scene.target_index, sightings)
+                decision = oracle.decide(world.pose, scene.target_index, sightings, done)
                 seen = tuple(f"{item.colour} {item.object_class}" for item in sightings if item.visible)
                 yield Look(now, world.render(), decision, seen, tuple(done))
                 if motion is None and decision.action.kind is ActionKind.STOP:
@@ -97,9 +97,10 @@ def walk(
             velocity = ZERO
             if motion is not None:
                 step = motion.update(PlanarPose(*world.pose), now)
-                if step.outcome is Outcome.DONE:
+                velocity = step.velocity
+                if step.outcome is not Outcome.RUNNING:
                     done.append(motion.action)
-                velocity, motion = step.velocity, motion if step.outcome is Outcome.RUNNING else None
+                    motion = None
             if tick % TICKS_PER_ODOMETRY == 0:
                 yield Odometry(now, world.pose, velocity)
             world.move(velocity.vx, velocity.vy, velocity.wz, 1.0 / rate)
