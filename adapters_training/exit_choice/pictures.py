@@ -19,6 +19,8 @@ from matplotlib.figure import Figure
 HEAD_COLOURS = {Head.FULL: "#4c78a8", Head.SHORT: "#f58518"}
 HEAD_NAMES = {Head.FULL: "full head", Head.SHORT: "short list"}
 COLUMNS = 6
+LEAST_SHOWN = 10
+"""A bin of fewer verdicts gets no point: its rate would say nothing."""
 
 
 def draw_reliability(verdicts: Verdicts, title: str) -> Figure:
@@ -40,7 +42,7 @@ def draw_reliability(verdicts: Verdicts, title: str) -> Figure:
             axes.set_xlabel("confidence of the exit")
             axes.tick_params(labelbottom=True)
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9)
+    figure.legend(handles, labels, loc="outside lower center", ncols=5 if columns > 4 else 2, fontsize=9)
     figure.suptitle(title, fontsize=11)
     return figure
 
@@ -57,10 +59,11 @@ def _panel(axes: Any, verdicts: Verdicts, index: int) -> None:
         shares = [number / max(1, total) for _, _, number in found]
         axes.bar(lefts, shares, width, align="edge", color=colour, alpha=0.25,
                  label=f"{HEAD_NAMES[head]}: share of its verdicts")  # fmt: skip
-        axes.plot([c for c, _, _ in found], [a for _, a, _ in found], "o-", color=colour, markersize=4,
-                  label=f"{HEAD_NAMES[head]}: agreement")  # fmt: skip
-        words.append(f"{heard.agreed[index].mean():.0%} of {heard.agreed.shape[1]}")
-    axes.set_title(f"after layer {verdicts.layers[index]}: {' | '.join(words)}", fontsize=9)
+        solid = [(confidence, agreement) for confidence, agreement, number in found if number >= LEAST_SHOWN]
+        axes.plot([confidence for confidence, _ in solid], [agreement for _, agreement in solid], "o-", color=colour,
+                  markersize=4, label=f"{HEAD_NAMES[head]}: agreement")  # fmt: skip
+        words.append(f"{heard.agreed[index].mean():.0%} {head.value}")
+    axes.set_title(f"layer {verdicts.layers[index]}: right {', '.join(words)}", fontsize=9)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.02)
     axes.set_xticks(np.linspace(0, 1, 6))

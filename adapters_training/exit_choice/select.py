@@ -130,7 +130,7 @@ def write(
     """Write the chosen exits, their figures, the choices of every size and the picture."""
     import msgspec
 
-    from adapters_training.exit_choice.pictures import draw_selection
+    from adapters_training.exit_choice.pictures import HEAD_NAMES, draw_selection
     from speculation.exits import Head
 
     head, chosen = selection.head, selection.chosen
@@ -147,7 +147,7 @@ def write(
     }
     (options.out / RESULT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
     title = (
-        f"What exits save ({head.value} head): T_q {1e3 * times.verify_s:.1f} ms, gamma {times.gamma} x T_p "
+        f"What exits save ({HEAD_NAMES[head]}): T_q {1e3 * times.verify_s:.1f} ms, gamma {times.gamma} x T_p "
         f"{1e3 * times.draft_s:.1f} ms"
     )
     picture = draw_selection(selection.choices[1:], chosen, selection.candidates.layers, title)
