@@ -1,17 +1,16 @@
-"""Train what the project decodes with: the embedded pair, and early exits for any target.
-
-python -m adapters_training data | processor | pair | answers | exits | evaluate
-"""
+"""Train what the project decodes with: the embedded pair, early exits for any target, the acceptance predictor."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
 from adapters_training import answers, data, evaluate, pair, shapes
+from adapters_training.exit_choice import measure, select
+from adapters_training.exits import command as exits
+from adapters_training.predictor import command as predictor
 
-COMMANDS = (data, shapes, pair, answers, evaluate)
+COMMANDS = (data, shapes, pair, answers, exits, measure, select, predictor, evaluate)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,27 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for command in COMMANDS:
         command.add_command(commands)
-
-    exits = commands.add_parser("exits", help="train early-exit adapters on a frozen target")
-    exits.add_argument("--target", required=True, help="model folder")
-    exits.add_argument("--data", required=True)
-    exits.add_argument("--held-out", required=True, help="held-out frames for the reliability table")
-    exits.add_argument("--out", required=True)
-    exits.add_argument("--layers", default="1,3,5", help="layers to exit after, from 0")
-    exits.add_argument("--rank", type=int, default=64)
-    exits.add_argument("--minutes", type=float, default=5.0)
-    exits.set_defaults(run=_exits)
     return parser
-
-
-def _exits(options: argparse.Namespace) -> int:
-    from adapters_training.exits import ExitsConfig, train
-
-    layers = tuple(int(text) for text in options.layers.split(","))
-    config = ExitsConfig(options.target, options.data, options.held_out, options.out, layers, options.rank,
-                         options.minutes)  # fmt: skip
-    print(json.dumps(train(config), indent=1))
-    return 0
 
 
 if __name__ == "__main__":

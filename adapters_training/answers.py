@@ -74,7 +74,7 @@ def add_command(commands: Any) -> None:
         help="let a trained target answer training frames, for a draft to learn from",
         description=__doc__,
         epilog="Example: python -m adapters_training answers --model out/models/target --data out/data "
-        "--out out/answers (ten answers a second); then 'pair draft --data out/answers --teacher out/models/target'",
+        "--out out/answers (ten a second); then 'pair --role draft --data out/answers --teacher out/models/target'",
     )
     line.add_argument("--model", required=True, help="target model folder")
     line.add_argument("--data", required=True, help="folder of the 'data' command")

@@ -8,20 +8,21 @@ processes share one model: see `replicas.py`.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import pickle
 import random
 import time
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import torch
+from msgspec import Meta
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from adapters_training import settings
 from adapters_training.losses import Losses, Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.records import Frame, batches
@@ -36,40 +37,32 @@ LOG_STEPS, PRINT_STEPS = 20, 100
 DRY_STEPS = 2
 
 
-@dataclass(frozen=True)
-class PairConfig:
-    """Hyper-parameters of one model's training. Raises ValueError, naming the field, for senseless ones.
+Role = Literal["target", "draft"]
 
-    `steps` counts optimiser steps, each of `batch_frames` frames in every process. The first `vision_share` of them
-    train the vision tower alone; until `ground_share`, four of five have no words.
-    """
 
-    role: str
-    data: tuple[str, ...]
-    out: str
-    steps: int = 5000
-    vision_share: float = 0.08
-    ground_share: float = 0.45
-    batch_frames: int = 10
-    questions: int = 4
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.05
-    dense_weight: float = 0.3
-    asked_weight: float = 0.5
-    seed: int = 1
-    threads: int = 1
-    teacher: str = ""
-    start: str = ""
+class PairConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of one model's training; each is an option of the command line and a line of a YAML file."""
 
-    def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("batch_frames", 1), ("questions", 1), ("threads", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; give at least {least}")
-        for name in ("vision_share", "ground_share"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}; give a share from 0 to 1")
-        if not 0.0 < self.learning_rate <= 1.0:
-            raise ValueError(f"learning_rate is {self.learning_rate}; give a number above 0 and up to 1")
+    role: Annotated[Role, Meta(description="which of the two shapes: target or draft")]
+    data: Annotated[tuple[str, ...], Meta(description="folders of the 'data' or 'answers' command")]
+    processor: Annotated[str, Meta(description="folder of the 'processor' command")]
+    out: Annotated[str, Meta(description="run folder: checkpoint, TensorBoard, config; the same goes on")]
+    export: Annotated[str, Meta(description="model folder to write at the end")] = ""
+    steps: Annotated[int, Meta(ge=1, description="optimiser steps")] = 5000
+    vision_share: Annotated[float, Meta(ge=0, le=1, description="first part of the steps, vision tower alone")] = 0.08
+    ground_share: Annotated[
+        float, Meta(ge=0, le=1, description="first part of the steps, of which four of five have no words")
+    ] = 0.45
+    batch_frames: Annotated[int, Meta(ge=1, description="frames a step and process")] = 10
+    questions: Annotated[int, Meta(ge=1, description="questions a frame")] = 4
+    learning_rate: Annotated[float, Meta(gt=0, le=1, description="at its highest")] = 1e-3
+    weight_decay: Annotated[float, Meta(ge=0, description="of AdamW")] = 0.05
+    dense_weight: Annotated[float, Meta(ge=0, description="of the loss under image tokens")] = 0.3
+    asked_weight: Annotated[float, Meta(ge=0, description="of the loss at the prompts' ends")] = 0.5
+    seed: Annotated[int, Meta(ge=0, description="of weights, order and wording")] = 1
+    threads: Annotated[int, Meta(ge=1, description="of torch in each process")] = 1
+    teacher: Annotated[str, Meta(description="target model folder to distil from")] = ""
+    start_from: Annotated[str, Meta(description="model folder or checkpoint of another run")] = ""
 
 
 def learning_rate(config: PairConfig, step: int) -> float:
@@ -81,11 +74,11 @@ def learning_rate(config: PairConfig, step: int) -> float:
 class PairTrainer:
     """One model in training: forward, backward, checkpoint, log."""
 
-    def __init__(self, config: PairConfig, processor_folder: Path, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: PairConfig, vocabulary: Vocabulary) -> None:
         torch.set_num_threads(config.threads)
         shape = TARGET if config.role == "target" else DRAFT
-        self.config, self.vocabulary, self.processor_folder = config, vocabulary, processor_folder
-        self.processor = Processor.load(processor_folder)
+        self.config, self.vocabulary, self.processor_folder = config, vocabulary, Path(config.processor)
+        self.processor = _load_processor(self.processor_folder)
         tokenizer = self.processor.tokenizer
         self.model = build_model(shape, tokenizer, config.seed)
         self.probes = Probes(shape.hidden, shape.layers, vocabulary)
@@ -98,8 +91,8 @@ class PairTrainer:
         self.checkpoint = self.out / "checkpoint.pt"
         if self.checkpoint.exists():
             self._resume()
-        elif config.start:
-            self._start_from(Path(config.start))
+        elif config.start_from:
+            self._start_from(Path(config.start_from))
         self.teacher = _load_teacher(config.teacher, tokenizer)
 
     def _resume(self) -> None:
@@ -210,7 +203,7 @@ class PairTrainer:
         config, first = self.config, self.replicas.rank == 0
         self.out.mkdir(parents=True, exist_ok=True)
         if first:
-            (self.out / "config.json").write_text(json.dumps(asdict(config), indent=1) + "\n", encoding="utf-8")
+            settings.write(config, self.out / "config.yaml")
         writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step_count) if first else None
         self.model.train()
         saved = time.monotonic()
@@ -256,8 +249,17 @@ class PairTrainer:
 
 def _identity(config: PairConfig) -> dict[str, Any]:
     """Return what has to be the same for a run to go on as if it had never stopped."""
-    fields = asdict(config)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items() if name != "out"}
+    fields: dict[str, Any] = msgspec.to_builtins(config)
+    return {name: value for name, value in fields.items() if name not in ("out", "export")}
+
+
+def _load_processor(folder: Path) -> Processor:
+    try:
+        return Processor.load(folder)
+    except (OSError, ValueError):
+        raise ValueError(
+            f"{folder} holds no tokenizer and processor: run 'python -m adapters_training processor' first"
+        ) from None
 
 
 def _read_checkpoint(path: Path) -> dict[str, Any]:
@@ -265,9 +267,7 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(path, weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"{path} is no checkpoint ({reason}); give a folder's checkpoint.pt or a model folder"
-        ) from None
+        raise ValueError(f"{path} is no checkpoint ({reason}); give a run's checkpoint.pt or a model folder") from None
     if not {"model", "probes"} <= set(state):
         raise ValueError(f"{path} is no checkpoint of this training: it lacks model or probes")
     return state
@@ -288,61 +288,35 @@ def add_command(commands: Any) -> None:
         "pair",
         help="train the embedded target or draft",
         description=__doc__,
-        epilog="Example: python -m adapters_training pair draft --data out/data --processor out/processor "
-        "--out out/draft --export out/models/draft --steps 3000",
+        epilog="example:\n  python -m adapters_training pair --role draft --data out/data --processor out/processor "
+        "--out out/draft\n\ntime: --dry-run says what the whole run takes here; hours for a target on two CPU cores",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    line.add_argument("role", choices=("target", "draft"))
-    line.add_argument("--data", required=True, nargs="+", help="folders of the 'data' command")
-    line.add_argument("--processor", required=True, help="folder of the 'processor' command")
-    line.add_argument("--out", required=True, help="run folder: checkpoint, TensorBoard, config; the same goes on")
-    line.add_argument("--export", default="", help="model folder to write at the end")
-    line.add_argument("--teacher", default="", help="target model folder to distil from (draft)")
-    line.add_argument(
-        "--start-from", dest="start", default="", help="model folder or checkpoint of another run to start from"
-    )
-    line.add_argument("--dry-run", action="store_true", help=f"{DRY_STEPS} steps, then what a whole run would take")
-    for name, text in (
-        ("steps", "optimiser steps"),
-        ("batch_frames", "frames a step and process"),
-        ("questions", "questions per frame"),
-        ("learning_rate", "at its highest"),
-        ("weight_decay", "of AdamW"),
-        ("vision_share", "share of the steps for the vision tower alone"),
-        ("ground_share", "share of the steps of which four of five have no words"),
-        ("dense_weight", "of the loss under image tokens"),
-        ("asked_weight", "of the loss at the prompts' ends"),
-        ("seed", "of weights and data"),
-        ("threads", "of torch in each process"),
-    ):
-        default = getattr(PairConfig, name)
-        flag = "--" + name.replace("_", "-")
-        line.add_argument(flag, type=type(default), default=default, help=f"{text} (default: %(default)s)")
+    settings.add_options(line, PairConfig)
+    line.add_argument("--dry-run", action="store_true", help=f"{DRY_STEPS} steps a phase, and what a whole run takes")
     line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Train, then export where that is asked for. Raises ValueError for data, folders or settings of no use."""
-    names = set(PairConfig.__dataclass_fields__)
-    config = PairConfig(**{name: value for name, value in vars(options).items() if name in names and name != "data"},
-                        data=tuple(options.data))  # fmt: skip
+    config = settings.read(PairConfig, options)
     if options.dry_run:
-        return _dry_run(config, Path(options.processor))
-    trainer = PairTrainer(config, Path(options.processor), known_objects())
+        return _dry_run(config)
+    trainer = PairTrainer(config, known_objects())
     trainer.train()
-    if options.export:
-        trainer.export(Path(options.export))
+    if config.export:
+        trainer.export(Path(config.export))
     return 0
 
 
-def _dry_run(config: PairConfig, processor: Path) -> int:
+def _dry_run(config: PairConfig) -> int:
     """Walk the whole path in a folder of its own, with steps of every phase, and say what a run would take."""
     seconds = []
     with TemporaryDirectory() as folder:
         for vision, grounding in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)):
-            short = replace(config, steps=DRY_STEPS, vision_share=vision, ground_share=grounding,
+            short = msgspec.structs.replace(config, steps=DRY_STEPS, vision_share=vision, ground_share=grounding,
                             out=f"{folder}/{vision}{grounding}")  # fmt: skip
-            trainer = PairTrainer(short, processor, known_objects())
+            trainer = PairTrainer(short, known_objects())
             trainer.train()
             begun = time.monotonic()
             trainer.step(next(batches([Path(path) for path in config.data], config.batch_frames, "0")))

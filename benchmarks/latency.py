@@ -18,7 +18,14 @@ from tqdm import tqdm
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import report, summary
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, add_prompt_options, gamma, machine, verifier
+from spec_vlm_nav.evaluation.setting import (
+    CONNECT_LIMIT_S,
+    add_predictor,
+    add_prompt_options,
+    gamma,
+    machine,
+    verifier,
+)
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import Mode, StepResult
@@ -58,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--modes", nargs="+", default=["cloud", "sd", "fsd"], choices=[mode.value for mode in Mode])
     line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
     line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted per verification (default: 3)")
+    add_predictor(line)
     line.add_argument("--max-tokens", type=int, default=128)
     line.add_argument("--dtype", default="float32")
     line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
@@ -88,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     max_tokens=options.max_tokens,
                     dtype=options.dtype,
                     resume_s=CONNECT_LIMIT_S,
+                    predictor=options.predictor,
                 )
             )
             try:

@@ -182,8 +182,10 @@ def compose(
     return "\n".join(lines)
 
 
-def chat(instruction: str) -> list[dict[str, Any]]:
-    """Return the chat messages of one step: the frame first, then the instruction (shared image prefix)."""
+def chat(instruction: str, image: bool = True) -> list[dict[str, Any]]:
+    """Return the chat messages of one step: the frame first, if there is one, then the instruction."""
+    if not image:
+        return [{"role": "user", "content": instruction.strip()}]
     return [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": instruction.strip()}]}]
 
 

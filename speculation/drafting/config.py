@@ -34,6 +34,8 @@ class DraftingConfig:
 
     gamma: draft tokens per verification, or "auto" (the controller's choice).
     branches: how many continuations may be pre-drafted per verification.
+    stop_below: a draft ends with the first token whose probability to be accepted is below this, by the predictor or,
+        without one, by the draft itself: the first predicted rejection (WISP, Sec. 4.1); 0 never stops.
     max_nodes: the pre-draft stops growing when the tree holds this many nodes.
     resend_s: an unanswered draft is repeated after this many seconds; rounds are idempotent.
     patience_s: no commit for this long counts as a lost link, although the verifier may still answer pings.
@@ -45,6 +47,7 @@ class DraftingConfig:
     decode_in_cloud: bool = False
     gamma: int | str = 4
     branches: int = 3
+    stop_below: float = 0.0
     queue_policy: QueuePolicy = QueuePolicy.PRIORITY
     seed: int = 0
     max_nodes: int = 64
@@ -60,6 +63,8 @@ class DraftingConfig:
         for name, least in (("branches", 0), ("max_nodes", 1), ("resend_s", 0), ("patience_s", 0)):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} is {getattr(self, name)}; give at least {least}")
+        if not 0.0 <= self.stop_below <= 1.0:
+            raise ValueError(f"stop_below is {self.stop_below}; give 0 (never stop) to 1")
         if self.predraft and not self.drafts:
             raise ValueError("predraft needs drafts")
 

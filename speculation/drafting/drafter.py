@@ -10,6 +10,7 @@ from speculation.drafting.config import AUTO, DraftingConfig
 from speculation.drafting.controller import Controller
 from speculation.drafting.grower import Grower
 from speculation.drafting.model import Clock, DraftModel, Link, LinkLost
+from speculation.drafting.predictor import Predictor
 from speculation.drafting.speculator import Landing, Speculator
 from speculation.drafting.stats import DecodingStats, Interruption, StepInterrupted, StepRequest, StepResult
 from speculation.drafting.tracing import StepTrace
@@ -31,8 +32,12 @@ class Drafter:
         clock: Clock = time.perf_counter,
         trace: Trace | None = None,
         max_draft: int = MAX_DRAFT_TOKENS,
+        predictor: Predictor | None = None,
     ) -> None:
-        """`max_draft` is the verifier's limit from `Welcome`. ValueError if the mode needs a part that is missing."""
+        """`max_draft` is the verifier's limit from `Welcome`; `predictor` the draft model's own.
+
+        Raises ValueError if the mode needs a part that is missing.
+        """
         if model is None and (config.drafts or not config.needs_link):
             raise ValueError("this mode drafts on the edge: it needs a draft model")
         if link is None and config.needs_link:
@@ -43,6 +48,7 @@ class Drafter:
         self._clock = clock
         self._trace = trace if trace is not None else Trace(clock)
         self._max_draft = max_draft
+        self._predictor = predictor
         largest = min(LONGEST_DRAFT, max_draft)
         adaptive = config.drafts and config.gamma == AUTO
         self._controller = Controller(min(config.fixed_gamma, largest), largest) if adaptive else None
@@ -111,7 +117,7 @@ class _Step:
         if model is not None:
             self._speculator = Speculator(
                 model, self._answer, request.eos, drafter.config, drafter._clock, drafter._max_draft, stats,
-                drafter._controller,
+                drafter._controller, drafter._predictor,
             )  # fmt: skip
 
     def run(self) -> StepResult:

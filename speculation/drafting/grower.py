@@ -5,13 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from speculation.drafting.model import Clock, DraftModel, Logits
+from speculation.drafting.predictor import Predictor
 from speculation.drafting.tree import Node, Origin, Proposals, Rerooting, TokenTree
 from speculation.wire import ROOT
 
 
-def propose(logits: Logits) -> Proposals:
-    """Return the likeliest next token of one row of logits, [vocabulary], with its probability."""
+def propose(logits: Logits, predictor: Predictor | None = None, depth: int = 1) -> Proposals:
+    """Return the likeliest next token of one row of logits, [vocabulary], with the probability that it is accepted.
+
+    That is the predictor's, which is calibrated; without one the draft's own, which need not be. `depth` counts from 1
+    for the token behind the last committed one.
+    """
     best = int(np.argmax(logits))
+    if predictor is not None:
+        return ((best, predictor.chance(logits, depth)),)
     shifted = np.exp(logits - logits[best])
     return ((best, float(1.0 / shifted.sum())),)
 
@@ -19,8 +26,9 @@ def propose(logits: Logits) -> Proposals:
 class Grower:
     """Grows a tree with a draft model. `slots` maps tree nodes that were fed to the model's nodes."""
 
-    def __init__(self, model: DraftModel, clock: Clock) -> None:
+    def __init__(self, model: DraftModel, clock: Clock, predictor: Predictor | None = None) -> None:
         self._model = model
+        self._predictor = predictor
         self._clock = clock
         self.tree = TokenTree()
         self._slots: dict[int, int] = {self.tree.root: ROOT}
@@ -43,9 +51,9 @@ class Grower:
             self._slots.update(zip(pending, fed, strict=True))
             self._count += len(pending)
             for each, row in zip(pending, logits, strict=True):
-                self.tree.score(each, propose(row))
+                self.tree.score(each, self._propose(row, each))
         else:
-            self.tree.score(node, propose(self._model.root_logits()))
+            self.tree.score(node, self._propose(self._model.root_logits(), node))
         seconds = self._clock() - started
         self._add_child(node, seconds)
         return seconds
@@ -65,6 +73,9 @@ class Grower:
             self._slots[node] = ROOT
             slots = []
         self._count = max(self._slots.values()) + 1
+
+    def _propose(self, logits: Logits, node: int) -> Proposals:
+        return propose(logits, self._predictor, self.tree[node].depth - self.tree[self.tree.root].depth + 1)
 
     def _add_child(self, node: int, seconds: float) -> None:
         proposals = self.tree[node].proposals

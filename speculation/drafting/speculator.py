@@ -13,6 +13,7 @@ from speculation.drafting.config import DraftingConfig
 from speculation.drafting.controller import Controller
 from speculation.drafting.grower import Grower, work
 from speculation.drafting.model import Clock, DraftModel
+from speculation.drafting.predictor import Predictor
 from speculation.drafting.stats import DecodingStats
 from speculation.drafting.tree import Node, Rerooting
 from speculation.wire import ROOT, Commit, Draft, EarlyTokens
@@ -40,7 +41,10 @@ class Speculator:
     """Grows one step's tree, cuts drafts from it and re-roots it; knows no link.
 
     A *full* draft has gamma tokens, or reaches the answer's end or the last place where a draft token can stand:
-    the verdict adds a token of its own, so a draft never fills the answer up.
+    the verdict adds a token of its own, so a draft never fills the answer up. With `stop_below` it is full, too, where
+    its last token is predicted to be rejected. That token is sent: WISP (Eq. 25) leaves it out, but its forward is
+    spent, one more token in a verification costs next to nothing, and the prediction may be wrong. So no draft is empty
+    because of a prediction.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Speculator:
         max_draft: int,
         stats: DecodingStats,
         controller: Controller | None = None,
+        predictor: Predictor | None = None,
     ) -> None:
         self._answer = answer
         self._ends = frozenset(ends)
@@ -61,7 +66,7 @@ class Speculator:
         self._max_draft = max_draft
         self._stats = stats
         self._controller = controller
-        self._grower = Grower(model, clock)
+        self._grower = Grower(model, clock, predictor)
         self._tree = self._grower.tree
         self._queue = BranchQueue(config.queue_policy, config.branches, config.seed)
         self._round = 0
@@ -105,7 +110,7 @@ class Speculator:
 
     def launch(self, step: int) -> Draft:
         """Cut the draft to send from the tree. It is in flight from now on, and its own continuation is a branch."""
-        nodes = self._tree.likeliest_path(self._tree.root, self._need(), self._ends)
+        nodes = self._path(self._tree.root, self._need())
         tokens = [self._tree[node].token for node in nodes]
         self._round += 1
         message = Draft(step, self._round, self._answer.position, self._answer.digest, tokens)
@@ -115,8 +120,8 @@ class Speculator:
         self._gamma = self._choose_gamma()
         self._queue.clear()
         want = self._need(len(nodes) + 1)
-        if want > 0 and not (tokens and tokens[-1] in self._ends):
-            last = nodes[-1] if nodes else self._tree.root
+        last = nodes[-1] if nodes else self._tree.root
+        if want > 0 and not self._closes(last):
             self._queue.put(Branch(last, want + 1, self._tree[last].reach))
         return message
 
@@ -197,10 +202,18 @@ class Speculator:
         return max(0, min(self._gamma, self._max_draft, self._answer.room - ahead - 1))
 
     def _is_full(self, node: int, want: int) -> bool:
-        path = self._tree.likeliest_path(node, want, self._ends)
-        last = path[-1] if path else node
-        return len(path) >= want or (last != self._tree.root and self._tree[last].token in self._ends)
+        path = self._path(node, want)
+        return len(path) >= want or self._closes(path[-1] if path else node)
 
     def _end(self, node: int, want: int) -> int:
-        path = self._tree.likeliest_path(node, want, self._ends)
+        path = self._path(node, want)
         return path[-1] if path else node
+
+    def _path(self, node: int, want: int) -> list[int]:
+        path = self._tree.likeliest_path(node, want, self._ends)
+        return path[: next((place for place, each in enumerate(path, 1) if self._closes(each)), None)]
+
+    def _closes(self, node: int) -> bool:
+        """Whether nothing is drafted behind a node: it ends the answer, or is predicted to be rejected."""
+        content = self._tree[node]
+        return node != self._tree.root and (content.token in self._ends or content.chance < self._config.stop_below)

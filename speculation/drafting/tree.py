@@ -19,7 +19,8 @@ class Origin(Enum):
 
 @dataclass(slots=True)
 class Node:
-    """One possible token. `reach` is the probability that the verified answer passes through it, given the root.
+    """One possible token. `reach` is the probability that the verified answer passes through it, given the root;
+    `chance` the probability that it follows its parent where the answer passes through that.
 
     `proposals` are the draft model's likeliest next tokens with their probabilities; None until it was fed.
     `forwards` and `seconds` are the draft work that proposed this node; `layers` the exits that named it.
@@ -28,6 +29,7 @@ class Node:
     token: int
     parent: int | None
     reach: float
+    chance: float
     origin: Origin
     depth: int
     proposals: Proposals | None = None
@@ -55,7 +57,7 @@ class TokenTree:
     """
 
     def __init__(self, root_token: int = -1) -> None:
-        self._nodes: dict[int, Node] = {0: Node(root_token, None, 1.0, Origin.COMMITTED, 0)}
+        self._nodes: dict[int, Node] = {0: Node(root_token, None, 1.0, 1.0, Origin.COMMITTED, 0)}
         self._next = 1
         self.root = 0
 
@@ -80,22 +82,23 @@ class TokenTree:
             return existing
         node = self._next
         self._next += 1
-        self._nodes[node] = Node(token, parent, above.reach * probability, origin, above.depth + 1)
+        self._nodes[node] = Node(token, parent, above.reach * probability, probability, origin, above.depth + 1)
         above.children[token] = node
         return node
 
     def raise_branch(self, anchor: int, token: int, confidence: float, layer: int) -> int:
         """Return the child `token` of `anchor`, which an exit layer named with `confidence`.
 
-        The reach of the child and of its ancestors becomes at least `confidence`: a rumour can make a branch
-        likelier, but it never makes one impossible.
+        The reach and the chance of the child and of its ancestors become at least `confidence`: a rumour can make a
+        branch likelier, but it never makes one impossible.
         """
         node = self.add(anchor, token, 0.0, Origin.EARLY)
         self._nodes[node].layers += (layer,)
         current: int | None = node
-        while current is not None and self._nodes[current].reach < confidence:
-            self._nodes[current].reach = confidence
-            current = self._nodes[current].parent
+        while current is not None:
+            content = self._nodes[current]
+            content.reach, content.chance = max(content.reach, confidence), max(content.chance, confidence)
+            current = content.parent
         return node
 
     def score(self, node: int, proposals: Proposals) -> None:
@@ -149,7 +152,7 @@ class TokenTree:
         self._nodes = {node: self._nodes[node] for node in sorted(kept)}
         for content in self._nodes.values():
             content.reach = min(1.0, content.reach / scale) if scale > 0.0 else 0.0
-        self._nodes[landing].reach = 1.0
+        self._nodes[landing].reach = self._nodes[landing].chance = 1.0
         self._nodes[landing].parent = None
         self.root = landing
         return Rerooting(committed, lost)

@@ -1,4 +1,4 @@
-"""The whole training path on a model small enough for seconds: pair, resume, export, exits, evaluation."""
+"""The whole training path on a model small enough for seconds: pair, resume, export, evaluation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from adapters_training import exits, pair
+from adapters_training import pair
 from adapters_training.__main__ import main
 from adapters_training.evaluate import Score, claimed_side, evaluate, judge
 from adapters_training.losses import Losses
 from adapters_training.records import Frame, Task, write_shard
 from adapters_training.shapes import BLOCKERS, Shape, known_objects, write_processor
-from speculation.exits import ExitHeads
 from speculation.prompts import ResponseOrder
 from speculation.vlm.load import load_vlm
 from tests.adapters_training.frames import make_frame
@@ -37,11 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config(folder: Path, out: str, **changes: Any) -> pair.PairConfig:
     plain: dict[str, Any] = {"steps": 6, "batch_frames": 2, "questions": 2, "vision_share": 0.2, "ground_share": 0.7}
-    return pair.PairConfig("draft", (str(folder / "data"),), str(folder / out), **{**plain, **changes})
+    places = {"data": (str(folder / "data"),), "processor": str(folder / "processor"), "out": str(folder / out)}
+    return pair.PairConfig(**{"role": "draft", **places, **plain, **changes})
 
 
 def trainer(folder: Path, out: str, **changes: Any) -> pair.PairTrainer:
-    return pair.PairTrainer(config(folder, out, **changes), folder / "processor", known_objects())
+    return pair.PairTrainer(config(folder, out, **changes), known_objects())
 
 
 def weights(trained: pair.PairTrainer) -> torch.Tensor:
@@ -89,34 +89,22 @@ def test_a_checkpoint_of_other_settings_is_refused(folder: Path, model: Path, mo
     with pytest.raises(ValueError, match="begun with another questions, learning_rate"):
         trainer(folder, "run", questions=3, learning_rate=1e-4)
     with pytest.raises(ValueError, match="another shape or tokenizer"):
-        pair.PairTrainer(
-            pair.PairConfig("target", (str(folder / "data"),), str(folder / "other"), start=str(model)),
-            folder / "processor", known_objects(),
-        )  # fmt: skip
+        trainer(folder, "other", role="target", start_from=str(model))
     (folder / "no-checkpoint.pt").write_bytes(b"nothing")
     with pytest.raises(ValueError, match="is no checkpoint"):
-        trainer(folder, "other", start=str(folder / "no-checkpoint.pt"))
+        trainer(folder, "other", start_from=str(folder / "no-checkpoint.pt"))
 
 
-def test_the_export_loads_answers_and_takes_exits(folder: Path, model: Path) -> None:
+def test_the_export_loads_and_answers(folder: Path, model: Path) -> None:
     vlm = load_vlm(model)
     assert vlm.num_layers == TINY.layers
-    settings = exits.ExitsConfig(
-        str(model), str(folder / "data"), str(folder / "held_out"), str(folder / "exits"), (0, 1),
-        rank=4, minutes=0.02, batch_frames=2, questions=2,
-    )  # fmt: skip
-    results = exits.train(settings)
-    assert set(results["agreement"]) == {0, 1}
-    heads = ExitHeads.load(folder / "exits", vlm)
-    assert heads.layers == (0, 1)
-    assert 0.0 < heads.reliability(1, 0.9) < 1.0
     score = evaluate(vlm, folder / "held_out", 2, order=ResponseOrder.ACTION_FIRST)
     assert score.answers == 2
 
 
 def test_a_student_learns_from_its_teacher(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair, "DRAFT", TINY)
-    student = trainer(folder, "student", teacher=str(model), start=str(model), vision_share=0.0, steps=2)
+    student = trainer(folder, "student", teacher=str(model), start_from=str(model), vision_share=0.0, steps=2)
     before = weights(student)
     assert not student.looking
     student.train()
@@ -128,7 +116,7 @@ def test_a_dry_run_walks_the_whole_path_and_says_how_long(
 ) -> None:
     monkeypatch.setattr(pair, "DRAFT", TINY)
     status = main([
-        "pair", "draft", "--data", str(folder / "data"), "--processor", str(folder / "processor"),
+        "pair", "--role", "draft", "--data", str(folder / "data"), "--processor", str(folder / "processor"),
         "--out", str(folder / "dry"), "--dry-run", "--batch-frames", "2", "--steps", "100",
     ])  # fmt: skip
     assert status == 0
@@ -137,16 +125,20 @@ def test_a_dry_run_walks_the_whole_path_and_says_how_long(
 
 
 def test_the_schedule_warms_up_and_ends_low() -> None:
-    settings = pair.PairConfig("draft", (), "", steps=1000, learning_rate=1.0)
+    settings = config(Path(), "", steps=1000, learning_rate=1.0)
     assert pair.learning_rate(settings, 0) == pytest.approx(0.01)
     assert pair.learning_rate(settings, 1000) == pytest.approx(0.02)
     assert pair.learning_rate(settings, 0) < pair.learning_rate(settings, 500) > pair.learning_rate(settings, 1000)
 
 
-@pytest.mark.parametrize("field", ["steps", "batch_frames", "vision_share", "learning_rate"])
-def test_senseless_settings_are_named(field: str) -> None:
-    with pytest.raises(ValueError, match=field):
-        pair.PairConfig("draft", (), "", **{field: -1})
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [("--steps", "0", "steps"), ("--vision-share", "2", "vision_share"), ("--role", "teacher", "role")],
+)
+def test_senseless_settings_are_named(option: str, value: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    known = ["pair", "--role", "draft", "--data", "d", "--processor", "p", "--out", "o"]
+    assert main([*known, option, value]) == 2
+    assert f"setting {named} is '{value}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -180,7 +172,7 @@ def test_scores_ask_for_object_side_and_action() -> None:
 
 def test_no_data_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = main([
-        "pair", "draft", "--data", str(folder / "nothing"), "--processor", str(folder / "processor"),
+        "pair", "--role", "draft", "--data", str(folder / "nothing"), "--processor", str(folder / "processor"),
         "--out", str(folder / "none"),
     ])  # fmt: skip
     assert status == 2

@@ -67,10 +67,20 @@ class FakeClock:
 
 
 class FakeModel:
-    """A draft model that keeps whole prefixes instead of a cache, and checks every id that it is given."""
+    """A draft model that keeps whole prefixes instead of a cache, and checks every id that it is given.
 
-    def __init__(self, following: NextToken, clock: FakeClock | None = None, draft_s: float = 0.0) -> None:
+    `sureness` says, for a prefix, how far its likeliest token's logit stands above the others, which are 0.
+    """
+
+    def __init__(
+        self,
+        following: NextToken,
+        clock: FakeClock | None = None,
+        draft_s: float = 0.0,
+        sureness: Callable[[Sequence[int]], float] = lambda prefix: 3.0,
+    ) -> None:
         self._following = following
+        self._sureness = sureness
         self._clock = clock
         self._draft_s = draft_s
         self.root: list[int] = []
@@ -114,7 +124,7 @@ class FakeModel:
 
     def _logits(self, prefix: Sequence[int]) -> npt.NDArray[np.floating]:
         row = np.zeros(VOCABULARY)
-        row[self._following(prefix)] = 3.0
+        row[self._following(prefix)] = self._sureness(prefix)
         return row
 
 

@@ -27,6 +27,7 @@ def test_the_modes_are_settings_of_one_drafter() -> None:
         ({"gamma": 65}, "gamma is 65; give 0 to 64 or 'auto'"),
         ({"gamma": "much"}, "gamma is 'much'"),
         ({"branches": -1}, "branches is -1; give at least 0"),
+        ({"stop_below": 1.5}, "stop_below is 1.5; give 0 .never stop. to 1"),
         ({"patience_s": float("nan")}, "patience_s is nan"),
         ({"drafts": False, "predraft": True}, "predraft needs drafts"),
     ],

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from speculation.drafting import (
     StepRequest,
     StepResult,
 )
+from speculation.drafting.predictor import Predictor
 from speculation.trace import Kind, Trace
 from speculation.wire import Draft, EndStep, Fault, FaultCode
 from tests.speculation.drafting.fakes import (
@@ -27,6 +30,7 @@ from tests.speculation.drafting.fakes import (
     hashed_draft,
     hashed_target,
 )
+from tests.speculation.drafting.test_predictor import network
 
 DRAFT_S = 0.05
 
@@ -40,12 +44,20 @@ def request(
 class Bench:
     """One drafter with its model and link on one clock."""
 
-    def __init__(self, target: NextToken, draft: NextToken, weather: Weather, config: DraftingConfig) -> None:
+    def __init__(
+        self,
+        target: NextToken,
+        draft: NextToken,
+        weather: Weather,
+        config: DraftingConfig,
+        sureness: Callable[[Sequence[int]], float] = lambda prefix: 3.0,
+        predictor: Predictor | None = None,
+    ) -> None:
         self.clock = FakeClock()
-        self.model = FakeModel(draft, self.clock, DRAFT_S)
+        self.model = FakeModel(draft, self.clock, DRAFT_S, sureness)
         self.link = FakeLink(target, self.clock, weather)
         self.trace = Trace(self.clock)
-        self.drafter = Drafter(self.model, self.link, config, self.clock, self.trace)
+        self.drafter = Drafter(self.model, self.link, config, self.clock, self.trace, predictor=predictor)
 
     def run(self, of: StepRequest | None = None) -> StepResult:
         return self.drafter.run(of or request())
@@ -113,6 +125,78 @@ def test_every_mode_says_what_the_target_says_alone(
         assert stats.tokens <= stats.accepted + stats.rounds
         assert sum(stats.early_hits.values()) <= stats.hits
         assert stats.prefill_s + stats.draft_s + stats.predraft_s + stats.wait_s == pytest.approx(stats.total_s)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    mode=st.sampled_from([Mode.SD, Mode.FSD]),
+    seed=st.integers(0, 10_000),
+    agreement=st.floats(0.0, 1.0),
+    gamma=st.one_of(st.integers(0, 6), st.just("auto")),
+    stop_below=st.floats(0.0, 1.0),
+    guesses=st.booleans(),
+    weather=WEATHERS,
+)
+def test_wherever_drafts_stop_the_answer_is_the_targets(
+    mode: Mode, seed: int, agreement: float, gamma: int | str, stop_below: float, guesses: bool, weather: Weather
+) -> None:
+    """Any predictor, at any threshold; without one it is the draft's own probability that stops it."""
+    target = hashed_target(seed)
+    config = DraftingConfig.of(mode, gamma=gamma, stop_below=stop_below)
+    bench = Bench(
+        target, hashed_draft(target, seed, agreement), weather, config,
+        sureness=lambda prefix: 0.1 + 6.0 * hashed_target(seed + 1, 0.0)(prefix) / EOS,
+        predictor=network(seed) if guesses else None,
+    )  # fmt: skip
+    for step in (1, 2):
+        before = bench.model.forwards
+        result = bench.run(request(step, 24))
+        stats = result.stats
+        assert result.tokens == alone(target, 24)
+        assert stats.draft_forwards == bench.model.forwards - before
+        assert 0 <= stats.draft_forwards - stats.wasted_forwards <= stats.tokens
+        assert stats.prefill_s + stats.draft_s + stats.predraft_s + stats.wait_s == pytest.approx(stats.total_s)
+
+
+def wrong_at(places: set[int]) -> tuple[NextToken, Callable[[Sequence[int]], float]]:
+    """A draft of the counting target that is wrong at some answer positions, and unsure exactly there."""
+    right = counting(99)
+    return (
+        lambda prefix: 6 if len(prefix) in places else right(prefix),
+        lambda prefix: 0.1 if len(prefix) in places else 9.0,
+    )
+
+
+def test_a_draft_ends_with_the_first_predicted_rejection_and_wastes_one_forward() -> None:
+    """Never stopping, the first three of these rounds draft four tokens, of which three, two and one are wasted."""
+    draft, sureness = wrong_at({1, 4, 8})
+    never, stops = (
+        Bench(counting(99), draft, Weather(), DraftingConfig.of("sd", stop_below=below), sureness)
+        for below in (0.0, 0.5)
+    )
+    before, after = (bench.run(request(max_tokens=12)).stats for bench in (never, stops))
+    sent = [len(message.tokens) for _, message in stops.link.sent if isinstance(message, Draft)]
+    assert sent == [2, 3, 4, 2]
+    assert (before.rounds, after.rounds) == (4, 4) and before.accepted == after.accepted == 8
+    assert (before.wasted_forwards, after.wasted_forwards) == (6, 3)
+    assert before.total_s - after.total_s == pytest.approx(3 * DRAFT_S)
+
+
+def test_where_nothing_is_predicted_to_stand_one_token_is_sent_a_round() -> None:
+    bench = Bench(counting(99), counting(99), Weather(), DraftingConfig.of("sd", stop_below=1.0))
+    stats = bench.run(request(max_tokens=9)).stats
+    assert stats.drafted == stats.accepted == 4 and stats.rounds == 5 and stats.wasted_forwards == 0
+
+
+def test_nothing_is_predrafted_behind_a_predicted_rejection_but_what_an_exit_names() -> None:
+    draft, sureness = wrong_at({2, 5, 8, 11, 14})
+    for exits, predrafts in ((0, False), (2, True)):
+        config = DraftingConfig.of("fsd", stop_below=0.5)
+        bench = Bench(counting(99), draft, Weather(exits=exits), config, sureness)
+        stats = bench.run(request(max_tokens=18)).stats
+        assert (stats.predraft_s > 0.0) is predrafts
+        assert stats.wasted_forwards == 5
+        assert stats.hits == (5 if predrafts else 0)
 
 
 @given(seed=st.integers(0, 1000), max_tokens=st.integers(1, 30))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from speculation.drafting.grower import Grower, propose
 from speculation.drafting.tree import Origin, Rerooting
 from tests.speculation.drafting.fakes import FakeClock, FakeModel, hashed_target
+from tests.speculation.drafting.test_predictor import network
 
 
 @given(
@@ -86,3 +87,18 @@ def test_proposals_are_the_softmax_of_the_logits() -> None:
     assert token == 1
     assert probability == pytest.approx(np.exp(4.0) / np.exp(logits).sum())
     assert propose(np.array([1000.0, 2000.0]))[0] == (1, 1.0)
+
+
+def test_a_predictors_chances_multiply_to_the_reach() -> None:
+    predictor = network(4)
+    grower = Grower(FakeModel(hashed_target(2)), FakeClock(), predictor)
+    node, reach = grower.tree.root, 1.0
+    for depth in (1, 2, 3):
+        grower.feed(node)
+        (node,) = grower.tree[node].children.values()
+        row = np.zeros(8)
+        row[grower.tree[node].token] = 3.0
+        chance = predictor.chance(row, depth)
+        reach *= chance
+        assert grower.tree[node].chance == pytest.approx(chance)
+        assert grower.tree[node].reach == pytest.approx(reach)

@@ -23,10 +23,12 @@ from speculation.drafting import (
     StepRequest,
     StepResult,
 )
+from speculation.drafting.predictor import AUTO, Predictor, find
 from speculation.profile import load_profile
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
+from speculation.vlm.speed import announce
 from speculation.wire import FaultCode, Hello, Welcome
 
 _log = logging.getLogger(__name__)
@@ -39,11 +41,13 @@ MAX_EXTRA_RTT_S = 10.0
 class EdgeConfig:
     """What one robot decodes with. `keys` is a folder of CURVE keys, empty for plain TCP.
 
+    draft_model: a folder, or a name on the hub. device to allow_download: how it is loaded, see `ModelSettings`.
     gamma: draft tokens per verification, or "auto". branches: continuations pre-drafted per verification. target:
     fingerprint that the verifier must have, empty for any. silence_s: hearing nothing for so long is a lost link.
     resume_s: how long a step waits for a lost verifier before it is given up. capacity: cache slots of the draft
     model: image and prompt, answer and token tree must fit. extra_rtt_s: round trip that is declared on top of the
-    profile's own, half of it each way.
+    profile's own, half of it each way. predictor: what ends drafts at the first predicted rejection: a folder, "auto"
+    for the one in the draft model's folder if there is one, "off" for none.
     """
 
     draft_model: Path
@@ -56,11 +60,18 @@ class EdgeConfig:
     threads: int = 1
     max_tokens: int = 128
     target: str = ""
+    device: str = "cpu"
     dtype: str = "float32"
+    attention: str = "sdpa"
+    quantisation: str = "none"
+    min_pixels: int = 0
+    max_pixels: int = 0
+    allow_download: bool = False
     capacity: int = 2048
     silence_s: float = 1.5
     resume_s: float = 1.0
     extra_rtt_s: float = 0.0
+    predictor: str = AUTO
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.extra_rtt_s <= MAX_EXTRA_RTT_S:
@@ -80,15 +91,17 @@ class EdgeDecoder:
         """Load the draft model and start connecting, without waiting for the verifier; mode `edge` has no link.
 
         `on_state` hears how the link is, in the link's thread. `vlm`: the draft model where it is loaded already;
-        several decoders may share it. Raises ValueError, in one sentence, for a model folder, profile, mode, address
-        or keys that cannot be used.
+        several decoders may share it. Raises ValueError, in one sentence, for a model folder, predictor, profile,
+        mode, address or keys that cannot be used.
         """
         self.config = config
         self.profile = load_profile(config.profile or "raw")
-        needs_link = self._drafting(config.mode).needs_link
+        needs_link = DraftingConfig.of(config.mode, gamma=config.gamma, branches=config.branches).needs_link
         keys = load_keys(Path(config.keys)) if config.keys else None
         self.trace = trace if trace is not None else Trace()
-        self.vlm = vlm or load_vlm(config.draft_model, dtype=config.dtype, threads=config.threads)
+        self.vlm = vlm or self._load(config)
+        folder = find(config.predictor, Path(config.draft_model))
+        self.predictor = Predictor.load(folder, self.vlm.fingerprint) if folder is not None else None
         session = VlmSession(self.vlm, config.capacity)
         self._model: DraftModel = PacedModel(session, self.profile.draft_s) if self.profile.draft_s else session
         # Grows from start to start too, so that a session taken up again never meets an old step's number.
@@ -96,6 +109,7 @@ class EdgeDecoder:
         self._lock = threading.Lock()
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._told_profile = self.profile.name
+        self._told_target = ""
         self.link: ZmqLink | None = None
         if needs_link:
             self.link = ZmqLink(
@@ -108,6 +122,24 @@ class EdgeDecoder:
                 ),
                 on_state,
             )
+
+    @staticmethod
+    def _load(config: EdgeConfig) -> Vlm:
+        vlm = load_vlm(
+            config.draft_model,
+            device=config.device,
+            dtype=config.dtype,
+            threads=config.threads,
+            attention=config.attention,
+            quantisation=config.quantisation,
+            min_pixels=config.min_pixels,
+            max_pixels=config.max_pixels,
+            allow_download=config.allow_download,
+        )
+        if not vlm.sees_images:
+            raise ValueError(f"draft model {vlm.name} is a language model alone; choose one that sees")
+        announce(vlm, _log)
+        return vlm
 
     @property
     def problem(self) -> str:
@@ -191,18 +223,32 @@ class EdgeDecoder:
                 raise VerifierRefused(link.why)
             raise VerifierLost(why or link.why)
         self._compare_profiles(welcome)
+        self._compare_targets(welcome)
         return tuple(welcome.eos), self._drafter(mode, link, welcome.max_draft)
 
     def _drafter(self, mode: Mode, link: ZmqLink | None, max_draft: int) -> Drafter:
         """Return the mode's drafter, whose estimates outlive a step."""
         drafter = self._drafters.get((mode, max_draft))
         if drafter is None:
-            drafter = Drafter(self._model, link, self._drafting(mode), trace=self.trace, max_draft=max_draft)
+            config = self._drafting(mode)
+            drafter = Drafter(
+                self._model, link, config, trace=self.trace, max_draft=max_draft, predictor=self.predictor
+            )
             self._drafters[mode, max_draft] = drafter
         return drafter
 
     def _drafting(self, mode: Mode | str) -> DraftingConfig:
-        return DraftingConfig.of(mode, gamma=self.config.gamma, branches=self.config.branches)
+        stop_below = self.predictor.threshold if self.predictor is not None else 0.0
+        return DraftingConfig.of(mode, gamma=self.config.gamma, branches=self.config.branches, stop_below=stop_below)
+
+    def _compare_targets(self, welcome: Welcome) -> None:
+        if self.predictor is not None and self._told_target != welcome.model != self.predictor.target:
+            _log.warning(
+                "the predictor was trained for target %s, the verifier serves %s: drafts may end badly",
+                self.predictor.target,
+                welcome.model,
+            )
+        self._told_target = welcome.model
 
     def _compare_profiles(self, welcome: Welcome) -> None:
         if welcome.profile not in (self.profile.name, self._told_profile):

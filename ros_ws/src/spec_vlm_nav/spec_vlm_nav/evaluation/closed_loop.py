@@ -24,10 +24,19 @@ from tqdm import tqdm
 
 from spec_vlm_nav.evaluation.episodes import Answerers, Episode, EpisodeKey, Policy, Setting, run_one
 from spec_vlm_nav.evaluation.journal import Journal
-from spec_vlm_nav.evaluation.setting import add_prompt_options, gamma, machine, milliseconds, several, verifier
+from spec_vlm_nav.evaluation.setting import (
+    add_predictor,
+    add_prompt_options,
+    gamma,
+    machine,
+    milliseconds,
+    several,
+    verifier,
+)
 from spec_vlm_nav.evaluation.success import class_table, different_walks, figures, main_table, outcome_table
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.drafting.predictor import name as predictor_name
 from speculation.profile import load_profile
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary
 
@@ -55,6 +64,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--max-tokens", type=int, default=96)
     line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
     line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted per verification (default: 3)")
+    add_predictor(line)
     line.add_argument("--dtype", default="float32")
     line.add_argument("--processes", type=int, default=1, help="episodes at once; times are honest with 1 (default: 1)")
     line.add_argument("--out", type=Path, default=PROJECT / "out" / "closed_loop", help="results; run again to go on")
@@ -169,6 +179,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     ):
         chosen[name] = folder_fingerprint(folder) if folder.is_dir() or modes - needless else ""
     chosen["guide"] = guided(options)
+    chosen["predictor"] = predictor_name(options.predictor, options.draft_model)
     chosen["exits"] = str(options.exits) if options.exits else ""
     return chosen
 
@@ -184,6 +195,7 @@ def setting(options: argparse.Namespace, address: str) -> Setting:
         max_actions=options.max_actions,
         gamma=options.gamma,
         branches=options.branches,
+        predictor=options.predictor,
         max_tokens=options.max_tokens,
         dtype=options.dtype,
         order=ResponseOrder(options.response_order),

@@ -75,6 +75,7 @@ class Setting:
     max_actions: int = 40
     gamma: int | str = 4
     branches: int = 3
+    predictor: str = EdgeConfig.predictor
     max_tokens: int = 96
     dtype: str = "float32"
     order: ResponseOrder = ResponseOrder.REASON_FIRST
@@ -210,6 +211,7 @@ class Answerers:
                 profile=setting.profile,
                 gamma=setting.gamma,
                 branches=setting.branches,
+                predictor=setting.predictor,
                 max_tokens=setting.max_tokens,
                 dtype=setting.dtype,
                 silence_s=SILENCE_S,

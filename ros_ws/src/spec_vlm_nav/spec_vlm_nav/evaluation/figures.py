@@ -89,6 +89,7 @@ def summary(stats: Sequence[DecodingStats]) -> dict[str, Any]:
         "passes_per_token": rate("cloud_passes", total("tokens")),
         "wasted_forwards": rate("wasted_forwards", total("draft_forwards")),
         "wasted_s_per_step": total("wasted_s") / len(stats),
+        "wasted_s_per_token": rate("wasted_s", total("tokens")),
         "bytes_up_per_step": total("bytes_up") / len(stats),
         "bytes_down_per_step": total("bytes_down") / len(stats),
         "interruptions": total("interruptions"),

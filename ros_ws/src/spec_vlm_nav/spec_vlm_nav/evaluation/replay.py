@@ -23,6 +23,7 @@ from spec_vlm_nav.evaluation.results import TARGET_ALONE, Arm, FrameKey, Results
 from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
     SILENCE_S,
+    add_predictor,
     add_prompt_options,
     gamma,
     machine,
@@ -33,6 +34,7 @@ from spec_vlm_nav.evaluation.setting import (
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import VerifierLost
 from speculation.drafting import DecodingStats, Mode
+from speculation.drafting.predictor import name as predictor_name
 from speculation.profile import load_profile
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary, parse_answer
 from speculation.trace import Trace
@@ -120,6 +122,7 @@ class Decoders:
             max_tokens=options.max_tokens,
             dtype=options.dtype,
             capacity=CAPACITY,
+            predictor=options.predictor,
             silence_s=SILENCE_S,
             resume_s=CONNECT_LIMIT_S,
             extra_rtt_s=rtt_ms / 1e3,
@@ -278,6 +281,7 @@ def _settings(options: argparse.Namespace, bags: dict[str, Path], decoders: Deco
     return {
         "bags": {name: fingerprint(path) for name, path in bags.items()},
         **{name: getattr(options, name) for name in names},
+        "predictor": predictor_name(options.predictor, options.draft_model),
         "draft": decoders.vlm.fingerprint,
         "target": welcome.model if welcome is not None else "none",
         "layers": welcome.num_layers if welcome is not None else 0,
@@ -309,6 +313,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--limit", type=int, default=0, help="at most so many frames of each bag; 0: all")
     line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
     line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted (default: 3)")
+    add_predictor(line)
     line.add_argument("--max-tokens", type=int, default=128)
     line.add_argument("--dtype", default="float32", choices=list(DTYPES))
     line.add_argument("--check", action="store_true", help="also let the target answer alone and compare with that")

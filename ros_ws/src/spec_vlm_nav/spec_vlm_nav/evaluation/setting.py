@@ -16,6 +16,7 @@ from pathlib import Path
 from simulation.speed import processor
 from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
+from speculation.drafting.predictor import AUTO
 
 START_LIMIT_S = 120.0
 CONNECT_LIMIT_S, SILENCE_S = 20.0, 10.0
@@ -102,6 +103,16 @@ def milliseconds(text: str) -> list[float]:
     if not values or not all(0.0 <= value <= 10_000.0 for value in values):
         raise argparse.ArgumentTypeError(f"{text!r}: give milliseconds from 0 to 10000, e.g. 0,40")
     return values
+
+
+def add_predictor(line: argparse.ArgumentParser) -> None:
+    """Add the option --predictor, as `EdgeConfig.predictor` has it."""
+    line.add_argument(
+        "--predictor",
+        default=AUTO,
+        metavar="FOLDER",
+        help="acceptance predictor; auto: the one in the draft model's folder, off: none (default: auto)",
+    )
 
 
 def gamma(text: str) -> int | str:

@@ -67,7 +67,17 @@ class VlmNav(Node):
                 target=parameter(self, "target_fingerprint", "", "only target that is acceptable; empty: any"),
                 keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP"),
                 gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),
+                predictor=parameter(
+                    self, "predictor", "auto", "folder of an acceptance predictor; auto: the draft's; off"
+                ),
                 threads=parameter(self, "threads", 1, "CPU threads of the draft model", 1, 64),
+                device=parameter(self, "device", "cpu", "where the draft model runs, e.g. cuda"),
+                dtype=parameter(self, "dtype", "float32", "what it computes in"),
+                attention=parameter(self, "attention", "sdpa", "sdpa or eager"),
+                quantisation=parameter(self, "quantisation", "none", "none, nf4, int8 or int8_weight_only"),
+                min_pixels=parameter(self, "min_pixels", 0, "least pixels of a resized frame; 0: its own", 0, 1 << 24),
+                max_pixels=parameter(self, "max_pixels", 0, "most pixels of a resized frame; 0: its own", 0, 1 << 24),
+                capacity=parameter(self, "capacity", 2048, "its cache: image, prompt, answer, tree", 256, 1 << 20),
                 max_tokens=parameter(self, "max_tokens", 128, "longest answer", 8, 512),
                 silence_s=parameter(self, "link_silence_s", 1.5, "silence that is a lost verifier, s", 0.2, 60.0),
                 resume_s=parameter(self, "link_resume_s", 1.0, "a step waits so long for it, s", 0.0, 60.0),

@@ -1,0 +1,260 @@
+"""What a predictor learns from: real drafts, token by token, with what the target said about them.
+
+WISP, Appendix B: a token is labelled accepted, or first rejected; what follows the first rejection of a draft has no
+label. It is kept all the same, unlabelled, since a draft that does not stop goes through it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from adapters_training import wording
+from adapters_training.records import Frame, Task, read_shard, shards
+from speculation.acceptance import Greedy
+from speculation.drafting.predictor import FEATURES, features
+from speculation.wire import ROOT
+
+if TYPE_CHECKING:
+    from speculation.vlm.load import Vlm
+
+ACCEPTED, REJECTED, UNLABELLED = 1, 0, -1
+CAPACITY = 1024
+_PATTERN = "drafts-*.npz"
+_ARRAYS = ("features", "label", "draft", "scene")
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Draft tokens in the order in which they were drafted; a draft's tokens lie together.
+
+    features: [n, 5], see `speculation.drafting.predictor.features`. label: [n], ACCEPTED, REJECTED (the first one) or
+    UNLABELLED (behind it). draft: [n], the draft's number, from 0. scene: [n], the seed of the scene that was looked
+    at. header: what they were logged with (models' fingerprints, gamma, ...).
+    """
+
+    features: npt.NDArray[np.float64]
+    label: Integers
+    draft: Integers
+    scene: Integers
+    header: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def of(self, scenes: set[int]) -> Drafts:
+        """Return the drafts of some scenes."""
+        chosen = np.isin(self.scene, list(scenes))
+        return replace(self, **{name: getattr(self, name)[chosen] for name in _ARRAYS})
+
+    def labelled(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the features [m, 5] and labels [m], 1 or 0, of the tokens that have one."""
+        known = self.label != UNLABELLED
+        return self.features[known], self.label[known].astype(np.float64)
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """How drafts are logged: gamma tokens at most, `frames` frames in all, taken evenly from the shards."""
+
+    gamma: int = 8
+    frames: int = 600
+    max_tokens: int = 96
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("gamma", 1), ("frames", 1), ("max_tokens", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; give at least {least}")
+
+
+def log(draft: Vlm, target: Vlm, data: Path, out: Path, config: LogConfig) -> Drafts:
+    """Decode frames of the shards in `data` as mode sd does, write a file a shard into `out`, and return all drafts.
+
+    A shard whose file is there is not decoded again, so that a killed run goes on; each draws from (seed, its name)
+    only, so that the result is that of an unbroken run. Raises ValueError for models that are no pair, for a folder
+    without shards and for one whose drafts were logged differently.
+    """
+    if draft.tokenizer_fingerprint != target.tokenizer_fingerprint:
+        raise ValueError(f"{draft.folder} and {target.folder} have different tokenizers; a pair shares one")
+    paths = shards(data)
+    if not paths:
+        raise ValueError(f"no frames in {data}: run 'python -m adapters_training data' first")
+    header = {"draft": draft.fingerprint, "target": target.fingerprint, "features": list(FEATURES),
+              "gamma": config.gamma, "frames": config.frames, "max_tokens": config.max_tokens, "seed": config.seed,
+              "data": [path.name for path in paths]}  # fmt: skip
+    out.mkdir(parents=True, exist_ok=True)
+    for old in sorted(out.glob(_PATTERN)):
+        _check_header(old, header)
+    shares = [len(range(place, config.frames, len(paths))) for place in range(len(paths))]
+    decoder = _Decoder(draft, target, config)
+    with tqdm(total=config.frames, unit="frame", desc="drafts", mininterval=2.0, disable=None) as bar:
+        for path, share in zip(paths, shares, strict=True):
+            file = out / f"drafts-{path.stem}.npz"
+            if not file.exists():
+                _write(file, _log_shard(decoder, path, share, config.seed, bar), header)
+            else:
+                bar.update(share)
+    return read(out)
+
+
+def read(folder: Path) -> Drafts:
+    """Return all drafts logged in a folder. Raises ValueError where there are none or they do not belong together."""
+    files = sorted(folder.glob(_PATTERN))
+    if not files:
+        raise ValueError(f"no drafts in {folder}: run 'python -m adapters_training predictor log' first")
+    header = _header(files[0])
+    parts: list[dict[str, Any]] = []
+    count = 0
+    for file in files:
+        _check_header(file, header)
+        with np.load(file, allow_pickle=False) as data:
+            part = {name: data[name] for name in _ARRAYS}
+        part["draft"] = part["draft"] + count
+        count = int(part["draft"].max(initial=count - 1)) + 1
+        parts.append(part)
+    missing = len(header["data"]) - len(files)
+    if missing:
+        raise ValueError(f"{folder} lacks the drafts of {missing} shards: run the same 'predictor log' again to go on")
+    return Drafts(**{name: np.concatenate([part[name] for part in parts]) for name in _ARRAYS}, header=header)
+
+
+class _Decoder:
+    """Draft and target in one process, in turn, as mode sd: gamma tokens, a greedy verification, and so on."""
+
+    def __init__(self, draft: Vlm, target: Vlm, config: LogConfig) -> None:
+        # The models' libraries take seconds to load, which the other stages do not need.
+        from speculation.vlm.session import VlmSession
+
+        self._draft, self._target = VlmSession(draft, CAPACITY), VlmSession(target, CAPACITY)
+        self._ends = frozenset(target.eos)
+        self._config = config
+        self._rule = Greedy()
+
+    def run(self, prompt: str, jpeg: bytes) -> Iterator[tuple[list[npt.NDArray[np.float64]], int]]:
+        """Yield, for each draft of one answer, the features of its tokens and how many of them stood."""
+        draft, target = self._draft, self._target
+        draft.begin(prompt, jpeg)
+        target.begin(prompt, jpeg)
+        room = self._config.max_tokens
+        while room > 1:
+            tokens, rows = self._propose(min(self._config.gamma, room - 1))
+            parents = list(range(ROOT, len(tokens) - 1))
+            behind = target.extend(tokens, parents)
+            verdict = self._rule.judge(tokens, parents, np.vstack([target.root_logits()[None], behind]))
+            accepted = len(verdict.path)
+            yield rows, accepted
+            committed = [*tokens[:accepted], verdict.token]
+            if self._ends & set(committed):
+                return
+            room -= len(committed)
+            for session in (draft, target):
+                session.commit(verdict.path, verdict.token)
+
+    def _propose(self, gamma: int) -> tuple[list[int], list[npt.NDArray[np.float64]]]:
+        tokens: list[int] = []
+        rows: list[npt.NDArray[np.float64]] = []
+        logits = self._draft.root_logits()
+        while True:
+            rows.append(features(logits, len(tokens) + 1))
+            tokens.append(int(np.argmax(logits)))
+            if len(tokens) == gamma or tokens[-1] in self._ends:
+                # Fed as well, so that draft and target commit the same path.
+                self._draft.extend(tokens[-1:], [len(tokens) - 2])
+                return tokens, rows
+            logits = self._draft.extend(tokens[-1:], [len(tokens) - 2])[0]
+
+
+def _log_shard(decoder: _Decoder, path: Path, share: int, seed: int, bar: Any) -> dict[str, Any]:
+    rng = random.Random(f"{seed}/{path.name}")
+    frames = read_shard(path)
+    rows: list[npt.NDArray[np.float64]] = []
+    labels: list[int] = []
+    numbers: list[int] = []
+    scenes: list[int] = []
+    number = 0
+    for index in sorted(rng.sample(range(len(frames)), min(share, len(frames)))):
+        task = _choose(frames[index], rng)
+        scene = scene_of(path, index, len(frames))
+        for drafted, accepted in decoder.run(wording.instruction(task, rng), frames[index].jpeg):
+            rows += drafted
+            labels += _labels(len(drafted), accepted)
+            numbers += [number] * len(drafted)
+            scenes += [scene] * len(drafted)
+            number += 1
+        bar.update()
+    columns = (np.array(labels, np.int64), np.array(numbers, np.int64), np.array(scenes, np.int64))
+    return dict(zip(_ARRAYS, (np.array(rows).reshape(-1, len(FEATURES)), *columns), strict=True))
+
+
+def _choose(frame: Frame, rng: random.Random) -> Task:
+    """Half of the questions are about something in view, where there is something: most of a frame's tasks are not."""
+    seen = [task for task in frame.tasks if task.seen is not None]
+    return rng.choice(seen if seen and rng.random() < 0.5 else frame.tasks)
+
+
+def _labels(drafted: int, accepted: int) -> list[int]:
+    behind = [REJECTED, *[UNLABELLED] * drafted]
+    return [*[ACCEPTED] * accepted, *behind][:drafted]
+
+
+def scene_of(path: Path, index: int, count: int) -> int:
+    """Return the seed of the scene that frame `index` of a shard's `count` frames shows.
+
+    A shard `seeds-A-B` holds equally many frames of every scene, in order. Where that does not fit, the whole shard
+    counts as one scene: what is held out must be rooms that were not seen.
+    """
+    first, last = (int(part) for part in path.stem.split("-")[1:3])
+    each, rest = divmod(count, last - first)
+    return first + index // each if each and not rest else first
+
+
+def _write(file: Path, arrays: dict[str, Any], header: dict[str, Any]) -> None:
+    temporary = file.with_suffix(".part")
+    with temporary.open("wb") as sink:
+        np.savez_compressed(sink, header=np.array(json.dumps(header)), **arrays)
+    temporary.replace(file)
+
+
+def _header(file: Path) -> dict[str, Any]:
+    try:
+        with np.load(file, allow_pickle=False) as data:
+            header = json.loads(str(data["header"]))
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{file} holds no drafts ({error}); remove it and log them again") from None
+    return dict(header)
+
+
+def _check_header(file: Path, header: dict[str, Any]) -> None:
+    found = _header(file)
+    differ = [name for name in {**found, **header} if found.get(name) != header.get(name)]
+    if differ:
+        raise ValueError(f"{file} was logged with another {', '.join(differ)}; give another --out")
+
+
+def digest(drafts: Drafts) -> str:
+    """Return 8 hex digits that name the logged tokens."""
+    data = hashlib.blake2b(json.dumps(drafts.header, sort_keys=True).encode(), digest_size=4)
+    for name in _ARRAYS:
+        data.update(np.ascontiguousarray(getattr(drafts, name)).tobytes())
+    return data.hexdigest()
+
+
+def split(scenes: Sequence[int], seed: int, shares: tuple[float, float] = (0.2, 0.2)) -> tuple[set[int], ...]:
+    """Return (training, validation, test) scenes: no room is in two of them. ValueError for fewer than 5 scenes."""
+    order = sorted({int(scene) for scene in scenes})
+    if len(order) < 5:
+        raise ValueError(f"the drafts come from {len(order)} scenes; at least 5 are needed to hold some out")
+    random.Random(seed).shuffle(order)
+    validation, test = (max(1, round(share * len(order))) for share in shares)
+    return set(order[validation + test :]), set(order[:validation]), set(order[validation : validation + test])

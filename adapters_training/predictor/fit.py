@@ -1,0 +1,162 @@
+"""Fit the predictors that are compared: a small network (the default), logistic regression, boosted trees.
+
+Training takes seconds, so nothing is saved on the way: the same drafts and seed give the same weights, bit for bit,
+however often it was begun.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from adapters_training.predictor.drafts import Drafts
+from speculation.drafting.predictor import FEATURES, Layer, Predictor
+
+Rows = npt.NDArray[np.float64]
+MLP, LOGISTIC, TREES, CONFIDENCE = "mlp", "logistic", "trees", "confidence"
+FAMILIES = (MLP, LOGISTIC, TREES)
+EXPORTABLE = (MLP, LOGISTIC)
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """Hyper-parameters. `hidden` are the network's widths; it ends `patience` epochs after the best one."""
+
+    hidden: tuple[int, ...] = (32, 16)
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-4
+    batch: int = 256
+    epochs: int = 100
+    patience: int = 12
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted family: probabilities [n] of feature rows [n, 5]; the predictor to export where the edge can run it."""
+
+    probabilities: Callable[[Rows], Rows]
+    predictor: Predictor | None = None
+
+
+def fit(family: str, training: Drafts, validation: Drafts, config: FitConfig) -> Fitted:
+    """Fit one of `FAMILIES`, or CONFIDENCE: the draft's own top-1 probability, which needs no fit.
+
+    Raises ValueError where the drafts have only accepted or only rejected tokens, ModuleNotFoundError where the family
+    needs scikit-learn and it is not installed.
+    """
+    if family == CONFIDENCE:
+        return Fitted(lambda rows: rows[:, 0])
+    for what, drafts in (("training", training), ("validation", validation)):
+        if len(np.unique(drafts.labelled()[1])) < 2:
+            raise ValueError(f"the {what} drafts were all accepted or all rejected: log more, or of another pair")
+    if family == TREES:
+        return _trees(training, config)
+    rows, _ = training.labelled()
+    mean = rows.mean(axis=0)
+    spread = rows.std(axis=0)
+    scale = np.where(spread > 0.0, spread, 1.0)
+    layers = (_network if family == MLP else _logistic)(training, validation, mean, scale, config)
+    header = training.header
+    raw = Predictor(header["draft"], header["target"], mean, scale, layers, 0.5, int(header["gamma"]))
+    predictor = _calibrated(raw, validation)
+    return Fitted(predictor.probabilities, predictor)
+
+
+def _network(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, config: FitConfig) -> tuple[Layer, ...]:
+    """Adam on binary cross-entropy (WISP, Appendix B); the epoch with the least validation loss is kept."""
+    (rows, labels), (other_rows, other_labels) = _tensors(training, mean, scale), _tensors(validation, mean, scale)
+    network = _build(config)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    loss_of = nn.BCEWithLogitsLoss()
+    best, best_loss, since = _weights(network), math.inf, 0
+    bar = tqdm(range(config.epochs), unit="epoch", desc=MLP, mininterval=2.0, disable=None)
+    for epoch in bar:
+        order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(config.seed * 1_000_003 + epoch))
+        for chosen in torch.split(order, config.batch):
+            optimiser.zero_grad(set_to_none=True)
+            loss_of(network(rows[chosen])[:, 0], labels[chosen]).backward()
+            optimiser.step()
+        with torch.no_grad():
+            loss = float(loss_of(network(other_rows)[:, 0], other_labels))
+        bar.set_postfix(validation=f"{loss:.4f}")
+        since += 1
+        if loss < best_loss:
+            best, best_loss, since = _weights(network), loss, 0
+        if since >= config.patience:
+            break
+    bar.close()
+    return best
+
+
+def _build(config: FitConfig) -> nn.Sequential:
+    generator = torch.Generator().manual_seed(config.seed)
+    parts: list[nn.Module] = []
+    width = len(FEATURES)
+    for out in (*config.hidden, 1):
+        layer = nn.Linear(width, out)
+        with torch.no_grad():
+            nn.init.uniform_(layer.weight, -(width**-0.5), width**-0.5, generator=generator)
+            nn.init.zeros_(layer.bias)
+        parts += [layer, nn.ReLU()]
+        width = out
+    return nn.Sequential(*parts[:-1])
+
+
+def _weights(network: nn.Sequential) -> tuple[Layer, ...]:
+    linear = [part for part in network if isinstance(part, nn.Linear)]
+    return tuple((part.weight.detach().numpy().T.copy(), part.bias.detach().numpy().copy()) for part in linear)
+
+
+def _tensors(drafts: Drafts, mean: Rows, scale: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, labels = drafts.labelled()
+    return torch.from_numpy(((rows - mean) / scale).astype(np.float32)), torch.from_numpy(labels.astype(np.float32))
+
+
+def _logistic(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, config: FitConfig) -> tuple[Layer, ...]:
+    from sklearn.linear_model import LogisticRegression
+
+    rows, labels = training.labelled()
+    model: Any = LogisticRegression(max_iter=1000).fit((rows - mean) / scale, labels)
+    return ((model.coef_.T.astype(np.float32), model.intercept_.astype(np.float32)),)
+
+
+def _trees(training: Drafts, config: FitConfig) -> Fitted:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    rows, labels = training.labelled()
+    model: Any = HistGradientBoostingClassifier(
+        learning_rate=0.05, max_leaf_nodes=15, l2_regularization=1.0, early_stopping=True, random_state=config.seed
+    ).fit(rows, labels)
+    return Fitted(lambda each: np.asarray(model.predict_proba(each)[:, 1], dtype=np.float64))
+
+
+def _calibrated(predictor: Predictor, validation: Drafts) -> Predictor:
+    """Return the predictor with its score s replaced by a s + b, the a, b likeliest on validation drafts (Platt)."""
+    rows, labels = validation.labelled()
+    chances = np.clip(predictor.probabilities(rows), 1e-9, 1 - 1e-9)
+    score = torch.from_numpy(np.log(chances / (1 - chances)))
+    truth = torch.from_numpy(labels)
+    line = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([line], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimiser.zero_grad()
+        value = nn.functional.binary_cross_entropy_with_logits(line[0] * score + line[1], truth)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    slope, shift = line.detach().tolist()
+    *others, (weight, bias) = predictor.layers
+    last = ((weight * slope).astype(np.float32), (bias * slope + shift).astype(np.float32))
+    return Predictor(predictor.draft, predictor.target, predictor.mean, predictor.scale, (*others, last),
+                     predictor.threshold, predictor.max_depth)  # fmt: skip

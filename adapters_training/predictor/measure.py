@@ -1,0 +1,156 @@
+"""How good a predictor is: as a classifier, as a probability, in microseconds, and as a rule that stops drafts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from adapters_training.predictor.drafts import ACCEPTED, Drafts
+from speculation.profile import DeviceProfile
+
+Rows = npt.NDArray[np.float64]
+BINS = 10
+GRID = tuple(round(0.02 * step, 2) for step in range(1, 50))
+"""Thresholds that are tried."""
+
+
+@dataclass(frozen=True)
+class Timings:
+    """What a draft costs in mode sd, seconds: `draft_s` a token, `fixed_s` the round trip and the verification."""
+
+    draft_s: float
+    fixed_s: float
+
+    @classmethod
+    def of(cls, profile: DeviceProfile) -> Timings:
+        """Return a device profile's. Raises ValueError for one that declares no times."""
+        if profile.draft_s <= 0.0 or profile.verify_s + profile.one_way_s <= 0.0:
+            raise ValueError(f"profile {profile.name} declares no times, which the choice of a threshold needs")
+        return cls(profile.draft_s, profile.verify_s + 2.0 * profile.one_way_s)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What logged drafts would have come to: per committed token, seconds in all and seconds drafted in vain (WDT).
+
+    length: mean tokens of a draft. acceptance: accepted over drafted tokens.
+    """
+
+    token_s: float
+    wasted_s: float
+    length: float
+    acceptance: float
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A classifier's figures on labelled tokens, at its threshold; accepted is the positive class, as in WISP, Table 4.
+
+    ece: expected calibration error over 10 equally filled bins. call_us: microseconds for one token, median.
+    """
+
+    threshold: float
+    tokens: int
+    accepted: float
+    accuracy: float
+    auc: float
+    recall: float
+    specificity: float
+    fpr: float
+    balanced: float
+    ece: float
+    call_us: float
+
+
+def replay(drafts: Drafts, chances: Rows, threshold: float, gamma: int, timings: Timings) -> Outcome:
+    """Return what the logged drafts, cut at `gamma` and behind the first token below `threshold`, would have come to.
+
+    The token below the threshold is sent, as `speculation.drafting.speculator` sends it. Every verdict adds one token.
+    """
+    keep = drafts.features[:, -1] <= gamma
+    number, label = drafts.draft[keep], drafts.label[keep]
+    _, first, draft_of = np.unique(number, return_index=True, return_inverse=True)
+    below = np.cumsum(chances[keep] < threshold)
+    # Tokens below the threshold before this one, in the same draft; a draft's tokens lie together.
+    before = np.concatenate([[0], below[:-1]])
+    stopped = before - before[first][draft_of]
+    sent = stopped == 0
+    drafted, accepted = int(sent.sum()), int((sent & (label == ACCEPTED)).sum())
+    # The forward that proposed the rejected token is wasted, and those behind it.
+    committed = accepted + len(first)
+    seconds = drafted * timings.draft_s + len(first) * timings.fixed_s
+    wasted = (drafted - accepted) * timings.draft_s
+    return Outcome(seconds / committed, wasted / committed, drafted / len(first), accepted / drafted)
+
+
+def choose_threshold(drafts: Drafts, chances: Rows, gamma: int, timings: Timings) -> float:
+    """Return the threshold with the least waste among those that cost no time; 0 (never stop) where all do.
+
+    Cost: seconds per committed token in `replay`, against drafts that never stop.
+    """
+    never = replay(drafts, chances, 0.0, gamma, timings)
+    best, least = 0.0, never.wasted_s
+    for threshold in GRID:
+        outcome = replay(drafts, chances, threshold, gamma, timings)
+        if outcome.token_s <= never.token_s and outcome.wasted_s < least:
+            best, least = threshold, outcome.wasted_s
+    return best
+
+
+def quality(drafts: Drafts, probabilities: Callable[[Rows], Rows], threshold: float, calls: int = 300) -> Quality:
+    """Measure a classifier on the labelled tokens of `drafts`."""
+    rows, labels = drafts.labelled()
+    chances = probabilities(rows)
+    said, truth = chances >= threshold, labels == 1.0
+    recall = float(said[truth].mean()) if truth.any() else 0.0
+    specificity = float((~said[~truth]).mean()) if (~truth).any() else 0.0
+    return Quality(
+        threshold=threshold,
+        tokens=len(labels),
+        accepted=float(truth.mean()),
+        accuracy=float((said == truth).mean()),
+        auc=auc(chances, truth),
+        recall=recall,
+        specificity=specificity,
+        fpr=1.0 - specificity,
+        balanced=(recall + specificity) / 2.0,
+        ece=calibration_error(chances, labels),
+        call_us=1e6 * _call_s(probabilities, rows, calls),
+    )
+
+
+def auc(chances: Rows, truth: npt.NDArray[np.bool_]) -> float:
+    """Return the probability that an accepted token gets a higher chance than a rejected one; ties count half."""
+    positives, negatives = int(truth.sum()), int((~truth).sum())
+    if not positives or not negatives:
+        return 0.5
+    _, place, counts = np.unique(chances, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
+    return float((ranks[truth].sum() - positives * (positives + 1) / 2.0) / (positives * negatives))
+
+
+def calibration(chances: Rows, labels: Rows) -> list[tuple[float, float, int]]:
+    """Return (mean chance, share accepted, tokens) for bins of equally many tokens, least likely first."""
+    order = np.argsort(chances, kind="stable")
+    parts = [part for part in np.array_split(order, BINS) if len(part)]
+    return [(float(chances[part].mean()), float(labels[part].mean()), len(part)) for part in parts]
+
+
+def calibration_error(chances: Rows, labels: Rows) -> float:
+    """Return the mean distance of chance and share over `calibration`'s bins, weighted by their tokens."""
+    bins = calibration(chances, labels)
+    return sum(count * abs(chance - share) for chance, share, count in bins) / max(1, len(labels))
+
+
+def _call_s(probabilities: Callable[[Rows], Rows], rows: Rows, calls: int) -> float:
+    seconds = []
+    for call in range(calls):
+        row = rows[call % len(rows)][None]
+        began = time.perf_counter()
+        probabilities(row)
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds))

@@ -1,0 +1,150 @@
+"""From frames to an exported predictor on the tiny random pair: log, kill, go on, weaken, train, load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adapters_training.__main__ import main
+from adapters_training.predictor import drafts
+from adapters_training.predictor.command import PICTURE_FILE, RESULTS_FILE
+from adapters_training.predictor.drafts import ACCEPTED, REJECTED, UNLABELLED, LogConfig, log, read, scene_of, split
+from adapters_training.records import write_shard
+from speculation.drafting.predictor import CONFIG_FILE, Predictor
+from speculation.vlm.load import Vlm, folder_fingerprint
+from tests.adapters_training.frames import make_frame
+
+SMALL = LogConfig(gamma=3, frames=12, max_tokens=10)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two shards of six scenes, one frame each."""
+    folder = Path(tmp_path_factory.mktemp("predictor-data"))
+    dice = np.random.default_rng(0)
+    for first in (0, 6):
+        frames = [make_frame(dice, side) for side in ("left", "ahead", "right")] * 2
+        write_shard(folder / f"seeds-{first:07d}-{first + 6:07d}.msgpack", frames)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def logged(data: Path, draft: Vlm, target: Vlm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(tmp_path_factory.mktemp("drafts"))
+    log(draft, target, data, folder, SMALL)
+    return folder
+
+
+def predictor(*words: object) -> int:
+    return main(["predictor", *map(str, words)])
+
+
+def test_what_is_logged_is_what_mode_sd_drafts(logged: Path) -> None:
+    some = read(logged)
+    assert set(some.scene.tolist()) == set(range(12))
+    assert {ACCEPTED, REJECTED} <= set(some.label.tolist()) <= {ACCEPTED, REJECTED, UNLABELLED}
+    for number in set(some.draft.tolist()):
+        mine = some.draft == number
+        labels, depths = some.label[mine].tolist(), some.features[mine, -1].tolist()
+        assert depths == list(range(1, len(labels) + 1)) and len(labels) <= 3
+        accepted = labels.count(ACCEPTED)
+        assert labels == [1] * accepted + [0, -1, -1][: len(labels) - accepted]
+    rows, labels_ = some.labelled()
+    assert len(rows) == len(labels_) == int((some.label != UNLABELLED).sum())
+
+
+def test_a_killed_log_goes_on_to_the_same_drafts(
+    data: Path, draft: Vlm, target: Vlm, logged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = drafts._log_shard
+
+    def dies(decoder: object, path: Path, *rest: object) -> object:
+        if path.stem.startswith("seeds-0000006"):
+            raise KeyboardInterrupt
+        return real(decoder, path, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(drafts, "_log_shard", dies)
+    with pytest.raises(KeyboardInterrupt):
+        log(draft, target, data, tmp_path, SMALL)
+    with pytest.raises(ValueError, match="lacks the drafts of 1 shards"):
+        read(tmp_path)
+    monkeypatch.undo()
+    whole, unbroken = log(draft, target, data, tmp_path, SMALL), read(logged)
+    assert (whole.features == unbroken.features).all() and (whole.label == unbroken.label).all()
+    assert (whole.draft == unbroken.draft).all() and drafts.digest(whole) == drafts.digest(unbroken)
+    with pytest.raises(ValueError, match="was logged with another gamma; give another --out"):
+        log(draft, target, data, tmp_path, LogConfig(gamma=2, frames=12, max_tokens=10))
+
+
+def test_train_compares_and_exports_what_the_edge_loads(
+    logged: Path, draft: Vlm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, report = tmp_path / "out", tmp_path / "report"
+    assert predictor("train", "--drafts", logged, "--out", out, "--report", report, "--gamma", 3, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("mlp", "logistic", "trees", "never stopping", "us/call"))
+    results = json.loads((report / RESULTS_FILE).read_text())
+    assert sum(results["split"].values()) == 12 and set(results["test"]) == {"mlp", "logistic", "trees", "confidence"}
+    assert (report / PICTURE_FILE).read_bytes().startswith(b"\x89PNG")
+    loaded = Predictor.load(out, draft.fingerprint)
+    assert loaded.threshold == results["test"]["mlp"]["threshold"]
+    assert predictor("train", "--drafts", logged, "--out", out, "--gamma", 3, "--export", "logistic",
+                     "--threshold", 0.25, "--dry-run") == 0  # fmt: skip
+    logistic = Predictor.load(out, draft.fingerprint)
+    assert len(logistic.layers) == 1 and logistic.threshold == 0.25
+
+
+def test_log_runs_dry_from_the_command_line(
+    data: Path, tiny_draft: Path, tiny_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--draft", tiny_draft, "--target", tiny_target, "--data", data, "--out", tmp_path, "--gamma", 2)
+    assert predictor("log", *words, "--max-tokens", 6, "--dry-run") == 0
+    assert "10 scenes" in capsys.readouterr().out
+
+
+def test_a_weakened_draft_is_another_model_and_always_the_same(tiny_draft: Path, tmp_path: Path) -> None:
+    (tmp_path / "stale").mkdir()
+    for name in ("one", "two"):
+        assert predictor("weaken", "--draft", tiny_draft, "--out", tmp_path / name, "--noise", 0.5) == 0
+    assert folder_fingerprint(tmp_path / "one") == folder_fingerprint(tmp_path / "two")
+    assert folder_fingerprint(tmp_path / "one") != folder_fingerprint(tiny_draft)
+    assert not (tmp_path / "one" / CONFIG_FILE).exists()
+
+
+def refusals(data: Path, logged: Path, draft: Path, empty: Path) -> list[tuple[Sequence[object], str]]:
+    train = ("train", "--out", empty / "x", "--drafts")
+    return [
+        (("log", "--data", empty, "--out", empty / "x", "--draft", draft, "--target", draft), "no frames in"),
+        (("log", "--data", data, "--out", empty / "x", "--gamma", 0), "gamma is 0; give at least 1"),
+        ((*train, empty), "run 'python -m adapters_training predictor log' first"),
+        ((*train, logged, "--gamma", 9), "--gamma is 9; the drafts were logged with 3"),
+        ((*train, logged, "--profile", "raw"), "profile raw declares no times"),
+        ((*train, logged, "--hidden", "wide"), "give widths such as 32,16"),
+        ((*train, logged, "--threshold", 2), "--threshold is 2.0; give 0 to 1"),
+        (("weaken", "--draft", empty, "--out", empty / "y"), "has no model.safetensors"),
+        (("weaken", "--draft", draft, "--out", draft), "is there already; give a new folder"),
+        (("weaken", "--draft", draft, "--out", empty / "y", "--noise", 0), "noise is 0.0; give more than 0"),
+    ]
+
+
+def test_what_cannot_be_done_is_one_sentence_and_status_2(
+    data: Path, logged: Path, tiny_draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, sentence in refusals(data, logged, tiny_draft, tmp_path):
+        assert predictor(*words) == 2
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        assert said.startswith("adapters_training predictor: ") and sentence in said
+
+
+def test_scenes_are_read_off_a_shards_name_and_split_whole() -> None:
+    path = Path("seeds-0000100-0000125.msgpack")
+    assert [scene_of(path, index, 50) for index in (0, 1, 2, 49)] == [100, 100, 101, 124]
+    assert scene_of(path, 30, 51) == 100, "frames that do not divide evenly: the shard is one scene"
+    parts = split([*range(20), *range(20)], seed=1)
+    assert [len(part) for part in parts] == [12, 4, 4] and set().union(*parts) == set(range(20))
+    with pytest.raises(ValueError, match="come from 4 scenes; at least 5"):
+        split(range(4), seed=1)

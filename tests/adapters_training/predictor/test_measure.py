@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters_training.predictor.drafts import Drafts
+from adapters_training.predictor.measure import (
+    Timings,
+    auc,
+    calibration_error,
+    choose_threshold,
+    quality,
+    replay,
+)
+from speculation.drafting.predictor import FEATURES
+from speculation.profile import load_profile
+
+TIMES = Timings(draft_s=0.1, fixed_s=1.0)
+
+
+def drafts(*lengths: tuple[int, int]) -> Drafts:
+    """Return drafts of (tokens, accepted) each; the first feature is the label of the token, or 0.5 without one."""
+    labels, numbers, depths = [], [], []
+    for number, (tokens, accepted) in enumerate(lengths):
+        labels += [1] * accepted + [0, *[-1] * tokens][: tokens - accepted]
+        numbers += [number] * tokens
+        depths += range(1, tokens + 1)
+    rows = np.zeros((len(labels), len(FEATURES)))
+    label = np.array(labels)
+    rows[:, 0], rows[:, -1] = np.where(label < 0, 0.5, label), depths
+    return Drafts(rows, label, np.array(numbers), np.array(numbers), {"gamma": 8})
+
+
+def test_a_draft_that_never_stops_costs_all_its_tokens() -> None:
+    some = drafts((4, 1), (4, 4))
+    outcome = replay(some, np.ones(8), 0.5, 4, TIMES)
+    committed = 1 + 4 + 2
+    assert outcome.token_s == pytest.approx((8 * 0.1 + 2 * 1.0) / committed)
+    assert outcome.wasted_s == pytest.approx(3 * 0.1 / committed)
+    assert (outcome.length, outcome.acceptance) == (4.0, 5 / 8)
+
+
+def test_a_prophet_wastes_one_forward_a_rejection() -> None:
+    some = drafts((4, 1), (4, 4), (3, 0))
+    outcome = replay(some, some.features[:, 0], 0.5, 4, TIMES)
+    assert outcome.length == pytest.approx((2 + 4 + 1) / 3)
+    assert outcome.wasted_s == pytest.approx(2 * 0.1 / (1 + 4 + 0 + 3))
+    assert replay(some, some.features[:, 0], 0.5, 1, TIMES).length == 1.0
+
+
+def test_a_false_alarm_costs_the_tokens_behind_it() -> None:
+    some = drafts((4, 4))
+    outcome = replay(some, np.array([1.0, 0.1, 1.0, 1.0]), 0.5, 4, TIMES)
+    assert (outcome.length, outcome.acceptance, outcome.wasted_s) == (2.0, 1.0, 0.0)
+    assert outcome.token_s == pytest.approx((2 * 0.1 + 1.0) / 3)
+
+
+def test_the_threshold_wastes_least_without_costing_time() -> None:
+    some = drafts(*[(4, 1)] * 6, *[(4, 4)] * 6)
+    prophet = some.features[:, 0]
+    threshold = choose_threshold(some, prophet, 4, TIMES)
+    assert 0.0 < threshold < 1.0
+    assert replay(some, prophet, threshold, 4, TIMES).wasted_s < replay(some, prophet, 0.0, 4, TIMES).wasted_s
+    liar = 1.0 - prophet
+    assert choose_threshold(some, liar, 4, Timings(0.001, 1.0)) == 0.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=30))
+def test_auc_counts_pairs(pairs: list[tuple[int, bool]]) -> None:
+    good = [chance for chance, right in pairs if right]
+    bad = [chance for chance, right in pairs if not right]
+    wins = [(a > b) + 0.5 * (a == b) for a in good for b in bad]
+    chances, truth = (np.array(part) for part in zip(*pairs, strict=True))
+    assert auc(chances.astype(float), truth) == pytest.approx(sum(wins) / len(wins) if wins else 0.5)
+
+
+def test_calibration_error_is_the_distance_from_what_happened() -> None:
+    labels = np.array([1.0, 0.0] * 500)
+    assert calibration_error(np.full(1000, 0.5), labels) == pytest.approx(0.0)
+    assert calibration_error(np.full(1000, 0.9), labels) == pytest.approx(0.4)
+
+
+def test_quality_of_a_prophet_and_of_a_yes_man() -> None:
+    some = drafts((4, 1), (4, 4), (4, 2))
+    best = quality(some, lambda rows: rows[:, 0], 0.5, calls=3)
+    assert (best.accuracy, best.auc, best.recall, best.specificity, best.fpr) == (1.0, 1.0, 1.0, 1.0, 0.0)
+    assert best.tokens == 9 and best.accepted == pytest.approx(7 / 9) and best.call_us > 0.0
+    yes = quality(some, lambda rows: np.ones(len(rows)), 0.5, calls=3)
+    assert (yes.recall, yes.specificity, yes.fpr, yes.balanced, yes.auc) == (1.0, 0.0, 1.0, 0.5, 0.5)
+
+
+def test_times_come_from_a_profile_that_declares_some() -> None:
+    assert Timings.of(load_profile("go2_a100")) == Timings(0.072, 0.62 + 0.24)
+    with pytest.raises(ValueError, match="profile raw declares no times"):
+        Timings.of(load_profile("raw"))
