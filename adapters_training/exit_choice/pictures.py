@@ -26,8 +26,8 @@ LEAST_SHOWN = 10
 def draw_reliability(verdicts: Verdicts, title: str) -> Figure:
     """Return a panel per exit: agreement of its verdicts by confidence in ten bins, and how many fell in each."""
     count = len(verdicts.layers)
-    columns = min(COLUMNS, count)
-    rows = -(-count // columns)
+    rows = -(-count // COLUMNS)
+    columns = -(-count // rows)
     # wide enough for the title and the legend, however few the exits
     figure = Figure(figsize=(max(6.5, 0.6 + 2.7 * columns), 1.3 + 3.0 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
