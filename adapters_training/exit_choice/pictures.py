@@ -81,7 +81,7 @@ def draw_selection(choices: Sequence[Choice], chosen: Choice, layers: Sequence[i
     gain.barh(sizes, net, 0.6, color="#54a24b", label="saved: head start less the exits' own time")
     room = 0.02 * max([*gross, 1e-9])
     for size, value, choice in zip(sizes, net, choices, strict=True):
-        gain.text(1e3 * (choice.saved_s + choice.cost_s) + room, size, f"{value:.1f}, right {choice.right:.0%}",
+        gain.text(1e3 * (choice.saved_s + choice.cost_s) + room, size, f"{value:.3g}, right {choice.right:.0%}",
                   va="center", fontsize=9)  # fmt: skip
     gain.set_xlim(min(0.0, *net), 1.45 * max([*gross, 1e-9]))
     gain.set_xlabel("ms a verification, expected")
