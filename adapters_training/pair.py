@@ -1,19 +1,21 @@
 """Train one model of the embedded pair: first its eyes on dense labels, then everything on packed answers.
 
-Resumable: a checkpoint holds model, heads, optimiser, random state and the time spent; the schedule runs over
-`minutes` of training time, so that a machine's speed changes how much is seen, not whether it ends. Under `torchrun`
-the processes share one model: see `replicas.py`.
+Exactly resumable: the schedule runs over steps, and what step k sees is drawn from (seed, process, k), so a checkpoint
+holds weights, optimiser and step, and a killed run ends with the weights of an unbroken one. Under `torchrun` the
+processes share one model: see `replicas.py`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
+import pickle
 import random
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -22,23 +24,30 @@ from tqdm import tqdm
 
 from adapters_training.losses import Losses, Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
-from adapters_training.records import Frame, read_shard, shards
+from adapters_training.records import Frame, batches
 from adapters_training.replicas import Replicas
-from adapters_training.shapes import DRAFT, TARGET, build_model, parameters
+from adapters_training.shapes import DRAFT, TARGET, build_model, known_objects, parameters
 from speculation.prompts import Vocabulary
+from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
 from speculation.vlm.processing import Processor
 
 CHECKPOINT_SECONDS = 120.0
+LOG_STEPS, PRINT_STEPS = 20, 100
+DRY_STEPS = 2
 
 
 @dataclass(frozen=True)
 class PairConfig:
-    """Hyper-parameters of one model's training; `minutes` is training time, checkpoints not counted."""
+    """Hyper-parameters of one model's training. Raises ValueError, naming the field, for senseless ones.
+
+    `steps` counts optimiser steps, each of `batch_frames` frames in every process. The first `vision_share` of them
+    train the vision tower alone; until `ground_share`, four of five have no words.
+    """
 
     role: str
-    data: str
+    data: tuple[str, ...]
     out: str
-    minutes: float
+    steps: int = 5000
     vision_share: float = 0.08
     ground_share: float = 0.45
     batch_frames: int = 10
@@ -52,38 +61,21 @@ class PairConfig:
     teacher: str = ""
     start: str = ""
 
-
-@dataclass
-class Progress:
-    """How far a run is; saved with every checkpoint."""
-
-    step: int = 0
-    seconds: float = 0.0
-    frames: int = 0
-
-
-def stream(folder: Path, batch: int, rng: random.Random) -> Iterator[list[Frame]]:
-    """Endless shuffled batches. Shards that appear while training runs are used from the next pass on.
-
-    Two of three frames in which nothing can be found are left out: they cost a look and teach one answer.
-    """
-    if not shards(folder):
-        raise FileNotFoundError(f"no training data in {folder}: run 'python -m adapters_training data' first")
-    while True:
-        order = shards(folder)
-        rng.shuffle(order)
-        for first in range(0, len(order), 4):
-            frames = [frame for path in order[first : first + 4] for frame in read_shard(path)]
-            frames = [frame for frame in frames if frame.seen or rng.random() < 1 / 3]
-            rng.shuffle(frames)
-            for at in range(0, len(frames) - batch + 1, batch):
-                yield frames[at : at + batch]
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("batch_frames", 1), ("questions", 1), ("threads", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; give at least {least}")
+        for name in ("vision_share", "ground_share"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; give a share from 0 to 1")
+        if not 0.0 < self.learning_rate <= 1.0:
+            raise ValueError(f"learning_rate is {self.learning_rate}; give a number above 0 and up to 1")
 
 
-def learning_rate(config: PairConfig, progress: Progress) -> float:
-    """Linear warm-up over 100 steps, then a cosine over the time budget down to 2 %."""
-    done = min(1.0, progress.seconds / (config.minutes * 60))
-    return config.learning_rate * min(1.0, (progress.step + 1) / 100) * (0.02 + 0.49 * (1 + math.cos(math.pi * done)))
+def learning_rate(config: PairConfig, step: int) -> float:
+    """Linear warm-up over 100 steps, then a cosine over all steps down to 2 %."""
+    done = min(1.0, step / config.steps)
+    return config.learning_rate * min(1.0, (step + 1) / 100) * (0.02 + 0.49 * (1 + math.cos(math.pi * done)))
 
 
 class PairTrainer:
@@ -98,10 +90,8 @@ class PairTrainer:
         self.model = build_model(shape, tokenizer, config.seed)
         self.probes = Probes(shape.hidden, shape.layers, vocabulary)
         self.packer = Packer(tokenizer, vocabulary, config.questions)
-        self.teacher = _load_teacher(config.teacher)
         self.replicas = Replicas()
-        self.rng = random.Random(config.seed + 1000 * self.replicas.rank)
-        self.progress = Progress()
+        self.step_count = 0
         groups = [p for module in (self.model, self.probes) for p in module.parameters()]
         self.optimiser = torch.optim.AdamW(groups, lr=0.0, weight_decay=config.weight_decay, betas=(0.9, 0.98))
         self.out = Path(config.out)
@@ -110,23 +100,36 @@ class PairTrainer:
             self._resume()
         elif config.start:
             self._start_from(Path(config.start))
+        self.teacher = _load_teacher(config.teacher, tokenizer)
 
     def _resume(self) -> None:
-        state = torch.load(self.checkpoint, weights_only=False)
-        self.model.load_state_dict(state["model"])
-        self.probes.load_state_dict(state["probes"])
+        state = _read_checkpoint(self.checkpoint)
+        changed = [name for name, value in _identity(self.config).items() if state["config"].get(name) != value]
+        if changed:
+            raise ValueError(
+                f"{self.checkpoint} was begun with another {', '.join(changed)}; give the same, or another --out"
+            )
+        self._take(state, self.checkpoint)
         self.optimiser.load_state_dict(state["optimiser"])
-        torch.set_rng_state(state["torch_rng"])
-        self.progress = Progress(**state["progress"])
-        if self.replicas.rank:
-            self.rng.seed(f"{self.config.seed}/{self.replicas.rank}/{self.progress.step}")
-        else:
-            self.rng.setstate(state["rng"])
+        self.step_count = state["step"]
 
     def _start_from(self, path: Path) -> None:
-        state = torch.load(path, weights_only=False)
-        self.model.load_state_dict(state["model"])
+        if path.is_dir():
+            self._fit(load_vlm(path, threads=None).model.state_dict(), path)
+        else:
+            self._take(_read_checkpoint(path), path)
+
+    def _take(self, state: dict[str, Any], path: Path) -> None:
+        self._fit(state["model"], path)
         self.probes.load_state_dict(state["probes"])
+
+    def _fit(self, weights: dict[str, Any], path: Path) -> None:
+        try:
+            self.model.load_state_dict(weights)
+        except RuntimeError:
+            raise ValueError(
+                f"{path} holds a model of another shape or tokenizer than this {self.config.role}"
+            ) from None
 
     def save(self) -> None:
         """Write a checkpoint atomically; of several processes the first one does."""
@@ -139,9 +142,8 @@ class PairTrainer:
                 "model": self.model.state_dict(),
                 "probes": self.probes.state_dict(),
                 "optimiser": self.optimiser.state_dict(),
-                "rng": self.rng.getstate(),
-                "torch_rng": torch.get_rng_state(),
-                "progress": asdict(self.progress),
+                "step": self.step_count,
+                "config": _identity(self.config),
             },
             temporary,
         )
@@ -151,6 +153,7 @@ class PairTrainer:
         """Write the model folder: bf16 weights, config, processor, tokenizer, object names."""
         if self.replicas.rank:
             return
+        folder.mkdir(parents=True, exist_ok=True)
         self.model.to(torch.bfloat16).save_pretrained(folder)
         self.model.to(torch.float32)
         for path in self.processor_folder.iterdir():
@@ -159,20 +162,20 @@ class PairTrainer:
     @property
     def looking(self) -> bool:
         """True while only the vision tower learns."""
-        return self.progress.seconds < self.config.vision_share * self.config.minutes * 60
+        return self.step_count < self.config.vision_share * self.config.steps
 
     @property
     def grounding(self) -> bool:
-        """True for a step without words: four of five until `ground_share` of the time is over."""
-        done = self.progress.seconds / (self.config.minutes * 60)
-        return done < self.config.ground_share and self.progress.step % 5 != 0
+        """True for a step without words: four of five until `ground_share` of the steps are done."""
+        return self.step_count < self.config.ground_share * self.config.steps and self.step_count % 5 != 0
 
     def step(self, frames: list[Frame]) -> Losses | float:
         """One optimiser step; returns the losses, or the dense loss alone while only the eyes learn."""
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(self.config, self.progress)
+            group["lr"] = learning_rate(self.config, self.step_count)
         wordless = self.grounding
-        batch = self.packer.batch(frames, self.rng, answers=not wordless)
+        rng = random.Random(f"{self._source}/{self.step_count}")
+        batch = self.packer.batch(frames, rng, answers=not wordless)
         with torch.autocast("cpu", torch.bfloat16):
             result = self._look(batch) if self.looking else self._answer(batch, wordless)
         parameters_ = [p for group in self.optimiser.param_groups for p in group["params"]]
@@ -180,9 +183,13 @@ class PairTrainer:
         torch.nn.utils.clip_grad_norm_(parameters_, 1.0)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        self.progress.step += 1
-        self.progress.frames += len(frames) * self.replicas.size
+        self.step_count += 1
         return result
+
+    @property
+    def _source(self) -> str:
+        """Names the random stream of this process."""
+        return f"{self.config.seed}/{self.replicas.rank}"
 
     def _look(self, batch: Batch) -> float:
         loss = self.probes.eyes(see(self.model, self.processor, batch.images), batch.cells)
@@ -199,25 +206,22 @@ class PairTrainer:
         return losses
 
     def train(self) -> None:
-        """Run to the end of the time budget, with a progress bar, TensorBoard and checkpoints."""
-        config = self.config
+        """Run to the last step, with a progress bar, TensorBoard and checkpoints."""
+        config, first = self.config, self.replicas.rank == 0
         self.out.mkdir(parents=True, exist_ok=True)
-        first = self.replicas.rank == 0
         if first:
             (self.out / "config.json").write_text(json.dumps(asdict(config), indent=1) + "\n", encoding="utf-8")
-        writer = SummaryWriter(str(self.out / "tensorboard")) if first else None
+        writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step_count) if first else None
         self.model.train()
         saved = time.monotonic()
-        frames = stream(Path(config.data), config.batch_frames, self.rng)
-        bar = tqdm(total=int(config.minutes * 60), initial=int(self.progress.seconds), unit="s", desc=config.role,
-                   mininterval=5.0, disable=not first)  # fmt: skip
-        bar.write(f"{config.role}: {parameters(self.model) / 1e6:.2f} M parameters, step {self.progress.step}")
-        while self.progress.seconds < config.minutes * 60:
-            begun = time.monotonic()
+        frames = batches([Path(folder) for folder in config.data], config.batch_frames, self._source, self.step_count)
+        bar = tqdm(total=config.steps, initial=self.step_count, unit="step", desc=config.role, mininterval=5.0,
+                   smoothing=0.02, disable=not first)  # fmt: skip
+        bar.write(f"{config.role}: {parameters(self.model) / 1e6:.2f} M parameters, step {self.step_count}")
+        while self.step_count < config.steps:
             result = self.step(next(frames))
-            self.progress.seconds += self.replicas.mean(time.monotonic() - begun)
-            bar.update(int(self.progress.seconds) - bar.n)
-            if writer and self.progress.step % 20 == 0:
+            bar.update()
+            if writer and self.step_count % LOG_STEPS == 0:
                 self._log(writer, bar, result)
             if time.monotonic() - saved > CHECKPOINT_SECONDS:
                 self.save()
@@ -228,8 +232,8 @@ class PairTrainer:
         bar.close()
 
     def _log(self, writer: Any, bar: Any, result: Losses | float) -> None:
-        step = self.progress.step
-        writer.add_scalar("learning_rate", learning_rate(self.config, self.progress), step)
+        step = self.step_count
+        writer.add_scalar("learning_rate", learning_rate(self.config, step), step)
         if isinstance(result, float):
             writer.add_scalar("loss/dense", result, step)
             text = f"eyes {result:.3f}"
@@ -245,15 +249,111 @@ class PairTrainer:
             for name, value in values.items():
                 writer.add_scalar(name, value, step)
             text = " ".join(f"{name.split('/')[1]} {value:.3f}" for name, value in values.items())
-        bar.set_postfix_str(f"step {step} {text}")
-        if step % 100 == 0:
-            bar.write(f"{self.progress.seconds:7.0f} s  step {step:6d}  {text}  frames {self.progress.frames}")
+        bar.set_postfix_str(text)
+        if step % PRINT_STEPS == 0:
+            bar.write(f"step {step:6d}  {text}")
 
 
-def _load_teacher(folder: str) -> Any:
+def _identity(config: PairConfig) -> dict[str, Any]:
+    """Return what has to be the same for a run to go on as if it had never stopped."""
+    fields = asdict(config)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items() if name != "out"}
+
+
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"{path} is no checkpoint ({reason}); give a folder's checkpoint.pt or a model folder"
+        ) from None
+    if not {"model", "probes"} <= set(state):
+        raise ValueError(f"{path} is no checkpoint of this training: it lacks model or probes")
+    return state
+
+
+def _load_teacher(folder: str, tokenizer: Any) -> Any:
     if not folder:
         return None
-    from transformers import Qwen2VLForConditionalGeneration
+    vlm = load_vlm(Path(folder), threads=None)
+    if vlm.tokenizer_fingerprint != tokenizer_fingerprint(tokenizer):
+        raise ModelFolderError(f"teacher {folder} has another tokenizer than the model that learns; give its processor")
+    return vlm.model
 
-    teacher: Any = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-    return teacher.eval().requires_grad_(False)
+
+def add_command(commands: Any) -> None:
+    """Register `pair`."""
+    line = commands.add_parser(
+        "pair",
+        help="train the embedded target or draft",
+        description=__doc__,
+        epilog="Example: python -m adapters_training pair draft --data out/data --processor out/processor "
+        "--out out/draft --export out/models/draft --steps 3000",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    line.add_argument("role", choices=("target", "draft"))
+    line.add_argument("--data", required=True, nargs="+", help="folders of the 'data' command")
+    line.add_argument("--processor", required=True, help="folder of the 'processor' command")
+    line.add_argument("--out", required=True, help="run folder: checkpoint, TensorBoard, config; the same goes on")
+    line.add_argument("--export", default="", help="model folder to write at the end")
+    line.add_argument("--teacher", default="", help="target model folder to distil from (draft)")
+    line.add_argument(
+        "--start-from", dest="start", default="", help="model folder or checkpoint of another run to start from"
+    )
+    line.add_argument("--dry-run", action="store_true", help=f"{DRY_STEPS} steps, then what a whole run would take")
+    for name, text in (
+        ("steps", "optimiser steps"),
+        ("batch_frames", "frames a step and process"),
+        ("questions", "questions per frame"),
+        ("learning_rate", "at its highest"),
+        ("weight_decay", "of AdamW"),
+        ("vision_share", "share of the steps for the vision tower alone"),
+        ("ground_share", "share of the steps of which four of five have no words"),
+        ("dense_weight", "of the loss under image tokens"),
+        ("asked_weight", "of the loss at the prompts' ends"),
+        ("seed", "of weights and data"),
+        ("threads", "of torch in each process"),
+    ):
+        default = getattr(PairConfig, name)
+        flag = "--" + name.replace("_", "-")
+        line.add_argument(flag, type=type(default), default=default, help=f"{text} (default: %(default)s)")
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train, then export where that is asked for. Raises ValueError for data, folders or settings of no use."""
+    names = set(PairConfig.__dataclass_fields__)
+    config = PairConfig(**{name: value for name, value in vars(options).items() if name in names and name != "data"},
+                        data=tuple(options.data))  # fmt: skip
+    if options.dry_run:
+        return _dry_run(config, Path(options.processor))
+    trainer = PairTrainer(config, Path(options.processor), known_objects())
+    trainer.train()
+    if options.export:
+        trainer.export(Path(options.export))
+    return 0
+
+
+def _dry_run(config: PairConfig, processor: Path) -> int:
+    """Walk the whole path in a folder of its own, with steps of every phase, and say what a run would take."""
+    seconds = []
+    with TemporaryDirectory() as folder:
+        for vision, grounding in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)):
+            short = replace(config, steps=DRY_STEPS, vision_share=vision, ground_share=grounding,
+                            out=f"{folder}/{vision}{grounding}")  # fmt: skip
+            trainer = PairTrainer(short, processor, known_objects())
+            trainer.train()
+            begun = time.monotonic()
+            trainer.step(next(batches([Path(path) for path in config.data], config.batch_frames, "0")))
+            seconds.append(time.monotonic() - begun)
+        trainer.export(Path(folder) / "model")
+        load_vlm(Path(folder) / "model", threads=None)
+    look, wordless, words = seconds
+    late = max(config.ground_share, config.vision_share)
+    mean = (
+        config.vision_share * look + (late - config.vision_share) * (0.8 * wordless + 0.2 * words) + (1 - late) * words
+    )
+    print(f"dry run: {look:.2f} s a step of the eyes, {wordless:.2f} s without words, {words:.2f} s with; "
+          f"{config.steps} steps would take about {config.steps * mean / 60:.0f} minutes here")  # fmt: skip
+    return 0

@@ -75,6 +75,18 @@ class ResponseOrder(str, Enum):
     ACTION_FIRST = "action_first"
 
 
+class Guidance(str, Enum):
+    """Whether prompts explain the robot and its actions; `auto`: to models without a list of objects they know."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+    def applies(self, vocabulary: Vocabulary | None) -> bool:
+        """Return whether a model with this vocabulary gets the guide."""
+        return vocabulary is None if self is Guidance.AUTO else self is Guidance.ALWAYS
+
+
 STOP = NavigationAction(ActionKind.STOP)
 ACTIONS: tuple[NavigationAction, ...] = (
     *(NavigationAction(kind, size) for kind in ActionKind if kind is not ActionKind.STOP for size in ActionSize),

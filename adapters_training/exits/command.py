@@ -54,6 +54,9 @@ def run(options: argparse.Namespace) -> int:
         return _run(config, options)
     except torch.OutOfMemoryError:
         raise ValueError("the GPU ran out of memory: give less --context, --batch, --head-tokens or --rank") from None
+    finally:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 def _run(config: TrainingConfig, options: argparse.Namespace) -> int:

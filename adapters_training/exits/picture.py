@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 COLOURS = {"ce": "#f58518", "kl": "#54a24b", "mix": "#4c78a8"}
+MARKERS = {"ce": "s", "kl": "x", "mix": "^"}
+"""Lines that lie on each other are told apart by these."""
 NAMES = {"ce": "adapter, cross-entropy", "kl": "adapter, KL to the last layer", "mix": "adapter, both losses"}
 
 
@@ -20,9 +22,9 @@ def draw_agreement(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for loss, found in results.items():
-        _line(axes, found["agreement"], COLOURS[loss], NAMES[loss], "-")
+        _line(axes, found["agreement"], COLOURS[loss], NAMES[loss], "-", MARKERS[loss])
     first = next(iter(results.values()))
-    _line(axes, first["agreement without adapter"], "#9d9d9d", "no adapter", "--")
+    _line(axes, first["agreement without adapter"], "#9d9d9d", "no adapter", "--", "o")
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -34,6 +36,15 @@ def draw_agreement(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _line(axes: Any, rates: Mapping[Any, float], colour: str, name: str, style: str) -> None:
+def _line(axes: Any, rates: Mapping[Any, float], colour: str, name: str, style: str, marker: str) -> None:
     layers = [int(layer) for layer in rates]
-    axes.plot(layers, list(rates.values()), style, marker="o", markersize=4, color=colour, label=name)
+    axes.plot(
+        layers,
+        list(rates.values()),
+        style,
+        marker=marker,
+        markersize=7,
+        markerfacecolor="none",
+        color=colour,
+        label=name,
+    )

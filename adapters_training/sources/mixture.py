@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from adapters_training.records import WINDOW
 from adapters_training.sources import Sample, Source
 from adapters_training.sources.bags import RecordedBag
 from adapters_training.sources.conversations import ConversationFile
 from adapters_training.sources.shards import ShardFolder
 
 SHOWN_PROBLEMS = 5
-MIXED_BLOCKS = 4
-"""So many blocks are shuffled together: as many as a source of shards keeps open."""
 _KINDS = "a .json or .jsonl file of conversations, a folder of simulator shards, or a rosbag2 bag"
 
 
@@ -56,8 +55,8 @@ class Mixture:
         blocks = list(pairwise(self._blocks))
         shuffled = [blocks[index] for index in dice.permutation(len(blocks))]
         parts = []
-        for at in range(0, len(shuffled), MIXED_BLOCKS):
-            numbers = np.concatenate([np.arange(*block) for block in shuffled[at : at + MIXED_BLOCKS]])
+        for at in range(0, len(shuffled), WINDOW):
+            numbers = np.concatenate([np.arange(*block) for block in shuffled[at : at + WINDOW]])
             parts.append(dice.permutation(numbers))
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 

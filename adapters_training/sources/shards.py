@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from adapters_training import wording
-from adapters_training.records import Frame, read_shard, shards
-from adapters_training.sources import ASSISTANT, USER, BadRecord, Sample, Turn
-from speculation.prompts import compose
+from adapters_training.packing import ACTION_FIRST_SHARE
+from adapters_training.records import WINDOW, Frame, Task, read_shard, shards
+from adapters_training.sources import ASSISTANT, USER, Sample, Turn
+from speculation.prompts import ResponseOrder, compose, to_navigation_action
 
-CACHED_SHARDS = 4
 EMPTY_KEPT = 3
 """Every third frame in which nothing can be found is kept: they cost a look and teach one answer."""
 
@@ -53,23 +53,30 @@ class ShardFolder:
         return self._shard(shard)[int(self._frames[shard][index - first])]
 
     def sample(self, index: int, rng: random.Random) -> Sample:
-        """Return a conversation about frame `index`, about something in view seven times of ten."""
+        """Return a conversation about frame `index`: a target's own answer where one is stored, else the oracle's.
+
+        The oracle is asked about something in view seven times of ten.
+        """
         frame = self.frame(index)
         where = f"{self.folder}: frame {index}"
+        answered = [task for task in frame.tasks if task.answer]
         visible = [task for task in frame.tasks if task.seen is not None]
         hidden = [task for task in frame.tasks if task.seen is None]
-        pool = visible if visible and (not hidden or rng.random() < 0.7) else hidden
-        if not pool:
-            raise BadRecord(f"{where} asks nothing")
+        pool = answered or (visible if visible and (not hidden or rng.random() < 0.7) else hidden)
         task = rng.choice(pool)
-        prompt = compose(wording.instruction(task, rng), guide=self._guide)
-        turns = (Turn(USER, prompt), Turn(ASSISTANT, wording.answer(frame, task, rng)))
-        return Sample(turns, where, frame.jpeg)
+        prompt, answer = (task.prompt, task.answer) if task.answer else self._words(frame, task, rng)
+        return Sample((Turn(USER, prompt), Turn(ASSISTANT, answer)), where, frame.jpeg)
+
+    def _words(self, frame: Frame, task: Task, rng: random.Random) -> tuple[str, str]:
+        order = ResponseOrder.ACTION_FIRST if rng.random() < ACTION_FIRST_SHARE else ResponseOrder.REASON_FIRST
+        done = [action for action in map(to_navigation_action, task.done) if action is not None]
+        prompt = compose(wording.instruction(task, rng), done, order, self._guide)
+        return prompt, wording.answer(frame, task, rng, order)
 
     def _shard(self, index: int) -> list[Frame]:
         if index not in self._cache:
             self._cache[index] = read_shard(self._paths[index])
-            if len(self._cache) > CACHED_SHARDS:
+            if len(self._cache) > WINDOW:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(index)
         return self._cache[index]

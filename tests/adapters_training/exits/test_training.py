@@ -58,7 +58,9 @@ def test_each_loss_lowers_what_it_is_about(llama: Path, chat: Path, tmp_path: Pa
         assert results["kl"]["divergence"][layer] < 0.9 * untrained["divergence"][layer]
         assert results["kl"]["divergence"][layer] < results["ce"]["divergence"][layer]
     assert untrained["agreement"] == untrained["agreement without adapter"], "an untrained adapter changes nothing"
-    assert results["kl"]["agreement"][2] > untrained["agreement"][2]
+    assert results["ce"]["agreement"][2] < untrained["agreement"][2] < results["kl"]["agreement"][2], (
+        "this target says nothing that the data say"
+    )
 
 
 def test_only_adapters_learn_and_they_load(llama: Path, chat: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ from spec_vlm_nav.evaluation.episodes import (
     EpisodeKey,
     Policy,
     Setting,
+    Walk,
     motion_seconds,
     progress,
     run_one,
 )
 from spec_vlm_nav.runner import SOURCE
 from speculation.drafting import DecodingStats
-from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, format_answer
+from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, ResponseOrder, compose, format_answer
 
 SETTING = Setting(Path("target"), Path("draft"), "", max_actions=3)
 MOTIONS = [action for action in ACTIONS if action is not STOP]
@@ -41,11 +43,13 @@ class Said:
 
     def __init__(self, text: str) -> None:
         self.text, self.asked = text, 0
+        self.prompts: list[str] = []
 
     def of(self, policy: Policy, rtt_ms: float | None) -> Callable[[str, bytes], Answer]:
         def answer(prompt: str, jpeg: bytes) -> Answer:
-            assert prompt == "find the silver bottle" and jpeg.startswith(b"\xff\xd8")
+            assert jpeg.startswith(b"\xff\xd8")
             self.asked += 1
+            self.prompts.append(prompt)
             stats = DecodingStats(total_s=0.5, tokens=4, cloud_passes=2, drafted=6, accepted=3)
             return Answer(self.text, stats if policy.timed else None)
 
@@ -68,6 +72,27 @@ def test_the_clock_is_answers_and_settling_and_motion() -> None:
     assert result.moving_s == pytest.approx(3 * motion_seconds(turn, turn.radians), abs=1e-3)
     assert result.total_s == pytest.approx(result.standing_s + result.moving_s)
     assert (result.tokens, result.cloud_passes, result.drafted, result.accepted) == (12, 6, 18, 9)
+
+
+def test_prompts_tell_the_walk_so_far() -> None:
+    turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
+    said: Any = Said(format_answer("I see nothing.", turn, ResponseOrder.ACTION_FIRST))
+    setting = replace(SETTING, order=ResponseOrder.ACTION_FIRST, guide=True)
+    run_one(EpisodeKey("middle", 3, Policy.TARGET), setting, said)
+    find = "find the silver bottle"
+    assert said.prompts == [compose(find, [turn] * count, setting.order, True) for count in range(3)]
+
+
+def test_what_was_cut_short_was_not_done() -> None:
+    walk, ahead = Walk(), MOTIONS[0]
+    start, end = Pose(0.0, 0.0, 0.0), Pose(ahead.metres, 0.0, 0.0)
+    assert walk.done(start) == ()
+    walk.begin(ahead, start)
+    assert walk.done(end) == walk.done(end) == (ahead,)
+    walk.begin(ahead, end)
+    assert walk.done(Pose(end.x + 0.1, 0.0, 0.0)) == (ahead,)
+    walk.begin(None, end)
+    assert walk.done(end) == (ahead,)
 
 
 def test_a_stop_far_away_and_an_unreadable_answer_end_the_episode() -> None:

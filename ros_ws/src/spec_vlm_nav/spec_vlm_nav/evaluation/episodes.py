@@ -26,7 +26,7 @@ from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.drafting import DecodingStats, Mode
-from speculation.prompts import NavigationAction, parse_answer
+from speculation.prompts import NavigationAction, ResponseOrder, compose, parse_answer
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 
@@ -62,7 +62,10 @@ class Policy(str, Enum):
 
 @dataclass(frozen=True)
 class Setting:
-    """What all episodes of one run share. `object_name` is "a colour and a class", or "random" for each seed's own."""
+    """What all episodes of one run share. `object_name` is "a colour and a class", or "random" for each seed's own.
+
+    order, guide: how models are asked, as in `speculation.prompts.compose`.
+    """
 
     target_model: Path
     draft_model: Path
@@ -74,6 +77,8 @@ class Setting:
     branches: int = 3
     max_tokens: int = 96
     dtype: str = "float32"
+    order: ResponseOrder = ResponseOrder.REASON_FIRST
+    guide: bool = False
 
 
 @dataclass(frozen=True)
@@ -215,20 +220,44 @@ class Answerers:
         return self._edge
 
 
+class Walk:
+    """What was done so far in an episode: as on the robot, an action that something cut short is not."""
+
+    def __init__(self) -> None:
+        self._done: list[NavigationAction] = []
+        self._running: tuple[NavigationAction, Pose] | None = None
+
+    def begin(self, action: NavigationAction | None, pose: Pose) -> None:
+        """Note that an action begins at a pose; None is no action."""
+        self._running = None if action is None else (action, pose)
+
+    def done(self, pose: Pose) -> tuple[NavigationAction, ...]:
+        """Return what was carried out by now that the robot stands at `pose`."""
+        if self._running is not None:
+            action, before = self._running
+            if not falls_short(action, progress(action, before, pose)):
+                self._done.append(action)
+            self._running = None
+        return tuple(self._done)
+
+
 def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     """Run one episode. Raises ValueError for a difficulty, object or model that cannot be used."""
     scene = scene_of(key.seed, key.difficulty, "" if setting.object_name == RANDOM else setting.object_name)
-    prompt = f"find the {scene.target.text}"
+    instruction = f"find the {scene.target.text}"
     answers: list[Answer] = []
     if key.policy is Policy.ORACLE:
         policy = oracle_policy(scene)
     else:
-        ask = answerers.of(key.policy, key.rtt_ms)
+        ask, walk = answerers.of(key.policy, key.rtt_ms), Walk()
 
-        def policy(frame: Image, _: World) -> NavigationAction | None:
+        def policy(frame: Image, world: World) -> NavigationAction | None:
+            prompt = compose(instruction, walk.done(world.pose), setting.order, setting.guide)
             answers.append(ask(prompt, encode_jpeg(frame)))
             # The real robot would stand, look again, see the same and give up: the answer is greedy.
-            return parse_answer(answers[-1].text).action
+            action = parse_answer(answers[-1].text).action
+            walk.begin(action, world.pose)
+            return action
 
     result = run_episode(scene, policy, setting.max_actions)
     stats = [answer.stats for answer in answers if answer.stats is not None]
@@ -266,6 +295,11 @@ def progress(action: NavigationAction, before: Pose, after: Pose) -> float:
     return (after.x - before.x) * math.cos(before.yaw) + (after.y - before.y) * math.sin(before.yaw)
 
 
+def falls_short(action: NavigationAction, reached: float) -> bool:
+    """Whether something blocked an action that got `reached` m or rad far: by more than the executor's tolerance."""
+    return abs(action.metres or action.radians) - reached > 0.01
+
+
 def motion_seconds(action: NavigationAction, reached: float) -> float:
     """Return how long executor and bridge take for an action on an ideal base that gets `reached` m or rad far.
 
@@ -280,8 +314,7 @@ def _motion_seconds(action: NavigationAction, reached: float) -> float:
     motion = Motion(action, PlanarPose(0.0, 0.0, 0.0), 0.0, SIM_MOTION)
     slew = SlewLimiter(SIM_LIMITS)
     sign = math.copysign(1.0, action.radians or action.metres)
-    # What falls short of the goal by less than the executor's tolerance was not blocked.
-    short = abs(action.metres or action.radians) - reached > 0.01
+    short = falls_short(action, reached)
     gone, now = 0.0, 0.0
     while True:
         place = PlanarPose(0.0, 0.0, sign * gone) if action.radians else PlanarPose(gone, 0.0, 0.0)
