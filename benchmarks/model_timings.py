@@ -111,8 +111,8 @@ def _one_verification(vlm: Vlm, cache: KVCache, options: argparse.Namespace) -> 
         "layer_ms": [_median(times) for times in zip(*layers, strict=True)],
         "head_ms": _median(timed(lambda: to_numpy(final_logits(vlm, hidden)), vlm.device, repeats)),
     }
-    middle = vlm.num_layers // 2
-    if middle < vlm.num_layers - 1:
+    middle = (vlm.num_layers - 1) // 2
+    if vlm.num_layers > 1:  # after its last layer a model answers by itself
         heads = ExitHeads(vlm, [middle], EXIT_RANK)
         found["exit_ms"] = _median(timed(lambda: to_numpy(heads.logits(middle, hidden)), vlm.device, repeats))
         found["exit_share"] = found["exit_ms"] / verified

@@ -106,7 +106,9 @@ class ServerConfig:
         if not (folder / "config.json").is_file():
             raise StartError(f"--model {self.model}: holds no model (config.json is missing)")
         if read_config(folder)["model_type"] not in SEEING:
-            raise StartError(f"--model {self.model}: a language model alone sees no camera; serve one of {SEEING}")
+            raise StartError(
+                f"--model {self.model}: a language model alone sees no camera; serve {' or '.join(SEEING)}"
+            )
         return folder
 
     def check_exits(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 from transformers import AutoTokenizer
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from speculation.prompts import chat
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
@@ -149,8 +151,11 @@ class Processor:
     def encode_image(self, frame: Frame) -> tuple[npt.NDArray[np.float32], Grid]:
         """Return pixel values [patches, patch_dim] and grid of an RGB frame [H, W, 3], resized as the model wants it.
 
-        Raises ValueError for a frame that is more than 200 times longer than wide or the reverse.
+        Where qwen-vl-utils can be imported it resizes, to the same pixels. Raises ValueError for a frame that is more
+        than 200 times longer than wide or the reverse.
         """
+        if self.resized(*frame.shape[:2]) != frame.shape[:2]:
+            frame = self._fetched(frame)
         pixels = self.images.preprocess(images=frame, input_data_format="channels_last", return_tensors="np")
         time, rows, columns = (int(size) for size in pixels["image_grid_thw"][0])
         return np.ascontiguousarray(pixels["pixel_values"], dtype=np.float32), (time, rows, columns)
@@ -175,15 +180,23 @@ class Processor:
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width in pixels that a frame is resized to."""
-        patches = self.images.patch_size
-        unit = patches * self.images.merge_size
-        if height % unit == 0 and width % unit == 0:
-            size = self.images.size
-            if size["shortest_edge"] <= height * width <= size["longest_edge"]:
-                return height, width
-        blank = np.zeros((height, width, 3), dtype=np.uint8)
-        _, (_, rows, columns) = self.encode_image(blank)
-        return rows * patches, columns * patches
+        unit, size = self.images.patch_size * self.images.merge_size, self.images.size
+        resized: tuple[int, int] = smart_resize(height, width, unit, size["shortest_edge"], size["longest_edge"])
+        return resized
+
+    def _fetched(self, frame: Frame) -> Frame:
+        fetch = qwen_fetch()
+        if fetch is None:
+            return frame
+        size = self.images.size
+        wanted = {
+            "image": Image.fromarray(frame),
+            "min_pixels": size["shortest_edge"],
+            "max_pixels": size["longest_edge"],
+        }
+        resized = np.asarray(fetch(wanted, image_patch_size=self.images.patch_size))
+        # Of a strip narrower than a patch the two make different sizes; the model's own processor decides.
+        return resized if resized.shape[:2] == self.resized(*frame.shape[:2]) else frame
 
     def _levels(self) -> npt.NDArray[np.float32]:
         # Normalising the 256 levels with the processor's own arithmetic makes the table equal to it bit for bit.
@@ -191,6 +204,17 @@ class Processor:
         scaled = self.images.rescale(ramp, self.images.rescale_factor)
         levels = self.images.normalize(scaled, self.images.image_mean, self.images.image_std)
         return np.ascontiguousarray(levels[:, :, 0].T, dtype=np.float32)
+
+
+@functools.cache
+def qwen_fetch() -> Callable[..., Image.Image] | None:
+    """Return qwen-vl-utils' own image preparation, None where it, or a working torchvision, is absent."""
+    try:
+        from qwen_vl_utils.vision_process import fetch_image
+    except (ImportError, RuntimeError):  # a torchvision for another torch fails with RuntimeError
+        return None
+    fetch: Callable[..., Image.Image] = fetch_image
+    return fetch
 
 
 def build_processor(tokenizer: Any, image_size: int, template: str = CHAT_TEMPLATE) -> Processor:
