@@ -26,8 +26,8 @@ LEAST_SHOWN = 10
 def draw_reliability(verdicts: Verdicts, title: str) -> Figure:
     """Return a panel per exit: agreement of its verdicts by confidence in ten bins, and how many fell in each."""
     count = len(verdicts.layers)
-    columns = min(COLUMNS, count)
-    rows = -(-count // columns)
+    rows = -(-count // COLUMNS)
+    columns = -(-count // rows)
     # wide enough for the title and the legend, however few the exits
     figure = Figure(figsize=(max(6.5, 0.6 + 2.7 * columns), 1.3 + 3.0 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
@@ -81,7 +81,7 @@ def draw_selection(choices: Sequence[Choice], chosen: Choice, layers: Sequence[i
     gain.barh(sizes, net, 0.6, color="#54a24b", label="saved: head start less the exits' own time")
     room = 0.02 * max([*gross, 1e-9])
     for size, value, choice in zip(sizes, net, choices, strict=True):
-        gain.text(1e3 * (choice.saved_s + choice.cost_s) + room, size, f"{value:.1f}, right {choice.right:.0%}",
+        gain.text(1e3 * (choice.saved_s + choice.cost_s) + room, size, f"{value:.3g}, right {choice.right:.0%}",
                   va="center", fontsize=9)  # fmt: skip
     gain.set_xlim(min(0.0, *net), 1.45 * max([*gross, 1e-9]))
     gain.set_xlabel("ms a verification, expected")
