@@ -54,7 +54,7 @@ def test_links_are_outermost_modes_innermost_and_only_linked_modes_are_repeated(
         (("--profile", "jetson"), "unknown device profile 'jetson'"),
         (("--processes", "0"), "--processes 0 is outside 1 to 64"),
         (("--max-actions", "0"), "give at least 1"),
-        ((), "does not exist; give the path of a Qwen2-VL folder"),
+        ((), "does not exist; give the path of a model's folder"),
     ],
 )
 def test_wrong_options_are_one_sentence(
