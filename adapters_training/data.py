@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from adapters_training.records import Frame, Seen, Task, write_shard
-from simulation.dataset import LabelledFrame, sample_frames
+from simulation.dataset import LabelledFrame, Steer, sample_frames
 from simulation.ground_truth import Sighting
 from simulation.randomisation import TRAINING
-from simulation.scene import Difficulty
+from simulation.scene import UNSEEN_SEED, Difficulty
+from speculation.prompts import NavigationAction, Target, compose, parse_answer
 
+CAPACITY, MAX_TOKENS = 512, 96
+HELD_OUT_SEED = 5_000_000
+"""First scene of the held-out frames on which training is judged."""
 SCENES_PER_SHARD = 25
 DIFFICULTIES = (Difficulty.EASY, Difficulty.MIDDLE, Difficulty.HARD, Difficulty.HARD)
 """The mix of scenes, by seed modulo its length: full rooms twice, since a frame there asks more questions."""
@@ -32,6 +40,7 @@ def convert(labelled: LabelledFrame) -> Frame:
             question.decision.action.text,
             question.decision.reason.value,
             question.decision.blocker or "",
+            tuple(action.text for action in question.done),
         )
         for question in labelled.questions
     ]
@@ -50,12 +59,26 @@ def _seen(sighting: Sighting) -> Seen:
     return Seen(sighting.colour, sighting.object_class, sighting.side.value, round(sighting.distance, 2))
 
 
-def make_shard(folder: Path, first: int, frames_per_scene: int, randomise: bool = False) -> int:
+@lru_cache(maxsize=1)
+def walker(model: str) -> Steer:
+    """Return a trained model as who walks, asked as the robot asks it. Raises ModelFolderError."""
+    from speculation.vlm.load import load_vlm
+    from speculation.vlm.session import VlmSession
+
+    session = VlmSession(load_vlm(Path(model)), CAPACITY)
+
+    def steer(jpeg: bytes, target: Target, done: Sequence[NavigationAction]) -> NavigationAction | None:
+        return parse_answer(session.answer(compose(f"find the {target.text}", done), jpeg, MAX_TOKENS)).action
+
+    return steer
+
+
+def make_shard(folder: Path, first: int, frames_per_scene: int, randomise: bool = False, model: str = "") -> int:
     """Make one shard of SCENES_PER_SHARD scenes from seed `first`; returns its number of frames (0 if it exists).
 
-    Plain and randomised frames of the same scenes may lie in one folder.
+    Plain and randomised frames of the same scenes, and those on a model's own walks, may lie in one folder.
     """
-    suffix = "-randomised" if randomise else ""
+    suffix = ("-walked" if model else "") + ("-randomised" if randomise else "")
     path = folder / f"seeds-{first:07d}-{first + SCENES_PER_SHARD:07d}{suffix}.msgpack"
     if path.exists():
         return 0
@@ -63,14 +86,15 @@ def make_shard(folder: Path, first: int, frames_per_scene: int, randomise: bool 
     for seed in range(first, first + SCENES_PER_SHARD):
         difficulty = DIFFICULTIES[seed % len(DIFFICULTIES)]
         randomisation = TRAINING if randomise else None
-        sampled = sample_frames(seed, difficulty, frames_per_scene, randomisation=randomisation)
+        steer = walker(model) if model else None
+        sampled = sample_frames(seed, difficulty, frames_per_scene, randomisation=randomisation, steer=steer)
         frames += [convert(labelled) for labelled in sampled]
     write_shard(path, frames)
     return len(frames)
 
 
 def make(folder: Path, first_seed: int, scenes: int, frames_per_scene: int, processes: int,
-         randomise: bool = False) -> None:  # fmt: skip
+         randomise: bool = False, model: str = "") -> None:  # fmt: skip
     """Make all shards of a seed range; shards that exist are kept, so that a killed run goes on."""
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -78,7 +102,46 @@ def make(folder: Path, first_seed: int, scenes: int, frames_per_scene: int, proc
     # A forked child would share its parent's GL context.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool, tqdm(total=len(starts), unit="shard") as bar:
-        jobs = [pool.submit(make_shard, folder, start, frames_per_scene, randomise) for start in starts]
+        jobs = [pool.submit(make_shard, folder, start, frames_per_scene, randomise, model) for start in starts]
         for job in as_completed(jobs):
             bar.set_postfix(frames=job.result())
             bar.update()
+
+
+def add_command(commands: Any) -> None:
+    """Register `data`."""
+    line = commands.add_parser(
+        "data",
+        help="render labelled frames with the simulator's oracle",
+        description=__doc__,
+        epilog="Example: python -m adapters_training data --out out/data --scenes 1200 --processes 2 (about 50 frames "
+        "a second and process)",
+    )
+    line.add_argument("--out", required=True, help="folder for the shards; those that exist are kept")
+    line.add_argument(
+        "--scenes", type=int, default=1000, help=f"rooms, {SCENES_PER_SHARD} a shard (default: %(default)s)"
+    )
+    line.add_argument("--frames-per-scene", type=int, default=24, help="(default: %(default)s)")
+    line.add_argument("--first-seed", type=int, default=100_000, help="of the first room (default: %(default)s)")
+    line.add_argument("--held-out", action="store_true", help=f"take seeds from {HELD_OUT_SEED} on")
+    line.add_argument("--processes", type=int, default=1)
+    line.add_argument(
+        "--randomise", action="store_true", help="vary light, surfaces, camera and sensor (docs/simulation.md)"
+    )
+    line.add_argument("--walker", default="", help="model folder: this model walks, the oracle corrects it (DAgger)")
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the shards that are missing. Raises ValueError for seeds that are held out or numbers below 1."""
+    first = HELD_OUT_SEED if options.held_out else options.first_seed
+    for name in ("scenes", "frames_per_scene", "processes"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(options, name)}; give at least 1")
+    if not options.held_out and first + options.scenes > UNSEEN_SEED:
+        raise ValueError(f"--first-seed plus --scenes must stay below {UNSEEN_SEED}: rooms above are held out")
+    if options.walker:
+        walker(options.walker)
+    make(Path(options.out), first, options.scenes, options.frames_per_scene, options.processes, options.randomise,
+         options.walker)  # fmt: skip
+    return 0

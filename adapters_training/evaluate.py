@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from adapters_training import wording
 from adapters_training.records import Frame, Task, read_frames
-from speculation.prompts import parse_answer
-from speculation.vlm.load import Vlm
+from speculation.prompts import ResponseOrder, parse_answer
+from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 
 MAX_TOKENS = 96
@@ -97,16 +100,57 @@ def pick(frames: Sequence[Frame], count: int, seed: int = 0) -> list[tuple[Frame
     return chosen
 
 
-def evaluate(vlm: Vlm, folder: Path, count: int, seed: int = 0, show: int = 0) -> Score:
+def evaluate(
+    vlm: Vlm,
+    folder: Path,
+    count: int,
+    seed: int = 0,
+    show: int = 0,
+    order: ResponseOrder = ResponseOrder.REASON_FIRST,
+) -> Score:
     """Generate answers for `count` held-out (frame, task) pairs and count what is right."""
     session = VlmSession(vlm, 512)
     rng = random.Random(seed)
     score = Score()
     for frame, task in tqdm(pick(list(read_frames(folder)), count, seed), desc="answers", mininterval=5.0):
-        text = session.answer(wording.instruction(task, rng), frame.jpeg, MAX_TOKENS)
+        text = session.answer(wording.prompt(task, rng, order), frame.jpeg, MAX_TOKENS)
         judge(score, task, text)
         if show > 0:
             show -= 1
             truth = task.seen and f"{task.seen.side} {task.seen.distance:.1f} m"
             tqdm.write(f"{task.colour} {task.object_class} ({truth}; {task.action}): {text!r}")
     return score
+
+
+def add_command(commands: Any) -> None:
+    """Register `evaluate`."""
+    line = commands.add_parser(
+        "evaluate",
+        help="grounding and action agreement on held-out frames",
+        description=__doc__,
+        epilog="Example: python -m adapters_training evaluate --model models/target --held-out out/held-out "
+        "(about four answers a second)",
+    )
+    line.add_argument("--model", required=True, help="model folder")
+    line.add_argument("--held-out", required=True, help="frames of 'data --held-out'")
+    line.add_argument("--count", type=int, default=300, help="frames asked about (default: %(default)s)")
+    line.add_argument(
+        "--order", choices=[order.value for order in ResponseOrder], default=ResponseOrder.REASON_FIRST.value
+    )
+    line.add_argument("--show", type=int, default=0, help="print this many answers beside the truth")
+    line.add_argument("--json", default="", help="also write the rates to this file")
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the rates of one model. Raises ModelFolderError or FileNotFoundError for folders of no use."""
+    order = ResponseOrder(options.order)
+    score = evaluate(
+        load_vlm(Path(options.model)), Path(options.held_out), options.count, show=options.show, order=order
+    )
+    rates = score.rates()
+    for name, rate in rates.items():
+        print(f"{name:16s} {rate:.3f}" if isinstance(rate, float) else f"{name:16s} {rate}")
+    if options.json:
+        Path(options.json).write_text(json.dumps(rates, indent=1) + "\n", encoding="utf-8")
+    return 0

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import cv2
+import msgspec
 import numpy as np
 import torch
 
 from adapters_training import wording
 from adapters_training.records import CELLS, Frame, Seen, Task
-from speculation.prompts import ACTIONS, Vocabulary
+from speculation.prompts import ACTION_MARK, ACTIONS, ResponseOrder, Vocabulary
 
 IGNORE = -100
 SIDES = tuple(wording.SIDES)
 ACTION_TEXTS = tuple(action.text for action in ACTIONS)
+ACTION_FIRST_SHARE = 0.2
 ACTION_WEIGHT = 2.0
 """The action is a few tokens of an answer but all that the robot does: its tokens weigh more."""
 _MIRROR = {"left": "right", "right": "left", "slightly left": "slightly right", "slightly right": "slightly left"}
@@ -50,8 +52,18 @@ class Batch:
     facts: torch.Tensor
 
 
+@dataclass(frozen=True)
+class Asked:
+    """One question as tokens, its answer's (none where nothing is answered) and which of these name the action."""
+
+    question: list[int]
+    answer: list[int]
+    action: slice
+    task: Task
+
+
 def mirror(frame: Frame) -> Frame:
-    """Return the frame as a mirror would show it. A search turns left in both: it has no side."""
+    """Return the frame as a mirror would show it. A search turns left in both, now and before: it has no side."""
 
     def flip(cells: bytes) -> bytes:
         return np.frombuffer(cells, np.uint8).reshape(CELLS, CELLS)[:, ::-1].tobytes()
@@ -59,14 +71,14 @@ def mirror(frame: Frame) -> Frame:
     def seen(s: Seen) -> Seen:
         return Seen(s.colour, s.object_class, _MIRROR.get(s.side, s.side), s.distance)
 
+    def turned(action: str) -> str:
+        return action.replace("left", "right") if "left" in action else action.replace("right", "left")
+
     def task(t: Task) -> Task:
-        action = t.action
-        if t.reason != "search":
-            if "left" in action:
-                action = action.replace("left", "right")
-            elif "right" in action:
-                action = action.replace("right", "left")
-        return Task(t.colour, t.object_class, None if t.seen is None else seen(t.seen), action, t.reason, t.blocker)
+        action, done = t.action, t.done
+        if t.reason not in ("search", "explore"):
+            action, done = turned(action), tuple(map(turned, done))
+        return msgspec.structs.replace(t, seen=None if t.seen is None else seen(t.seen), action=action, done=done)
 
     return Frame(
         frame.jpeg,
@@ -86,6 +98,19 @@ def decode_image(jpeg: bytes) -> np.ndarray:
     return np.ascontiguousarray(bgr[:, :, ::-1])
 
 
+def choose(tasks: Sequence[Task], rng: random.Random, limit: int) -> list[Task]:
+    """Pick at most `limit` questions: visible targets first, and at most two that the frame cannot show.
+
+    Three of four targets of a random frame are out of view; asked evenly, a model learns to look around for ever.
+    """
+    visible = [task for task in tasks if task.seen is not None]
+    hidden = [task for task in tasks if task.seen is None]
+    rng.shuffle(visible)
+    rng.shuffle(hidden)
+    chosen = visible[: limit - 1]
+    return chosen + hidden[: min(2, limit - len(chosen))]
+
+
 class Packer:
     """Frames -> batches, for one tokenizer."""
 
@@ -102,9 +127,9 @@ class Packer:
         """Return token ids of a text, special tokens included."""
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def question(self, task: Task, rng: random.Random) -> list[int]:
+    def question(self, task: Task, rng: random.Random, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> list[int]:
         """Return the tokens from the image's end to the answer's begin."""
-        words = wording.instruction(task, rng)
+        words = task.prompt or wording.prompt(task, rng, order)
         return self.encode(f"<|vision_end|>{words}<|im_end|>\n<|im_start|>assistant\n")
 
     def facts(self, task: Task) -> tuple[int, ...]:
@@ -114,18 +139,6 @@ class Packer:
         colour, kind = self._vocabulary.colours.index(task.colour), self._vocabulary.classes.index(task.object_class)
         return side, distance, ACTION_TEXTS.index(task.action), colour, kind
 
-    def choose(self, frame: Frame, rng: random.Random, limit: int) -> list[Task]:
-        """Pick at most `limit` questions: visible targets first, and at most two that the frame cannot show.
-
-        Three of four targets of a random frame are out of view; asked evenly, a model learns to look around for ever.
-        """
-        visible = [task for task in frame.tasks if task.seen is not None]
-        hidden = [task for task in frame.tasks if task.seen is None]
-        rng.shuffle(visible)
-        rng.shuffle(hidden)
-        chosen = visible[: limit - 1]
-        return chosen + hidden[: min(2, limit - len(chosen))]
-
     def batch(self, frames: Sequence[Frame], rng: random.Random, augment: bool = True, answers: bool = True) -> Batch:
         """Pack frames; with `augment` half of them are mirrored and brightness varies.
 
@@ -134,7 +147,8 @@ class Packer:
         images, rows = [], []
         cells = np.zeros((3, len(frames), CELLS * CELLS), np.int64)
         for index, original in enumerate(frames):
-            flipped = augment and rng.random() < 0.5
+            # a model's own words cannot be mirrored: it need not see what its mirror image shows
+            flipped = augment and rng.random() < 0.5 and not any(task.answer for task in original.tasks)
             frame = mirror(original) if flipped else original
             image = decode_image(frame.jpeg)
             if flipped:
@@ -144,20 +158,28 @@ class Packer:
             images.append(image)
             for plane, data in enumerate((frame.cell_class, frame.cell_colour, frame.cell_distance)):
                 cells[plane, index] = np.frombuffer(data, np.uint8)
-            tasks = self.choose(frame, rng, self.questions if answers else len(frame.tasks))
-            rows.append(
-                [(self.question(task, rng), self._answer(frame, task, rng) if answers else [], task) for task in tasks]
-            )
+            tasks = [task for task in frame.tasks if task.answer] or frame.tasks
+            tasks = choose(tasks, rng, self.questions if answers else len(frame.tasks))
+            rows.append([self._asked(frame, task, rng, answers) for task in tasks])
         return self._assemble(np.stack(images), rows, torch.from_numpy(cells))
 
-    def _answer(self, frame: Frame, task: Task, rng: random.Random) -> list[int]:
-        return self.encode(wording.answer(frame, task, rng)) + self._eos
+    def _asked(self, frame: Frame, task: Task, rng: random.Random, answers: bool) -> Asked:
+        """Return one question; its answer is the target's own where the frame holds one, else one of the oracle's."""
+        order = ResponseOrder.ACTION_FIRST if rng.random() < ACTION_FIRST_SHARE else ResponseOrder.REASON_FIRST
+        if task.answer:
+            order = ResponseOrder.ACTION_FIRST if task.answer.startswith(ACTION_MARK) else ResponseOrder.REASON_FIRST
+        question = self.question(task, rng, order)
+        if not answers:
+            return Asked(question, [], slice(0, 0), task)
+        text = task.answer or wording.answer(frame, task, rng, order)
+        before, _, after = text.rpartition(f"{ACTION_MARK} ")
+        begin, end = len(self.encode(f"{before}{ACTION_MARK}")), len(self.encode(f" {after.partition(chr(10))[0]}"))
+        return Asked(question, self.encode(text) + self._eos, slice(begin, begin + end), task)
 
-    def _assemble(self, images: np.ndarray, rows: list[list[tuple[list[int], list[int], Task]]],
-                  cells: torch.Tensor) -> Batch:  # fmt: skip
+    def _assemble(self, images: np.ndarray, rows: list[list[Asked]], cells: torch.Tensor) -> Batch:
         start = len(self._before)
         prefix = start + CELLS * CELLS
-        total = prefix + max(sum(len(q) + len(a) for q, a, _ in row) for row in rows)
+        total = prefix + max(sum(len(asked.question) + len(asked.answer) for asked in row) for row in rows)
         ids = torch.full((len(rows), total), self._pad)
         labels = torch.full((len(rows), total), IGNORE)
         weights = torch.zeros(len(rows), total)
@@ -169,19 +191,18 @@ class Packer:
         facts: list[tuple[int, ...]] = []
         for b, row in enumerate(rows):
             at = prefix
-            for k, (question, answer, task) in enumerate(row):
-                end = at + len(question) + len(answer)
-                ids[b, at:end] = torch.tensor(question + answer)
+            for k, one in enumerate(row):
+                end = at + len(one.question) + len(one.answer)
+                ids[b, at:end] = torch.tensor(one.question + one.answer)
                 blocks[b, at:end] = k + 1
                 offsets[b, at:end] = torch.arange(end - at)
-                first = at + len(question) - 1
+                first = at + len(one.question) - 1
                 asked.append((b, first))
-                facts.append(self.facts(task))
-                if answer:
-                    labels[b, first : end - 1] = torch.tensor(answer)
+                facts.append(self.facts(one.task))
+                if one.answer:
+                    labels[b, first : end - 1] = torch.tensor(one.answer)
                     weights[b, first : end - 1] = 1.0
-                    action = len(self.encode(f" {task.action}")) + 1
-                    weights[b, end - 1 - action : end - 1] = ACTION_WEIGHT
+                    weights[b, first + one.action.start : first + one.action.stop] = ACTION_WEIGHT
                 at = end
         positions = packed_positions(start, offsets)
         mask = packed_mask(blocks)

@@ -1,132 +1,128 @@
 """Train one model of the embedded pair: first its eyes on dense labels, then everything on packed answers.
 
-Resumable: a checkpoint holds model, heads, optimiser, random state and the time spent; the schedule runs over
-`minutes` of training time, so that a machine's speed changes how much is seen, not whether it ends. Under `torchrun`
-the processes share one model: see `replicas.py`.
+Exactly resumable: the schedule runs over steps, and what step k sees is drawn from (seed, process, k), so a checkpoint
+holds weights, optimiser and step, and a killed run ends with the weights of an unbroken one. Under `torchrun` the
+processes share one model: see `replicas.py`.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import math
+import pickle
 import random
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
 
+import msgspec
 import torch
+from msgspec import Meta
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from adapters_training import settings
 from adapters_training.losses import Losses, Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
-from adapters_training.records import Frame, read_shard, shards
+from adapters_training.records import Frame, batches
 from adapters_training.replicas import Replicas
-from adapters_training.shapes import DRAFT, TARGET, build_model, parameters
+from adapters_training.shapes import DRAFT, TARGET, build_model, known_objects, parameters
 from speculation.prompts import Vocabulary
+from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
 from speculation.vlm.processing import Processor
 
 CHECKPOINT_SECONDS = 120.0
+LOG_STEPS, PRINT_STEPS = 20, 100
+DRY_STEPS = 2
 
 
-@dataclass(frozen=True)
-class PairConfig:
-    """Hyper-parameters of one model's training; `minutes` is training time, checkpoints not counted."""
-
-    role: str
-    data: str
-    out: str
-    minutes: float
-    vision_share: float = 0.08
-    ground_share: float = 0.45
-    batch_frames: int = 10
-    questions: int = 4
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.05
-    dense_weight: float = 0.3
-    asked_weight: float = 0.5
-    seed: int = 1
-    threads: int = 1
-    teacher: str = ""
-    start: str = ""
+Role = Literal["target", "draft"]
 
 
-@dataclass
-class Progress:
-    """How far a run is; saved with every checkpoint."""
+class PairConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of one model's training; each is an option of the command line and a line of a YAML file."""
 
-    step: int = 0
-    seconds: float = 0.0
-    frames: int = 0
-
-
-def stream(folder: Path, batch: int, rng: random.Random) -> Iterator[list[Frame]]:
-    """Endless shuffled batches. Shards that appear while training runs are used from the next pass on.
-
-    Two of three frames in which nothing can be found are left out: they cost a look and teach one answer.
-    """
-    if not shards(folder):
-        raise FileNotFoundError(f"no training data in {folder}: run 'python -m adapters_training data' first")
-    while True:
-        order = shards(folder)
-        rng.shuffle(order)
-        for first in range(0, len(order), 4):
-            frames = [frame for path in order[first : first + 4] for frame in read_shard(path)]
-            frames = [frame for frame in frames if frame.seen or rng.random() < 1 / 3]
-            rng.shuffle(frames)
-            for at in range(0, len(frames) - batch + 1, batch):
-                yield frames[at : at + batch]
+    role: Annotated[Role, Meta(description="which of the two shapes: target or draft")]
+    data: Annotated[tuple[str, ...], Meta(description="folders of the 'data' or 'answers' command")]
+    processor: Annotated[str, Meta(description="folder of the 'processor' command")]
+    out: Annotated[str, Meta(description="run folder: checkpoint, TensorBoard, config; the same goes on")]
+    export: Annotated[str, Meta(description="model folder to write at the end")] = ""
+    steps: Annotated[int, Meta(ge=1, description="optimiser steps")] = 5000
+    vision_share: Annotated[float, Meta(ge=0, le=1, description="first part of the steps, vision tower alone")] = 0.08
+    ground_share: Annotated[
+        float, Meta(ge=0, le=1, description="first part of the steps, of which four of five have no words")
+    ] = 0.45
+    batch_frames: Annotated[int, Meta(ge=1, description="frames a step and process")] = 10
+    questions: Annotated[int, Meta(ge=1, description="questions a frame")] = 4
+    learning_rate: Annotated[float, Meta(gt=0, le=1, description="at its highest")] = 1e-3
+    weight_decay: Annotated[float, Meta(ge=0, description="of AdamW")] = 0.05
+    dense_weight: Annotated[float, Meta(ge=0, description="of the loss under image tokens")] = 0.3
+    asked_weight: Annotated[float, Meta(ge=0, description="of the loss at the prompts' ends")] = 0.5
+    seed: Annotated[int, Meta(ge=0, description="of weights, order and wording")] = 1
+    threads: Annotated[int, Meta(ge=1, description="of torch in each process")] = 1
+    teacher: Annotated[str, Meta(description="target model folder to distil from")] = ""
+    start_from: Annotated[str, Meta(description="model folder or checkpoint of another run")] = ""
 
 
-def learning_rate(config: PairConfig, progress: Progress) -> float:
-    """Linear warm-up over 100 steps, then a cosine over the time budget down to 2 %."""
-    done = min(1.0, progress.seconds / (config.minutes * 60))
-    return config.learning_rate * min(1.0, (progress.step + 1) / 100) * (0.02 + 0.49 * (1 + math.cos(math.pi * done)))
+def learning_rate(config: PairConfig, step: int) -> float:
+    """Linear warm-up over 100 steps, then a cosine over all steps down to 2 %."""
+    done = min(1.0, step / config.steps)
+    return config.learning_rate * min(1.0, (step + 1) / 100) * (0.02 + 0.49 * (1 + math.cos(math.pi * done)))
 
 
 class PairTrainer:
     """One model in training: forward, backward, checkpoint, log."""
 
-    def __init__(self, config: PairConfig, processor_folder: Path, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: PairConfig, vocabulary: Vocabulary) -> None:
         torch.set_num_threads(config.threads)
         shape = TARGET if config.role == "target" else DRAFT
-        self.config, self.vocabulary, self.processor_folder = config, vocabulary, processor_folder
-        self.processor = Processor.load(processor_folder)
+        self.config, self.vocabulary, self.processor_folder = config, vocabulary, Path(config.processor)
+        self.processor = _load_processor(self.processor_folder)
         tokenizer = self.processor.tokenizer
         self.model = build_model(shape, tokenizer, config.seed)
         self.probes = Probes(shape.hidden, shape.layers, vocabulary)
         self.packer = Packer(tokenizer, vocabulary, config.questions)
-        self.teacher = _load_teacher(config.teacher)
         self.replicas = Replicas()
-        self.rng = random.Random(config.seed + 1000 * self.replicas.rank)
-        self.progress = Progress()
+        self.step_count = 0
         groups = [p for module in (self.model, self.probes) for p in module.parameters()]
         self.optimiser = torch.optim.AdamW(groups, lr=0.0, weight_decay=config.weight_decay, betas=(0.9, 0.98))
         self.out = Path(config.out)
         self.checkpoint = self.out / "checkpoint.pt"
         if self.checkpoint.exists():
             self._resume()
-        elif config.start:
-            self._start_from(Path(config.start))
+        elif config.start_from:
+            self._start_from(Path(config.start_from))
+        self.teacher = _load_teacher(config.teacher, tokenizer)
 
     def _resume(self) -> None:
-        state = torch.load(self.checkpoint, weights_only=False)
-        self.model.load_state_dict(state["model"])
-        self.probes.load_state_dict(state["probes"])
+        state = _read_checkpoint(self.checkpoint)
+        changed = [name for name, value in _identity(self.config).items() if state["config"].get(name) != value]
+        if changed:
+            raise ValueError(
+                f"{self.checkpoint} was begun with another {', '.join(changed)}; give the same, or another --out"
+            )
+        self._take(state, self.checkpoint)
         self.optimiser.load_state_dict(state["optimiser"])
-        torch.set_rng_state(state["torch_rng"])
-        self.progress = Progress(**state["progress"])
-        if self.replicas.rank:
-            self.rng.seed(f"{self.config.seed}/{self.replicas.rank}/{self.progress.step}")
-        else:
-            self.rng.setstate(state["rng"])
+        self.step_count = state["step"]
 
     def _start_from(self, path: Path) -> None:
-        state = torch.load(path, weights_only=False)
-        self.model.load_state_dict(state["model"])
+        if path.is_dir():
+            self._fit(load_vlm(path, threads=None).model.state_dict(), path)
+        else:
+            self._take(_read_checkpoint(path), path)
+
+    def _take(self, state: dict[str, Any], path: Path) -> None:
+        self._fit(state["model"], path)
         self.probes.load_state_dict(state["probes"])
+
+    def _fit(self, weights: dict[str, Any], path: Path) -> None:
+        try:
+            self.model.load_state_dict(weights)
+        except RuntimeError:
+            raise ValueError(
+                f"{path} holds a model of another shape or tokenizer than this {self.config.role}"
+            ) from None
 
     def save(self) -> None:
         """Write a checkpoint atomically; of several processes the first one does."""
@@ -139,9 +135,8 @@ class PairTrainer:
                 "model": self.model.state_dict(),
                 "probes": self.probes.state_dict(),
                 "optimiser": self.optimiser.state_dict(),
-                "rng": self.rng.getstate(),
-                "torch_rng": torch.get_rng_state(),
-                "progress": asdict(self.progress),
+                "step": self.step_count,
+                "config": _identity(self.config),
             },
             temporary,
         )
@@ -151,6 +146,7 @@ class PairTrainer:
         """Write the model folder: bf16 weights, config, processor, tokenizer, object names."""
         if self.replicas.rank:
             return
+        folder.mkdir(parents=True, exist_ok=True)
         self.model.to(torch.bfloat16).save_pretrained(folder)
         self.model.to(torch.float32)
         for path in self.processor_folder.iterdir():
@@ -159,20 +155,20 @@ class PairTrainer:
     @property
     def looking(self) -> bool:
         """True while only the vision tower learns."""
-        return self.progress.seconds < self.config.vision_share * self.config.minutes * 60
+        return self.step_count < self.config.vision_share * self.config.steps
 
     @property
     def grounding(self) -> bool:
-        """True for a step without words: four of five until `ground_share` of the time is over."""
-        done = self.progress.seconds / (self.config.minutes * 60)
-        return done < self.config.ground_share and self.progress.step % 5 != 0
+        """True for a step without words: four of five until `ground_share` of the steps are done."""
+        return self.step_count < self.config.ground_share * self.config.steps and self.step_count % 5 != 0
 
     def step(self, frames: list[Frame]) -> Losses | float:
         """One optimiser step; returns the losses, or the dense loss alone while only the eyes learn."""
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(self.config, self.progress)
+            group["lr"] = learning_rate(self.config, self.step_count)
         wordless = self.grounding
-        batch = self.packer.batch(frames, self.rng, answers=not wordless)
+        rng = random.Random(f"{self._source}/{self.step_count}")
+        batch = self.packer.batch(frames, rng, answers=not wordless)
         with torch.autocast("cpu", torch.bfloat16):
             result = self._look(batch) if self.looking else self._answer(batch, wordless)
         parameters_ = [p for group in self.optimiser.param_groups for p in group["params"]]
@@ -180,9 +176,13 @@ class PairTrainer:
         torch.nn.utils.clip_grad_norm_(parameters_, 1.0)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        self.progress.step += 1
-        self.progress.frames += len(frames) * self.replicas.size
+        self.step_count += 1
         return result
+
+    @property
+    def _source(self) -> str:
+        """Names the random stream of this process."""
+        return f"{self.config.seed}/{self.replicas.rank}"
 
     def _look(self, batch: Batch) -> float:
         loss = self.probes.eyes(see(self.model, self.processor, batch.images), batch.cells)
@@ -199,25 +199,22 @@ class PairTrainer:
         return losses
 
     def train(self) -> None:
-        """Run to the end of the time budget, with a progress bar, TensorBoard and checkpoints."""
-        config = self.config
+        """Run to the last step, with a progress bar, TensorBoard and checkpoints."""
+        config, first = self.config, self.replicas.rank == 0
         self.out.mkdir(parents=True, exist_ok=True)
-        first = self.replicas.rank == 0
         if first:
-            (self.out / "config.json").write_text(json.dumps(asdict(config), indent=1) + "\n", encoding="utf-8")
-        writer = SummaryWriter(str(self.out / "tensorboard")) if first else None
+            settings.write(config, self.out / "config.yaml")
+        writer = SummaryWriter(str(self.out / "tensorboard"), purge_step=self.step_count) if first else None
         self.model.train()
         saved = time.monotonic()
-        frames = stream(Path(config.data), config.batch_frames, self.rng)
-        bar = tqdm(total=int(config.minutes * 60), initial=int(self.progress.seconds), unit="s", desc=config.role,
-                   mininterval=5.0, disable=not first)  # fmt: skip
-        bar.write(f"{config.role}: {parameters(self.model) / 1e6:.2f} M parameters, step {self.progress.step}")
-        while self.progress.seconds < config.minutes * 60:
-            begun = time.monotonic()
+        frames = batches([Path(folder) for folder in config.data], config.batch_frames, self._source, self.step_count)
+        bar = tqdm(total=config.steps, initial=self.step_count, unit="step", desc=config.role, mininterval=5.0,
+                   smoothing=0.02, disable=not first)  # fmt: skip
+        bar.write(f"{config.role}: {parameters(self.model) / 1e6:.2f} M parameters, step {self.step_count}")
+        while self.step_count < config.steps:
             result = self.step(next(frames))
-            self.progress.seconds += self.replicas.mean(time.monotonic() - begun)
-            bar.update(int(self.progress.seconds) - bar.n)
-            if writer and self.progress.step % 20 == 0:
+            bar.update()
+            if writer and self.step_count % LOG_STEPS == 0:
                 self._log(writer, bar, result)
             if time.monotonic() - saved > CHECKPOINT_SECONDS:
                 self.save()
@@ -228,8 +225,8 @@ class PairTrainer:
         bar.close()
 
     def _log(self, writer: Any, bar: Any, result: Losses | float) -> None:
-        step = self.progress.step
-        writer.add_scalar("learning_rate", learning_rate(self.config, self.progress), step)
+        step = self.step_count
+        writer.add_scalar("learning_rate", learning_rate(self.config, step), step)
         if isinstance(result, float):
             writer.add_scalar("loss/dense", result, step)
             text = f"eyes {result:.3f}"
@@ -245,15 +242,92 @@ class PairTrainer:
             for name, value in values.items():
                 writer.add_scalar(name, value, step)
             text = " ".join(f"{name.split('/')[1]} {value:.3f}" for name, value in values.items())
-        bar.set_postfix_str(f"step {step} {text}")
-        if step % 100 == 0:
-            bar.write(f"{self.progress.seconds:7.0f} s  step {step:6d}  {text}  frames {self.progress.frames}")
+        bar.set_postfix_str(text)
+        if step % PRINT_STEPS == 0:
+            bar.write(f"step {step:6d}  {text}")
 
 
-def _load_teacher(folder: str) -> Any:
+def _identity(config: PairConfig) -> dict[str, Any]:
+    """Return what has to be the same for a run to go on as if it had never stopped."""
+    fields: dict[str, Any] = msgspec.to_builtins(config)
+    return {name: value for name, value in fields.items() if name not in ("out", "export")}
+
+
+def _load_processor(folder: Path) -> Processor:
+    try:
+        return Processor.load(folder)
+    except (OSError, ValueError):
+        raise ValueError(
+            f"{folder} holds no tokenizer and processor: run 'python -m adapters_training processor' first"
+        ) from None
+
+
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"{path} is no checkpoint ({reason}); give a run's checkpoint.pt or a model folder") from None
+    if not {"model", "probes"} <= set(state):
+        raise ValueError(f"{path} is no checkpoint of this training: it lacks model or probes")
+    return state
+
+
+def _load_teacher(folder: str, tokenizer: Any) -> Any:
     if not folder:
         return None
-    from transformers import Qwen2VLForConditionalGeneration
+    vlm = load_vlm(Path(folder), threads=None)
+    if vlm.tokenizer_fingerprint != tokenizer_fingerprint(tokenizer):
+        raise ModelFolderError(f"teacher {folder} has another tokenizer than the model that learns; give its processor")
+    return vlm.model
 
-    teacher: Any = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-    return teacher.eval().requires_grad_(False)
+
+def add_command(commands: Any) -> None:
+    """Register `pair`."""
+    line = commands.add_parser(
+        "pair",
+        help="train the embedded target or draft",
+        description=__doc__,
+        epilog="example:\n  python -m adapters_training pair --role draft --data out/data --processor out/processor "
+        "--out out/draft\n\ntime: --dry-run says what the whole run takes here; hours for a target on two CPU cores",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    settings.add_options(line, PairConfig)
+    line.add_argument("--dry-run", action="store_true", help=f"{DRY_STEPS} steps a phase, and what a whole run takes")
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train, then export where that is asked for. Raises ValueError for data, folders or settings of no use."""
+    config = settings.read(PairConfig, options)
+    if options.dry_run:
+        return _dry_run(config)
+    trainer = PairTrainer(config, known_objects())
+    trainer.train()
+    if config.export:
+        trainer.export(Path(config.export))
+    return 0
+
+
+def _dry_run(config: PairConfig) -> int:
+    """Walk the whole path in a folder of its own, with steps of every phase, and say what a run would take."""
+    seconds = []
+    with TemporaryDirectory() as folder:
+        for vision, grounding in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)):
+            short = msgspec.structs.replace(config, steps=DRY_STEPS, vision_share=vision, ground_share=grounding,
+                            out=f"{folder}/{vision}{grounding}")  # fmt: skip
+            trainer = PairTrainer(short, known_objects())
+            trainer.train()
+            begun = time.monotonic()
+            trainer.step(next(batches([Path(path) for path in config.data], config.batch_frames, "0")))
+            seconds.append(time.monotonic() - begun)
+        trainer.export(Path(folder) / "model")
+        load_vlm(Path(folder) / "model", threads=None)
+    look, wordless, words = seconds
+    late = max(config.ground_share, config.vision_share)
+    mean = (
+        config.vision_share * look + (late - config.vision_share) * (0.8 * wordless + 0.2 * words) + (1 - late) * words
+    )
+    print(f"dry run: {look:.2f} s a step of the eyes, {wordless:.2f} s without words, {words:.2f} s with; "
+          f"{config.steps} steps would take about {config.steps * mean / 60:.0f} minutes here")  # fmt: skip
+    return 0

@@ -6,13 +6,18 @@ several objects what the oracle does. Words are not stored: they are drawn anew 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import msgspec
 
 CELLS = 8
 """Image tokens along each side of a 224 px frame (patch 14, merge 2)."""
+
+WINDOW = 4
+"""Shards that are in memory at a time."""
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
@@ -25,7 +30,8 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """One instruction's truth for a frame: the target, whether it is visible, and the oracle's decision."""
+    """One instruction's truth for a frame: the target, whether it is visible, the oracle's decision, and the actions
+    done before, oldest first, as texts. Where a target was asked, `prompt` and `answer` hold the words."""
 
     colour: str
     object_class: str
@@ -33,6 +39,9 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     action: str
     reason: str
     blocker: str = ""
+    done: tuple[str, ...] = ()
+    prompt: str = ""
+    answer: str = ""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -60,6 +69,32 @@ def write_shard(path: Path, frames: list[Frame]) -> None:
 def read_shard(path: Path) -> list[Frame]:
     """Read one shard."""
     return _decoder.decode(path.read_bytes())
+
+
+def batches(folders: Sequence[Path], size: int, seed: str, skip: int = 0) -> Iterator[list[Frame]]:
+    """Yield endless shuffled batches, from batch `skip` on; equal arguments yield equal batches.
+
+    Shards are shuffled, and the frames of four at a time. Two of three frames in which nothing can be found are left
+    out: they cost a look and teach one answer. Raises FileNotFoundError for folders without shards, ValueError for too
+    few frames.
+    """
+    paths = [path for folder in folders for path in shards(folder)]
+    if not paths:
+        names = ", ".join(map(str, folders))
+        raise FileNotFoundError(f"no training data in {names}: run 'python -m adapters_training data' first")
+    for epoch in count():
+        order, found = random.Random(f"{seed}/{epoch}").sample(paths, len(paths)), 0
+        for first in range(0, len(order), WINDOW):
+            rng = random.Random(f"{seed}/{epoch}/{first}")
+            frames = [frame for path in order[first : first + WINDOW] for frame in read_shard(path)]
+            frames = [frame for frame in frames if frame.seen or rng.random() < 1 / 3]
+            rng.shuffle(frames)
+            whole = len(frames) // size
+            for index in range(min(skip, whole), whole):
+                yield frames[index * size : index * size + size]
+            skip, found = max(0, skip - whole), found + whole
+        if not found:
+            raise ValueError(f"fewer than {size} usable frames; make more data or smaller batches")
 
 
 def shards(folder: Path) -> list[Path]:

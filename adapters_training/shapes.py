@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 from dataclasses import dataclass
@@ -14,10 +15,13 @@ from transformers import Qwen2Tokenizer, Qwen2VLConfig, Qwen2VLForConditionalGen
 
 from adapters_training import wording
 from adapters_training.records import Frame, Seen, Task
+from simulation.objects import CLASSES, COLOURS
 from speculation.prompts import ACTIONS, Vocabulary
 from speculation.vlm.processing import SPECIAL_TOKENS, build_processor
 
 IMAGE_SIZE = 224
+BLOCKERS = ("table", "sofa", "shelf", "wall")
+"""What stands in the way besides objects."""
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -99,6 +103,11 @@ def parameters(model: torch.nn.Module) -> int:
     return sum({id(p): p.numel() for p in model.parameters()}.values())
 
 
+def known_objects() -> Vocabulary:
+    """Return the objects that the simulator shows and the pair learns to find."""
+    return Vocabulary(tuple(COLOURS), tuple(CLASSES))
+
+
 def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...], lines: int = 20000, seed: int = 0) -> list[str]:
     """Return sentences that hold every word of `wording` with every object: what the tokenizer is trained on."""
     rng = random.Random(seed)
@@ -166,3 +175,21 @@ def write_processor(folder: Path, vocabulary: Vocabulary, blockers: tuple[str, .
     build_processor(tokenizer, IMAGE_SIZE).save(folder)
     vocabulary.save(folder)
     return f"{folder}: {len(tokenizer)} tokens, frames of {IMAGE_SIZE} x {IMAGE_SIZE} pixels"
+
+
+def add_command(commands: Any) -> None:
+    """Register `processor`."""
+    line = commands.add_parser(
+        "processor",
+        help="train the tokenizer and write the offline processor folder",
+        description="Train the byte-level BPE tokenizer on all that the pair may say, and write it with chat template, "
+        f"frame size ({IMAGE_SIZE} x {IMAGE_SIZE}) and object names: seconds, and the same files every time.",
+    )
+    line.add_argument("--out", required=True, help="folder to write")
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the processor folder."""
+    print(write_processor(Path(options.out), known_objects(), BLOCKERS))
+    return 0

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from adapters_training.records import Frame, Seen, Task
-from speculation.prompts import ACTION_MARK
+from speculation.prompts import ResponseOrder, compose, format_answer, to_navigation_action
 
 INSTRUCTIONS = (
     "find the {target}",
@@ -52,6 +52,11 @@ MISSING_OTHER = (
 )
 _WHY = {
     "search": ("I look around.", "I keep searching.", "I turn to look around."),
+    "explore": (
+        "I have turned all around, so I walk on.",
+        "It is not around me, so I walk on.",
+        "I walk on to search.",
+    ),
     "reached": ("I am close enough, so I stop.", "I have reached it.", "It is right here, so I am done."),
     "centre": ("I am close, so I turn to face it.", "It is near but off to the side, so I turn to it."),
     "turn": ("It is off to the side, so I turn to face it.", "I turn towards it.", "I need to turn to it."),
@@ -118,11 +123,20 @@ def _why(task: Task) -> str:
     return task.reason
 
 
-def answer(frame: Frame, task: Task, rng: random.Random) -> str:
-    """Return one whole answer: reasoning, then the action."""
-    return f"{reasoning(frame, task, rng)}\n{ACTION_MARK} {task.action}"
+def answer(frame: Frame, task: Task, rng: random.Random, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> str:
+    """Return one whole answer: reasoning and action. Raises ValueError for a task whose action is no action."""
+    action = to_navigation_action(task.action)
+    if action is None:
+        raise ValueError(f"a training frame asks for the action {task.action!r}: make the data again")
+    return format_answer(reasoning(frame, task, rng), action, order)
 
 
 def instruction(task: Task, rng: random.Random) -> str:
     """Return one wording of the instruction."""
     return rng.choice(INSTRUCTIONS).format(target=_name(task.colour, task.object_class))
+
+
+def prompt(task: Task, rng: random.Random, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> str:
+    """Return the prompt of a task: one wording of the instruction, what was done, and how to answer."""
+    done = [action for action in map(to_navigation_action, task.done) if action is not None]
+    return compose(instruction(task, rng), done, order)

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions, settings_of
+from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, machine, verifier
+from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, add_prompt_options, machine, verifier
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.vlm.load import load_vlm
@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--gamma", type=int, default=4)
     line.add_argument("--max-tokens", type=int, default=128)
     line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
+    add_prompt_options(line)
     line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
     line.add_argument("--save", action="store_true", help="write the result to benchmarks/results/")
     return line
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.steps < 1:
             raise ValueError(f"--steps {options.steps}: give at least 1")
-        count, flips = compare(options, questions(options.frames, options.steps, options.seed))
+        count, flips = compare(options, questions(options.frames, options.steps, options.seed, *asked_as(options)))
     except (ValueError, RuntimeError, VerifierLost, AnswerLate) as error:
         print(f"exactness: {error}", file=sys.stderr)
         return 2

@@ -15,10 +15,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions, settings_of
+from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import report, summary
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, add_predictor, gamma, machine, verifier
+from spec_vlm_nav.evaluation.setting import (
+    CONNECT_LIMIT_S,
+    add_predictor,
+    add_prompt_options,
+    gamma,
+    machine,
+    verifier,
+)
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import Mode, StepResult
@@ -62,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--max-tokens", type=int, default=128)
     line.add_argument("--dtype", default="float32")
     line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
+    add_prompt_options(line)
     line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
     line.add_argument("--trace", type=Path, help="write a Chrome/Perfetto trace of the edge here")
     line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
@@ -75,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.steps < 1:
             raise ValueError(f"--steps {options.steps}: give at least 1")
         profile = load_profile(options.profile)
-        asked = questions(options.frames, options.steps, options.seed)
+        asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
         with verifier(options.target_model, "--profile", profile.name, "--dtype", options.dtype) as address:
             edge = EdgeDecoder(
                 EdgeConfig(

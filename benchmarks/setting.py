@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from simulation.camera import Image
+from simulation.dataset import encode_jpeg
+from simulation.episode import oracle_policy, run_episode
+from simulation.scene import UNSEEN_SEED, Difficulty, Scene, make_scene
+from simulation.world import World
 from spec_vlm_nav.graph import PROJECT
+from speculation.prompts import Guidance, NavigationAction, ResponseOrder, Vocabulary, compose
 
 RESULTS = PROJECT / "benchmarks" / "results"
 FRAMES_PER_ROOM = 10
@@ -19,18 +26,24 @@ FRAME_SOURCES = ("simulation", "random")
 
 @dataclass(frozen=True)
 class Question:
-    """One step: what is asked about which JPEG."""
+    """One step: what is asked, word for word, about which JPEG."""
 
     prompt: str
     jpeg: bytes
 
 
-def questions(source: str, count: int, seed: int = 0) -> list[Question]:
-    """Return `count` questions: held-out rooms of the simulator, or noise that needs no simulator (tiny models)."""
+def questions(
+    source: str, count: int, seed: int = 0, order: ResponseOrder = ResponseOrder.REASON_FIRST, guide: bool = False
+) -> list[Question]:
+    """Return `count` questions: held-out rooms of the simulator, or noise that needs no simulator (tiny models).
+
+    In rooms they are what the oracle would have been asked on its way, with what it had done by then. `order` and
+    `guide` as in `speculation.prompts.compose`.
+    """
     if source == "random":
-        return list(_noise(count, seed))
+        return list(_noise(count, seed, order, guide))
     if source == "simulation":
-        return list(_rooms(count, seed))
+        return list(itertools.islice(_rooms(seed, order, guide), count))
     raise ValueError(f"frames {source!r} are unknown; choose {', '.join(FRAME_SOURCES)}")
 
 
@@ -44,26 +57,33 @@ def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
     return {name: told(value) for name, value in vars(options).items() if name not in outputs}
 
 
-def _noise(count: int, seed: int) -> Iterator[Question]:
+def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool]:
+    """Return the order and the guide that a command's options name; the target's vocabulary decides for `auto`."""
+    guide = Guidance(options.guide).applies(Vocabulary.load(options.target_model))
+    return ResponseOrder(options.response_order), guide
+
+
+def _noise(count: int, seed: int, order: ResponseOrder, guide: bool) -> Iterator[Question]:
     dice = np.random.default_rng([seed, 1])
     for _ in range(count):
         _, data = cv2.imencode(".jpg", dice.integers(0, 256, (224, 224, 3), dtype=np.uint8))
-        yield Question("find the silver bottle", bytes(data))
+        yield Question(compose("find the silver bottle", (), order, guide), bytes(data))
 
 
-def _rooms(count: int, seed: int) -> Iterator[Question]:
-    from simulation.dataset import sample_frames
-    from simulation.scene import UNSEEN_SEED, Difficulty
+def _rooms(seed: int, order: ResponseOrder, guide: bool) -> Iterator[Question]:
+    for room in itertools.count(UNSEEN_SEED + 1000 * seed):
+        yield from _walk(make_scene(room, Difficulty.MIDDLE), order, guide)
 
-    dice = np.random.default_rng([seed, 2])
-    made = 0
-    for room in range(UNSEEN_SEED + 1000 * seed, UNSEEN_SEED + 1000 * seed + count):
-        for frame in sample_frames(room, Difficulty.MIDDLE, FRAMES_PER_ROOM):
-            if made == count:
-                return
-            made += 1
-            # Most questions are about something out of view and have one answer; half of these have another.
-            visible = {index for index, sighting in enumerate(frame.sightings) if sighting.visible}
-            seen = [question for question in frame.questions if question.object_index in visible]
-            pool = seen if seen and dice.random() < 0.5 else frame.questions
-            yield Question(f"find the {pool[int(dice.integers(len(pool)))].target.text}", frame.jpeg)
+
+def _walk(scene: Scene, order: ResponseOrder, guide: bool) -> list[Question]:
+    decide, asked, done = oracle_policy(scene), list[Question](), list[NavigationAction]()
+
+    def look(image: Image, world: World) -> NavigationAction | None:
+        asked.append(Question(compose(f"find the {scene.target.text}", done, order, guide), encode_jpeg(image)))
+        action = decide(image, world)
+        if action is not None:
+            done.append(action)
+        return action
+
+    run_episode(scene, look, FRAMES_PER_ROOM)
+    return asked

@@ -8,12 +8,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from cloud_verifier.config import DTYPES, ServerConfig, StartError
+from cloud_verifier.config import SHORT_LISTS, ServerConfig, StartError
 from cloud_verifier.exit_queue import QueuePolicy
+from speculation.vlm.settings import ATTENTION, DTYPES, Quantisation
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(ServerConfig)}
 _log = logging.getLogger("cloud_verifier")
@@ -30,13 +31,23 @@ def parser() -> argparse.ArgumentParser:
         shown = "" if default in (None, False) else f" (default: {getattr(default, 'value', default)})"
         serve.add_argument(flag, help=text + shown, default=default, **how)
 
-    serve.add_argument("--model", type=Path, required=True, help="folder of a Qwen2-VL model")
+    serve.add_argument(
+        "--model", type=Path, required=True, help="folder of a Qwen2-VL or Qwen2.5-VL model, or its name on the hub"
+    )
     add("--bind", "address, tcp://HOST:PORT; port * takes a free one")
     add("--exits", "folder of exit heads; default: the model's folder, or `exits` beside it", type=Path)
+    add("--short-list", "exits say only the frequent tokens of their short list, if they have one", choices=SHORT_LISTS)
     add("--profile", "device profile of config/profiles.json, whose target time is waited for")
     add("--threads", "CPU threads of the model", type=int)
     add("--dtype", "what the model computes in", choices=DTYPES)
     add("--device", "where the model runs, e.g. cpu or cuda")
+    add("--attention", "attention backend", choices=ATTENTION)
+    # LLM.int8() is no choice: it cannot verify.
+    exact = [each.value for each in Quantisation if each.is_exact]
+    add("--quantisation", "what the weights are rounded to while loading", choices=exact)
+    add("--min-pixels", "least pixels of a resized frame; 0 keeps the model's own", type=int)
+    add("--max-pixels", "most pixels of a resized frame; 0 keeps the model's own", type=int)
+    add("--allow-download", "fetch a model that is given by its name on the hub and not on disk", action="store_true")
     add("--max-sessions", "robots at once", type=int)
     add("--max-batch", "robots in one forward", type=int)
     add("--max-draft", "tokens in one draft", type=int)
@@ -71,9 +82,11 @@ def serve_model(config: ServerConfig) -> None:
     try:
         from cloud_verifier.engine import VlmEngine, find_exits
         from speculation.vlm.load import load_vlm
+        from speculation.vlm.speed import announce
 
         try:
-            vlm = load_vlm(model, device=config.device, dtype=config.dtype, threads=config.threads)
+            vlm = load_vlm(model, **asdict(config.settings))
+            announce(vlm, _log)
             exits = find_exits(config, vlm)
             engine = VlmEngine(vlm, config.max_sessions, config.capacity, exits, max_draft=config.max_draft)
         except (RuntimeError, AssertionError) as error:  # how torch says: no such device, no such memory
@@ -110,7 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(path)
         else:
             os.environ.setdefault("OMP_NUM_THREADS", str(options["threads"]))
-            os.environ["HF_HUB_OFFLINE"] = "1"
+            if not options["allow_download"]:
+                os.environ.setdefault("HF_HUB_OFFLINE", "1")
             os.environ.setdefault("TQDM_DISABLE", "1")  # log lines, no progress bars
             options["queue_policy"] = QueuePolicy(options["queue_policy"])
             serve_model(ServerConfig(**options))

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloud_verifier.exit_queue import QueuePolicy
+from speculation.vlm.folder import SEEING, ModelFolderError, find_model, read_config
+from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS
 
-DTYPES = ("float32", "float64", "bfloat16")
 EXITS_FILE = "exits.json"
+SHORT_LISTS = ("auto", "off")
 
 
 class StartError(ValueError):
@@ -25,10 +27,18 @@ class ServerConfig:
     bind: str = "tcp://127.0.0.1:5555"
     exits: Path | None = None
     """Folder of the exit heads; None looks in the model folder, then beside it in `exits`."""
+    short_list: str = "auto"
+    """`auto`: exits read their tokens off the short list of their folder where it has one; `off`: off the full head."""
     profile: str = "raw"
     threads: int = 1
     dtype: str = "float32"
     device: str = "cpu"
+    attention: str = "sdpa"
+    quantisation: str = "none"
+    min_pixels: int = 0
+    max_pixels: int = 0
+    """Bounds of the resized frame; 0 keeps the model's own."""
+    allow_download: bool = False
     max_sessions: int = 8
     max_batch: int = 8
     max_draft: int = MAX_DRAFT_TOKENS
@@ -65,17 +75,41 @@ class ServerConfig:
         for name, (value, least, most) in limits.items():
             if not (math.isfinite(value) and least <= value <= most):
                 raise StartError(f"--{name.replace('_', '-')} {value} is outside {least} to {most}")
-        if self.dtype not in DTYPES:
-            raise StartError(f"--dtype {self.dtype!r} is none of {', '.join(DTYPES)}")
+        if self.short_list not in SHORT_LISTS:
+            raise StartError(f"--short-list {self.short_list!r} is none of {', '.join(SHORT_LISTS)}")
+        if not self.settings.rounding.is_exact:
+            raise StartError(
+                f"--quantisation {self.quantisation} rounds a token by what else is in the forward, so drafts cannot "
+                "be verified exactly; choose nf4 or int8_weight_only"
+            )
+
+    @property
+    def settings(self) -> ModelSettings:
+        """How the target is loaded. Raises StartError, naming the setting."""
+        try:
+            return ModelSettings(
+                self.device, self.dtype, self.threads, self.attention, self.quantisation, self.min_pixels,
+                self.max_pixels, self.allow_download,
+            )  # fmt: skip
+        except ValueError as error:
+            raise StartError(str(error)) from None
 
     @property
     def model_folder(self) -> Path:
-        """Raises StartError where the model folder does not hold a model."""
-        if not self.model.is_dir():
+        """The folder that `model`, a path or a hub name, means. Raises StartError where it holds no usable target."""
+        try:
+            folder = find_model(self.model, allow_download=self.allow_download)
+        except ModelFolderError as error:
+            raise StartError(f"--model {self.model}: {error}") from None
+        if not folder.is_dir():
             raise StartError(f"--model {self.model}: no such folder")
-        if not (self.model / "config.json").is_file():
+        if not (folder / "config.json").is_file():
             raise StartError(f"--model {self.model}: holds no model (config.json is missing)")
-        return self.model
+        if read_config(folder)["model_type"] not in SEEING:
+            raise StartError(
+                f"--model {self.model}: a language model alone sees no camera; serve {' or '.join(SEEING)}"
+            )
+        return folder
 
     def check_exits(self) -> None:
         """Raise StartError where `exits` names a folder without exit heads."""

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, VerifyRow
 from speculation.acceptance import AcceptanceRule, Greedy, Logits, Verdict
-from speculation.exits import ExitHeads
+from speculation.exits import ExitHeads, Head
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
 from speculation.vlm.load import ModelFolderError, Vlm
@@ -31,12 +32,17 @@ def find_exits(config: ServerConfig, vlm: Vlm) -> ExitHeads | None:
     if folder is None:
         return None
     try:
-        return ExitHeads.load(folder, vlm)
+        heads = ExitHeads.load(folder, vlm, head=Head.FULL if config.short_list == "off" else None)
     except ModelFolderError as error:
         if config.exits is not None:
             raise
         _log.warning("no early exits: %s", error)
         return None
+    short = heads.short_list
+    if short is not None:
+        size = short.nbytes / 1e6
+        _log.info("exits say %d of %d tokens: their rows of the head take %.1f MB", len(short), vlm.vocabulary, size)
+    return heads
 
 
 class VlmEngine:
@@ -63,7 +69,7 @@ class VlmEngine:
     def model(self) -> ModelInfo:
         vlm = self._vlm
         return ModelInfo(
-            name=vlm.folder.name,
+            name=vlm.name,
             fingerprint=vlm.fingerprint,
             tokenizer_fingerprint=vlm.tokenizer_fingerprint,
             vocabulary=vlm.vocabulary,
@@ -107,9 +113,8 @@ class VlmEngine:
                 logits = final_logits(self._vlm, torch.cat(output.hidden))
                 verdicts = self._judge(rows, to_numpy(logits))
             elif self._exits is not None and asking and output.layer in self._exit_layers:
-                logits = self._exits.logits(output.layer, torch.cat([output.hidden[index] for index in asking]))
-                raw = self._judge([rows[index] for index in asking], to_numpy(logits))
-                verdicts = {row: self._calibrated(output.layer, verdict) for row, verdict in raw.items()}
+                hidden = torch.cat([output.hidden[index] for index in asking])
+                verdicts = self._rumours(self._exits, output.layer, [rows[index] for index in asking], hidden)
             yield LayerVerdicts(output.layer, verdicts)
 
     def keep(self, row: int, path: Sequence[int], token: int) -> None:
@@ -118,13 +123,24 @@ class VlmEngine:
         self._cache.keep(row, [root, *(root + 1 + node for node in path)])
         self._roots[row] = token
 
-    def _calibrated(self, layer: int, verdict: Verdict) -> Verdict:
-        """Say how often this exit was right at that confidence, where that was measured."""
-        if self._exits is None or layer not in self._exits.table:
-            return verdict
-        return replace(verdict, confidence=self._exits.reliability(layer, verdict.confidence))
+    def _rumours(self, exits: ExitHeads, layer: int, rows: Sequence[VerifyRow], hidden: Tensor) -> dict[int, Verdict]:
+        """Return what an exit says of each row, none where it is silent.
+
+        Confidence says how often this exit was right when it was that sure, where that was measured.
+        """
+        verdicts = {}
+        for row, part in _by_row(rows, to_numpy(exits.logits(layer, hidden))):
+            verdict = exits.judge(self._rule, row.tokens, row.parents, part)
+            if verdict is not None and layer in exits.table:
+                verdict = replace(verdict, confidence=exits.reliability(layer, verdict.confidence))
+            if verdict is not None:
+                verdicts[row.row] = verdict
+        return verdicts
 
     def _judge(self, rows: Sequence[VerifyRow], logits: Logits) -> dict[int, Verdict]:
-        ends = np.cumsum([1 + len(row.tokens) for row in rows])
-        parts = np.split(logits, ends[:-1])
-        return {row.row: self._rule.judge(row.tokens, row.parents, part) for row, part in zip(rows, parts, strict=True)}
+        return {row.row: self._rule.judge(row.tokens, row.parents, part) for row, part in _by_row(rows, logits)}
+
+
+def _by_row(rows: Sequence[VerifyRow], logits: Logits) -> Iterator[tuple[VerifyRow, Logits]]:
+    ends = np.cumsum([1 + len(row.tokens) for row in rows])
+    return zip(rows, np.split(logits, ends[:-1]), strict=True)

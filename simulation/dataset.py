@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -16,18 +16,25 @@ from simulation.geometry import Pose, wrap
 from simulation.ground_truth import Sighting, observe
 from simulation.layouts import Layout
 from simulation.objects import CLASSES, COLOURS
-from simulation.oracle import Decision, Oracle
+from simulation.oracle import CIRCLE, SEARCH_TURN, Decision, Oracle
 from simulation.randomisation import JPEG_QUALITY, PLAIN, Randomisation
 from simulation.scene import Difficulty, Scene, make_scene
 from simulation.world import World
-from speculation.prompts import ActionKind, Target
+from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, Target
 
 CELLS = 8
 """Token cells along a side: a 224-pixel frame in cells of 28 pixels, one image token each."""
 MIN_COVERAGE = 0.05
 ROLLOUT_SHARE = 0.6
 _PERTURBED = 0.5
+_ASTRAY = 0.2
 _MAX_ROLLOUT = 14
+
+Steer = Callable[[bytes, Target, Sequence[NavigationAction]], NavigationAction | None]
+"""JPEG frame, target and actions so far in, a policy's action out; None where it gives none."""
+
+_FORWARDS = tuple(action for action in ACTIONS if action.kind is ActionKind.FORWARD)
+_TURNS = tuple(action for action in ACTIONS if action.radians)
 
 
 @dataclass(frozen=True)
@@ -43,11 +50,13 @@ class CellLabels:
 
 @dataclass(frozen=True)
 class Question:
-    """A target one may ask for, the object that it is (None: not in the scene) and the oracle's answer."""
+    """A target one may ask for, the object that it is (None: not in the scene), the oracle's answer, and what was done
+    before: the walk so far, or something made up."""
 
     target: Target
     object_index: int | None
     decision: Decision
+    done: tuple[NavigationAction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,11 +108,13 @@ def sample_frames(
     size: int = 224,
     randomisation: Randomisation | None = None,
     layout: Layout = Layout.ROOM,
+    steer: Steer | None = None,
 ) -> Iterator[LabelledFrame]:
     """Yield `frames` labelled frames of one scene; equal arguments yield equal frames.
 
-    About 60 % lie on oracle walks to random targets, half of them knocked off course; the rest are free poses anywhere,
-    most of which look towards some object.
+    About 60 % lie on walks to random targets, half of them knocked off course; the rest are free poses anywhere, most
+    of which look towards some object. The oracle walks, and errs now and then; with `steer` that policy walks, all the
+    time, and the oracle says what would have been right (DAgger, Ross, Gordon, Bagnell, arXiv 1011.0686).
     Runs in one thread of one process; several processes may each work on their own seeds (start them with `spawn`).
     """
     rng = rng or np.random.default_rng([seed, 11])
@@ -112,16 +123,16 @@ def sample_frames(
         scene = randomisation.rescale(scene, strays)
     oracle = Oracle(scene)
     with World(scene, size, randomisation.look(strays) if randomisation else PLAIN) as world:
-        walk = _Walk(scene, rng)
+        walk = _Walk(scene, rng, steer)
         for _ in range(frames):
-            walking = rng.random() < ROLLOUT_SHARE
+            walking = steer is not None or rng.random() < ROLLOUT_SHARE
             world.set_pose(*(walk.pose if walking else _glance(scene, rng)))
             if rng.random() < 0.5:
                 world.set_gait(rng.uniform(0, 2 * math.pi), rng.uniform(0, 1))
             image, quality = world.render(), JPEG_QUALITY
             if randomisation is not None:
                 image, quality = randomisation.sense(image, strays), randomisation.quality(strays)
-            frame = _label(world, oracle, encode_jpeg(image, quality), rng)
+            frame = _label(world, oracle, encode_jpeg(image, quality), rng, walk if walking else None)
             yield frame
             if walking:
                 walk.follow(world, frame)
@@ -148,42 +159,68 @@ def _glance(scene: Scene, rng: np.random.Generator) -> Pose:
 
 
 class _Walk:
-    """A sequence of oracle walks, one after the other, each to a random target from a random place."""
+    """A sequence of walks, one after the other, each to a random target from a random place."""
 
-    def __init__(self, scene: Scene, rng: np.random.Generator) -> None:
-        self._scene, self._rng = scene, rng
+    def __init__(self, scene: Scene, rng: np.random.Generator, steer: Steer | None) -> None:
+        self._scene, self._rng, self._steer = scene, rng, steer
         self._begin()
 
     def _begin(self) -> None:
-        self._target = int(self._rng.integers(len(self._scene.objects)))
-        self._left = _MAX_ROLLOUT
+        self.target = int(self._rng.integers(len(self._scene.objects)))
+        self._left = _MAX_ROLLOUT if self._steer is None else 2 * _MAX_ROLLOUT
         self.pose = _glance(self._scene, self._rng)
+        self.done: list[NavigationAction] = []
 
     def follow(self, world: World, frame: LabelledFrame) -> None:
-        """Take the action that the frame's labels name, and sometimes knock the robot off its course."""
-        action = frame.questions[self._target].decision.action
+        """Take the action that the frame's labels or the policy name, and sometimes knock the robot off its course."""
+        action = frame.questions[self.target].decision.action
+        if self._steer is not None:
+            said = self._steer(frame.jpeg, self._scene.objects[self.target].target, self.done)
+            # who stops too early has to be shown the way on
+            action = said if said is not None and (said != STOP or action == STOP) else action
         self._left -= 1
         if action.kind is ActionKind.STOP or self._left == 0:
             self._begin()
             return
+        if self._steer is None and self._rng.random() < _ASTRAY:
+            action = _TURNS[int(self._rng.integers(len(_TURNS)))]
         execute(world, action)
+        self.done.append(action)
         self.pose = world.pose
-        if self._rng.random() < _PERTURBED:
+        if self._steer is None and self._rng.random() < _PERTURBED:
             x, y, yaw = self._rng.normal(0, (0.08, 0.08, 0.2))
             knocked = Pose(self.pose.x + x, self.pose.y + y, wrap(self.pose.yaw + yaw))
             if self._scene.obstacles.footprint_clearance(knocked) >= 0.0:
                 self.pose = knocked
 
 
-def _label(world: World, oracle: Oracle, jpeg: bytes, rng: np.random.Generator) -> LabelledFrame:
+def made_up(rng: np.random.Generator, visible: bool) -> tuple[NavigationAction, ...]:
+    """Return actions that a robot may have done before it came here, often none, often a search."""
+    kind = rng.random()
+    if kind < 0.2:
+        return ()
+    before = [ACTIONS[int(i)] for i in rng.integers(len(ACTIONS) - 1, size=int(rng.integers(4)))]
+    if kind < (0.45 if visible else 0.8):
+        before += [SEARCH_TURN] * int(rng.integers(1, CIRCLE + 4))
+        if rng.random() < 0.25:
+            before.append(_FORWARDS[int(rng.integers(len(_FORWARDS)))])
+    elif kind < 0.8:
+        before.append(_TURNS[int(rng.integers(len(_TURNS)))])
+    return tuple(before)
+
+
+def _label(world: World, oracle: Oracle, jpeg: bytes, rng: np.random.Generator, walk: _Walk | None) -> LabelledFrame:
     scene, labels = world.scene, world.segmentation()
     sightings = observe(world, labels)
-    questions = [
-        Question(item.target, item.index, oracle.decide(world.pose, item.index, sightings))
-        for item in world.scene.objects
-    ]
-    for target in absent_targets(world.scene, sightings, rng):
-        questions.append(Question(target, None, oracle.decide(world.pose, None, sightings)))
+    asked: list[tuple[Target, int | None]] = [(item.target, item.index) for item in scene.objects]
+    asked += [(target, None) for target in absent_targets(scene, sightings, rng)]
+    questions = []
+    for target, index in asked:
+        if walk is not None and index == walk.target:
+            done = tuple(walk.done)
+        else:
+            done = made_up(rng, index is not None and sightings[index].visible)
+        questions.append(Question(target, index, oracle.decide(world.pose, index, sightings, done), done))
     cells = cell_labels(labels, sightings)
     return LabelledFrame(scene.seed, scene.difficulty, world.pose, jpeg, tuple(sightings), cells, tuple(questions))
 

@@ -85,6 +85,11 @@ def run_episode(
 
 
 def oracle_policy(scene: Scene) -> Policy:
-    """Return the oracle as a policy for `run_episode`."""
-    oracle = Oracle(scene)
-    return lambda _, world: oracle.decide(world.pose, scene.target_index, observe(world)).action
+    """Return the oracle as a policy for one run of `run_episode`: it remembers what it did."""
+    oracle, done = Oracle(scene), list[NavigationAction]()
+
+    def policy(_: Image, world: World) -> NavigationAction:
+        done.append(oracle.decide(world.pose, scene.target_index, observe(world), done).action)
+        return done[-1]
+
+    return policy

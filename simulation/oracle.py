@@ -1,15 +1,16 @@
 """The privileged navigator that training imitates and benchmarks score against.
 
-A decision is a pure function of scene, pose, target and sightings: nothing is remembered, so that a model that sees one
-frame can learn it. What needs the map (going around) uses it; what a frame cannot tell (where to look for an unseen
-target) is a fixed rule: turn left.
+A decision is a pure function of scene, pose, target, sightings and the actions done so far, which the prompt tells, so
+a model that sees one frame can learn it. What needs the map (going around) uses it; what a frame cannot tell (where to
+look for an unseen target) is a fixed rule: turn left, and after a whole circle walk on. A turn is never undone by the
+next one: a model that misjudges a bearing by a few degrees would turn to and fro for ever.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -37,6 +38,8 @@ CLOSE_GAP = 1.2
 KEEP_GAP = 0.35
 """A forward never ends nearer than this to the target, metres."""
 SEARCH_TURN = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
+CIRCLE = 7
+"""After this many search turns in a row every direction has been looked at."""
 
 _SIZES = (ActionSize.SMALL, ActionSize.MEDIUM, ActionSize.LARGE)
 _FORWARDS = tuple(FORWARD_METRES[size.value] for size in _SIZES)
@@ -52,6 +55,7 @@ _SLACK = 0.05
 _HIDDEN = 0.3
 _VIEW_LIMIT = math.radians(42.0)
 _TURN_COST, _RADIAN_COST, _BLIND_COST = 0.12, 0.10, 4.0
+_TURN_BACK_LIMIT, _STOP_ASKEW = math.radians(25.0), math.radians(35.0)
 _SQUEEZE, _LOSE_AHEAD, _LOSE_BY_TURN, _NO_PROGRESS = 1.5, 3.0, 20.0, 60.0
 
 
@@ -59,6 +63,7 @@ class Reason(str, Enum):
     """Why the oracle acts as it does."""
 
     SEARCH = "search"
+    EXPLORE = "explore"
     REACHED = "reached"
     CENTRE = "centre"
     APPROACH = "approach"
@@ -83,8 +88,46 @@ class Oracle:
         self._scene = scene
         self._fields: dict[int, Array] = {}
 
-    def decide(self, pose: Pose, target_index: int | None, sightings: Sequence[Sighting]) -> Decision:
-        """Return what to do at `pose`; `target_index` None means that the scene holds no such object."""
+    def decide(
+        self,
+        pose: Pose,
+        target_index: int | None,
+        sightings: Sequence[Sighting],
+        done: Sequence[NavigationAction] = (),
+    ) -> Decision:
+        """Return what to do at `pose` after the actions `done`; `target_index` None: the scene holds no such object."""
+        decision = self._decide(pose, target_index, sightings)
+        if decision.reason is Reason.SEARCH:
+            return self._explore(pose, done) or decision
+        if target_index is None or not done or not _undoes(decision.action, done[-1]):
+            return decision
+        return self._go_on(pose, target_index, decision)
+
+    def _explore(self, pose: Pose, done: Sequence[NavigationAction]) -> Decision | None:
+        """After a circle without the target, return two forwards one after the other, as soon as the way is free."""
+        before = done[:-1] if done and done[-1].kind is ActionKind.FORWARD else done
+        turns = next((i for i, action in enumerate(reversed(before)) if action != SEARCH_TURN), len(before))
+        reach = self._reach(pose, pose.yaw)
+        if turns < CIRCLE or reach < _FORWARDS[1]:
+            return None
+        return Decision(NavigationAction(ActionKind.FORWARD, _SIZES[2 if reach >= _FORWARDS[2] else 1]), Reason.EXPLORE)
+
+    def _go_on(self, pose: Pose, index: int, decision: Decision) -> Decision:
+        """Return what to do instead of turning back: stop, or go ahead where that is free and about right."""
+        item = self._scene.objects[index]
+        bearing, gap = bearing_and_distance(pose, item)
+        heading = wrap(math.atan2(item.y - pose.y, item.x - pose.x) - pose.yaw)
+        if decision.reason is Reason.CENTRE:
+            return Decision(STOP, Reason.REACHED) if abs(bearing) <= _STOP_ASKEW else decision
+        reach = self._reach(pose, pose.yaw)
+        if decision.reason is Reason.APPROACH:
+            reach = min(reach, gap - KEEP_GAP)
+        if reach < _FORWARDS[0] or (decision.reason is Reason.APPROACH and abs(heading) > _TURN_BACK_LIMIT):
+            return decision
+        size = _SIZES[1 if reach >= _FORWARDS[1] and gap > CLOSE_GAP else 0]
+        return replace(decision, action=NavigationAction(ActionKind.FORWARD, size))
+
+    def _decide(self, pose: Pose, target_index: int | None, sightings: Sequence[Sighting]) -> Decision:
         if target_index is None:
             return Decision(SEARCH_TURN, Reason.SEARCH)
         if not sightings[target_index].visible:
@@ -255,6 +298,11 @@ class Oracle:
         bearing = (np.arctan2(y, x) - yaws + np.pi) % (2 * np.pi) - np.pi
         out: Mask = np.abs(bearing) > _VIEW_LIMIT
         return out
+
+
+def _undoes(action: NavigationAction, last: NavigationAction) -> bool:
+    # what a search turn brings into view may well stand on the other side
+    return last != SEARCH_TURN and {action.kind, last.kind} == {ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT}
 
 
 def turn_by(angle: float) -> NavigationAction:

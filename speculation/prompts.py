@@ -75,6 +75,18 @@ class ResponseOrder(str, Enum):
     ACTION_FIRST = "action_first"
 
 
+class Guidance(str, Enum):
+    """Whether prompts explain the robot and its actions; `auto`: to models without a list of objects they know."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+    def applies(self, vocabulary: Vocabulary | None) -> bool:
+        """Return whether a model with this vocabulary gets the guide."""
+        return vocabulary is None if self is Guidance.AUTO else self is Guidance.ALWAYS
+
+
 STOP = NavigationAction(ActionKind.STOP)
 ACTIONS: tuple[NavigationAction, ...] = (
     *(NavigationAction(kind, size) for kind in ActionKind if kind is not ActionKind.STOP for size in ActionSize),
@@ -170,8 +182,10 @@ def compose(
     return "\n".join(lines)
 
 
-def chat(instruction: str) -> list[dict[str, Any]]:
-    """Return the chat messages of one step: the frame first, then the instruction (shared image prefix)."""
+def chat(instruction: str, image: bool = True) -> list[dict[str, Any]]:
+    """Return the chat messages of one step: the frame first, if there is one, then the instruction."""
+    if not image:
+        return [{"role": "user", "content": instruction.strip()}]
     return [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": instruction.strip()}]}]
 
 

@@ -11,17 +11,25 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen2Tokenizer,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from adapters_training.shapes import train_tokenizer
 from speculation.prompts import ACTIONS, Vocabulary, format_answer
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import SPECIAL_TOKENS, Inputs, build_processor
+from speculation.vlm.processing import CHAT_TEMPLATE, SPECIAL_TOKENS, Inputs, Processor, build_processor
 
 COLOURS = ("silver", "red", "blue")
 CLASSES = ("bottle", "chair", "ball")
@@ -44,6 +52,12 @@ FAMILIES: dict[str, Any] = {
             "fullatt_block_indexes": [0],
         },
     ),
+}
+TEXT_FAMILIES: dict[str, Any] = {
+    "llama": (LlamaConfig, LlamaForCausalLM, {"attention_bias": True}),
+    "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None, "head_dim": 2 * HEAD_DIM}),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 2 * HEAD_DIM}),
 }
 
 
@@ -70,12 +84,14 @@ def tiny_model(
     dtype: torch.dtype = torch.bfloat16,
     tied: bool = False,
     family: str = "qwen2_vl",
+    padding: int = 64,
 ) -> Path:
     """Write a random model of Qwen2-VL's (or qwen2_5_vl's) shape, tokenizer and processor into `folder`, and return it.
 
     Weights are scaled up so that answers depend on positions, image and history. The same `vocabulary` gives the same
     tokenizer, so any two models make a pair; the same `seed` and `hidden` with fewer layers gives the same model cut
-    short, a draft that is right now and then. `objects.json` knows COLOURS and CLASSES.
+    short, a draft that is right now and then. `objects.json` knows COLOURS and CLASSES. The embedding is padded to a
+    multiple of `padding` rows.
     """
     tokenizer = tiny_tokenizer(vocabulary)
     ids: dict[str, Any] = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
@@ -83,7 +99,7 @@ def tiny_model(
     config_class, model_class, vision = FAMILIES[family]
     config = config_class(
         text_config={
-            "vocab_size": -(-len(tokenizer) // 64) * 64,
+            "vocab_size": -(-len(tokenizer) // padding) * padding,
             "hidden_size": hidden,
             "intermediate_size": 2 * hidden,
             "num_hidden_layers": layers,
@@ -117,6 +133,54 @@ def tiny_model(
     return folder
 
 
+def tiny_text_model(
+    folder: Path,
+    *,
+    family: str = "llama",
+    layers: int = 3,
+    hidden: int = 64,
+    seed: int = 0,
+    vocabulary: int = 400,
+    tied: bool = False,
+    template: str = CHAT_TEMPLATE,
+    **changes: Any,
+) -> Path:
+    """Write a random language model without a vision tower into `folder`, with its tokenizer, and return it.
+
+    Its weights are made as `tiny_model`'s; `changes` are values of its config; an empty `template` is left out.
+    """
+    tokenizer = tiny_tokenizer(vocabulary)
+    config_class, model_class, own = TEXT_FAMILIES[family]
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    heads = hidden // HEAD_DIM
+    config = config_class(
+        **{
+            "vocab_size": -(-len(tokenizer) // 64) * 64,
+            "hidden_size": hidden,
+            "intermediate_size": 2 * hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads // 2,
+            "max_position_embeddings": 2048,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+            "bos_token_id": None,
+            "eos_token_id": end,
+            "pad_token_id": end,
+            "tie_word_embeddings": tied,
+        }
+        | own
+        | changes
+    )
+    build: Any = model_class._from_config
+    model = build(config, attn_implementation="sdpa", dtype=torch.float32)
+    _randomise(model, seed, len(tokenizer))
+    model.to(torch.bfloat16).save_pretrained(str(folder))
+    Processor(tokenizer, None, template).save(folder)
+    if not template:
+        (folder / "chat_template.jinja").unlink()
+    return folder
+
+
 def _randomise(model: Any, seed: int, vocabulary: int) -> None:
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -140,9 +204,10 @@ def frame(seed: int, size: int = IMAGE_SIZE) -> npt.NDArray[np.uint8]:
 def scratch_inputs(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> dict[str, torch.Tensor]:
     """Return the arguments of transformers' own forward over a prompt and `tokens`; it finds positions by itself."""
     ids = torch.tensor([[*inputs.ids.tolist(), *tokens]])
-    return {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
+    words = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if inputs.pixel_values is None:
+        return words | ({"mm_token_type_ids": torch.zeros_like(ids).int()} if vlm.sees_images else {})
+    return words | {
         "mm_token_type_ids": (ids == vlm.image_token).int(),
         "pixel_values": torch.from_numpy(inputs.pixel_values),
         "image_grid_thw": torch.tensor([inputs.grid]),
@@ -155,7 +220,8 @@ def scratch_logits(vlm: Vlm, inputs: Inputs, tokens: Sequence[int] = ()) -> npt.
 
     The slow exact twin of every cached forward: nothing is kept from one call to the next.
     """
-    vlm.model.model.rope_deltas = None
+    if vlm.sees_images:
+        vlm.model.model.rope_deltas = None
     logits = vlm.model(**scratch_inputs(vlm, inputs, tokens), use_cache=False).logits
     result: npt.NDArray[np.floating] = logits[0, len(inputs.ids) - 1 :, : vlm.vocabulary].numpy()
     return result

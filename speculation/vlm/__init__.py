@@ -1,6 +1,13 @@
-"""A vision-language model whose state belongs to the caller.
+"""A vision-language model, or a language model alone, whose state belongs to the caller.
 
-Home of everything that touches transformers: `load` (folder -> model), `processing` and `positions` (prompt and frame
--> model inputs), `cache` (keys and values in rows of slots), `forward` (the only layer loop), `session` (one row that
-grows a tree).
+Home of everything that touches transformers: `folder` (what lies on disk), `settings`, `memory` and `quantise` (how it
+is loaded and what that takes), `load` (folder -> model), `processing` and `positions` (prompt and frame -> model
+inputs), `cache` (keys and values in rows of slots), `forward` (the only layer loop), `session` (one row that grows a
+tree), `speed` (what a forward takes), `inspect` (the report of `python -m speculation.vlm inspect`).
 """
+
+import logging
+
+# transformers imports torchao where it is installed, which tells of every GPU kernel that this machine has no use for.
+for _name in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_name).setLevel(logging.ERROR)

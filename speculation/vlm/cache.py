@@ -50,6 +50,8 @@ class KVCache:
     def __init__(self, vlm: Vlm, rows: int, capacity: int) -> None:
         if rows < 1 or capacity < 1:
             raise ValueError(f"cache of {rows} rows x {capacity} slots: both must be at least 1")
+        if capacity > vlm.context:
+            raise ValueError(f"capacity {capacity} is more than the {vlm.context} tokens that the model was made for")
         self.rows, self.capacity = rows, capacity
         self.length, self.used, self.delta = [0] * rows, [0] * rows, [0] * rows
         self._epoch = [0] * rows

@@ -59,10 +59,11 @@ def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs) -> int:
     plan = cache.plan_prefix(row, inputs.positions[:, :count], inputs.delta)
     ids = torch.from_numpy(inputs.ids[:count]).to(vlm.device)[None]
     embeds = vlm.text.embed_tokens(ids)
-    pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
-    grid = torch.tensor([inputs.grid], device=vlm.device)
-    features = torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
-    embeds = embeds.masked_scatter((ids == vlm.image_token)[..., None], features.to(embeds.dtype))
+    if inputs.pixel_values is not None:
+        pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
+        grid = torch.tensor([inputs.grid], device=vlm.device)
+        features = torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
+        embeds = embeds.masked_scatter((ids == vlm.image_token)[..., None], features.to(embeds.dtype))
     for _ in _layers(vlm, cache, plan, embeds):
         pass
     cache.advance(plan, committed=True)
@@ -116,17 +117,30 @@ def to_numpy(logits: Tensor) -> Logits:
 
 def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tuple[int, Tensor]]:
     writer = cache.writer(plan)
-    rotary = vlm.text.rotary_emb(embeds, plan.positions)
+    # A language model alone has one position a token; without an image the three of M-RoPE are equal.
+    mask = plan.mask if vlm.attention == "sdpa" else _additive(plan, embeds)
+    rotary = vlm.text.rotary_emb(embeds, plan.positions if vlm.sees_images else plan.positions[0])
     hidden = embeds
     for index, layer in enumerate(vlm.text.layers):
         hidden = layer(
             hidden,
-            attention_mask=plan.mask,
+            attention_mask=mask,
             position_embeddings=rotary,
             past_key_values=writer,
             use_cache=True,
         )
         yield index, hidden
+
+
+def _additive(plan: Plan, embeds: Tensor) -> Tensor:
+    # Eager attention adds its mask, so a boolean one would be silently wrong, and knows no causal default.
+    width, visible = plan.slots.shape[1], plan.mask
+    if visible is None:
+        everything = torch.ones(1, 1, width, plan.view, dtype=torch.bool, device=embeds.device)
+        visible = everything.tril(plan.view - width)
+    return torch.zeros(visible.shape, dtype=embeds.dtype, device=embeds.device).masked_fill(
+        ~visible, torch.finfo(embeds.dtype).min
+    )
 
 
 def _check_tokens(vlm: Vlm, chunk: Chunk) -> None:

@@ -1,9 +1,7 @@
-"""Model folder -> `Vlm`: any Qwen2-VL or Qwen2.5-VL folder, a 1 M one of our own or a real 7B, never from a hub."""
+"""Model folder or hub name -> `Vlm`: Qwen2-VL, Qwen2.5-VL or a language model alone, 1 M of our own or a real 7B."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,35 +10,73 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import (
-    GenerationConfig,
+    LlamaForCausalLM,
+    MistralForCausalLM,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2ForCausalLM,
     Qwen2VLForConditionalGeneration,
+    Qwen3ForCausalLM,
 )
 
-from speculation.vlm.processing import Processor
+from speculation.vlm.folder import (
+    SEEING,
+    ModelFolderError,
+    StoredTensor,
+    check_attention,
+    end_tokens,
+    find_model,
+    folder_fingerprint,
+    ignored_processors,
+    model_fingerprint,
+    model_name,
+    read_config,
+    stored_tensors,
+    tokenizer_fingerprint,
+    weight_files,
+)
+from speculation.vlm.memory import check_memory, head_width
+from speculation.vlm.processing import VICUNA_TEMPLATE, Processor
+from speculation.vlm.quantise import quantisation_config, stored_quantisation
+from speculation.vlm.settings import ModelSettings
+
+__all__ = [
+    "DTYPES",
+    "MODEL_CLASSES",
+    "ModelFolderError",
+    "Vlm",
+    "folder_fingerprint",
+    "load_vlm",
+    "model_fingerprint",
+    "tokenizer_fingerprint",
+]
 
 logger = logging.getLogger(__name__)
 
 MODEL_CLASSES: dict[str, Any] = {
     "qwen2_vl": Qwen2VLForConditionalGeneration,
     "qwen2_5_vl": Qwen2_5_VLForConditionalGeneration,
+    "llama": LlamaForCausalLM,
+    "mistral": MistralForCausalLM,
+    "qwen2": Qwen2ForCausalLM,
+    "qwen3": Qwen3ForCausalLM,
 }
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
-WHOLE_FILE_BYTES = 64 << 20
-SAMPLES = 64
-SAMPLE_BYTES = 4096
-VOLATILE_KEYS = frozenset({"transformers_version", "_name_or_path", "torch_dtype", "dtype", "architectures"})
-
-
-class ModelFolderError(ValueError):
-    """A folder that is no usable model; the text says what is wrong and what to do."""
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 @dataclass(frozen=True)
 class Vlm:
     """A loaded model with what belongs to it. It holds no session state, so any number of caches may use it.
 
-    `vocabulary` is len(tokenizer), to which logits are cut (checkpoints pad their embedding); `eos` ends an answer.
+    It may be a language model alone (Llama, Vicuna, Mistral, Qwen2, Qwen3): then `sees_images` is False, prompts have
+    no image, and all else is the same.
+    `vocabulary` is len(tokenizer), to which logits are cut (checkpoints pad their embedding, each size of a family
+    differently: 151936 and 152064 for the same 151657 tokens of Qwen2-VL); `eos` ends an answer. `quantisation` is
+    what its weights are rounded to, in the words of `settings.Quantisation` or of a checkpoint's quant_method.
     """
 
     model: Any = field(repr=False)
@@ -51,6 +87,12 @@ class Vlm:
     fingerprint: str
     tokenizer_fingerprint: str
     folder: Path
+    quantisation: str = "none"
+
+    @property
+    def name(self) -> str:
+        """What people call the model: its name on the hub, or its folder's."""
+        return model_name(self.folder)
 
     @property
     def tokenizer(self) -> Any:
@@ -60,11 +102,16 @@ class Vlm:
     @property
     def text(self) -> Any:
         """The decoder: embed_tokens, rotary_emb, layers, norm."""
-        return self.model.model.language_model
+        return _decoder(self.model)
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether the model has a vision tower; otherwise it is a language model alone."""
+        return self.processor.images is not None
 
     @property
     def image_token(self) -> int:
-        """Id of the token that stands for a piece of the image."""
+        """Id of the token that stands for a piece of the image, in a model that sees images."""
         return int(self.model.config.image_token_id)
 
     @property
@@ -80,7 +127,17 @@ class Vlm:
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""
-        return self.hidden_size // int(self.text.config.num_attention_heads)
+        return head_width(self.text.config.to_dict())
+
+    @property
+    def context(self) -> int:
+        """Most tokens of prompt and answer that the model was made for."""
+        return int(self.text.config.max_position_embeddings)
+
+    @property
+    def attention(self) -> str:
+        """The attention backend: sdpa takes boolean masks, eager additive ones."""
+        return str(self.text.config._attn_implementation)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -95,141 +152,126 @@ class Vlm:
         return device
 
 
-def load_vlm(folder: Path, *, device: str = "cpu", dtype: str = "float32", threads: int | None = 1) -> Vlm:
-    """Load a model folder, whatever dtype it is stored in, to run in `dtype` (float32, float64 or bfloat16).
+def load_vlm(
+    folder: Path | str,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    threads: int | None = 1,
+    attention: str = "sdpa",
+    quantisation: str = "none",
+    min_pixels: int = 0,
+    max_pixels: int = 0,
+    allow_download: bool = False,
+) -> Vlm:
+    """Load a model folder, or a hub name that is in the local cache, whatever dtype it is stored in.
 
-    `threads` sets torch's CPU threads for the whole process (more than one per process starves the other side on a
-    small machine); None leaves them. Raises ModelFolderError for a folder that is no usable model.
+    The settings are explained at `ModelSettings`. What a generation_config asks for beyond the model's raw logits is
+    not applied, and said. Raises ValueError for a setting, ModelFolderError for a folder that is no usable model or
+    too large for the device's free memory.
     """
-    folder = Path(folder)
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is unknown; choose {', '.join(DTYPES)}")
+    settings = ModelSettings(device, dtype, threads, attention, quantisation, min_pixels, max_pixels, allow_download)
     if threads is not None:
         torch.set_num_threads(threads)
-    config = _read_config(folder)
-    weights = _weight_files(folder)
-    processor = _load_processor(folder)
-    model = _load_model(folder, config["model_type"], DTYPES[dtype]).to(device).eval().requires_grad_(False)
+    _check_device(device)
+    folder = find_model(folder, allow_download=allow_download)
+    config = read_config(folder)
+    check_attention(folder, config)
+    weights = weight_files(folder)
+    processor = _load_processor(folder, config["model_type"], settings)
+    rounding = quantisation_config(folder, config, settings.rounding, DTYPES[dtype])
+    check_memory(folder, _readable(weights), settings)
+    model = _load_model(folder, config["model_type"], settings, rounding).eval().requires_grad_(False)
     if dtype == "float64":
         _use_exact_norms(model)
-    text = model.model.language_model
-    vocabulary = len(processor.tokenizer)
-    if vocabulary > text.embed_tokens.num_embeddings:
-        raise ModelFolderError(
-            f"model folder {folder}: the tokenizer has {vocabulary} tokens but the model only "
-            f"{text.embed_tokens.num_embeddings}; they do not belong together"
-        )
-    if "sliding_attention" in (getattr(text.config, "layer_types", None) or ()):
-        raise ModelFolderError(f"model folder {folder}: sliding-window layers are not supported; use full attention")
-    if processor.image_token != model.config.image_token_id:
-        raise ModelFolderError(f"model folder {folder}: image_token_id in config.json is not the tokenizer's")
+    text = _decoder(model)
+    _check_tokens(folder, model, processor)
+    for name, value in ignored_processors(folder).items():
+        logger.warning(
+            "%s asks for %s=%s; it is not applied, answers are the model's raw logits",
+            folder / "generation_config.json", name, value,
+        )  # fmt: skip
     return Vlm(
         model=model,
         processor=processor,
         num_layers=len(text.layers),
-        vocabulary=vocabulary,
-        eos=_eos_tokens(folder, processor.tokenizer),
-        fingerprint=model_fingerprint(config, weights),
+        vocabulary=len(processor.tokenizer),
+        eos=end_tokens(folder, processor.tokenizer),
+        fingerprint=model_fingerprint(config, weights, quantisation),
         tokenizer_fingerprint=tokenizer_fingerprint(processor.tokenizer),
         folder=folder,
+        quantisation=stored_quantisation(config) or quantisation,
     )
 
 
-def model_fingerprint(config: dict[str, Any], weights: list[Path]) -> str:
-    """Return 16 hex digits that name a model: its config and weights.
-
-    Of each safetensors file the size, the header (every tensor's name, dtype, shape, place) and the data count: all of
-    a file up to 64 MiB, of a larger one 64 samples of 4 KiB spread evenly, so that 15 GB take milliseconds. Two models
-    trained apart differ in every sample; a file edited by hand in one tensor may go unnoticed.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    stable = {key: value for key, value in config.items() if key not in VOLATILE_KEYS}
-    digest.update(json.dumps(stable, sort_keys=True).encode())
-    for path in weights:
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size};".encode())
-        with path.open("rb") as file:
-            header = int.from_bytes(file.read(8), "little")
-            if not 0 < header <= size - 8:
-                raise ModelFolderError(
-                    f"{path} is no safetensors file (an unfinished download or a Git LFS pointer?); fetch it again"
-                )
-            digest.update(file.read(header))
-            if size <= WHOLE_FILE_BYTES:
-                digest.update(file.read())
-                continue
-            first, last = 8 + header, size - SAMPLE_BYTES
-            for sample in range(SAMPLES):
-                file.seek(first + (last - first) * sample // (SAMPLES - 1))
-                digest.update(file.read(SAMPLE_BYTES))
-    return digest.hexdigest()
-
-
-def folder_fingerprint(folder: Path) -> str:
-    """Return the fingerprint that `load_vlm` gives the model of a folder, without loading it. Raises as `load_vlm`."""
-    return model_fingerprint(_read_config(folder), _weight_files(folder))
-
-
-def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """Return 16 hex digits that name what token ids mean: vocabulary, merges and special tokens."""
-    backend = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in backend.get("merges", [])]
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
-    specials = sorted(tokenizer.get_added_vocab().items(), key=lambda item: (item[1], item[0]))
-    text = json.dumps([vocabulary, merges, specials], ensure_ascii=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise ModelFolderError(f"model folder {folder} does not exist; give the path of a Qwen2-VL folder")
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ModelFolderError(f"model folder {folder} has no config.json; give the path of a Qwen2-VL folder")
+def _check_device(device: str) -> None:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelFolderError(f"model folder {folder}: config.json is no JSON: {error}; fetch it again") from None
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind not in MODEL_CLASSES:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # how torch says that there is no such device
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"device {device}: {reason}") from None
+
+
+def _check_tokens(folder: Path, model: Any, processor: Processor) -> None:
+    rows, tokens = _decoder(model).embed_tokens.num_embeddings, len(processor.tokenizer)
+    if tokens > rows:
         raise ModelFolderError(
-            f"model folder {folder} holds a model of type {kind!r}; only {' and '.join(MODEL_CLASSES)} are supported"
+            f"model folder {folder}: the tokenizer has {tokens} tokens but the model only {rows}; they do not belong "
+            "together"
         )
-    return dict(config)
+    if processor.images is not None and processor.image_token != model.config.image_token_id:
+        raise ModelFolderError(f"model folder {folder}: image_token_id in config.json is not the tokenizer's")
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    else:
-        names = ["model.safetensors"]
-    for name in names:
-        if not (folder / name).is_file():
-            raise ModelFolderError(f"model folder {folder} lacks its weights, {name}; fetch or train the model")
-    return [folder / name for name in names]
+def _decoder(model: Any) -> Any:
+    return getattr(model.model, "language_model", model.model)
 
 
-def _load_processor(folder: Path) -> Processor:
+def _readable(weights: list[Path]) -> list[StoredTensor]:
+    # A damaged file is told of by the loader, which knows more than its header.
     try:
-        return Processor.load(folder)
+        return stored_tensors(weights)
+    except ModelFolderError:
+        return []
+
+
+def _load_processor(folder: Path, kind: str, settings: ModelSettings) -> Processor:
+    fallback = VICUNA_TEMPLATE if kind == "llama" else ""
+    try:
+        processor = Processor.load(folder, sees=kind in SEEING, template=fallback)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelFolderError(
             f"model folder {folder}: tokenizer or processor files do not load ({reason}); fetch them again"
         ) from None
+    if processor.template == VICUNA_TEMPLATE:
+        logger.warning("%s has no chat template; Vicuna's conversation is used", folder)
+    processor.limit(settings.min_pixels, settings.max_pixels)
+    return processor
 
 
-def _load_model(folder: Path, kind: str, dtype: torch.dtype) -> Any:
+def _load_model(folder: Path, kind: str, settings: ModelSettings, rounding: Any) -> Any:
+    # On any device but the CPU, and for rounded weights, tensors go where they belong one by one.
+    direct = rounding is not None or settings.device != "cpu"
     try:
         model, report = MODEL_CLASSES[kind].from_pretrained(
             str(folder),
-            dtype=dtype,
-            attn_implementation="sdpa",
+            dtype=DTYPES[settings.dtype],
+            attn_implementation=settings.attention,
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
+            quantization_config=rounding,
+            device_map={"": settings.device} if direct else None,
         )
+    except ImportError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelFolderError(f"model folder {folder} needs a package that is missing: {reason}") from None
+    except (torch.OutOfMemoryError, MemoryError):
+        raise ModelFolderError(
+            f"model folder {folder}: {settings.device} ran out of memory while loading; choose a smaller dtype, "
+            "quantise it, or take a smaller model"
+        ) from None
     except Exception as error:
         # transformers and safetensors raise many types here, and each means the same to whoever gave the folder.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -242,23 +284,6 @@ def _load_model(folder: Path, kind: str, dtype: torch.dtype) -> Any:
                 f"model folder {folder}: weights do not fit config.json, {len(report[what])} {what} such as {example}"
             )
     return model
-
-
-def _eos_tokens(folder: Path, tokenizer: Any) -> tuple[int, ...]:
-    tokens = {int(tokenizer.eos_token_id)} if tokenizer.eos_token_id is not None else set()
-    if (folder / "generation_config.json").is_file():
-        generation = GenerationConfig.from_pretrained(str(folder), local_files_only=True)
-        stops = generation.eos_token_id
-        tokens.update([stops] if isinstance(stops, int) else stops or ())
-        if generation.repetition_penalty not in (None, 1.0):
-            logger.warning(
-                "%s asks for repetition_penalty=%s; it is not applied, answers are the model's raw logits",
-                folder / "generation_config.json",
-                generation.repetition_penalty,
-            )
-    if not tokens:
-        raise ModelFolderError(f"model folder {folder} names no token that ends an answer; set eos_token_id")
-    return tuple(sorted(tokens))
 
 
 def _use_exact_norms(model: nn.Module) -> None:

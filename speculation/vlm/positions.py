@@ -19,6 +19,11 @@ def image_token_count(grid: Grid, merge: int) -> int:
     return grid[0] * grid[1] * grid[2] // merge**2
 
 
+def text_positions(count: int) -> Ints:
+    """Return positions [3, count] of a prompt without an image: each token's own count. Its delta is 0."""
+    return np.tile(np.arange(count, dtype=np.int64), (3, 1))
+
+
 def mrope_positions(ids: Ints, image_token: int, grid: Grid, merge: int) -> tuple[Ints, int]:
     """Return positions [3, n] of the tokens `ids` [n] and the delta, for one image anywhere in the prompt.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,16 +15,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 from transformers import AutoTokenizer
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from speculation.prompts import chat
-from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions
+from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
+from speculation.vlm.settings import MAX_PIXELS
 
 if TYPE_CHECKING:
     from speculation.vlm.load import Vlm
 
-MAX_PIXELS = 1 << 24
-"""Largest frame that is decoded: a few kilobytes of JPEG can claim gigabytes of pixels."""
 PATCH = 14
 MERGE = 2
 IMAGE_PLACE = "<|image_pad|>"
@@ -51,36 +52,50 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Qwen2-VL's chat without its system prompt, for models of our own: ten tokens less a step."""
+VICUNA_TEMPLATE = (
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ messages[0].content }}{% else %}A chat between a curious "
+    "user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite answers to the "
+    "user's questions.{% endif %} {% for message in messages %}{% if message.role == 'user' %}"
+    "USER: {{ message.content }} {% elif message.role == 'assistant' %}"
+    "ASSISTANT: {{ message.content }}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
+"""Vicuna's conversation (FastChat's vicuna_v1.1), which its checkpoints do not carry in their own folders."""
 
 Frame = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """One prompt with one image: `ids` [n], `pixel_values` float32 [patches, patch_dim], `grid` (time, rows, columns)
-    of patches, `positions` [3, n] M-RoPE, `delta` what later tokens add to their count to get their position."""
+    """One prompt with one image or none: `ids` [n], `pixel_values` float32 [patches, patch_dim], `grid` (time, rows,
+    columns) of patches, `positions` [3, n] M-RoPE, `delta` what later tokens add to their count to get their position.
+
+    Without an image `pixel_values` and `grid` are None and all three positions are the count."""
 
     ids: Ints
-    pixel_values: npt.NDArray[np.float32]
-    grid: Grid
+    pixel_values: npt.NDArray[np.float32] | None
+    grid: Grid | None
     positions: Ints
     delta: int
 
 
 @dataclass(frozen=True)
 class Processor:
-    """Tokenizer, chat template and image preprocessing of a model folder."""
+    """Tokenizer, chat template and image preprocessing (None for a language model alone) of a model folder."""
 
     tokenizer: Any
     images: Any
     template: str
 
     @classmethod
-    def load(cls, folder: Path) -> Processor:
-        """Read a model folder's tokenizer and processor files. Raises OSError or ValueError where it has none."""
+    def load(cls, folder: Path, *, sees: bool = True, template: str = "") -> Processor:
+        """Read a model folder's tokenizer and, if the model `sees`, its image processor files.
+
+        `template` is used where the folder has no chat template. Raises OSError or ValueError for missing files.
+        """
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        images = Qwen2VLImageProcessorPil.from_pretrained(str(folder), local_files_only=True)
-        template = _read_template(folder) or tokenizer.chat_template
+        images = Qwen2VLImageProcessorPil.from_pretrained(str(folder), local_files_only=True) if sees else None
+        template = _read_template(folder) or tokenizer.chat_template or template
         if not template:
             raise ValueError("no chat_template.jinja, chat_template.json or template in tokenizer_config.json")
         return cls(tokenizer, images, template)
@@ -88,8 +103,22 @@ class Processor:
     def save(self, folder: Path) -> None:
         """Write tokenizer files, chat_template.jinja and preprocessor_config.json into a folder."""
         self.tokenizer.save_pretrained(str(folder))
-        self.images.save_pretrained(str(folder))
+        if self.images is not None:
+            self.images.save_pretrained(str(folder))
         (folder / "chat_template.jinja").write_text(self.template, encoding="utf-8")
+
+    def limit(self, least: int, most: int) -> None:
+        """Bound the pixels of resized frames; 0 leaves the folder's own bound. Raises ValueError where they cross."""
+        if self.images is None or not (least or most):
+            return
+        size = {"shortest_edge": least or self.images.size["shortest_edge"]}
+        size["longest_edge"] = most or self.images.size["longest_edge"]
+        if size["shortest_edge"] > size["longest_edge"]:
+            raise ValueError(
+                f"frames of at least {size['shortest_edge']} and at most {size['longest_edge']} pixels cannot be made; "
+                "set both min_pixels and max_pixels"
+            )
+        self.images.size = size
 
     @property
     def image_token(self) -> int:
@@ -99,7 +128,8 @@ class Processor:
     def encode_text(self, prompt: str, image_tokens: int) -> Ints:
         """Return the token ids [n] of the chat around `prompt`, its image place repeated `image_tokens` times.
 
-        Raises ValueError for an empty prompt, one with special tokens, or a template without one image place.
+        0 image tokens: the chat has no image. Raises ValueError for an empty prompt, one with special tokens, or a
+        template without one image place.
         """
         if not prompt.strip():
             raise ValueError("the instruction is empty; say for example 'find the silver bottle'")
@@ -107,18 +137,25 @@ class Processor:
             if special in prompt:
                 raise ValueError(f"the instruction contains the special token {special}; leave it out")
         text = self.tokenizer.apply_chat_template(
-            chat(prompt), chat_template=self.template, tokenize=False, add_generation_prompt=True
+            chat(prompt, image=image_tokens > 0),
+            chat_template=self.template,
+            tokenize=False,
+            add_generation_prompt=True,
         )
-        if text.count(IMAGE_PLACE) != 1:
-            raise ValueError(f"the chat template renders {text.count(IMAGE_PLACE)} image places, one is needed")
+        if text.count(IMAGE_PLACE) != (1 if image_tokens else 0):
+            needed = "one is" if image_tokens else "none is"
+            raise ValueError(f"the chat template renders {text.count(IMAGE_PLACE)} image places, {needed} needed")
         text = text.replace(IMAGE_PLACE, IMAGE_PLACE * image_tokens)
         return np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
 
     def encode_image(self, frame: Frame) -> tuple[npt.NDArray[np.float32], Grid]:
         """Return pixel values [patches, patch_dim] and grid of an RGB frame [H, W, 3], resized as the model wants it.
 
-        Raises ValueError for a frame that is more than 200 times longer than wide or the reverse.
+        Where qwen-vl-utils can be imported it resizes, to the same pixels. Raises ValueError for a frame that is more
+        than 200 times longer than wide or the reverse.
         """
+        if self.resized(*frame.shape[:2]) != frame.shape[:2]:
+            frame = self._fetched(frame)
         pixels = self.images.preprocess(images=frame, input_data_format="channels_last", return_tensors="np")
         time, rows, columns = (int(size) for size in pixels["image_grid_thw"][0])
         return np.ascontiguousarray(pixels["pixel_values"], dtype=np.float32), (time, rows, columns)
@@ -143,15 +180,23 @@ class Processor:
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width in pixels that a frame is resized to."""
-        patches = self.images.patch_size
-        unit = patches * self.images.merge_size
-        if height % unit == 0 and width % unit == 0:
-            size = self.images.size
-            if size["shortest_edge"] <= height * width <= size["longest_edge"]:
-                return height, width
-        blank = np.zeros((height, width, 3), dtype=np.uint8)
-        _, (_, rows, columns) = self.encode_image(blank)
-        return rows * patches, columns * patches
+        unit, size = self.images.patch_size * self.images.merge_size, self.images.size
+        resized: tuple[int, int] = smart_resize(height, width, unit, size["shortest_edge"], size["longest_edge"])
+        return resized
+
+    def _fetched(self, frame: Frame) -> Frame:
+        fetch = qwen_fetch()
+        if fetch is None:
+            return frame
+        size = self.images.size
+        wanted = {
+            "image": Image.fromarray(frame),
+            "min_pixels": size["shortest_edge"],
+            "max_pixels": size["longest_edge"],
+        }
+        resized = np.asarray(fetch(wanted, image_patch_size=self.images.patch_size))
+        # Of a strip narrower than a patch the two make different sizes; the model's own processor decides.
+        return resized if resized.shape[:2] == self.resized(*frame.shape[:2]) else frame
 
     def _levels(self) -> npt.NDArray[np.float32]:
         # Normalising the 256 levels with the processor's own arithmetic makes the table equal to it bit for bit.
@@ -159,6 +204,17 @@ class Processor:
         scaled = self.images.rescale(ramp, self.images.rescale_factor)
         levels = self.images.normalize(scaled, self.images.image_mean, self.images.image_std)
         return np.ascontiguousarray(levels[:, :, 0].T, dtype=np.float32)
+
+
+@functools.cache
+def qwen_fetch() -> Callable[..., Image.Image] | None:
+    """Return qwen-vl-utils' own image preparation, None where it, or a working torchvision, is absent."""
+    try:
+        from qwen_vl_utils.vision_process import fetch_image
+    except (ImportError, RuntimeError):  # a torchvision for another torch fails with RuntimeError
+        return None
+    fetch: Callable[..., Image.Image] = fetch_image
+    return fetch
 
 
 def build_processor(tokenizer: Any, image_size: int, template: str = CHAT_TEMPLATE) -> Processor:
@@ -185,11 +241,16 @@ def decode_jpeg(data: bytes) -> Frame:
         raise ValueError(f"image of {len(data)} bytes does not decode as JPEG: {error}") from None
 
 
-def prepare(vlm: Vlm, prompt: str, image: bytes | Frame) -> Inputs:
-    """Return the inputs of one step: instruction and frame, a JPEG or RGB pixels [H, W, 3].
+def prepare(vlm: Vlm, prompt: str, image: bytes | Frame | None) -> Inputs:
+    """Return the inputs of one step: instruction and frame, a JPEG, RGB pixels [H, W, 3] or None for words alone.
 
     Raises ValueError, in one sentence, for an image or instruction that cannot be used.
     """
+    if image is None:
+        ids = vlm.processor.encode_text(prompt, 0)
+        return Inputs(ids, None, None, text_positions(len(ids)), 0)
+    if not vlm.sees_images:
+        raise ValueError(f"model {vlm.folder.name} is a language model alone and sees no images; give it none")
     frame = decode_jpeg(image) if isinstance(image, bytes) else _check_frame(image)
     pixel_values, grid = vlm.processor.encode_image(frame)
     merge = int(vlm.processor.images.merge_size)

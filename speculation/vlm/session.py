@@ -37,10 +37,11 @@ class VlmSession:
         """How many nodes stand behind the root; the id that the next fed token gets."""
         return len(self._tokens)
 
-    def begin(self, prompt: str, image: bytes | npt.NDArray[np.uint8], committed: Sequence[int] = ()) -> None:
+    def begin(self, prompt: str, image: bytes | npt.NDArray[np.uint8] | None, committed: Sequence[int] = ()) -> None:
         """Start a step: encode prompt and frame; the root is the last of `committed` or else the prompt's last token.
 
-        Raises ValueError for an image, prompt or token that cannot be used, CacheFull when the prompt does not fit.
+        Image None: words alone. Raises ValueError for an image, prompt or token that cannot be used, CacheFull when
+        the prompt does not fit.
         """
         for token in committed:
             self._check_token(token)
@@ -101,7 +102,9 @@ class VlmSession:
         )
         return renamed
 
-    def greedy(self, prompt: str, image: bytes | npt.NDArray[np.uint8], limit: int) -> Iterator[tuple[int, Logits]]:
+    def greedy(
+        self, prompt: str, image: bytes | npt.NDArray[np.uint8] | None, limit: int
+    ) -> Iterator[tuple[int, Logits]]:
         """Begin a step and yield the model's own answer, token by token, each with the logits it was taken from.
 
         Ends with an end token or after `limit` tokens. This is what every decoding mode is compared with. Raises as
@@ -116,7 +119,7 @@ class VlmSession:
                 return
             self.commit((), token)
 
-    def answer(self, prompt: str, image: bytes | npt.NDArray[np.uint8], limit: int) -> str:
+    def answer(self, prompt: str, image: bytes | npt.NDArray[np.uint8] | None, limit: int) -> str:
         """Return the words of the model's own greedy answer of at most `limit` tokens. Raises as `begin` does."""
         tokens = [token for token, _ in self.greedy(prompt, image, limit)]
         return str(self.vlm.tokenizer.decode(tokens, skip_special_tokens=True))

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from adapters_training.__main__ import BLOCKERS, vocabulary
 from adapters_training.losses import read, see
 from adapters_training.packing import IGNORE, Packer, mirror, packed_mask
-from adapters_training.shapes import Shape, build_model, write_processor
+from adapters_training.shapes import BLOCKERS, Shape, build_model, known_objects, write_processor
 from speculation.vlm.processing import Processor
 from tests.adapters_training.frames import make_frame
 
@@ -20,14 +19,14 @@ TINY = Shape(hidden=48, layers=2, heads=2, kv_heads=2, mlp=64, vision=32, vision
 @pytest.fixture(scope="module")
 def processor(tmp_path_factory: pytest.TempPathFactory) -> Processor:
     folder = tmp_path_factory.mktemp("processor")
-    write_processor(Path(folder), vocabulary(), BLOCKERS)
+    write_processor(Path(folder), known_objects(), BLOCKERS)
     return Processor.load(Path(folder))
 
 
 def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor) -> None:
     torch.set_num_threads(1)
     model = build_model(TINY, processor.tokenizer, seed=0).double().eval()
-    packer = Packer(processor.tokenizer, vocabulary(), questions=2)
+    packer = Packer(processor.tokenizer, known_objects(), questions=2)
     frame = make_frame(np.random.default_rng(0))
     batch = packer.batch([frame], random.Random(1), augment=False)
     image = see(model, processor, batch.images)
@@ -48,7 +47,7 @@ def test_packed_questions_have_the_logits_of_separate_ones(processor: Processor)
 
 
 def test_labels_are_the_answers_and_nothing_else(processor: Processor) -> None:
-    packer = Packer(processor.tokenizer, vocabulary(), questions=2)
+    packer = Packer(processor.tokenizer, known_objects(), questions=2)
     batch = packer.batch([make_frame(np.random.default_rng(0))] * 3, random.Random(2), augment=False)
     for labels, weights in zip(batch.labels, batch.weights, strict=True):
         text = processor.tokenizer.decode(labels[labels != IGNORE])
@@ -70,9 +69,9 @@ def test_mirroring_twice_is_the_frame_and_once_swaps_sides() -> None:
 
 
 def test_facts_stand_at_the_last_prompt_token_of_each_question(processor: Processor) -> None:
-    packer = Packer(processor.tokenizer, vocabulary(), questions=2)
+    packer = Packer(processor.tokenizer, known_objects(), questions=2)
     batch = packer.batch([make_frame(np.random.default_rng(0), "right", "stop")], random.Random(2), augment=False)
-    colours, classes = vocabulary().colours, vocabulary().classes
+    colours, classes = known_objects().colours, known_objects().classes
     seen, absent = batch.facts.tolist()
     assert seen == [5, 15, 9, colours.index("red"), classes.index("ball")]
     assert absent[0] == 0

@@ -1,20 +1,21 @@
-"""The whole training path on a model small enough for seconds: pair, resume, export, exits, evaluation."""
+"""The whole training path on a model small enough for seconds: pair, resume, export, evaluation."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from adapters_training import exits, pair
-from adapters_training.__main__ import BLOCKERS, main, vocabulary
+from adapters_training import pair
+from adapters_training.__main__ import main
 from adapters_training.evaluate import Score, claimed_side, evaluate, judge
-from adapters_training.records import Task, write_shard
-from adapters_training.shapes import Shape, write_processor
-from speculation.exits import ExitHeads
+from adapters_training.losses import Losses
+from adapters_training.records import Frame, Task, write_shard
+from adapters_training.shapes import BLOCKERS, Shape, known_objects, write_processor
+from speculation.prompts import ResponseOrder
 from speculation.vlm.load import load_vlm
 from tests.adapters_training.frames import make_frame
 
@@ -25,7 +26,7 @@ TINY = Shape(hidden=48, layers=3, heads=2, kv_heads=2, mlp=64, vision=32, vision
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(tmp_path_factory.mktemp("training"))
     rng = np.random.default_rng(0)
-    write_processor(folder / "processor", vocabulary(), BLOCKERS)
+    write_processor(folder / "processor", known_objects(), BLOCKERS)
     for name in ("data", "held_out"):
         (folder / name).mkdir()
         frames = [make_frame(rng, side) for side in ("left", "ahead", "right", "slightly left")] * 2
@@ -33,61 +34,111 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(folder: Path, minutes: float) -> pair.PairTrainer:
-    config = pair.PairConfig(
-        "draft", str(folder / "data"), str(folder / "run"), minutes, batch_frames=2, questions=2, vision_share=0.2
-    )
-    trainer = pair.PairTrainer(config, folder / "processor", vocabulary())
-    trainer.train()
-    return trainer
+def config(folder: Path, out: str, **changes: Any) -> pair.PairConfig:
+    plain: dict[str, Any] = {"steps": 6, "batch_frames": 2, "questions": 2, "vision_share": 0.2, "ground_share": 0.7}
+    places = {"data": (str(folder / "data"),), "processor": str(folder / "processor"), "out": str(folder / out)}
+    return pair.PairConfig(**{"role": "draft", **places, **plain, **changes})
 
 
-def test_a_killed_training_goes_on_and_its_export_loads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def trainer(folder: Path, out: str, **changes: Any) -> pair.PairTrainer:
+    return pair.PairTrainer(config(folder, out, **changes), known_objects())
+
+
+def weights(trained: pair.PairTrainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for module in (trained.model, trained.probes) for p in module.parameters()])
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair, "DRAFT", TINY)
+        trained = trainer(folder, "run")
+        trained.train()
+        trained.export(folder / "model")
+    return folder / "model"
+
+
+@pytest.mark.parametrize("broken_at", [1, 3, 5])
+def test_a_killed_training_ends_with_the_weights_of_an_unbroken_one(
+    folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch, broken_at: int
+) -> None:
     monkeypatch.setattr(pair, "DRAFT", TINY)
-    first = train(folder, 0.02)
-    resumed = train(folder, 0.04)
-    assert resumed.progress.step > first.progress.step > 0
-    assert resumed.progress.seconds >= 0.04 * 60
-    resumed.export(folder / "model")
-    vlm = load_vlm(folder / "model")
+    broken = trainer(folder, f"broken{broken_at}")
+    step = broken.step
+
+    def failing(frames: list[Frame]) -> Losses | float:
+        if broken.step_count == 2:
+            broken.save()
+        if broken.step_count == broken_at:
+            raise KeyboardInterrupt
+        return step(frames)
+
+    monkeypatch.setattr(broken, "step", failing)
+    with pytest.raises(KeyboardInterrupt):
+        broken.train()
+    resumed = trainer(folder, f"broken{broken_at}")
+    assert resumed.step_count == (2 if broken_at > 2 else 0)
+    resumed.train()
+    unbroken = trainer(folder, "run")
+    assert unbroken.step_count == 6, "the finished run's own checkpoint"
+    assert torch.equal(weights(resumed), weights(unbroken))
+
+
+def test_a_checkpoint_of_other_settings_is_refused(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair, "DRAFT", TINY)
+    with pytest.raises(ValueError, match="begun with another questions, learning_rate"):
+        trainer(folder, "run", questions=3, learning_rate=1e-4)
+    with pytest.raises(ValueError, match="another shape or tokenizer"):
+        trainer(folder, "other", role="target", start_from=str(model))
+    (folder / "no-checkpoint.pt").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="is no checkpoint"):
+        trainer(folder, "other", start_from=str(folder / "no-checkpoint.pt"))
+
+
+def test_the_export_loads_and_answers(folder: Path, model: Path) -> None:
+    vlm = load_vlm(model)
     assert vlm.num_layers == TINY.layers
-    config = exits.ExitsConfig(
-        str(folder / "model"), str(folder / "data"), str(folder / "held_out"), str(folder / "exits"), (0, 1),
-        rank=4, minutes=0.02, batch_frames=2, questions=2,
-    )  # fmt: skip
-    results = exits.train(config)
-    assert set(results["agreement"]) == {0, 1}
-    heads = ExitHeads.load(folder / "exits", vlm)
-    assert heads.layers == (0, 1)
-    assert 0.0 < heads.reliability(1, 0.9) < 1.0
-    score = evaluate(vlm, folder / "held_out", 2)
+    score = evaluate(vlm, folder / "held_out", 2, order=ResponseOrder.ACTION_FIRST)
     assert score.answers == 2
 
 
-def test_teacher_and_student_share_a_batch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_student_learns_from_its_teacher(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair, "DRAFT", TINY)
-    if not (folder / "model").exists():
-        train(folder, 0.02).export(folder / "model")
-    config = pair.PairConfig(
-        "draft", str(folder / "data"), str(folder / "student"), 0.01, batch_frames=2, questions=2,
-        teacher=str(folder / "model"), start=str(folder / "run" / "checkpoint.pt"), vision_share=0.0,
-    )  # fmt: skip
-    trainer = pair.PairTrainer(config, folder / "processor", vocabulary())
-    before = torch.cat([p.flatten() for p in trainer.model.parameters()]).clone()
-    assert not trainer.looking
-    trainer.train()
-    after = torch.cat([p.flatten() for p in trainer.model.parameters()])
-    assert not torch.equal(before, after)
+    student = trainer(folder, "student", teacher=str(model), start_from=str(model), vision_share=0.0, steps=2)
+    before = weights(student)
+    assert not student.looking
+    student.train()
+    assert not torch.equal(before, weights(student))
+
+
+def test_a_dry_run_walks_the_whole_path_and_says_how_long(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pair, "DRAFT", TINY)
+    status = main([
+        "pair", "--role", "draft", "--data", str(folder / "data"), "--processor", str(folder / "processor"),
+        "--out", str(folder / "dry"), "--dry-run", "--batch-frames", "2", "--steps", "100",
+    ])  # fmt: skip
+    assert status == 0
+    assert "100 steps would take about" in capsys.readouterr().out
+    assert not (folder / "dry").exists()
 
 
 def test_the_schedule_warms_up_and_ends_low() -> None:
-    config = pair.PairConfig("draft", "", "", 1.0, learning_rate=1.0)
-    begin = pair.learning_rate(config, pair.Progress(0, 0.0))
-    middle = pair.learning_rate(config, pair.Progress(500, 30.0))
-    end = pair.learning_rate(dataclasses.replace(config), pair.Progress(1000, 60.0))
-    assert begin == pytest.approx(0.01)
-    assert end == pytest.approx(0.02)
-    assert begin < middle > end
+    settings = config(Path(), "", steps=1000, learning_rate=1.0)
+    assert pair.learning_rate(settings, 0) == pytest.approx(0.01)
+    assert pair.learning_rate(settings, 1000) == pytest.approx(0.02)
+    assert pair.learning_rate(settings, 0) < pair.learning_rate(settings, 500) > pair.learning_rate(settings, 1000)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [("--steps", "0", "steps"), ("--vision-share", "2", "vision_share"), ("--role", "teacher", "role")],
+)
+def test_senseless_settings_are_named(option: str, value: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    known = ["pair", "--role", "draft", "--data", "d", "--processor", "p", "--out", "o"]
+    assert main([*known, option, value]) == 2
+    assert f"setting {named} is '{value}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -121,7 +172,7 @@ def test_scores_ask_for_object_side_and_action() -> None:
 
 def test_no_data_is_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = main([
-        "pair", "draft", "--data", str(folder / "nothing"), "--processor", str(folder / "processor"),
+        "pair", "--role", "draft", "--data", str(folder / "nothing"), "--processor", str(folder / "processor"),
         "--out", str(folder / "none"),
     ])  # fmt: skip
     assert status == 2

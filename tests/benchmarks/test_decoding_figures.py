@@ -6,6 +6,7 @@ import pytest
 from benchmarks.exactness import first_flip
 from benchmarks.setting import questions
 from spec_vlm_nav.evaluation.setting import table
+from speculation.prompts import ResponseOrder
 
 
 def test_a_flip_is_the_first_difference_with_the_targets_margin() -> None:
@@ -23,6 +24,15 @@ def test_questions_are_the_same_for_the_same_seed() -> None:
     assert all(question.jpeg.startswith(b"\xff\xd8") for question in first)
     with pytest.raises(ValueError, match="choose simulation, random"):
         questions("camera", 1)
+
+
+def test_questions_of_rooms_tell_the_walk_so_far() -> None:
+    asked = questions("simulation", 12, order=ResponseOrder.ACTION_FIRST)
+    prompts = [question.prompt.splitlines() for question in asked]
+    assert len(prompts) == 12 and all(lines[-1] == "Action first" for lines in prompts)
+    walks = {lines[0] for lines in prompts}
+    assert len(walks) >= 2 and all(told.startswith("find the ") for told in walks)
+    assert len(prompts[0]) == 2 and prompts[1][1].startswith("Done: ")
 
 
 def test_the_table_is_aligned() -> None:

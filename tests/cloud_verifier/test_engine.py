@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cloud_verifier.config import ServerConfig
+from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.work import CapacityError, VerifyRow
-from speculation.exits import ExitHeads, Reliability
+from speculation.exits import ExitHeads, Head, Reliability
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
@@ -151,3 +151,47 @@ def test_exits_beside_the_model_are_used_where_they_fit(
     assert "no early exits" in caplog.text and other.fingerprint in caplog.text
     with pytest.raises(ModelFolderError, match="belong to target"):
         find_exits(ServerConfig(tmp_path / "other", exits=tmp_path / "exits"), other)
+
+
+def test_a_short_list_changes_rumours_only(vlm: Vlm, truths: list[list[int]]) -> None:
+    """Ten turns of drafts that are right for a while: the same commits, and early tokens of the list alone."""
+    heads = ExitHeads(vlm, (0, 2), rank=4)
+    ids = sorted({token for truth in truths[:2] for token in truth})
+    heads.set_short_list(ids)
+    said: dict[Head, list[tuple[int, ...]]] = {}
+    early: dict[Head, set[int]] = {}
+    for head in Head:
+        heads.use(head)
+        engine = filled(vlm, [[], [], []], heads)
+        commits, rumours = [], set()
+        for turn in range(10):
+            rows = []
+            for row, truth in enumerate(truths):
+                drafted = (*truth[turn : turn + turn % 4], 9)
+                rows.append(VerifyRow(row, drafted, tuple(range(-1, len(drafted) - 1))))
+            outputs = list(engine.verify(rows))
+            for row, verdict in outputs[-1].verdicts.items():
+                commits.append((row, *verdict.path, verdict.token))
+                engine.keep(row, verdict.path[:0], truths[row][turn])
+            rumours |= {verdict.token for output in outputs[:-1] for verdict in output.verdicts.values()}
+        said[head], early[head] = commits, rumours
+    assert said[Head.FULL] == said[Head.SHORT]
+    assert early[Head.SHORT] and early[Head.SHORT] <= set(ids)
+    assert not early[Head.FULL] <= set(ids)
+
+
+def test_the_short_list_is_switched_off_by_the_config(
+    vlm: Vlm, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heads = ExitHeads(vlm, (1,), rank=4)
+    heads.set_short_list([1, 5, 9])
+    for head in Head:
+        heads.set_reliability({1: Reliability((0.0, 1.0), (0.25,))}, head)
+    heads.save(tmp_path)
+    with caplog.at_level("INFO", "cloud_verifier"):
+        auto = find_exits(ServerConfig(tmp_path, exits=tmp_path), vlm)
+    off = find_exits(ServerConfig(tmp_path, exits=tmp_path, short_list="off"), vlm)
+    assert auto is not None and auto.head is Head.SHORT and "3 of 343 tokens" in caplog.text
+    assert off is not None and off.head is Head.FULL and off.short_list is None
+    with pytest.raises(StartError, match="--short-list 'on' is none of auto, off"):
+        ServerConfig(tmp_path, short_list="on")

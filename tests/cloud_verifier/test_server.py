@@ -1,123 +1,20 @@
-"""The server on a virtual clock, with a post box that is no socket and an engine that is no model."""
+"""The server on a virtual clock: what each message costs and brings, whoever sends it."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.config import ServerConfig
 from cloud_verifier.exit_queue import QueuePolicy
-from cloud_verifier.server import Server
 from speculation import wire
-from speculation.profile import RAW, DeviceProfile
-from speculation.trace import Trace
-from speculation.wire import (
-    BeginStep,
-    Commit,
-    Draft,
-    EarlyTokens,
-    EndStep,
-    Fault,
-    FaultCode,
-    Hello,
-    Ping,
-    Pong,
-    Welcome,
-)
+from speculation.profile import DeviceProfile
+from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, EndStep, Fault, FaultCode, Hello, Ping, Pong
+from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, faults, tokens_of
 from tests.cloud_verifier.fake_target import EXITS, LAYERS, VOCABULARY, FakeEngine, greedy
-
-CONFIG = ServerConfig(Path("model"), max_sessions=2, early_rate=1000.0)
-HELLO = Hello(tokenizer="t" * 16, vocabulary=VOCABULARY)
-JPEG = b"jpeg"
-
-
-class FakePost:
-    """Time passes only in `wait`; mail arrives when it is due."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.mail: list[tuple[float, bytes, list[bytes]]] = []
-        self.sent: list[tuple[float, bytes, wire.AnyMessage]] = []
-        self.gone: set[bytes] = set()
-
-    def clock(self) -> float:
-        return self.now
-
-    def wait(self, seconds: float) -> None:
-        due = min((at for at, _, _ in self.mail), default=self.now + seconds)
-        self.now = max(self.now, min(due, self.now + seconds))
-
-    def receive(self) -> tuple[bytes, list[bytes]] | None:
-        for index, (at, peer, frames) in enumerate(self.mail):
-            if at <= self.now:
-                del self.mail[index]
-                return peer, frames
-        return None
-
-    def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool:
-        if peer in self.gone:
-            return False
-        self.sent.append((self.now, peer, wire.decode(wire.encode(message))))
-        return True
-
-    def flush(self) -> None: ...
-
-    def forget(self, peer: bytes) -> None: ...
-
-
-class Bench:
-    def __init__(
-        self, config: ServerConfig = CONFIG, profile: DeviceProfile = RAW, engine: FakeEngine | None = None
-    ) -> None:
-        self.post = FakePost()
-        self.engine = engine or FakeEngine()
-        self.trace = Trace(self.post.clock)
-        self.server = Server(self.engine, config, profile, self.post, self.trace, self.post.clock)
-
-    def say(self, peer: bytes, message: wire.AnyMessage | bytes, after: float = 0.0) -> None:
-        payload = message if isinstance(message, bytes) else wire.encode(message)
-        self.post.mail.append((self.post.now + after, peer, [payload]))
-
-    def turns(self, count: int = 30) -> None:
-        for _ in range(count):
-            self.server.turn()
-
-    def heard(self, peer: bytes, *, since: float = 0.0) -> list[wire.AnyMessage]:
-        return [message for at, who, message in self.post.sent if who == peer and at >= since]
-
-    def ask(self, peer: bytes, *messages: wire.AnyMessage | bytes) -> list[wire.AnyMessage]:
-        """Say it, let the server work, and return what `peer` heard of it."""
-        before = len(self.heard(peer))
-        for message in messages:
-            self.say(peer, message)
-        self.turns()
-        return self.heard(peer)[before:]
-
-    def welcome(self, peer: bytes, hello: Hello = HELLO) -> Welcome:
-        answers = self.ask(peer, hello)
-        assert len(answers) == 1 and isinstance(answers[0], Welcome)
-        return answers[0]
-
-
-def begin(step: int = 1, prompt: str = "long", **fields: object) -> BeginStep:
-    return BeginStep(step, prompt, JPEG, **fields)  # type: ignore[arg-type]
-
-
-def draft(tokens: list[int], round: int = 1, prompt: str = "long", step: int = 1) -> Draft:
-    return Draft(step, round, 0, wire.begin_digest(prompt, JPEG), tokens)
-
-
-def tokens_of(messages: list[wire.AnyMessage]) -> list[int]:
-    return [token for message in messages if isinstance(message, Commit) for token in message.tokens]
-
-
-def faults(messages: list[wire.AnyMessage]) -> list[FaultCode]:
-    return [message.code for message in messages if isinstance(message, Fault)]
 
 
 def test_a_welcome_tells_what_the_edge_must_know() -> None:

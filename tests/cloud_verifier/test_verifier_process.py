@@ -246,7 +246,7 @@ def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, 
         (("--model", "MODEL", "--keys", "config"), "--keys config: "),
         (("--model", "MODEL", "--profile", "orin"), "unknown device profile 'orin'"),
         (("--model", "MODEL", "--max-batch", "0"), "--max-batch 0 is outside 1 to 256"),
-        (("--model", "MODEL", "--device", "nonsense", "--bind", "tcp://127.0.0.1:*"), "--device nonsense: "),
+        (("--model", "MODEL", "--device", "nonsense", "--bind", "tcp://127.0.0.1:*"), "device nonsense: "),
         (("--model", "MODEL", "--bind", "IN USE"), "Address already in use"),
     ],
 )

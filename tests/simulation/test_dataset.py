@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 
 from simulation.dataset import CELLS, MIN_COVERAGE, cell_labels, encode_jpeg, sample_frames
 from simulation.ground_truth import Sighting, observe
 from simulation.objects import CLASSES, COLOURS
-from simulation.oracle import Reason
+from simulation.oracle import Oracle, Reason
 from simulation.scene import Difficulty, make_scene
 from simulation.world import World
+from speculation.prompts import ActionKind, ActionSize, NavigationAction, Target
+
+RIGHT = NavigationAction(ActionKind.TURN_RIGHT, ActionSize.MEDIUM)
 
 
 def test_equal_arguments_yield_equal_frames() -> None:
@@ -27,7 +32,7 @@ def test_every_object_and_two_absent_pairs_are_asked_for() -> None:
         absent = [q for q in frame.questions if q.object_index is None]
         assert present == [item.target for item in scene.objects]
         assert len({q.target for q in absent} - set(present)) == 2
-        assert all(q.decision.reason is Reason.SEARCH for q in absent)
+        assert all(q.decision.reason in (Reason.SEARCH, Reason.EXPLORE) for q in absent)
         alike = absent[0].target
         assert any(alike.colour == t.colour or alike.object_class == t.object_class for t in present)
         image = cv2.imdecode(np.frombuffer(frame.jpeg, np.uint8), cv2.IMREAD_COLOR)
@@ -63,3 +68,21 @@ def test_jpeg_keeps_red_red() -> None:
     back = cv2.imdecode(np.frombuffer(encode_jpeg(image), np.uint8), cv2.IMREAD_COLOR)
     assert back is not None
     assert abs(int(back[16, 16, 2]) - 200) < 8
+
+
+def test_a_policy_walks_and_the_oracle_corrects_it() -> None:
+    asked: list[int] = []
+
+    def always_right(jpeg: bytes, target: Target, done: Sequence[NavigationAction]) -> NavigationAction:
+        asked.append(len(done))
+        return RIGHT
+
+    frames = list(sample_frames(14, Difficulty.MIDDLE, 8, steer=always_right))
+    assert asked[:6] == list(range(6)), "it is told what it did"
+    walked = [q.done for frame in frames for q in frame.questions if q.done and set(q.done) == {RIGHT}]
+    assert max(map(len, walked)) >= 5
+    oracle = Oracle(make_scene(14, Difficulty.MIDDLE))
+    for frame in frames:
+        for question in frame.questions:
+            again = oracle.decide(frame.pose, question.object_index, frame.sightings, question.done)
+            assert again == question.decision

@@ -12,11 +12,11 @@ from simulation.dataset import random_pose
 from simulation.episode import Outcome, execute, oracle_policy, run_episode
 from simulation.geometry import NOSE, Obstacles, Pose
 from simulation.ground_truth import Sighting, bearing_and_distance, side_of
-from simulation.oracle import REACHED_BEARING, SEARCH_TURN, Oracle, Reason, turn_by
+from simulation.oracle import CIRCLE, REACHED_BEARING, SEARCH_TURN, Oracle, Reason, turn_by
 from simulation.scene import REACHED_GAP, Difficulty, Scene, SceneObject, make_scene
 from simulation.sight import sight_fraction
 from simulation.world import World
-from speculation.prompts import STOP, ActionKind
+from speculation.prompts import STOP, ActionKind, ActionSize, NavigationAction
 
 
 def seen(scene: Scene, pose: Pose, visible: bool = True) -> list[Sighting]:
@@ -60,6 +60,32 @@ def test_an_unseen_or_absent_target_is_searched_on_the_left() -> None:
     for target in (None, 0):
         decision = oracle.decide(scene.start, target, seen(scene, scene.start, visible=False))
         assert (decision.action, decision.reason) == (SEARCH_TURN, Reason.SEARCH)
+
+
+def test_after_a_circle_it_walks_on_twice_and_looks_around_again() -> None:
+    oracle, pose = Oracle(empty_room(item(0, 2.0, 2.0))), Pose(0, 0, 0)
+    done: list[NavigationAction] = []
+    for _ in range(CIRCLE + 3):
+        done.append(oracle.decide(pose, None, [], done).action)
+    assert done[:CIRCLE] == [SEARCH_TURN] * CIRCLE
+    assert [action.text for action in done[CIRCLE:]] == ["forward large", "forward large", "turn left large"]
+    blocked = Oracle(empty_room(item(0, 0.8, 0.0)))
+    assert blocked.decide(pose, None, [], done[:CIRCLE]).action == SEARCH_TURN, "no way ahead: it turns further"
+
+
+def test_a_turn_is_not_undone_by_the_next_one() -> None:
+    scene = empty_room(item(0, 2.0, -0.6))
+    oracle, pose = Oracle(scene), Pose(0, 0, 0)
+    right = oracle.decide(pose, 0, seen(scene, pose))
+    assert right.action.kind is ActionKind.TURN_RIGHT
+    left = NavigationAction(ActionKind.TURN_LEFT, ActionSize.SMALL)
+    assert oracle.decide(pose, 0, seen(scene, pose), [left]).action.kind is ActionKind.FORWARD
+    assert oracle.decide(pose, 0, seen(scene, pose), [left, right.action]) == right
+    assert oracle.decide(pose, 0, seen(scene, pose), [SEARCH_TURN]) == right, "a search may have gone too far"
+    far = Pose(0, 0, 0.25)
+    assert oracle.decide(far, 0, seen(scene, far), [left]).action.kind is ActionKind.TURN_RIGHT, (
+        "too far off to walk on"
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 
-from spec_vlm_nav.bag import BagWriter, typestore
+from spec_vlm_nav.bag import BagWriter
 from spec_vlm_nav.messages import figures, to_numbers
 from speculation.drafting.stats import DecodingStats
 from speculation.prompts import STOP, ActionKind, ActionSize, NavigationAction
+from tests.spec_vlm_nav import bags
+from tests.spec_vlm_nav.bags import SECOND_NS
 
 NAV = "spec_vlm_nav_interfaces/msg/"
-SECOND_NS = 1_000_000_000
 FORWARD, LEFT = (
     NavigationAction(ActionKind.FORWARD, ActionSize.LARGE),
     NavigationAction(ActionKind.TURN_LEFT, ActionSize.SMALL),
@@ -49,27 +49,23 @@ FIGURES = DecodingStats(
 
 
 class Recorder:
-    """Writes messages into a bag; `second` is both the camera's stamp and the time of recording."""
+    """Writes messages into a bag as the product does; `second` is when they are recorded."""
 
     def __init__(self, folder: Path) -> None:
-        self._store = typestore()
         self._writer = BagWriter(folder)
 
     def put(self, topic: str, kind: str, second: float, /, **fields: Any) -> None:
-        """Write a message of which only some fields matter; constants are filled in."""
-        made = self._store.types[kind]
-        constants = {name: getattr(made, name) for name in made.__dataclass_fields__ if name.isupper()}
-        message = made(**{**constants, **fields})
-        self._writer.write(topic, kind, round(second * SECOND_NS), self._store.serialize_cdr(message, kind))
-
-    def make(self, kind: str, /, **fields: Any) -> Any:
-        """Return a message to put into another."""
-        return self._store.types[kind](**fields)
+        """Write a message; what is not given is zero."""
+        self._writer.put(topic, round(second * SECOND_NS), bags.make(kind, **fields))
 
     def header(self, second: float, frame: str = "front") -> Any:
         """Return a header."""
-        stamp = self.make("builtin_interfaces/msg/Time", sec=int(second), nanosec=round(second % 1.0 * SECOND_NS))
-        return self.make("std_msgs/msg/Header", stamp=stamp, frame_id=frame)
+        return bags.header(round(second * SECOND_NS), frame)
+
+    def odometry(self, second: float, x: float, y: float, yaw: float, topic: str = "/odom") -> None:
+        """Write where the base is."""
+        stamp_ns = round(second * SECOND_NS)
+        self._writer.put(topic, stamp_ns, bags.odometry(stamp_ns, x, y, yaw))
 
     def close(self) -> None:
         """Close the bag."""
@@ -81,27 +77,6 @@ def jpeg(brightness: int, size: int = 64) -> Any:
     """Return a grey frame as the array of bytes that a message holds."""
     picture = np.full((size, size, 3), brightness, np.uint8)
     return np.frombuffer(cv2.imencode(".jpg", picture)[1].tobytes(), np.uint8)
-
-
-def odometry(recorder: Recorder, second: float, x: float, y: float, yaw: float, topic: str = "/odom") -> None:
-    """Write one odometry message."""
-    point = recorder.make("geometry_msgs/msg/Point", x=x, y=y, z=0.0)
-    turn = recorder.make("geometry_msgs/msg/Quaternion", x=0.0, y=0.0, z=math.sin(yaw / 2), w=math.cos(yaw / 2))
-    zero = recorder.make("geometry_msgs/msg/Vector3", x=0.0, y=0.0, z=0.0)
-    twist = recorder.make("geometry_msgs/msg/Twist", linear=zero, angular=zero)
-    recorder.put(
-        topic,
-        "nav_msgs/msg/Odometry",
-        second,
-        header=recorder.header(second, "odom"),
-        child_frame_id="base_link",
-        pose=recorder.make(
-            "geometry_msgs/msg/PoseWithCovariance",
-            pose=recorder.make("geometry_msgs/msg/Pose", position=point, orientation=turn),
-            covariance=np.zeros(36),
-        ),
-        twist=recorder.make("geometry_msgs/msg/TwistWithCovariance", twist=twist, covariance=np.zeros(36)),
-    )
 
 
 def record(folder: Path, room: dict[str, Any] | None = None) -> Path:
@@ -129,7 +104,7 @@ def record(folder: Path, room: dict[str, Any] | None = None) -> Path:
         recorder.put("/navigation_state", "std_msgs/msg/String", second, data=state)
     for tick in range(300):
         second = tick / 50
-        odometry(recorder, second, min(1.0, max(0.0, second - 1.0)), 0.0, min(0.4, max(0.0, second - 3.0)))
+        recorder.odometry(second, min(1.0, max(0.0, second - 1.0)), 0.0, min(0.4, max(0.0, second - 3.0)))
     for step, action in enumerate(DECISIONS):
         kind, size, value = to_numbers(action)
         for again in (0.0, 0.05):
@@ -159,11 +134,7 @@ def record(folder: Path, room: dict[str, Any] | None = None) -> Path:
                 header=recorder.header(step),
                 goal=7,
                 step=step,
-                profile="",
                 answer="x",
-                frame_age_s=0.0,
-                link_rtt_s=0.0,
-                link="",
             )
     recorder.close()
     return folder

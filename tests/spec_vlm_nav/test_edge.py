@@ -20,6 +20,7 @@ from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from tests.cloud_verifier.test_engine import jpeg
 from tests.cloud_verifier.test_verifier_process import Verifier, start
+from tests.models import tiny_model, tiny_text_model
 from tests.speculation.drafting.test_predictor import network
 
 PROMPT = "find the silver bottle"
@@ -113,6 +114,30 @@ def test_a_predictor_cuts_drafts_short_and_changes_no_answer(
     assert rounds - 1 <= tokens <= rounds, "one token a round, but for a last one without room"
     assert drafted["off"] == drafted["auto"] and drafted["off"][0] > drafted["off"][1]
     assert "trained for target t" in caplog.text
+
+
+def test_a_rounded_draft_of_another_padding_changes_no_token(
+    verifier: Verifier, tiny_target: Path, tmp_path: Path
+) -> None:
+    """As a quantised Qwen2-VL 2B drafts for the 7B, whose embedding has other rows."""
+    pytest.importorskip("bitsandbytes")
+    draft = tiny_model(tmp_path / "draft", layers=2, padding=256)
+    edge = EdgeDecoder(config(draft, verifier.address, dtype="float32", quantisation="nf4", attention="eager"))
+    try:
+        assert edge.link is not None
+        assert edge.link.wait_nominal(20.0)
+        assert edge.vlm.quantisation == "nf4"
+        result = edge.decode(PROMPT, jpeg(0), 60.0, "sd")
+    finally:
+        edge.close()
+    assert list(result.tokens) == greedy(tiny_target, [jpeg(0)])[0]
+    assert result.stats.drafted > 0
+
+
+def test_a_draft_that_sees_nothing_is_refused(tmp_path: Path) -> None:
+    blind = tiny_text_model(tmp_path / "blind", layers=1)
+    with pytest.raises(ValueError, match="draft model blind is a language model alone; choose one that sees"):
+        EdgeDecoder(EdgeConfig(blind, mode="edge"))
 
 
 def test_early_tokens_arrive_and_bytes_are_counted(verifier: Verifier, tiny_draft: Path) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from spec_vlm_nav import messages
 from spec_vlm_nav.graph import PROJECT
-from spec_vlm_nav.messages import figures, to_action, to_numbers
+from spec_vlm_nav.messages import AskedPrompt, figures, to_action, to_numbers
 from spec_vlm_nav.motion import Outcome
 from speculation.drafting.stats import DecodingStats
 from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction
+from speculation.wire import MAX_PROMPT_CHARS
 
 INTERFACES = PROJECT / "ros_ws/src/spec_vlm_nav_interfaces/msg"
 
@@ -50,3 +51,19 @@ def test_figures_fill_fields_that_the_message_has() -> None:
     got = figures(stats)
     assert set(got) <= fields
     assert (got["tau"], got["early_layers"], got["early_hits"], got["first_commit_s"]) == (3.0, [1, 3], [1, 2], -1.0)
+
+
+def test_a_prompt_survives_its_text_and_a_bad_one_is_named() -> None:
+    asked = AskedPrompt(1_700_000_000_000_000_001, "find the red ball\nDone: forward large")
+    assert AskedPrompt.from_json(asked.to_json()) == asked
+    long = AskedPrompt(1, "x" * (MAX_PROMPT_CHARS + 1)).to_json()
+    for text in (
+        "{",
+        "[]",
+        '{"stamp_ns": 1}',
+        '{"stamp_ns": "1", "prompt": "x"}',
+        '{"stamp_ns": 1, "prompt": ""}',
+        long,
+    ):
+        with pytest.raises(ValueError, match="a recorded prompt must be JSON with stamp_ns and prompt"):
+            AskedPrompt.from_json(text)

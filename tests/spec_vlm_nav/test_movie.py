@@ -10,7 +10,8 @@ from PIL import Image
 
 from spec_vlm_nav.movie import LAST_MS, PANEL, READING_MS, shots, write_movie
 from spec_vlm_nav.recorded import Run, load_run
-from tests.spec_vlm_nav.recording import SECOND_NS, record
+from tests.spec_vlm_nav.bags import SECOND_NS
+from tests.spec_vlm_nav.recording import record
 
 
 @pytest.fixture(scope="module")

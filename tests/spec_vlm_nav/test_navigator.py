@@ -23,10 +23,20 @@ from spec_vlm_nav.navigator import (
     VerifierRefused,
 )
 from speculation.drafting.stats import DecodingStats
-from speculation.prompts import STOP, NavigationAction, format_answer
+from speculation.prompts import (
+    STOP,
+    ActionKind,
+    ActionSize,
+    NavigationAction,
+    ResponseOrder,
+    compose,
+    format_answer,
+)
 
 CONFIG = NavigatorConfig()
 LEFT = "I see nothing.\nAction: turn left large"
+AHEAD = "Ahead.\nAction: forward small"
+LEFT_LARGE = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
 DONE = format_answer("The silver bottle is right ahead.", STOP)
 
 
@@ -42,12 +52,16 @@ class World:
     outcome: Callable[[int], Ending | None] = lambda step: Ending(Outcome.DONE, "done")
     acts: list[tuple[int, NavigationAction | None]] = field(default_factory=list)
     reports: list[tuple[State, str]] = field(default_factory=list)
-    asked: list[tuple[float, float]] = field(default_factory=list)
+    asked_at: list[tuple[float, float]] = field(default_factory=list)
+    prompts: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    config: NavigatorConfig = CONFIG
     cancel_at: float = math.inf
     silence: float = 0.0
 
     def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
-        self.asked.append((self.now, deadline_s))
+        self.asked_at.append((self.now, deadline_s))
+        self.prompts.append(prompt)
         self.now += 0.5
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
@@ -58,6 +72,9 @@ class World:
         arrived = math.floor(self.now / self.frame_period) * self.frame_period
         dead = self.camera_dies_at <= arrived < self.camera_back_at
         return Frame(b"jpeg", arrived, 0.0, None) if arrived > moment and not dead else None
+
+    def asked(self, prompt: str, frame: Frame) -> None:
+        self.told.append(prompt)
 
     def act(self, step: int, action: NavigationAction | None, reply: Reply | None, frame: Frame | None) -> None:
         self.acts.append((step, action))
@@ -75,7 +92,7 @@ class World:
         self.now += seconds
 
     def run(self, **options: float) -> GoalResult:
-        navigator = Navigator(self, self, lambda: self.now, self.sleep, lambda: self.now >= self.cancel_at, CONFIG)
+        navigator = Navigator(self, self, lambda: self.now, self.sleep, lambda: self.now >= self.cancel_at, self.config)
         return navigator.run("find the silver bottle", **options)  # type: ignore[arg-type]
 
     @property
@@ -84,7 +101,7 @@ class World:
 
 
 def test_actions_are_carried_out_until_the_model_stops() -> None:
-    world = World([LEFT, "Ahead.\nAction: forward small", DONE])
+    world = World([LEFT, AHEAD, DONE])
     result = world.run()
     assert (result.end, result.actions) == (End.STOPPED, 2)
     assert world.texts == ["turn left large", "forward small", "stop"]
@@ -101,7 +118,7 @@ def test_every_step_looks_at_a_frame_taken_after_the_robot_came_to_rest() -> Non
 
     world.outcome = outcome
     world.run()
-    for ended, (asked, _) in zip(finished, world.asked[1:], strict=True):
+    for ended, (asked, _) in zip(finished, world.asked_at[1:], strict=True):
         assert asked >= ended + CONFIG.settle_s
 
 
@@ -117,7 +134,7 @@ def test_a_model_that_never_names_an_action_ends_the_goal_standing() -> None:
     world = World(["nonsense"])
     result = world.run()
     assert result.end is End.NO_VALID_ACTION
-    assert len(world.asked) == CONFIG.invalid_limit
+    assert len(world.asked_at) == CONFIG.invalid_limit
     assert set(world.texts) == {"hold"}
 
 
@@ -200,11 +217,44 @@ def test_limits_of_time_and_actions() -> None:
 def test_no_step_is_given_more_time_than_the_goal_has_left() -> None:
     world = World([LEFT])
     world.run(time_allowance_s=7.0)
-    assert all(deadline <= 50.0 + 7.0 - asked + 0.051 for asked, deadline in world.asked)
+    assert all(deadline <= 50.0 + 7.0 - asked + 0.051 for asked, deadline in world.asked_at)
     late = World([AnswerLate("30 s"), DONE])
     assert late.run().end is End.STOPPED
+
+
+def test_each_prompt_tells_what_was_carried_out_for_this_goal_and_nothing_else() -> None:
+    endings = {0: Ending(Outcome.DONE, ""), 2: Ending(Outcome.BLOCKED, ""), 3: Ending(None, "odometry went silent")}
+    world = World([LEFT, "nonsense", LEFT, LEFT, AHEAD, DONE], outcome=lambda step: endings.get(step, endings[0]))
+    assert world.run().end is End.STOPPED
+    assert world.texts == [
+        "turn left large",
+        "hold",
+        "turn left large",
+        "turn left large",
+        "hold",
+        "forward small",
+        "stop",
+    ]
+    find, left = "find the silver bottle", "find the silver bottle\nDone: turn left large"
+    # The second was blocked, the third lost its odometry.
+    assert world.prompts == [find, left, left, f"{left} x2", f"{left} x2", f"{left} x2, forward small"]
+    assert world.told == world.prompts
+    again = World([DONE], now=world.now)
+    again.run()
+    assert again.prompts == [find], "another goal begins anew"
+
+
+@pytest.mark.parametrize("guide", [True, False])
+def test_the_order_of_the_answer_is_asked_for_and_read(guide: bool) -> None:
+    first = format_answer("I see nothing.", LEFT_LARGE, ResponseOrder.ACTION_FIRST)
+    config = NavigatorConfig(order=ResponseOrder.ACTION_FIRST, guide=guide)
+    world = World([first, DONE], config=config)
+    assert world.run().end is End.STOPPED
+    assert world.texts == ["turn left large", "stop"]
+    assert world.prompts[1] == compose("find the silver bottle", [LEFT_LARGE], config.order, guide)
 
 
 def test_a_dry_run_decides_and_never_waits_for_legs() -> None:
     world = World([LEFT, DONE], outcome=lambda step: None)
     assert world.run(dry=True).end is End.STOPPED
+    assert len(set(world.prompts)) == 1, "nobody walked, so nothing was done"

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_vlm_nav.bag import BagWriter, typestore
-from spec_vlm_nav.images import RAW
-from spec_vlm_nav.playback import ODOMETRY, Item, Kind, Pace, items, timed
-from tests.spec_vlm_nav.bags import blank, raw_image
+from spec_vlm_nav.playback import Item, Kind, Pace, items, timed
+from tests.spec_vlm_nav import bags
 
 SECOND = 1_000_000_000
 
@@ -65,14 +63,10 @@ def test_a_pace_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_topics_are_found_by_their_type_or_named(tmp_path: Path) -> None:
-    types = typestore()
-    writer = BagWriter(tmp_path / "bag")
-    for index, topic in enumerate(("/front/rgb", "/rear/rgb", "/front/rgb")):
-        image = raw_image(types, "rgb8", (10 * index, 0, 0))
-        writer.write(topic, RAW, index * SECOND, bytes(types.serialize_cdr(image, RAW)))
-    odometry = blank(types, ODOMETRY)
-    writer.write("/utlidar/odom", ODOMETRY, 3 * SECOND, bytes(types.serialize_cdr(odometry, ODOMETRY)))
-    writer.close()
+    images = [bags.plain("rgb8", (10 * index, 0, 0)) for index in range(3)]
+    topics = ("/front/rgb", "/rear/rgb", "/front/rgb")
+    messages = [(topic, index * SECOND, image) for index, (topic, image) in enumerate(zip(topics, images, strict=True))]
+    bags.write(tmp_path / "bag", [*messages, ("/utlidar/odom", 3 * SECOND, bags.odometry(0))])
     found = list(items(tmp_path / "bag"))
     assert [(item.kind, item.stamp_ns) for item in found] == [
         (Kind.FRAME, 0),

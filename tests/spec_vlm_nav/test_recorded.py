@@ -12,7 +12,8 @@ from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 
 from spec_vlm_nav.bag import read, typestore
 from spec_vlm_nav.recorded import Place, Run, frames_at, load_run
-from tests.spec_vlm_nav.recording import SECOND_NS, Recorder, jpeg, odometry, record
+from tests.spec_vlm_nav.bags import SECOND_NS
+from tests.spec_vlm_nav.recording import Recorder, jpeg, record
 
 ROOM = {"seed": 1, "difficulty": "easy", "target": "silver bottle"}
 
@@ -75,8 +76,8 @@ def test_frames_are_the_newest_of_their_moment(bag: Path) -> None:
 def test_one_odometry_is_followed_and_nonsense_left_out(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "bag")
     for second, x in enumerate((0.0, np.nan, 1.0)):
-        odometry(recorder, second, x, 0.0, 0.0, "/utlidar/robot_odom")
-        odometry(recorder, second + 0.5, 50.0 + x, 0.0, 0.0, "/odom_of_another_source")
+        recorder.odometry(second, x, 0.0, 0.0, "/utlidar/robot_odom")
+        recorder.odometry(second + 0.5, 50.0 + x, 0.0, 0.0, "/odom_of_another_source")
     recorder.close()
     run = load_run(tmp_path / "bag")
     assert run.path == [Place(0, 0.0, 0.0, 0.0), Place(2 * SECOND_NS, 1.0, 0.0, 0.0)]

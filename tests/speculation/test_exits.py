@@ -13,7 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.exits import ExitHeads, Reliability, measure_reliability
+from speculation.acceptance import Greedy
+from speculation.exits import ExitFiles, ExitHeads, Head, Reliability, ShortList, measure_reliability
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill
 from speculation.vlm.load import ModelFolderError, Vlm
@@ -104,7 +105,9 @@ def edit(**values: object) -> Callable[[Path], object]:
         (lambda folder: (folder / "exits.safetensors").unlink(), "has no exits.safetensors; train exits"),
         (lambda folder: (folder / "exits.json").write_text("{"), "exits.json is no JSON"),
         (lambda folder: (folder / "exits.safetensors").write_text("version"), "do not load"),
-        (edit(format=2), "is not format 1"),
+        (edit(format=3), r"has format 3, this program reads \(1, 2\)"),
+        (edit(wings=2), "unknown field `wings`"),
+        (edit(rank="four"), r"Expected `int`, got `str` - at `\$.rank`"),
         (edit(rank=5), "do not load"),
         (edit(layers=[0, 9]), r"must be in 0\.\.2"),
         (edit(reliability={}), "do not load"),
@@ -154,11 +157,14 @@ def test_reliability_bins() -> None:
 def test_reliability_refuses_other_tables(edges: tuple[float, ...], agreement: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="reliability"):
         Reliability(edges, agreement)
+    with pytest.raises(ValueError, match="counts"):
+        Reliability((0.0, 1.0), (0.5,), (3, 4))
 
 
 @given(verdicts=st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60), bins=st.integers(1, 8))
 def test_measured_rates_are_smoothed_counts_of_their_bin(verdicts: list[tuple[float, bool]], bins: int) -> None:
     table = measure_reliability([c for c, _ in verdicts], [right for _, right in verdicts], bins)
+    assert sum(table.counts) == len(verdicts)
     for low, high, rate in zip(table.edges, table.edges[1:], table.agreement, strict=False):
         inside = [right for c, right in verdicts if low <= c and (c < high or high == 1.0)]
         assert rate == pytest.approx((sum(inside) + 0.5) / (len(inside) + 1))
@@ -173,3 +179,134 @@ def test_measurement_finds_a_calibrated_exit() -> None:
         assert table.rate(confidence) == pytest.approx(confidence, abs=0.1)
     with pytest.raises(ValueError, match="nothing to measure"):
         measure_reliability([], [])
+
+
+LISTED = (3, 7, 40, 41, 200)
+
+
+def listed(vlm: Vlm) -> ExitHeads:
+    """Return trained exits with a measured short list, in use."""
+    heads = trained(vlm)
+    heads.set_short_list(LISTED)
+    heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,), (9,)) for layer in heads.layers}, Head.SHORT)
+    heads.use(Head.SHORT)
+    return heads
+
+
+def test_a_short_list_gives_the_full_logits_of_its_tokens(target: Vlm, tmp_path: Path) -> None:
+    listed(target).save(tmp_path)
+    heads = ExitHeads.load(tmp_path, target)
+    hidden = torch.randn(5, target.hidden_size, dtype=target.dtype)
+    for layer in heads.layers:
+        short, full = heads.logits(layer, hidden), heads.logits(layer, hidden, Head.FULL)
+        assert short.shape == (5, len(LISTED)) and full.shape == (5, target.vocabulary)
+        torch.testing.assert_close(short, full[:, list(LISTED)], rtol=0, atol=1e-12)
+        assert heads.reliability(layer, 0.7) == 0.5
+    assert heads.short_list is not None
+    assert heads.short_list.nbytes == len(LISTED) * target.hidden_size * 8
+
+
+def test_the_full_head_can_be_asked_for(target: Vlm, folder: Path, tmp_path: Path) -> None:
+    listed(target).save(tmp_path)
+    heads = ExitHeads.load(tmp_path, target, Head.FULL)
+    hidden = torch.randn(1, target.hidden_size, dtype=target.dtype)
+    assert heads.logits(0, hidden).shape == (1, target.vocabulary)
+    assert heads.reliability(0, 0.7) == 0.75
+    with pytest.raises(ModelFolderError, match="have no short list; make one with"):
+        ExitHeads.load(folder, target, Head.SHORT)
+    with pytest.raises(ValueError, match="no short list"):
+        ExitHeads.load(folder, target).use(Head.SHORT)
+
+
+def short_logits(*tokens: int) -> Any:
+    """Return rows of logits over LISTED that each prefer one token."""
+    return np.array([[4.0 if listed == token else 0.0 for listed in LISTED] for token in tokens])
+
+
+def test_an_exit_names_tokens_of_its_short_list(target: Vlm) -> None:
+    heads = listed(target)
+    verdict = heads.judge(Greedy(), [7, 41, 3], [-1, 0, 1], short_logits(7, 41, 200, 3))
+    assert verdict is not None
+    assert (verdict.path, verdict.token) == ((0, 1), 200)
+    share = float(np.exp(4) / (np.exp(4) + len(LISTED) - 1))
+    assert verdict.confidence == pytest.approx(share**3)
+
+
+def test_an_exit_is_silent_where_the_draft_leaves_its_short_list(target: Vlm) -> None:
+    heads, rule = listed(target), Greedy()
+    assert heads.judge(rule, [7, 8, 3], [-1, 0, 1], short_logits(7, 41, 3, 3)) is None
+    assert heads.judge(rule, [8], [-1], short_logits(7, 3)) is None
+    # the token outside stands behind one that the exit refuses, or beside one that it accepts
+    refused = heads.judge(rule, [7, 8], [-1, 0], short_logits(40, 41, 3))
+    assert refused is not None and (refused.path, refused.token) == ((), 40)
+    beside = heads.judge(rule, [8, 7], [-1, -1], short_logits(7, 3, 200))
+    assert beside is not None and (beside.path, beside.token) == ((1,), 200)
+    heads.use(Head.FULL)
+    assert heads.judge(rule, [8], [-1], np.eye(2, target.vocabulary)) is not None
+
+
+@given(tokens=st.lists(st.sampled_from((*LISTED, 8, 300)), max_size=5), seed=st.integers(0, 2**16))
+def test_a_short_verdict_is_the_full_one_on_what_is_listed(tokens: list[int], seed: int, target: Vlm) -> None:
+    """With all other logits far below, a short list says what the full head says, or nothing."""
+    heads = listed(target)
+    short = np.random.default_rng(seed).normal(size=(len(tokens) + 1, len(LISTED)))
+    full = np.full((len(tokens) + 1, target.vocabulary), -1e3)
+    full[:, LISTED] = short
+    parents = range(-1, len(tokens) - 1)
+    said = heads.judge(Greedy(), tokens, parents, short)
+    truth = Greedy().judge(tokens, parents, full)
+    if said is None:
+        assert tokens[len(truth.path)] not in LISTED
+    else:
+        assert (said.path, said.token) == (truth.path, truth.token)
+        assert said.confidence == pytest.approx(truth.confidence)
+
+
+@pytest.mark.parametrize("ids", [(), (7, 3), (3, 3), (-1, 3), (3, 100_000)])
+def test_a_short_list_is_ascending_and_inside_the_vocabulary(target: Vlm, ids: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"ascending tokens in 0\.\.342"):
+        ShortList(target, ids)
+
+
+def test_a_quantised_head_keeps_its_exits_but_no_short_list(
+    target: Vlm, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Packed(torch.nn.Linear):
+        """Stands for a head of another class, whose weight is no plain matrix."""
+
+    listed(target).save(tmp_path)
+    plain = target.model.lm_head
+    target.model.lm_head = Packed(target.hidden_size, 400, bias=False, dtype=target.dtype)
+    try:
+        heads = ExitHeads.load(tmp_path, target)
+        assert heads.short_list is None and heads.head is Head.FULL and "use the full head" in caplog.text
+        with pytest.raises(ModelFolderError, match="quantised"):
+            ExitHeads.load(tmp_path, target, Head.SHORT)
+    finally:
+        target.model.lm_head = plain
+
+
+def test_exits_of_the_first_format_still_load(target: Vlm, folder: Path) -> None:
+    path = folder / "exits.json"
+    config = json.loads(path.read_text())
+    del config["short_reliability"]
+    for table in config["reliability"].values():
+        del table["counts"]
+    path.write_text(json.dumps(config | {"format": 1}))
+    heads = ExitHeads.load(folder, target)
+    assert heads.reliability(2, 0.2) == 0.25 and heads.short_list is None
+
+
+def test_some_exits_are_taken_out_of_a_folder_without_the_target(target: Vlm, tmp_path: Path) -> None:
+    heads = listed(target)
+    heads.save(tmp_path / "all")
+    files = ExitFiles.read(tmp_path / "all")
+    files.select([2]).write(tmp_path / "one")
+    files.select([2], short_list=False).write(tmp_path / "full")
+    hidden = torch.randn(1, target.hidden_size, dtype=target.dtype)
+    for name, head in (("one", Head.SHORT), ("full", Head.FULL)):
+        again = ExitHeads.load(tmp_path / name, target)
+        assert again.layers == (2,) and again.head is head and set(again.table) == {2}
+        torch.testing.assert_close(again.logits(2, hidden), heads.logits(2, hidden, head), rtol=0, atol=0)
+    with pytest.raises(ValueError, match=r"layers \[1\] have no exit"):
+        files.select([1, 2])

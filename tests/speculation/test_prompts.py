@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from speculation.prompts import (
     ACTIONS,
+    MAX_INSTRUCTION_CHARS,
     STOP,
     ActionKind,
     ActionSize,
+    Guidance,
     NavigationAction,
     ResponseOrder,
     Target,
@@ -21,9 +23,11 @@ from speculation.prompts import (
     find_target,
     format_answer,
     history,
+    instruction_problem,
     parse_answer,
     to_navigation_action,
 )
+from speculation.wire import MAX_PROMPT_CHARS, BeginStep, decode, encode
 
 WORDS = Vocabulary(colours=("silver", "red"), classes=("bottle", "chair"))
 
@@ -86,6 +90,25 @@ def test_a_prompt_tells_runs_of_actions_oldest_first_and_forgets_the_oldest() ->
 def test_a_guide_names_every_action_and_the_mark(order: ResponseOrder) -> None:
     guided = compose("find it", order=order, guide=True)
     assert all(action.text in guided for action in ACTIONS) and "Action:" in guided
+
+
+@pytest.mark.parametrize("order", ResponseOrder)
+@pytest.mark.parametrize("guide", [True, False])
+def test_the_longest_prompt_fits_the_wire(order: ResponseOrder, guide: bool) -> None:
+    longest, second = sorted(ACTIONS, key=lambda action: -len(action.text))[:2]
+    # An action takes a second and a goal an hour at most, so no run of equal actions has more digits.
+    done = [action for _ in range(6) for action in [longest] * 9999 + [second] * 9999]
+    instruction = "\N{WHITE SMILING FACE}" * MAX_INSTRUCTION_CHARS
+    assert not instruction_problem(instruction, None)
+    prompt = compose(instruction, done, order, guide)
+    assert len(prompt) <= MAX_PROMPT_CHARS and "x9999" in prompt
+    message = BeginStep(1, prompt, b"jpeg")
+    assert decode(encode(message)) == message
+
+
+def test_models_without_a_vocabulary_are_guided_unless_told_otherwise() -> None:
+    assert [choice.applies(None) for choice in Guidance] == [True, True, False]
+    assert [choice.applies(WORDS) for choice in Guidance] == [False, True, False]
 
 
 @given(st.text(max_size=60))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spec_vlm_nav.evaluation.frames import BagFrame, FrameSource, Selection
 from spec_vlm_nav.go2_protocol import SportApi
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.messages import HOLD
@@ -91,6 +92,13 @@ def test_a_missing_model_folder_is_one_sentence_and_a_failed_start(name: str, tm
     assert "Traceback" not in done.stderr
 
 
+def test_a_parameter_that_is_none_of_its_words_is_one_sentence() -> None:
+    words = [sys.executable, "-m", "spec_vlm_nav.nodes.vlm_nav", "--ros-args", "-p", "response_order:=backwards"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=PROJECT, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "error: parameter response_order is 'backwards'; choose reason_first, action_first" in done.stderr
+
+
 def test_the_demo_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from spec_vlm_nav.demo import main
 
@@ -112,3 +120,6 @@ def test_the_demo_records_reports_and_fails_honestly(
     assert (tmp_path / "demo" / "report.html").exists()
     run = load_run(tmp_path / "demo" / "bag")
     assert any(decision.frame and decision.stats is not None for decision in run.decisions)
+    with FrameSource(tmp_path / "demo" / "bag", Selection()) as source:
+        prompts = [item.prompt for item in source if isinstance(item, BagFrame)]
+    assert prompts[0] == FIND and any(prompt.startswith(f"{FIND}\nDone: turn left small") for prompt in prompts)

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from spec_vlm_nav.bag import BagWriter, read, typestore
+from spec_vlm_nav.bag import read
 from spec_vlm_nav.evaluation.__main__ import main
-from spec_vlm_nav.images import RAW
-from spec_vlm_nav.messages import KINDS
-from spec_vlm_nav.playback import ODOMETRY
+from spec_vlm_nav.messages import KINDS, AskedPrompt
 from speculation.prompts import ActionKind
-from tests.spec_vlm_nav.bags import blank, raw_image
+from tests.spec_vlm_nav import bags
 from tests.system.chain import FIND
 
 FRAMES, PERIOD_NS = 15, 200_000_000
@@ -23,16 +21,12 @@ FRAMES, PERIOD_NS = 15, 200_000_000
 @pytest.fixture(scope="module")
 def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three seconds of a raw camera under a name of its own, and odometry."""
-    folder = tmp_path_factory.mktemp("recorded") / "bag"
-    types, writer = typestore(), BagWriter(folder)
-    odometry = bytes(types.serialize_cdr(blank(types, ODOMETRY), ODOMETRY))
+    messages: list[tuple[str, int, Any]] = []
     for index in range(FRAMES):
-        stamp_ns = 1_700_000_000_000_000_000 + index * PERIOD_NS
-        image = raw_image(types, "bgr8", (10 * index, 90, 200), stamp_ns=stamp_ns)
-        writer.write("/front/rgb", RAW, stamp_ns, bytes(types.serialize_cdr(image, RAW)))
-        writer.write("/utlidar/odom", ODOMETRY, stamp_ns, odometry)
-    writer.close()
-    return folder
+        stamp_ns = bags.START_NS + index * PERIOD_NS
+        messages.append(("/front/rgb", stamp_ns, bags.plain("bgr8", (10 * index, 90, 200), stamp_ns)))
+        messages.append(("/utlidar/odom", stamp_ns, bags.odometry(stamp_ns)))
+    return bags.write(tmp_path_factory.mktemp("recorded") / "bag", messages)
 
 
 def play(bag: Path, model: Path, out: Path, *words: str) -> int:
@@ -52,6 +46,10 @@ def stamp(message: Any) -> tuple[int, int]:
     return message.header.stamp.sec, message.header.stamp.nanosec
 
 
+def prompt(message: Any) -> AskedPrompt:
+    return AskedPrompt.from_json(message.data)
+
+
 def test_every_answer_is_about_a_played_frame_and_nothing_is_told_to_move(
     bag: Path, turning_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,13 +58,16 @@ def test_every_answer_is_about_a_played_frame_and_nothing_is_told_to_move(
     assert "Action: turn left small" in said and "the bag is over" in said and "tokens per commit" in said
     found = recorded(tmp_path / "out")
     assert set(found) == {
-        "/camera/image/compressed", "/odom", "/instruction", "/vlm_nav/decision", "/decoding_stats",
-        "/navigation_state",
+        "/camera/image/compressed", "/odom", "/instruction", "/vlm_nav/decision", "/vlm_nav/prompt",
+        "/decoding_stats", "/navigation_state",
     }  # fmt: skip
     frames = {stamp(frame) for frame in found["/camera/image/compressed"]}
     # The first frame stands until it is answered; after it every frame is shown once.
     assert len(frames) >= FRAMES and len(found["/odom"]) == FRAMES
     answered = [stamp(stats) for stats in found["/decoding_stats"]]
+    asked = {entry.stamp_ns: entry.prompt for entry in map(prompt, found["/vlm_nav/prompt"])}
+    assert {seconds * 1_000_000_000 + rest for seconds, rest in answered} <= set(asked)
+    assert set(asked.values()) == {FIND}, "nobody walks in a dry run, so nothing was done"
     assert answered and set(answered) <= frames and len(set(answered)) == len(answered)
     decided = [entry for entry in found["/vlm_nav/decision"] if entry.kind == KINDS[ActionKind.TURN_LEFT]]
     assert [stamp(entry) for entry in decided] == answered

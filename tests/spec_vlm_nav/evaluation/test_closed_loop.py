@@ -119,6 +119,10 @@ def test_a_run_walks_scores_draws_and_goes_on_where_it_ended(
     assert again[:5] == kept and len(again) == 6
     assert main(command(turning, out, "--seeds", "3", *words, "--gamma", "2")) == 2
     assert "gamma was 4 and is 2" in capsys.readouterr().err
+    assert main(command(turning, out, "--seeds", "3", *words, "--response-order", "action_first")) == 2
+    assert "response_order was reason_first and is action_first" in capsys.readouterr().err
+    assert main(command(turning, out, "--seeds", "3", *words, "--guide", "always")) == 2
+    assert "guide was False and is True" in capsys.readouterr().err
 
 
 def test_several_processes_walk_the_same_way_as_one(turning: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from spec_vlm_nav.evaluation.episodes import (
 )
 from spec_vlm_nav.runner import SOURCE
 from speculation.drafting import DecodingStats
-from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, format_answer
+from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, ResponseOrder, compose, format_answer
 
 SETTING = Setting(Path("target"), Path("draft"), "", max_actions=3)
 MOTIONS = [action for action in ACTIONS if action is not STOP]
@@ -41,11 +42,13 @@ class Said:
 
     def __init__(self, text: str) -> None:
         self.text, self.asked = text, 0
+        self.prompts: list[str] = []
 
     def of(self, policy: Policy, rtt_ms: float | None) -> Callable[[str, bytes], Answer]:
         def answer(prompt: str, jpeg: bytes) -> Answer:
-            assert prompt == "find the silver bottle" and jpeg.startswith(b"\xff\xd8")
+            assert jpeg.startswith(b"\xff\xd8")
             self.asked += 1
+            self.prompts.append(prompt)
             stats = DecodingStats(total_s=0.5, tokens=4, cloud_passes=2, drafted=6, accepted=3)
             return Answer(self.text, stats if policy.timed else None)
 
@@ -68,6 +71,15 @@ def test_the_clock_is_answers_and_settling_and_motion() -> None:
     assert result.moving_s == pytest.approx(3 * motion_seconds(turn, turn.radians), abs=1e-3)
     assert result.total_s == pytest.approx(result.standing_s + result.moving_s)
     assert (result.tokens, result.cloud_passes, result.drafted, result.accepted) == (12, 6, 18, 9)
+
+
+def test_prompts_tell_the_walk_so_far() -> None:
+    turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
+    said: Any = Said(format_answer("I see nothing.", turn, ResponseOrder.ACTION_FIRST))
+    setting = replace(SETTING, order=ResponseOrder.ACTION_FIRST, guide=True)
+    run_one(EpisodeKey("middle", 3, Policy.TARGET), setting, said)
+    find = "find the silver bottle"
+    assert said.prompts == [compose(find, [turn] * count, setting.order, True) for count in range(3)]
 
 
 def test_a_stop_far_away_and_an_unreadable_answer_end_the_episode() -> None:

@@ -9,9 +9,10 @@ import pytest
 from rosbags.rosbag2 import StoragePlugin
 
 from spec_vlm_nav.evaluation.frames import BagFrame, FrameSource, LeftOut, OracleLabel, Selection
-from speculation.prompts import ACTIONS, STOP, Vocabulary
+from spec_vlm_nav.messages import AskedPrompt
+from speculation.prompts import ACTIONS, STOP, ResponseOrder, Vocabulary, compose
 from tests.models import CLASSES, COLOURS, frame
-from tests.spec_vlm_nav.evaluation import bags
+from tests.spec_vlm_nav import bags
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 WORDS = Vocabulary(COLOURS, CLASSES)
@@ -182,6 +183,28 @@ def test_a_label_survives_its_text_and_a_bad_one_is_named(tmp_path: Path) -> Non
     messages = [*bags.camera(2), ("/oracle_action", bags.stamp_of(1), bags.text("{"))]
     frames, problems = load(bags.write(tmp_path / "bag", messages))
     assert len(frames) == 2 and "oracle label" in problems[0].reason
+
+
+def test_the_words_that_were_asked_about_a_frame_are_asked_again(tmp_path: Path) -> None:
+    asked = "find the red ball\nDone: forward large x2"
+    said = [
+        ("/vlm_nav/prompt", bags.stamp_of(9), bags.text(AskedPrompt(bags.stamp_of(1), asked).to_json())),
+        ("/vlm_nav/prompt", bags.stamp_of(9), bags.text(AskedPrompt(bags.stamp_of(1) + 1, "of no frame").to_json())),
+        ("/vlm_nav/prompt", bags.stamp_of(9), bags.text("find the red ball")),
+    ]
+    path = bags.write(tmp_path / "bag", [bags.told("find the red ball"), *bags.camera(3), *said])
+    frames, problems = load(path, Selection())
+    assert [item.prompt for item in frames] == ["find the red ball", asked, "find the red ball"]
+    assert {item.instruction for item in frames} == {"find the red ball"}
+    assert [problem.reason.partition(":")[0] for problem in problems] == [
+        "a recorded prompt must be JSON with stamp_ns and prompt"
+    ]
+    order = ResponseOrder.ACTION_FIRST
+    plain, _ = load(path, Selection(order=order, guide=True))
+    guided = compose("find the red ball", (), order, True)
+    assert [item.prompt for item in plain] == [guided, asked, guided]
+    for selection in (Selection(order=order, guide=True, anew=True), replace(ASKED, order=order, guide=True)):
+        assert [item.prompt for item in load(path, selection)[0]] == [guided] * 3
 
 
 @pytest.mark.parametrize("changes", [{"skip": -1}, {"fps": float("nan")}, {"limit": -2}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,11 @@ def test_the_same_command_makes_the_same_frames_and_labels(tmp_path: Path, capsy
     assert first == second and len(first) == 5
     assert all(item.label is not None and item.instruction.startswith("find the ") for item in first)
     topics = {topic for topic, _, _ in read(tmp_path / "a")}
-    assert topics == {"/instruction", "/camera/image/compressed", "/oracle_action", "/odom"}
+    assert topics == {"/instruction", "/camera/image/compressed", "/vlm_nav/prompt", "/oracle_action", "/odom"}
+    assert main([*arguments[:2], str(tmp_path / "c"), *arguments[3:], "--response-order", "action_first"]) == 0
+    for plain, other in zip(first, frames_of(tmp_path / "c"), strict=True):
+        assert plain.prompt.startswith(plain.instruction) and other.prompt == f"{plain.prompt}\nAction first"
+    assert first[0].prompt == first[0].instruction and "\nDone: " in first[-1].prompt
 
 
 def test_a_walk_ends_with_the_stop_that_the_oracle_says_there() -> None:
@@ -43,10 +48,15 @@ def test_a_walk_ends_with_the_stop_that_the_oracle_says_there() -> None:
     looks = [moment for moment in moments if isinstance(moment, Look)]
     assert looks[-1].decision.action.kind is ActionKind.STOP
     assert [look.seconds for look in looks] == pytest.approx(range(len(looks)), abs=0.051)
+    assert looks[0].done == () and all(action.kind is not ActionKind.STOP for action in looks[-1].done)
+    for before, after in pairwise(looks):
+        assert after.done[: len(before.done)] == before.done
+    assert len(looks[-1].done) >= 1
     odometry = [moment for moment in moments if isinstance(moment, Odometry)]
     with World(scene, 112) as world:
         world.set_pose(*odometry[-1].pose)
-        assert Oracle(scene).decide(world.pose, scene.target_index, observe(world)).action.kind is ActionKind.STOP
+        decision = Oracle(scene).decide(world.pose, scene.target_index, observe(world), looks[-1].done)
+        assert decision.action.kind is ActionKind.STOP
 
 
 @pytest.mark.parametrize(

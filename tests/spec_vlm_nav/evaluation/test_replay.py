@@ -14,11 +14,13 @@ import pytest
 from spec_vlm_nav.evaluation.__main__ import main
 from spec_vlm_nav.evaluation.frames import FrameSource, OracleLabel, Selection
 from spec_vlm_nav.evaluation.replay import fingerprint, name_bags
+from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import STOP
 from tests.cloud_verifier.test_verifier_process import Verifier, start
-from tests.spec_vlm_nav.evaluation import bags
+from tests.spec_vlm_nav import bags
 
 FRAMES = 4
+ASKED = "find the red ball\nDone: turn left large"
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,7 @@ def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for index in range(FRAMES):
         label = OracleLabel(bags.stamp_of(index), STOP)
         messages.append(("/oracle_action", bags.stamp_of(index), bags.text(label.to_json())))
+    messages.append(("/vlm_nav/prompt", bags.stamp_of(1), bags.text(AskedPrompt(bags.stamp_of(1), ASKED).to_json())))
     return bags.write(tmp_path_factory.mktemp("replay") / "walk", messages)
 
 
@@ -67,6 +70,10 @@ def test_two_runs_agree_and_a_third_goes_on(
     assert reasons == [("walk", 2), ("lost.mcap", None)]
     assert set(data["arms"]) == {"cloud", "sd", "fsd", "edge", "cloud +20 ms", "sd +20 ms", "fsd +20 ms"}
     assert data["reference"] == "target"
+    steps = [json.loads(line) for line in (one / "steps.jsonl").read_text().splitlines()]
+    assert {(step["frame"]["index"], step["prompt"]) for step in steps} == {
+        (0, "find the red ball"), (1, ASKED), (3, "find the red ball"),
+    }  # fmt: skip
     for label, arm in data["arms"].items():
         assert arm["figures"]["steps"] == FRAMES - 1 and arm["oracle"]["frames"] == FRAMES - 1
         assert label == "edge" or arm["target"]["identical_tokens"] == 1.0
@@ -95,6 +102,8 @@ def test_two_runs_agree_and_a_third_goes_on(
 
     assert replay(two, [bag], tiny_draft, verifier, *modes, "--gamma", "2") == 2
     assert "gamma was 4 and is 2" in capsys.readouterr().err
+    assert replay(two, [bag], tiny_draft, verifier, *modes, "--response-order", "action_first") == 2
+    assert "response_order was reason_first and is action_first" in capsys.readouterr().err
     assert main(["compare", str(one), str(two / "report.json")]) == 0
     compared = capsys.readouterr().out
     assert "check differs: True against False" in compared and "B / A" in compared

@@ -24,7 +24,7 @@ def step(index: int, mode: str, action: str, verify_s: float = 0.06, interruptio
         total_s=1.0 if mode == "cloud" else 0.5, first_commit_s=0.2, interruptions=interruptions,
     )  # fmt: skip
     key = FrameKey("walk", index)
-    return Step(key, Arm(mode), index * 10**8, "", "find it", (index, 2), action, action, "stop", 0.0, stats)
+    return Step(key, Arm(mode), index * 10**8, "", "find it", "find it", (index, 2), action, action, "stop", 0.0, stats)
 
 
 def test_a_report_says_when_a_declared_time_was_not_kept() -> None:

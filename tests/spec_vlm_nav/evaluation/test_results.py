@@ -15,7 +15,7 @@ SETTINGS = {"modes": ["cloud", "fsd"], "gamma": 4, "limit": 0}
 def step(index: int, mode: str = "cloud", rtt_ms: float = 0.0) -> Step:
     stats = DecodingStats(mode=mode, tokens=2, rounds=1, early_hits={1: 2, 5: 1}, total_s=0.5, first_commit_s=0.2)
     key, arm = FrameKey("bag", index), Arm(mode, rtt_ms)
-    return Step(key, arm, 10**18 + index, "ab", "find it", (5, 7), "Action: stop", "stop", "", -1.0, stats)
+    return Step(key, arm, 10**18 + index, "ab", "find it", "find it", (5, 7), "Action: stop", "stop", "", -1.0, stats)
 
 
 def test_a_step_survives_its_line() -> None:

@@ -6,17 +6,20 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from speculation.vlm import load
+from speculation.vlm import folder as folder_module
+from speculation.vlm import memory
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm, model_fingerprint, tokenizer_fingerprint
 from speculation.vlm.processing import prepare
+from speculation.vlm.session import VlmSession
 from tests.models import frame, tiny_model, tiny_tokenizer
 
 WEIGHTS = "model.safetensors"
@@ -27,7 +30,7 @@ def folder(tiny_target: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_target, tmp_path / "model"))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_runs_in_any_dtype_from_bfloat16_files(tiny_target: Path, dtype: str) -> None:
     stored = load_file(str(tiny_target / WEIGHTS))
     assert {weight.dtype for weight in stored.values()} == {torch.bfloat16}
@@ -126,9 +129,9 @@ def grow_tokenizer(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (drop("config.json"), "has no config.json; give the path of a Qwen2-VL folder"),
+        (drop("config.json"), "has no config.json; give the path of a model's folder"),
         (write("config.json", "{"), "config.json is no JSON"),
-        (edit_config(model_type="llama"), "holds a model of type 'llama'; only qwen2_vl and qwen2_5_vl"),
+        (edit_config(model_type="gpt2"), "holds a model of type 'gpt2'; known are qwen2_vl, qwen2_5_vl, llama"),
         (edit_config(image_token_id=7), "image_token_id in config.json is not the tokenizer's"),
         (drop(WEIGHTS), "lacks its weights, model.safetensors; fetch or train the model"),
         (write(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"), "weights do not load"),
@@ -151,13 +154,75 @@ def test_unusable_folder_gives_one_sentence(folder: Path, damage: Callable[[Path
 def test_missing_folder_and_unknown_dtype(tmp_path: Path, tiny_target: Path) -> None:
     with pytest.raises(ModelFolderError, match="does not exist"):
         load_vlm(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="dtype 'float16' is unknown; choose float32, float64, bfloat16"):
-        load_vlm(tiny_target, dtype="float16")
+    with pytest.raises(ValueError, match="dtype 'int4' is unknown; choose float32, float64, bfloat16, float16"):
+        load_vlm(tiny_target, dtype="int4")
 
 
 def test_missing_shard_is_named(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}')
     with pytest.raises(ModelFolderError, match=r"lacks its weights, part-1\.safetensors"):
+        load_vlm(folder)
+
+
+def test_shards_are_one_model(folder: Path, target: Vlm) -> None:
+    whole = load_file(str(folder / WEIGHTS))
+    (folder / WEIGHTS).unlink()
+    names = sorted(whole)
+    places = {name: f"model-{1 + index % 3:05}-of-00003.safetensors" for index, name in enumerate(names)}
+    for file in set(places.values()):
+        save_file({name: whole[name] for name in names if places[name] == file}, str(folder / file), {"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    vlm = load_vlm(folder, dtype="float64")
+    assert vlm.fingerprint != target.fingerprint  # the same words from other files
+    for mine, expected in zip(vlm.model.parameters(), target.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=0, atol=0)
+
+
+def test_sizes_of_a_family_pad_their_vocabulary_differently(tmp_path: Path, target: Vlm) -> None:
+    """As Qwen2-VL 2B (151936 rows) and 7B (152064) do for the same 151657 tokens."""
+    draft = load_vlm(tiny_model(tmp_path, layers=2, padding=256), dtype="float64")
+    assert draft.text.embed_tokens.num_embeddings != target.text.embed_tokens.num_embeddings
+    assert (draft.vocabulary, draft.tokenizer_fingerprint) == (target.vocabulary, target.tokenizer_fingerprint)
+    session = VlmSession(draft, 96)
+    session.begin("find the silver bottle", frame(0))
+    assert session.extend([target.vocabulary - 1], [-1]).shape == (1, target.vocabulary)
+
+
+def test_too_little_memory_is_said_before_loading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 1_000_000)
+    (folder / "tokenizer.json").touch()
+    with pytest.raises(ModelFolderError, match=r"its weights take 1\.1 MB in float32, cpu has 1\.0 MB free; choose"):
+        load_vlm(folder)
+    assert load_vlm(folder, dtype="bfloat16").dtype == torch.bfloat16
+
+
+def test_frames_are_bounded_as_asked(tiny_target: Path) -> None:
+    large = np.zeros((480, 640, 3), dtype=np.uint8)
+    free = load_vlm(tiny_target, min_pixels=28 * 28 * 4, max_pixels=28 * 28 * 400)
+    assert prepare(free, "go", large).grid == (1, 34, 46)
+    assert prepare(load_vlm(tiny_target, min_pixels=3136, max_pixels=28 * 28 * 20), "go", large).grid == (1, 6, 10)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"attention": "flash_attention_2"}, "knows no mask but the causal one"),
+        ({"attention": "magic"}, "attention 'magic' is unknown; choose sdpa or eager"),
+        ({"max_pixels": 5}, "max_pixels 5 is outside 3136 to"),
+        ({"min_pixels": 8000, "max_pixels": 4000}, "min_pixels 8000 is more than max_pixels 4000"),
+        ({"min_pixels": 8000}, "set both min_pixels and max_pixels"),
+        ({"device": "nonsense"}, "device nonsense: "),
+    ],
+)
+def test_settings_that_make_no_sense(tiny_target: Path, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as caught:
+        load_vlm(tiny_target, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_pickled_weights_are_refused(folder: Path) -> None:
+    (folder / WEIGHTS).rename(folder / "pytorch_model-00001-of-00002.bin")
+    with pytest.raises(ModelFolderError, match="weights as pickles"):
         load_vlm(folder)
 
 
@@ -172,9 +237,9 @@ def test_fingerprint_names_config_and_weights(folder: Path, tiny_target: Path, t
 
 
 def test_fingerprint_samples_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "WHOLE_FILE_BYTES", 1000)
-    monkeypatch.setattr(load, "SAMPLES", 4)
-    monkeypatch.setattr(load, "SAMPLE_BYTES", 16)
+    monkeypatch.setattr(folder_module, "WHOLE_FILE_BYTES", 1000)
+    monkeypatch.setattr(folder_module, "SAMPLES", 4)
+    monkeypatch.setattr(folder_module, "SAMPLE_BYTES", 16)
     path = tmp_path / WEIGHTS
 
     def name(value: float, place: int) -> str:

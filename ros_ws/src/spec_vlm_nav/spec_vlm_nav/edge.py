@@ -28,6 +28,7 @@ from speculation.profile import load_profile
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
+from speculation.vlm.speed import announce
 from speculation.wire import FaultCode, Hello, Welcome
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ MAX_EXTRA_RTT_S = 10.0
 class EdgeConfig:
     """What one robot decodes with. `keys` is a folder of CURVE keys, empty for plain TCP.
 
+    draft_model: a folder, or a name on the hub. device to allow_download: how it is loaded, see `ModelSettings`.
     gamma: draft tokens per verification, or "auto". branches: continuations pre-drafted per verification. target:
     fingerprint that the verifier must have, empty for any. silence_s: hearing nothing for so long is a lost link.
     resume_s: how long a step waits for a lost verifier before it is given up. capacity: cache slots of the draft
@@ -58,7 +60,13 @@ class EdgeConfig:
     threads: int = 1
     max_tokens: int = 128
     target: str = ""
+    device: str = "cpu"
     dtype: str = "float32"
+    attention: str = "sdpa"
+    quantisation: str = "none"
+    min_pixels: int = 0
+    max_pixels: int = 0
+    allow_download: bool = False
     capacity: int = 2048
     silence_s: float = 1.5
     resume_s: float = 1.0
@@ -91,7 +99,7 @@ class EdgeDecoder:
         needs_link = DraftingConfig.of(config.mode, gamma=config.gamma, branches=config.branches).needs_link
         keys = load_keys(Path(config.keys)) if config.keys else None
         self.trace = trace if trace is not None else Trace()
-        self.vlm = vlm or load_vlm(config.draft_model, dtype=config.dtype, threads=config.threads)
+        self.vlm = vlm or self._load(config)
         folder = find(config.predictor, Path(config.draft_model))
         self.predictor = Predictor.load(folder, self.vlm.fingerprint) if folder is not None else None
         session = VlmSession(self.vlm, config.capacity)
@@ -114,6 +122,24 @@ class EdgeDecoder:
                 ),
                 on_state,
             )
+
+    @staticmethod
+    def _load(config: EdgeConfig) -> Vlm:
+        vlm = load_vlm(
+            config.draft_model,
+            device=config.device,
+            dtype=config.dtype,
+            threads=config.threads,
+            attention=config.attention,
+            quantisation=config.quantisation,
+            min_pixels=config.min_pixels,
+            max_pixels=config.max_pixels,
+            allow_download=config.allow_download,
+        )
+        if not vlm.sees_images:
+            raise ValueError(f"draft model {vlm.name} is a language model alone; choose one that sees")
+        announce(vlm, _log)
+        return vlm
 
     @property
     def problem(self) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import speculation
+from speculation.prompts import Guidance, ResponseOrder
 
 PACKAGE = "spec_vlm_nav"
 PROJECT = Path(speculation.__file__).resolve().parents[1]
@@ -133,6 +134,18 @@ TRACE = Argument("trace", "", "file for the trace (Perfetto JSON), written whene
 MODE = Argument(
     "mode", "fsd", "who decodes: the target, the draft, both in turn, or both at once", ("cloud", "edge", "sd", "fsd")
 )
+RESPONSE_ORDER = Argument(
+    "response_order",
+    ResponseOrder.REASON_FIRST.value,
+    "what answers begin with: their reasons, or their action",
+    tuple(order.value for order in ResponseOrder),
+)
+GUIDE = Argument(
+    "guide",
+    Guidance.AUTO.value,
+    "whether prompts explain the robot to the model; auto: to models that have no objects.json",
+    tuple(guidance.value for guidance in Guidance),
+)
 
 VERIFIER = CommandSpec(
     "verifier",
@@ -148,6 +161,8 @@ _NAVIGATION = (
     ("profile", Use("profile")),
     ("keys", Use("keys")),
     ("trace", Use("trace")),
+    ("response_order", Use("response_order")),
+    ("guide", Use("guide")),
 )
 
 VERIFIER_GRAPH = Graph(
@@ -161,7 +176,7 @@ SIM_GRAPH = Graph(
         Argument("difficulty", "middle", "what the room is like", ("easy", "middle", "hard")),
         Argument("target", "silver bottle", "the object that is hidden in the room"),
         Argument("layout", "room", "how many rooms there are", ("room", "two_rooms", "hallway")),
-        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE,
+        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
     ),
     (
         VERIFIER,
@@ -182,7 +197,7 @@ GO2_GRAPH = Graph(
     (
         Argument("odom_topic", "/utlidar/robot_odom", "nav_msgs/Odometry of the robot"),
         Argument("camera_topic", "/camera/image/compressed", "sensor_msgs/CompressedImage of the front camera, JPEG"),
-        MODE, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE,
+        MODE, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
     ),
     (
         NodeSpec("go2_bridge", "go2.yaml", remaps=(("odom", Use("odom_topic")),)),
@@ -208,7 +223,7 @@ REPLAY_GRAPH = Graph(
         Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float),
         Argument("start", "0.0", "seconds of the bag that are left out at its start", kind=float),
         Argument("laps", "1", "how often it is played; 0: for ever", kind=int),
-        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE,
+        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
     ),
     (
         CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
 
 from spec_vlm_nav.motion import Outcome
 from speculation.drafting.stats import DecodingStats
 from speculation.prompts import ActionKind, ActionSize, NavigationAction
+from speculation.wire import MAX_PROMPT_CHARS
 
 CLOUD_VERIFIED, EDGE_ONLY, FALLBACK = 0, 1, 2
 """NavigationAction.source."""
@@ -26,6 +30,26 @@ OUTCOME_CODE = {Outcome.RUNNING: 1, Outcome.DONE: 2, Outcome.BLOCKED: 3, Outcome
 OUTCOME_OF = {number: outcome for outcome, number in OUTCOME_CODE.items()}
 _KIND_OF = {number: kind for kind, number in KINDS.items()}
 _SIZE_OF = {number: size for size, number in SIZES.items()}
+
+
+@dataclass(frozen=True)
+class AskedPrompt:
+    """The exact words that a model was asked about the frame whose header is stamped `stamp_ns`."""
+
+    stamp_ns: int
+    prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
+
+    def to_json(self) -> str:
+        """Return the text of the topic's std_msgs/String."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> AskedPrompt:
+        """Read the text of a message. Raises ValueError, naming the field, for anything else."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise ValueError(f"a recorded prompt must be JSON with stamp_ns and prompt: {error}") from None
 
 
 def to_numbers(action: NavigationAction | None) -> tuple[int, int, float]:

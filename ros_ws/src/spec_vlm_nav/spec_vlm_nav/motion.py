@@ -62,6 +62,7 @@ class Motion:
     """One action from its start pose. Raises ValueError for an action that moves nothing (stop)."""
 
     def __init__(self, action: NavigationAction, start: PlanarPose, now: float, config: MotionConfig) -> None:
+        self.action = action
         self.turning = action.radians != 0.0
         signed = action.radians if self.turning else action.metres
         if signed == 0.0:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from spec_vlm_nav.motion import Outcome
 from speculation.drafting.stats import DecodingStats
-from speculation.prompts import ActionKind, NavigationAction, parse_answer
+from speculation.prompts import ActionKind, NavigationAction, ResponseOrder, compose, parse_answer
 
 
 class End(Enum):
@@ -52,12 +52,15 @@ class AnswerLate(RuntimeError):
 
 @dataclass(frozen=True)
 class Frame:
-    """A camera frame as JPEG. `arrived` is this machine's steady clock; `age` was measured then, seconds."""
+    """A camera frame as JPEG. `arrived` is this machine's steady clock; `age` was measured then, seconds.
+
+    `stamp` is its header, for whoever answers to the camera.
+    """
 
     jpeg: bytes
     arrived: float
     age: float
-    stamp: object
+    stamp: Any
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,10 @@ class Body(Protocol):
         """Return the newest frame if it arrived after `moment` and is fresh, else None."""
         ...
 
+    def asked(self, prompt: str, frame: Frame) -> None:
+        """Tell what the model is asked about a frame."""
+        ...
+
     def act(self, step: int, action: NavigationAction | None, reply: Reply | None, frame: Frame | None) -> None:
         """Publish a decision; None is HOLD."""
         ...
@@ -113,7 +120,13 @@ class Body(Protocol):
 
 @dataclass(frozen=True)
 class NavigatorConfig:
-    """Limits of a goal. `settle_s`: the robot has swung out before the next frame counts."""
+    """How a goal is asked for, and its limits. `settle_s`: the robot has swung out before the next frame counts.
+
+    order: reasons or action first. guide: prompts explain the robot to models that were not trained on it.
+    """
+
+    order: ResponseOrder = ResponseOrder.REASON_FIRST
+    guide: bool = False
 
     time_allowance_s: float = 300.0
     step_limit_s: float = 30.0
@@ -144,7 +157,12 @@ class _Over(Exception):
 
 
 class Navigator:
-    """Runs one goal. Everything that it depends on is given, so tests run it on a clock of their own."""
+    """Runs one goal. Everything that it depends on is given, so tests run it on a clock of their own.
+
+    The model remembers nothing, so each prompt tells what was done for this goal so far: the actions that the robot
+    carried out, also those that something cut short, so that a model that tried in vain is asked another question the
+    next time. A HOLD, an action that lost its odometry and the decisions of a dry run are none.
+    """
 
     def __init__(
         self,
@@ -158,6 +176,7 @@ class Navigator:
         self._decoder, self._body, self._config = decoder, body, config
         self._clock, self._sleep, self._cancelled = clock, sleep, cancelled
         self._step = self._actions = self._invalid = self._blocked = 0
+        self._done: list[NavigationAction] = []
         self._holding = ""
         self._why: End = End.TIMEOUT
         self._end_at = 0.0
@@ -182,8 +201,10 @@ class Navigator:
     def _one_step(self, instruction: str, dry: bool) -> None:
         frame = self._look()
         self._report(State.THINKING)
+        prompt = compose(instruction, self._done, self._config.order, self._config.guide)
+        self._body.asked(prompt, frame)
         try:
-            reply = self._decoder.answer(instruction, frame.jpeg, self._limit(self._config.step_limit_s))
+            reply = self._decoder.answer(prompt, frame.jpeg, self._limit(self._config.step_limit_s))
         except VerifierRefused as problem:
             raise _Over(End.LINK_LOST, str(problem)) from None
         except VerifierLost as problem:
@@ -205,8 +226,8 @@ class Navigator:
         if parsed.action.kind is ActionKind.STOP:
             raise _Over(End.STOPPED, parsed.reasoning)
         self._report(State.MOVING)
-        if not dry:
-            self._follow(step)
+        if not dry and self._follow(step):
+            self._done.append(parsed.action)
         self._actions += 1
 
     def _look(self) -> Frame:
@@ -222,8 +243,8 @@ class Navigator:
                 self._hold(f"no camera frame for {self._config.stale_s:g} s", End.STALE_CAMERA)
             self._wait(self._config.poll_s)
 
-    def _follow(self, step: int) -> None:
-        """Wait for the executor to finish the action."""
+    def _follow(self, step: int) -> bool:
+        """Wait for the end of the action; return whether it was carried out, as far as nothing blocked it."""
         config, until = self._config, self._clock() + self._config.action_limit_s
         while (ending := self._body.ending(step)) is None:
             if self._body.executor_silence() > config.executor_limit_s:
@@ -241,6 +262,7 @@ class Navigator:
                 raise _Over(End.OBSTACLE, f"{self._blocked} actions in a row were blocked")
         else:
             self._blocked = 0
+        return ending.outcome is not None
 
     def _count_invalid(self, problem: str) -> None:
         self._invalid += 1

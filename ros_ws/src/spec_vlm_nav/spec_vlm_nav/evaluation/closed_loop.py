@@ -24,12 +24,21 @@ from tqdm import tqdm
 
 from spec_vlm_nav.evaluation.episodes import Answerers, Episode, EpisodeKey, Policy, Setting, run_one
 from spec_vlm_nav.evaluation.journal import Journal
-from spec_vlm_nav.evaluation.setting import add_predictor, gamma, machine, milliseconds, several, verifier
+from spec_vlm_nav.evaluation.setting import (
+    add_predictor,
+    add_prompt_options,
+    gamma,
+    machine,
+    milliseconds,
+    several,
+    verifier,
+)
 from spec_vlm_nav.evaluation.success import class_table, different_walks, figures, main_table, outcome_table
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.drafting.predictor import name as predictor_name
 from speculation.profile import load_profile
+from speculation.prompts import Guidance, ResponseOrder, Vocabulary
 
 LEVELS = ("easy", "middle", "hard")
 MODES = tuple(policy.value for policy in Policy if policy is not Policy.ORACLE)
@@ -46,6 +55,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
                       help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd)")  # fmt: skip
     line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
                       help="round trips declared on top of the profile's (default: 0)")  # fmt: skip
+    add_prompt_options(line)
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
     line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
     line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
@@ -160,7 +170,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return what must be equal for two runs' episodes to stand in one table."""
     from speculation.vlm.load import folder_fingerprint
 
-    names = ("target", "profile", "max_actions", "max_tokens", "gamma", "branches", "dtype")
+    names = ("target", "profile", "max_actions", "max_tokens", "gamma", "branches", "dtype", "response_order")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
     modes = set(options.modes)
     for name, folder, needless in (
@@ -168,6 +178,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         ("draft_model", options.draft_model, {Policy.TARGET.value}),
     ):
         chosen[name] = folder_fingerprint(folder) if folder.is_dir() or modes - needless else ""
+    chosen["guide"] = guided(options)
     chosen["predictor"] = predictor_name(options.predictor, options.draft_model)
     chosen["exits"] = str(options.exits) if options.exits else ""
     return chosen
@@ -187,7 +198,15 @@ def setting(options: argparse.Namespace, address: str) -> Setting:
         predictor=options.predictor,
         max_tokens=options.max_tokens,
         dtype=options.dtype,
+        order=ResponseOrder(options.response_order),
+        guide=guided(options),
     )
+
+
+def guided(options: argparse.Namespace) -> bool:
+    """Whether prompts explain the robot: by the target's vocabulary, or the draft's where no mode needs a target."""
+    folder = options.target_model if options.target_model.is_dir() else options.draft_model
+    return Guidance(options.guide).applies(Vocabulary.load(folder))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.drafting import DecodingStats, Mode
-from speculation.prompts import NavigationAction, parse_answer
+from speculation.prompts import NavigationAction, ResponseOrder, compose, parse_answer
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 
@@ -62,7 +62,10 @@ class Policy(str, Enum):
 
 @dataclass(frozen=True)
 class Setting:
-    """What all episodes of one run share. `object_name` is "a colour and a class", or "random" for each seed's own."""
+    """What all episodes of one run share. `object_name` is "a colour and a class", or "random" for each seed's own.
+
+    order, guide: how models are asked, as in `speculation.prompts.compose`.
+    """
 
     target_model: Path
     draft_model: Path
@@ -75,6 +78,8 @@ class Setting:
     predictor: str = EdgeConfig.predictor
     max_tokens: int = 96
     dtype: str = "float32"
+    order: ResponseOrder = ResponseOrder.REASON_FIRST
+    guide: bool = False
 
 
 @dataclass(frozen=True)
@@ -220,17 +225,21 @@ class Answerers:
 def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     """Run one episode. Raises ValueError for a difficulty, object or model that cannot be used."""
     scene = scene_of(key.seed, key.difficulty, "" if setting.object_name == RANDOM else setting.object_name)
-    prompt = f"find the {scene.target.text}"
+    instruction = f"find the {scene.target.text}"
     answers: list[Answer] = []
     if key.policy is Policy.ORACLE:
         policy = oracle_policy(scene)
     else:
         ask = answerers.of(key.policy, key.rtt_ms)
+        done: list[NavigationAction] = []
 
         def policy(frame: Image, _: World) -> NavigationAction | None:
-            answers.append(ask(prompt, encode_jpeg(frame)))
+            answers.append(ask(compose(instruction, done, setting.order, setting.guide), encode_jpeg(frame)))
             # The real robot would stand, look again, see the same and give up: the answer is greedy.
-            return parse_answer(answers[-1].text).action
+            action = parse_answer(answers[-1].text).action
+            if action is not None:
+                done.append(action)
+            return action
 
     result = run_episode(scene, policy, setting.max_actions)
     stats = [answer.stats for answer in answers if answer.stats is not None]

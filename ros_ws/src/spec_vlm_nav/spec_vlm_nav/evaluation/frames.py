@@ -1,24 +1,34 @@
-"""Camera frames of a recorded bag as questions: a JPEG, what was asked, and what the oracle says where it said so.
+"""Camera frames of a recorded bag as questions: a JPEG, what is asked, and what the oracle says where it said so.
 
-Frames come one by one, in order of time; nothing but the instructions and labels of a bag is held in memory. What
-cannot be used is passed on as a sentence, and the frames around it are still good.
+Frames come one by one, in order of time; nothing but the texts of a bag (instructions, prompts, labels) is held in
+memory. What cannot be used is passed on as a sentence, and the frames around it are still good.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from spec_vlm_nav.bag import BagReader, Topic
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
-from speculation.prompts import NavigationAction, Vocabulary, instruction_problem, to_navigation_action
+from spec_vlm_nav.messages import AskedPrompt
+from speculation.prompts import (
+    NavigationAction,
+    ResponseOrder,
+    Vocabulary,
+    compose,
+    instruction_problem,
+    to_navigation_action,
+)
 
 TEXT = "std_msgs/msg/String"
 INSTRUCTION = "instruction"
 """Last part of the name of the topic that says what the robot was told."""
+PROMPT = "prompt"
+"""Last part of the name of the topic that carries an `AskedPrompt` per frame that a model was asked about."""
 ORACLE = "oracle_action"
 """Last part of the name of the topic that carries an `OracleLabel` per frame."""
 
@@ -58,13 +68,17 @@ class OracleLabel:
         return cls(stamp, action, str(reason), tuple(str(name) for name in visible))
 
 
+Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which frames of a bag are asked about what.
 
     topic: camera topic, empty for the bag's only one. skip: frames passed over at the start. fps: at most so many
     frames per second of the bag's time, 0 for all. limit: at most so many frames of a bag, 0 for all. instruction:
-    said instead of what the bag says.
+    said instead of what the bag says. anew: put the instruction also where the bag has the words that were asked
+    about the frame. order, guide: how it is put, as in `speculation.prompts.compose`.
     """
 
     topic: str = ""
@@ -72,6 +86,9 @@ class Selection:
     fps: float = 0.0
     limit: int = 0
     instruction: str = ""
+    order: ResponseOrder = ResponseOrder.REASON_FIRST
+    guide: bool = False
+    anew: bool = False
 
     def __post_init__(self) -> None:
         for name in ("skip", "fps", "limit"):
@@ -82,12 +99,16 @@ class Selection:
 
 @dataclass(frozen=True)
 class BagFrame:
-    """One question. `index` counts the camera's frames in the bag from 0; `stamp_ns` is when it was received."""
+    """One question. `index` counts the camera's frames in the bag from 0; `stamp_ns` is when it was received.
+
+    `instruction` is what the robot was told then; `prompt` puts it to the model.
+    """
 
     index: int
     stamp_ns: int
     jpeg: bytes
     instruction: str
+    prompt: str
     label: OracleLabel | None = None
 
 
@@ -132,17 +153,22 @@ class FrameSource:
         """Yield the frames in order of time; a damaged end, an undecodable image or a bad label is a `LeftOut`."""
         try:
             instructions = self._instructions()
-            labels, problems = self._labels()
+            labels, problems = self._stamped(ORACLE, OracleLabel.from_json)
             yield from problems
-            yield from self._frames(instructions, labels)
+            prompts: dict[int, AskedPrompt] = {}
+            if not (self._selection.instruction or self._selection.anew):
+                prompts, problems = self._stamped(PROMPT, AskedPrompt.from_json)
+                yield from problems
+            yield from self._frames(instructions, prompts, labels)
         except ValueError as error:
             yield LeftOut(f"{error}; what comes after is left out")
 
     def _frames(
-        self, instructions: list[tuple[int, str]], labels: dict[int, OracleLabel]
+        self, instructions: list[tuple[int, str]], prompts: dict[int, AskedPrompt], labels: dict[int, OracleLabel]
     ) -> Iterator[BagFrame | LeftOut]:
         seen = said = 0
-        instruction = self._selection.instruction
+        selection = self._selection
+        instruction = selection.instruction
         for index, stamp_ns, raw in self._selected():
             seen += 1
             while said < len(instructions) and instructions[said][0] <= stamp_ns:
@@ -160,10 +186,12 @@ class FrameSource:
             except ValueError as error:
                 yield LeftOut(str(error), index)
                 continue
-            stamp = message.header.stamp
-            label = labels.get(int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec))
-            yield BagFrame(index, stamp_ns, jpeg, instruction, label)
-        if not seen and self.topic.count > self._selection.skip:
+            taken = message.header.stamp
+            taken_ns = int(taken.sec) * 1_000_000_000 + int(taken.nanosec)
+            asked = prompts.get(taken_ns)
+            prompt = asked.prompt if asked else compose(instruction, (), selection.order, selection.guide)
+            yield BagFrame(index, stamp_ns, jpeg, instruction, prompt, labels.get(taken_ns))
+        if not seen and self.topic.count > selection.skip:
             yield LeftOut(f"bag {self._bag.path} lists {self.topic.count} frames on {self.topic.name} but holds none")
 
     def _selected(self) -> Iterator[tuple[int, int, bytes]]:
@@ -195,16 +223,17 @@ class FrameSource:
             )
         return [(stamp, str(message.data)) for stamp, message in self._texts(topics)]
 
-    def _labels(self) -> tuple[dict[int, OracleLabel], list[LeftOut]]:
-        labels, problems = {}, []
-        for _, message in self._texts(self._named(ORACLE)):
+    def _stamped(self, name: str, read: Callable[[str], Stamped]) -> tuple[dict[int, Stamped], list[LeftOut]]:
+        """Return what the topics called `name` say about frames, by the frames' stamps, and what cannot be read."""
+        found, problems = {}, []
+        for _, message in self._texts(self._named(name)):
             try:
-                label = OracleLabel.from_json(message.data)
+                entry = read(message.data)
             except ValueError as error:
                 problems.append(LeftOut(str(error)))
             else:
-                labels[label.stamp_ns] = label
-        return labels, problems
+                found[entry.stamp_ns] = entry
+        return found, problems
 
     def _named(self, name: str) -> list[Topic]:
         topics = self._bag.topics.values()

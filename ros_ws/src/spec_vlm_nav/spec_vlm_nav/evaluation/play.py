@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from spec_vlm_nav.bag import read
+from spec_vlm_nav.evaluation.setting import add_prompt_options
 from spec_vlm_nav.graph import PROJECT, REPLAY_GRAPH
 from spec_vlm_nav.runner import Log, Runner, free_address, require_models, take_private_domain
 from spec_vlm_nav.summary import decoding_table
@@ -28,6 +29,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--start", type=float, default=0.0, help="seconds left out at the start (default: 0)")
     line.add_argument("--laps", type=int, default=1, help="how often; 0: until Ctrl-C (default: 1)")
     line.add_argument("--mode", default="fsd", choices=REPLAY_GRAPH.argument("mode").choices)
+    add_prompt_options(line)
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
     line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
     line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
@@ -56,6 +58,8 @@ def run(options: argparse.Namespace) -> int:
         "laps": str(options.laps),
         "mode": options.mode,
         "profile": options.profile,
+        "response_order": options.response_order,
+        "guide": options.guide,
         "target_model": str(options.target_model.resolve()),
         "draft_model": str(options.draft_model.resolve()),
         "verifier": free_address(),

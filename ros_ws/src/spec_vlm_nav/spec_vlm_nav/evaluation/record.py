@@ -20,12 +20,14 @@ from simulation.oracle import Decision, Oracle, Reason
 from simulation.scene import UNSEEN_SEED, Difficulty, Scene
 from simulation.world import World
 from spec_vlm_nav.bag import BagWriter
-from spec_vlm_nav.evaluation.frames import INSTRUCTION, ORACLE, TEXT, OracleLabel
+from spec_vlm_nav.evaluation.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
+from spec_vlm_nav.graph import RESPONSE_ORDER
 from spec_vlm_nav.images import COMPRESSED
+from spec_vlm_nav.messages import AskedPrompt
 from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
 from spec_vlm_nav.safety import ZERO, Velocity
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.prompts import ACTIONS, ActionKind, ActionSize
+from speculation.prompts import ACTIONS, ActionKind, ActionSize, NavigationAction, ResponseOrder, compose
 
 START_NS = 1_700_000_000 * 1_000_000_000
 """Stamps begin here whenever the bag is made, so that the same command makes the same bag."""
@@ -41,12 +43,16 @@ TURNS = tuple(action for action in ACTIONS if action.radians and action.size is 
 
 @dataclass(frozen=True)
 class Look:
-    """A camera frame, taken `seconds` after the walk began, with what the oracle sees in it and would do."""
+    """A camera frame, taken `seconds` after the walk began, with what the oracle sees in it and would do.
+
+    `done`: the actions that the walk had carried out by then.
+    """
 
     seconds: float
     image: Image
     decision: Decision
     visible: tuple[str, ...]
+    done: tuple[NavigationAction, ...]
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ def walk(
     oracle, limits = Oracle(scene), config or MotionConfig()
     rate = ODOMETRY_HZ * TICKS_PER_ODOMETRY
     motion: Motion | None = None
+    done: list[NavigationAction] = []
     with World(scene, size) as world:
         looks = tick = 0
         while looks < FRAMES_PER_ROOM:
@@ -78,9 +85,9 @@ def walk(
             if now >= looks / camera_hz:
                 looks += 1
                 sightings = observe(world)
-                decision = oracle.decide(world.pose, scene.target_index, sightings)
+                decision = oracle.decide(world.pose, scene.target_index, sightings, done)
                 seen = tuple(f"{item.colour} {item.object_class}" for item in sightings if item.visible)
-                yield Look(now, world.render(), decision, seen)
+                yield Look(now, world.render(), decision, seen, tuple(done))
                 if motion is None and decision.action.kind is ActionKind.STOP:
                     return
                 if motion is None:
@@ -90,7 +97,10 @@ def walk(
             velocity = ZERO
             if motion is not None:
                 step = motion.update(PlanarPose(*world.pose), now)
-                velocity, motion = step.velocity, motion if step.outcome is Outcome.RUNNING else None
+                velocity = step.velocity
+                if step.outcome is not Outcome.RUNNING:
+                    done.append(motion.action)
+                    motion = None
             if tick % TICKS_PER_ODOMETRY == 0:
                 yield Odometry(now, world.pose, velocity)
             world.move(velocity.vx, velocity.vy, velocity.wz, 1.0 / rate)
@@ -100,20 +110,24 @@ def walk(
 class LabelledBag:
     """Writes walks into a bag, on the live graph's topics; see docs/evaluation.md."""
 
-    def __init__(self, folder: Path) -> None:
-        self._bag = BagWriter(folder)
+    def __init__(self, folder: Path, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> None:
+        self._bag, self._order = BagWriter(folder), order
+        self._told = ""
 
     def instruction(self, stamp_ns: int, text: str) -> None:
         """Say what the robot is told from now on."""
+        self._told = text
         self._text(f"/{INSTRUCTION}", stamp_ns, text)
 
     def look(self, stamp_ns: int, look: Look) -> None:
-        """Write a frame and its label."""
+        """Write a frame, what a model would be asked about it, and its label."""
         data = np.frombuffer(encode_jpeg(look.image), np.uint8)
         header = self._header(stamp_ns, "front_camera_optical")
         self._bag.put(
             "/camera/image/compressed", stamp_ns, self._bag.make(COMPRESSED, header=header, format="jpeg", data=data)
         )
+        asked = AskedPrompt(stamp_ns, compose(self._told, look.done, self._order))
+        self._text(f"/vlm_nav/{PROMPT}", stamp_ns, asked.to_json())
         label = OracleLabel(stamp_ns, look.decision.action, look.decision.reason.value, look.visible)
         self._text(f"/{ORACLE}", stamp_ns, label.to_json())
 
@@ -155,9 +169,9 @@ class LabelledBag:
         )  # fmt: skip
 
 
-def record(folder: Path, seed: int, frames: int, difficulty: str, target: str, camera_hz: float, size: int) -> int:
-    """Write a bag of `frames` frames, room after room from `seed` on; return the number of rooms begun."""
-    bag, room, left, start_ns = LabelledBag(folder), seed, frames, START_NS
+def record(bag: LabelledBag, seed: int, frames: int, difficulty: str, target: str, camera_hz: float, size: int) -> int:
+    """Write `frames` frames, room after room from `seed` on, and close the bag; return the number of rooms begun."""
+    room, left, start_ns = seed, frames, START_NS
     try:
         with tqdm(total=frames, unit="frame", disable=None) as bar:
             while left:
@@ -189,8 +203,9 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} {value} is outside {least:g} to {most:g}")
     if options.out.exists() and not (options.out / "metadata.yaml").exists():
         raise ValueError(f"--out {options.out} is there and is no bag, so it is not replaced; choose another name")
+    bag = LabelledBag(options.out, ResponseOrder(options.response_order))
     rooms = record(
-        options.out, options.seed, options.frames, options.difficulty, options.target, options.camera_hz, options.size
+        bag, options.seed, options.frames, options.difficulty, options.target, options.camera_hz, options.size
     )
     size = sum(file.stat().st_size for file in options.out.iterdir())
     print(f"{options.out}: {options.frames} frames of {rooms} rooms, {size / 1e6:.2f} MB")
@@ -206,5 +221,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--camera-hz", type=float, default=1.0, help="frames per second (default: 1)")
     line.add_argument("--difficulty", default="middle", choices=[level.name.lower() for level in Difficulty])
     line.add_argument("--target", default="", help="what is hidden in every room, e.g. 'silver bottle'; empty: by room")
+    line.add_argument("--response-order", default=RESPONSE_ORDER.default, choices=RESPONSE_ORDER.choices,
+                      help="what the recorded prompts ask for first (default: %(default)s)")  # fmt: skip
     line.add_argument("--size", type=int, default=224, help="pixels a side (default: 224)")
     line.set_defaults(run=run)

@@ -24,6 +24,7 @@ from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
     SILENCE_S,
     add_predictor,
+    add_prompt_options,
     gamma,
     machine,
     milliseconds,
@@ -35,7 +36,7 @@ from spec_vlm_nav.navigator import VerifierLost
 from speculation.drafting import DecodingStats, Mode
 from speculation.drafting.predictor import name as predictor_name
 from speculation.profile import load_profile
-from speculation.prompts import Vocabulary, parse_answer
+from speculation.prompts import Guidance, ResponseOrder, Vocabulary, parse_answer
 from speculation.trace import Trace
 from speculation.vlm.load import DTYPES, Vlm, load_vlm
 from speculation.vlm.session import VlmSession
@@ -87,7 +88,7 @@ class Decoders:
         if arm.mode == TARGET_ALONE:
             return self._alone(frame)
         edge = self._edges[arm.rtt_ms]
-        result = edge.decode(frame.instruction, frame.jpeg, mode=arm.mode)
+        result = edge.decode(frame.prompt, frame.jpeg, mode=arm.mode)
         return Answered(result.tokens, result.stats, edge.link_figures()[1])
 
     def text(self, tokens: tuple[int, ...]) -> str:
@@ -103,7 +104,7 @@ class Decoders:
         if self._target is None:
             raise ValueError("the target alone was not loaded")
         began = time.perf_counter()
-        answer = self._target.greedy(frame.instruction, frame.jpeg, self._options.max_tokens)
+        answer = self._target.greedy(frame.prompt, frame.jpeg, self._options.max_tokens)
         tokens = tuple(token for token, _ in answer)
         stats = DecodingStats(mode=TARGET_ALONE, tokens=len(tokens), total_s=time.perf_counter() - began)
         return Answered(tokens, stats)
@@ -197,6 +198,7 @@ def _step(decoders: Decoders, key: FrameKey, frame: BagFrame, arm: Arm) -> Step:
         stamp_ns=frame.stamp_ns,
         image=hashlib.sha256(frame.jpeg).hexdigest()[:16],
         instruction=frame.instruction,
+        prompt=frame.prompt,
         tokens=answered.tokens,
         text=words,
         action=action.text if action is not None else "",
@@ -233,7 +235,11 @@ def fingerprint(bag: Path) -> str:
 def run(options: argparse.Namespace) -> int:
     """Run the command. Raises ValueError, RuntimeError or VerifierLost, in one sentence, where it cannot."""
     arms = arms_of(options.modes, options.rtt_ms)
-    selection = Selection(options.topic, options.skip, options.fps, options.limit, options.instruction)
+    guide = Guidance(options.guide).applies(Vocabulary.load(options.draft_model))
+    order = ResponseOrder(options.response_order)
+    selection = Selection(
+        options.topic, options.skip, options.fps, options.limit, options.instruction, order, guide, options.anew
+    )
     profile = load_profile(options.profile)
     bags = name_bags(options.bags)
     for flag, value in (("gamma", options.gamma), ("branches", options.branches), ("max-tokens", options.max_tokens)):
@@ -249,7 +255,7 @@ def run(options: argparse.Namespace) -> int:
         decoders = stack.enter_context(closing(Decoders(options, address or EdgeConfig.verifier, arms)))
         if options.check:
             decoders.load_target(options.target_model)
-        settings = _settings(options, bags, decoders) | {"declared": asdict(profile)}
+        settings = _settings(options, bags, decoders) | {"guide": guide, "declared": asdict(profile)}
         results = Results(options.out, settings, options.restart)
         if len(results):
             print(f"going on: {len(results)} results are in {options.out} already")
@@ -270,7 +276,7 @@ def _settings(options: argparse.Namespace, bags: dict[str, Path], decoders: Deco
     welcome = decoders.welcome
     names = (
         "modes", "rtt_ms", "profile", "gamma", "branches", "max_tokens", "dtype", "topic", "skip", "fps", "limit",
-        "instruction", "check",
+        "instruction", "anew", "response_order", "check",
     )  # fmt: skip
     return {
         "bags": {name: fingerprint(path) for name, path in bags.items()},
@@ -300,6 +306,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--keys", default="", help="folder of CURVE keys for --verifier")
     line.add_argument("--topic", default="", help="camera topic (default: the bag's only one)")
     line.add_argument("--instruction", default="", help="what is asked (default: what the bag says)")
+    line.add_argument("--anew", action="store_true", help="put the instruction even where the bag has what was asked")
+    add_prompt_options(line)
     line.add_argument("--skip", type=int, default=0, help="frames to pass over at the start of each bag")
     line.add_argument("--fps", type=float, default=0.0, help="at most so many frames per second of the bag; 0: all")
     line.add_argument("--limit", type=int, default=0, help="at most so many frames of each bag; 0: all")

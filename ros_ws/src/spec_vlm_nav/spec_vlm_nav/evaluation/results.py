@@ -51,6 +51,7 @@ class Step:
     stamp_ns: int
     image: str
     instruction: str
+    prompt: str
     tokens: tuple[int, ...]
     text: str
     action: str

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from simulation.speed import processor
-from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
 from speculation.drafting.predictor import AUTO
 
@@ -84,6 +84,14 @@ def several(known: Sequence[str]) -> Callable[[str], list[str]]:
         return words
 
     return parse
+
+
+def add_prompt_options(line: argparse.ArgumentParser) -> None:
+    """Register --response-order and --guide: how models are asked."""
+    for argument in (RESPONSE_ORDER, GUIDE):
+        flag = f"--{argument.name.replace('_', '-')}"
+        said = f"{argument.description} (default: %(default)s)"
+        line.add_argument(flag, default=argument.default, choices=argument.choices, help=said)
 
 
 def milliseconds(text: str) -> list[float]:

@@ -33,6 +33,7 @@ from spec_vlm_nav.playback import Item, Kind, Pace, items, timed
 
 CAMERA, ODOM, INSTRUCTION = "camera/image/compressed", "odom", "instruction"
 HEARD: dict[str, Any] = {
+    "vlm_nav/prompt": String,
     "vlm_nav/decision": NavigationAction,
     "decoding_stats": DecodingStats,
     "navigation_state": String,

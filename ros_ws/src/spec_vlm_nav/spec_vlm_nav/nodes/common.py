@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from enum import Enum
 from typing import TypeVar
 
 import rclpy
@@ -20,10 +23,12 @@ from std_msgs.msg import Header
 
 HEARTBEAT_HZ = 20.0
 WATCHDOG_S = 0.2
+ALIVE_PERIOD_S = 0.1
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """Only the newest command counts, and a late joiner must never be handed an old one."""
 
 Value = TypeVar("Value", bool, int, float, str)
+Option = TypeVar("Option", bound=Enum)
 N = TypeVar("N", bound=Node)
 
 
@@ -41,14 +46,52 @@ def parameter(
     return value
 
 
-class Heartbeat:
-    """Says at 20 Hz, on heartbeat/<node>, that the node lives and `ready` holds."""
+def choice(node: Node, name: str, default: Option, description: str) -> Option:
+    """Declare a parameter that is one of an enum's words, and return its member. Raises ValueError for other words."""
+    known = ", ".join(str(member.value) for member in type(default))
+    said = parameter(node, name, str(default.value), f"{description}: {known}")
+    try:
+        return type(default)(said)
+    except ValueError:
+        raise ValueError(f"parameter {name} is {said!r}; choose {known}") from None
 
-    def __init__(self, node: Node, ready: Callable[[], bool] = lambda: True) -> None:
-        self._node, self._ready = node, ready
+
+class Heartbeat:
+    """Says at 20 Hz, on heartbeat/<node>, that the node lives and `ready` holds.
+
+    `busy_s` 0: each beat is a callback of the executor. More: beats come from a thread of their own for as long as the
+    executor ran a callback within the last `busy_s` seconds, so that a node whose executor waits for the interpreter
+    or for a core is not taken for a dead one, while one that hangs falls silent. Such a heartbeat must be closed.
+    """
+
+    def __init__(self, node: Node, ready: Callable[[], bool] = lambda: True, busy_s: float = 0.0) -> None:
+        self._node, self._ready, self._busy_s = node, ready, busy_s
         self._publisher = node.create_publisher(Header, f"heartbeat/{node.get_name()}", COMMAND_QOS)
+        self._ran_at = -math.inf
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
         # A group of its own, so that a busy node is not taken for a dead one.
-        node.create_timer(1.0 / HEARTBEAT_HZ, self._beat, callback_group=MutuallyExclusiveCallbackGroup())
+        group = MutuallyExclusiveCallbackGroup()
+        if busy_s:
+            node.create_timer(ALIVE_PERIOD_S, self._note, callback_group=group)
+            self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+            self._thread.start()
+        else:
+            node.create_timer(1.0 / HEARTBEAT_HZ, self._beat, callback_group=group)
+
+    def close(self) -> None:
+        """End the thread, before the node is destroyed; safe to repeat."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join(timeout=1.0)
+
+    def _note(self) -> None:
+        self._ran_at = time.monotonic()
+
+    def _run(self) -> None:
+        while not self._end.wait(1.0 / HEARTBEAT_HZ):
+            if time.monotonic() - self._ran_at <= self._busy_s:
+                self._beat()
 
     def _beat(self) -> None:
         if self._ready():
@@ -77,6 +120,10 @@ def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, thre
         except (ValueError, OSError, rclpy.exceptions.ParameterException) as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             return 2
+        # What was loaded stays. Looking through it for garbage takes 0.2 s of a core where torch and a model are part
+        # of it, and no thread runs meanwhile: longer than the watchdogs of other nodes wait.
+        gc.collect()
+        gc.freeze()
         executor: Executor = MultiThreadedExecutor(threads) if threads > 1 else SingleThreadedExecutor()
         executor.add_node(node)
         try:

@@ -32,6 +32,7 @@ TOPICS: dict[str, tuple[Any, Any]] = {
     "camera/image/compressed": (CompressedImage, qos_profile_sensor_data),
     "odom": (Odometry, qos_profile_sensor_data),
     "cmd_vel": (Twist, 10),
+    "vlm_nav/prompt": (String, 10),
     "navigation_action": (NavigationAction, 10),
     "action_status": (ActionStatus, 10),
     "decoding_stats": (DecodingStats, 10),

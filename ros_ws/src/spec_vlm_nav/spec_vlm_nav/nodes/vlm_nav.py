@@ -22,14 +22,18 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationA
 from std_msgs.msg import String
 
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.messages import OUTCOME_OF, figures, to_numbers
+from spec_vlm_nav.messages import OUTCOME_OF, AskedPrompt, figures, to_numbers
 from spec_vlm_nav.navigator import End, Ending, Frame, Navigator, NavigatorConfig, Reply, State
-from spec_vlm_nav.nodes.common import Heartbeat, parameter, run
+from spec_vlm_nav.nodes.common import Heartbeat, choice, parameter, run
+from speculation.prompts import Guidance, ResponseOrder, Vocabulary, instruction_problem, parse_answer
 from speculation.prompts import NavigationAction as Action
-from speculation.prompts import Vocabulary, instruction_problem, parse_answer
 from speculation.trace import Kind, Lane
 
 RESEND_S = 0.5
+BUSY_S = 1.0
+"""An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the
+interpreter, half a second on busy cores; and the robot can do without this node's word for a second, since every action
+is bounded, runs in action_executor's own loop and ends by itself."""
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
 LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 _RESULT = NavigateByInstruction.Result
@@ -51,6 +55,8 @@ class VlmNav(Node):
 
     def __init__(self) -> None:
         super().__init__("vlm_nav")
+        order = choice(self, "response_order", ResponseOrder.REASON_FIRST, "what answers begin with")
+        guidance = choice(self, "guide", Guidance.AUTO, "whether prompts explain the robot to the model")
         folder = Path(parameter(self, "draft_model", "models/draft", "folder of the draft model"))
         self.decoder = EdgeDecoder(
             EdgeConfig(
@@ -65,20 +71,29 @@ class VlmNav(Node):
                     self, "predictor", "auto", "folder of an acceptance predictor; auto: the draft's; off"
                 ),
                 threads=parameter(self, "threads", 1, "CPU threads of the draft model", 1, 64),
+                device=parameter(self, "device", "cpu", "where the draft model runs, e.g. cuda"),
+                dtype=parameter(self, "dtype", "float32", "what it computes in"),
+                attention=parameter(self, "attention", "sdpa", "sdpa or eager"),
+                quantisation=parameter(self, "quantisation", "none", "none, nf4, int8 or int8_weight_only"),
+                min_pixels=parameter(self, "min_pixels", 0, "least pixels of a resized frame; 0: its own", 0, 1 << 24),
+                max_pixels=parameter(self, "max_pixels", 0, "most pixels of a resized frame; 0: its own", 0, 1 << 24),
+                capacity=parameter(self, "capacity", 2048, "its cache: image, prompt, answer, tree", 256, 1 << 20),
                 max_tokens=parameter(self, "max_tokens", 128, "longest answer", 8, 512),
                 silence_s=parameter(self, "link_silence_s", 1.5, "silence that is a lost verifier, s", 0.2, 60.0),
                 resume_s=parameter(self, "link_resume_s", 1.0, "a step waits so long for it, s", 0.0, 60.0),
             )
         )
+        # Small models know only what they were trained to find; big ones carry no list and take any instruction.
+        self.vocabulary = Vocabulary.load(folder)
         self.config = NavigatorConfig(
+            order=order,
+            guide=guidance.applies(self.vocabulary),
             time_allowance_s=parameter(self, "time_allowance_s", 300.0, "default time of a goal, s", 1.0, 3600.0),
             step_limit_s=parameter(self, "step_limit_s", 30.0, "longest time for one answer, s", 0.5, 600.0),
             action_limit_s=parameter(self, "action_limit_s", 15.0, "longest time for one action, s", 1.0, 60.0),
             stale_s=parameter(self, "stale_frame_s", 1.0, "older camera frames are not looked at, s", 0.1, 5.0),
         )
         self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
-        # Small models know only what they were trained to find; big ones carry no list and take any instruction.
-        self.vocabulary = Vocabulary.load(folder)
         self.frame: Frame | None = None
         self.status: ActionStatus | None = None
         self.status_at = -math.inf
@@ -89,6 +104,7 @@ class VlmNav(Node):
         self._goals = int(time.time() * 1000)
         self.actions = self.create_publisher(NavigationAction, "navigation_action", RELIABLE)
         self.decisions = self.create_publisher(NavigationAction, "~/decision", RELIABLE)
+        self.prompts = self.create_publisher(String, "~/prompt", RELIABLE)
         self.stats = self.create_publisher(DecodingStats, "decoding_stats", RELIABLE)
         self.states = self.create_publisher(String, "navigation_state", RELIABLE)
         # A goal's instruction is on no topic of its own; without this a bag would hold answers to an unknown question.
@@ -99,7 +115,7 @@ class VlmNav(Node):
         )
         self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data, callback_group=sensing)
         self.create_subscription(ActionStatus, "action_status", self._on_status, RELIABLE, callback_group=sensing)
-        self._heartbeat = Heartbeat(self)
+        self._heartbeat = Heartbeat(self, busy_s=BUSY_S)
         self._server = ActionServer(
             self,
             NavigateByInstruction,
@@ -121,6 +137,7 @@ class VlmNav(Node):
             self._running.release()
         self.decoder.close()
         self._write_trace()
+        self._heartbeat.close()
 
     def _execute(self, handle: Any) -> Any:
         """Run one goal in a thread of the executor's; a newer goal ends this one."""
@@ -221,6 +238,11 @@ class Goal:
             return None
         taken = frame.arrived - frame.age
         return frame if taken > moment and time.monotonic() - taken <= self._node.config.stale_s else None
+
+    def asked(self, prompt: str, frame: Frame) -> None:
+        """See `navigator.Body`. The prompt names its frame, so that a bag can be asked the same again."""
+        stamp_ns = Time.from_msg(frame.stamp.stamp).nanoseconds
+        self._node.prompts.publish(String(data=AskedPrompt(stamp_ns, prompt).to_json()))
 
     def act(self, step: int, action: Action | None, reply: Reply | None, frame: Frame | None) -> None:
         """See `navigator.Body`."""

@@ -1,0 +1,108 @@
+"""Ask a trained target about training frames and keep its own words: what a draft should learn to guess.
+
+A draft that learns the oracle's wordings is good at sentences that the target never says. Here every question is
+answered greedily by the target, many in one ragged batch, and stored with its prompt; `pair draft --teacher` then
+learns the target's distribution along the target's own answers (sequence-level distillation, Kim and Rush,
+arXiv 1606.07947).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from tqdm import tqdm
+
+from adapters_training import wording
+from adapters_training.packing import ACTION_FIRST_SHARE, choose
+from adapters_training.records import Frame, Task, read_shard, shards, write_shard
+from speculation.prompts import ResponseOrder, parse_answer
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import Chunk, forward, prefill
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.processing import prepare
+
+CAPACITY = 320
+MAX_TOKENS = 96
+
+
+def answer_all(vlm: Vlm, cache: KVCache, questions: Sequence[tuple[str, bytes]], limit: int) -> list[str]:
+    """Return the greedy answers to (prompt, JPEG) questions, at most one a cache row, decoded side by side."""
+    roots = {}
+    for row, (prompt, jpeg) in enumerate(questions):
+        roots[row] = prefill(vlm, cache, row, prepare(vlm, prompt, jpeg))
+    tokens: list[list[int]] = [[] for _ in questions]
+    while roots:
+        chunks = [Chunk(row, [root], cache.chain(row, 1)) for row, root in roots.items()]
+        for chunk, logits in zip(chunks, forward(vlm, cache, chunks), strict=True):
+            row, token = chunk.row, int(np.argmax(logits[0]))
+            cache.keep(row, [cache.length[row]])
+            tokens[row].append(token)
+            roots[row] = token
+            if token in vlm.eos or len(tokens[row]) == limit:
+                del roots[row]
+    return [str(vlm.tokenizer.decode(row, skip_special_tokens=True)) for row in tokens]
+
+
+def ask(vlm: Vlm, cache: KVCache, frames: Sequence[Frame], questions: int, rng: random.Random) -> list[Frame]:
+    """Return the frames with `questions` tasks each, answered; answers that name no action are left out."""
+    asked: list[tuple[int, Task, str]] = []
+    for index, frame in enumerate(frames):
+        for task in choose(frame.tasks, rng, questions):
+            first = rng.random() < ACTION_FIRST_SHARE
+            order = ResponseOrder.ACTION_FIRST if first else ResponseOrder.REASON_FIRST
+            asked.append((index, task, wording.prompt(task, rng, order)))
+    tasks: list[list[Task]] = [[] for _ in frames]
+    for at in range(0, len(asked), cache.rows):
+        part = asked[at : at + cache.rows]
+        words = answer_all(vlm, cache, [(prompt, frames[index].jpeg) for index, _, prompt in part], MAX_TOKENS)
+        for (index, task, prompt), text in zip(part, words, strict=True):
+            if parse_answer(text).action is not None:
+                tasks[index].append(msgspec.structs.replace(task, prompt=prompt, answer=text))
+    return [msgspec.structs.replace(frame, tasks=tasks[i]) for i, frame in enumerate(frames) if tasks[i]]
+
+
+def add_command(commands: Any) -> None:
+    """Register `answers`."""
+    line = commands.add_parser(
+        "answers",
+        help="let a trained target answer training frames, for a draft to learn from",
+        description=__doc__,
+        epilog="Example: python -m adapters_training answers --model out/models/target --data out/data "
+        "--out out/answers (ten a second); then 'pair --role draft --data out/answers --teacher out/models/target'",
+    )
+    line.add_argument("--model", required=True, help="target model folder")
+    line.add_argument("--data", required=True, help="folder of the 'data' command")
+    line.add_argument("--out", required=True, help="folder for the shards; those that exist are kept")
+    line.add_argument("--frames", type=int, default=2000, help="about how many frames (default: %(default)s)")
+    line.add_argument("--questions", type=int, default=4, help="per frame (default: %(default)s)")
+    line.add_argument("--rows", type=int, default=32, help="answers decoded side by side (default: %(default)s)")
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answer shard by shard until there are enough frames. Raises FileNotFoundError, ModelFolderError or ValueError."""
+    paths, out = shards(Path(options.data)), Path(options.out)
+    if not paths:
+        raise FileNotFoundError(f"no training data in {options.data}: run 'python -m adapters_training data' first")
+    for name in ("frames", "questions", "rows"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name} is {getattr(options, name)}; give at least 1")
+    vlm = load_vlm(Path(options.model))
+    cache = KVCache(vlm, options.rows, CAPACITY)
+    out.mkdir(parents=True, exist_ok=True)
+    # every shard gives a few frames, so that they come from as many rooms as there are
+    share = -(-options.frames // len(paths))
+    for path in tqdm(paths, unit="shard", desc="answers"):
+        if not (out / path.name).exists():
+            rng = random.Random(path.name)
+            frames = [frame for frame in read_shard(path) if frame.seen]
+            write_shard(
+                out / path.name, ask(vlm, cache, rng.sample(frames, min(share, len(frames))), options.questions, rng)
+            )
+    return 0

@@ -1,0 +1,141 @@
+"""Conversation -> token ids of a model's chat, with labels on the assistant's tokens only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from adapters_training.packing import IGNORE
+from adapters_training.sources import ASSISTANT, BadRecord, Sample
+from adapters_training.sources.conversations import IMAGE_FORMATS
+from speculation.vlm.load import Vlm
+from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
+from speculation.vlm.processing import IMAGE_PLACE, Frame, decode_jpeg
+from speculation.vlm.settings import MAX_PIXELS
+
+CHARACTERS_PER_TOKEN = 16
+"""Turns that begin beyond this many characters a token of context are not even rendered."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One conversation: `ids` [n]; `labels` [n], labels[i] is what follows ids[i], IGNORE where the assistant does not
+    speak; `positions` [3, n]; pixel values and grid of its image, or None. `truncated`: it was cut at the context."""
+
+    ids: Ints
+    labels: Ints
+    positions: Ints
+    pixels: npt.NDArray[np.float32] | None
+    grid: Grid | None
+    truncated: bool
+
+
+class Encoder:
+    """Encodes for one target; conversations are cut at `context` tokens."""
+
+    def __init__(self, vlm: Vlm, context: int) -> None:
+        if not vlm.tokenizer.is_fast:
+            raise ValueError(
+                f"the tokenizer of {vlm.folder} does not say where its tokens stand; a tokenizer.json does"
+            )
+        self._vlm, self._context = vlm, context
+
+    def encode(self, sample: Sample) -> Encoded:
+        """Return the tokens of a conversation. Raises BadRecord, naming it, for one that cannot be trained on."""
+        pixels, grid, image_tokens = None, None, 0
+        if sample.image is not None:
+            pixels, grid = self._image(sample)
+            image_tokens = image_token_count(grid, int(self._vlm.processor.images.merge_size))
+        text, spans = self._render(sample, image_tokens)
+        tokens = self._vlm.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids = np.array(tokens["input_ids"], dtype=np.int64)
+        said = self._said(ids, np.array(tokens["offset_mapping"], dtype=np.int64), spans)
+        truncated = len(ids) > self._context
+        positions = self._positions(ids, grid)
+        if truncated:
+            if grid is not None and (ids[self._context :] == self._vlm.image_token).any():
+                raise BadRecord(
+                    f"{sample.where}: its image takes {image_tokens} tokens, which does not fit the context of "
+                    f"{self._context}; give a longer context or smaller images"
+                )
+            ids, said, positions = ids[: self._context], said[: self._context], positions[:, : self._context]
+        labels = np.full(len(ids), IGNORE, dtype=np.int64)
+        labels[:-1][said[1:]] = ids[1:][said[1:]]
+        if not said[1:].any():
+            raise BadRecord(f"{sample.where}: no answer within the first {self._context} tokens")
+        return Encoded(ids, labels, positions, pixels, grid, truncated)
+
+    def _image(self, sample: Sample) -> tuple[npt.NDArray[np.float32], Grid]:
+        try:
+            frame = decode_jpeg(sample.image) if isinstance(sample.image, bytes) else _read_image(sample.image)
+            return self._vlm.processor.encode_image(frame)
+        except (OSError, ValueError) as error:
+            raise BadRecord(f"{sample.where}: image cannot be used: {error}") from None
+
+    def _render(self, sample: Sample, image_tokens: int) -> tuple[str, list[tuple[int, int]]]:
+        """Return the chat's text and the spans of characters that the assistant says.
+
+        A template says nothing about who speaks where, so the chat is rendered up to each answer and past it.
+        """
+        messages = [_message(turn.role, turn.text) for turn in sample.turns]
+        if image_tokens:
+            first = next(index for index, turn in enumerate(sample.turns) if turn.role == "user")
+            messages[first]["content"] = [{"type": "image"}, {"type": "text", "text": sample.turns[first].text}]
+        text, spans = "", []
+        for index, turn in enumerate(sample.turns):
+            if turn.role != ASSISTANT:
+                continue
+            asked = self._template(messages[:index], image_tokens, sample.where, prompt=True)
+            answered = self._template(messages[: index + 1], image_tokens, sample.where, prompt=False)
+            if not asked.startswith(text) or not answered.startswith(asked):
+                raise BadRecord(f"{sample.where}: the chat template rewrites earlier turns, so answers cannot be told")
+            spans.append((len(asked), len(answered)))
+            text = answered
+            if len(text) > self._context * CHARACTERS_PER_TOKEN:
+                break
+        return text, spans
+
+    def _template(self, messages: list[dict[str, Any]], image_tokens: int, where: str, *, prompt: bool) -> str:
+        processor = self._vlm.processor
+        try:
+            text = processor.tokenizer.apply_chat_template(
+                messages, chat_template=processor.template, tokenize=False, add_generation_prompt=prompt
+            )
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
+            raise BadRecord(f"{where}: the chat template refuses it: {' '.join(str(error).split())}") from None
+        if text.count(IMAGE_PLACE) != (1 if image_tokens else 0):
+            raise BadRecord(f"{where}: the chat template renders {text.count(IMAGE_PLACE)} image places")
+        return str(text).replace(IMAGE_PLACE, IMAGE_PLACE * image_tokens)
+
+    def _said(self, ids: Ints, places: Ints, spans: list[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+        """Return which tokens the assistant says: of each answer all up to the token that ends it."""
+        said = np.zeros(len(ids), dtype=np.bool_)
+        ends = np.isin(ids, self._vlm.eos)
+        for begin, end in spans:
+            inside = np.flatnonzero((places[:, 0] >= begin) & (places[:, 1] <= end))
+            stop = np.flatnonzero(ends[inside])
+            said[inside[: stop[0] + 1] if len(stop) else inside] = True
+        return said
+
+    def _positions(self, ids: Ints, grid: Grid | None) -> Ints:
+        if grid is None:
+            return text_positions(len(ids))
+        merge = int(self._vlm.processor.images.merge_size)
+        return mrope_positions(ids, self._vlm.image_token, grid, merge)[0]
+
+
+def _message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+def _read_image(path: Path | None) -> Frame:
+    with Image.open(str(path), formats=IMAGE_FORMATS) as image:
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"{image.width} x {image.height} pixels exceed the limit of {MAX_PIXELS} pixels")
+        return np.asarray(image.convert("RGB"))

@@ -1,0 +1,1 @@
+"""Which exits to serve: how far each can be trusted, how early it speaks, what it costs, which few are worth it."""

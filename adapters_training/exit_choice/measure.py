@@ -1,0 +1,184 @@
+"""Measure how far trained exits can be trusted, how early they speak and what they cost, and give them a short list.
+
+The draft model proposes gamma tokens at a time behind the target's own answers to held-out prompts, as mode `sd`
+decodes; every exit judges each draft as the target does. An exit is right when it commits the target's very tokens.
+
+data: the first question of held-out records, of any kind that `exits` trains on (.json, .jsonl, shards, bags).
+writes, into the exits folder:
+  exits.json, exits.safetensors   the reliability tables that the verifier uses, and the short list
+  measured.json                   agreement, lead and cost of every exit, and this machine's times
+  verdicts.safetensors            what every exit said in every verification; select-exits reads it
+  reliability.png                 confidence against agreement, a panel for each exit
+
+The short list are the most frequent tokens of the target's answers to further prompts, which are not measured.
+
+example:
+  python -m adapters_training measure-exits --target models/target --draft models/draft --exits out/exits \\
+      --held-out out/held-out
+
+time: about a second a prompt for the embedded pair on one CPU core; 300 prompts, five minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from adapters_training import settings
+from speculation.vlm.settings import Quantisation
+
+if TYPE_CHECKING:
+    from adapters_training.exit_choice.report import Measured
+    from adapters_training.exit_choice.verdicts import Prompt
+    from speculation.exits import ExitHeads
+    from speculation.vlm.load import Vlm
+
+PICTURE_FILE = "reliability.png"
+
+
+class MeasureConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of one measurement; each is an option of the command line and a line of a YAML file."""
+
+    target: Annotated[str, Meta(min_length=1, description="model folder (or hub name)")]
+    draft: Annotated[str, Meta(min_length=1, description="model folder of the draft, with the same tokenizer")]
+    exits: Annotated[str, Meta(min_length=1, description="folder of trained exits; the results go there")]
+    held_out: Annotated[tuple[str, ...], Meta(min_length=1, description="files and folders not trained on")]
+    images: Annotated[str, Meta(description="folder that image paths are relative to; none: their file's")] = ""
+    prompts: Annotated[int, Meta(ge=1, description="prompts to measure")] = 200
+    list_prompts: Annotated[int, Meta(ge=1, description="further prompts, whose answers make the short list")] = 100
+    coverage: Annotated[
+        float, Meta(ge=0.0, le=1.0, description="share of the target's tokens in the short list; 0: no short list")
+    ] = 0.99
+    gamma: Annotated[int, Meta(ge=1, le=64, description="tokens a draft")] = 4
+    max_tokens: Annotated[int, Meta(ge=1, description="tokens an answer")] = 96
+    capacity: Annotated[int, Meta(ge=16, description="cache slots: image, prompt, answer and drafts must fit")] = 1024
+    repeats: Annotated[int, Meta(ge=1, description="forwards that are timed")] = 50
+    seed: Annotated[int, Meta(ge=0, description="which records and wordings")] = 0
+    device: Annotated[str, Meta(description="where the models run: cpu or cuda")] = "cpu"
+    dtype: Annotated[str, Meta(description="what the models compute in")] = "float32"
+    quantisation: Annotated[Quantisation, Meta(description="what the target's decoder is rounded to")] = (
+        Quantisation.NONE
+    )
+    threads: Annotated[int, Meta(ge=1, description="CPU threads of the models")] = 1
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    line = commands.add_parser(
+        "measure-exits", help="measure reliability, lead and cost of trained exits; make their short list",
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    settings.add_options(line, MeasureConfig)
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command. Raises ValueError, in one sentence, for what cannot be measured."""
+    config = settings.read(MeasureConfig, options)
+    from adapters_training.exit_choice.report import report
+    from speculation.exits import ExitFiles, ExitHeads, Head
+    from speculation.vlm.folder import find_model
+    from speculation.vlm.load import load_vlm
+
+    ExitFiles.read(Path(config.exits))
+    target, draft = find_model(config.target), find_model(config.draft)
+    listed, asked = held_out_prompts(config, target)
+    vlm = load_vlm(
+        target, device=config.device, dtype=config.dtype, threads=config.threads, quantisation=config.quantisation.value
+    )
+    heads = ExitHeads.load(Path(config.exits), vlm, Head.FULL)
+    draft_vlm = load_vlm(draft, device=config.device, dtype=config.dtype, threads=config.threads)
+    print(report(measure_into(vlm, heads, draft_vlm, listed, asked, config)))
+    return 0
+
+
+def held_out_prompts(config: MeasureConfig, target: Path) -> tuple[list[Prompt], list[Prompt]]:
+    """Return the prompts for the short list and those to measure, none in both, the latter whatever the former are.
+
+    Raises ValueError for data that cannot be read or are too few.
+    """
+    from adapters_training.sources import USER, BadRecord
+    from adapters_training.sources.mixture import open_mixture
+    from speculation.prompts import VOCABULARY_FILE
+
+    guide = not (target / VOCABULARY_FILE).exists()
+    mixture = open_mixture(config.held_out, "held-out", Path(config.images) if config.images else None, guide=guide)
+    count = config.prompts + (config.list_prompts if config.coverage else 0)
+    rng = random.Random(config.seed)
+    found: list[Prompt] = []
+    for index in mixture.order(config.seed, 0).tolist():
+        if len(found) == count:
+            break
+        try:
+            sample = mixture.sample(index, rng)
+        except BadRecord:
+            continue
+        text = next(turn.text for turn in sample.turns if turn.role == USER)
+        found.append((text, sample.image.read_bytes() if isinstance(sample.image, Path) else sample.image))
+    if len(found) < count:
+        raise ValueError(
+            f"--held-out has {len(found)} usable records, {count} are needed (--prompts and --list-prompts): "
+            "give more data or ask for fewer"
+        )
+    return found[config.prompts :], found[: config.prompts]
+
+
+def measure_into(
+    vlm: Vlm, heads: ExitHeads, draft: Vlm, listed: Sequence[Prompt], asked: Sequence[Prompt], config: MeasureConfig
+) -> Measured:
+    """Give exits a short list and reliability tables, and write them with all figures into `config.exits`.
+
+    `listed` prompts make the short list (none: the exits get none), `asked` are measured. Raises ValueError as
+    `measure` does; the folder is written at the end only.
+    """
+    from adapters_training.exit_choice.pictures import draw_reliability
+    from adapters_training.exit_choice.report import Measured, ShortListFigures, Spread, exit_figures, machine
+    from adapters_training.exit_choice.timing import time_forward
+    from adapters_training.exit_choice.verdicts import count_tokens, measure, short_list
+    from speculation.vlm.processing import prepare
+
+    heads.set_short_list(None)
+    if listed:
+        counts = count_tokens(vlm, listed, config.max_tokens, config.capacity)
+        heads.set_short_list(short_list(counts, config.coverage, always=vlm.eos).tolist())
+    verdicts = measure(
+        vlm, heads, draft, asked, gamma=config.gamma, max_tokens=config.max_tokens, capacity=config.capacity
+    )
+    for head, heard in verdicts.heard.items():
+        heads.set_reliability(heard.tables(verdicts.layers), head)
+    context = len(prepare(vlm, *asked[0]).ids)
+    times = time_forward(vlm, heads, drafted=config.gamma, context=context, repeats=config.repeats)
+    draft_times = time_forward(draft, drafted=0, context=context, repeats=config.repeats)
+    layer_s, head_s = times.medians()
+    short = heads.short_list
+    figures = short and ShortListFigures(len(short), config.coverage, verdicts.covered(short.ids), short.nbytes)
+    measured = Measured(
+        settings=config,
+        target=vlm.fingerprint,
+        draft=draft.fingerprint,
+        machine=machine(str(vlm.device)),
+        clock=times.clock,
+        num_layers=vlm.num_layers,
+        vocabulary=vlm.vocabulary,
+        verifications=len(verdicts.committed),
+        tau=float(verdicts.committed.mean()),
+        short_list=figures or None,
+        verify_s=Spread.of(times.forward),
+        draft_s=Spread.of(draft_times.forward),
+        layer_s=layer_s,
+        head_s=head_s,
+        exits=exit_figures(verdicts, times),
+    )
+    folder = Path(config.exits)
+    heads.save(folder)
+    verdicts.save(folder)
+    measured.save(folder)
+    title = f"Exits' verdicts on drafts of {config.gamma} tokens, {measured.verifications} verifications"
+    draw_reliability(verdicts, title).savefig(folder / PICTURE_FILE, dpi=110)
+    return measured

@@ -1,0 +1,182 @@
+"""Measured exits on disk and in words: measured.json, which `select-exits` reads again, and its table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from adapters_training.exit_choice.measure import MeasureConfig
+from adapters_training.exit_choice.timing import Clock, PassTimes
+from adapters_training.exit_choice.verdicts import Heard, Verdicts
+from speculation.exits import Head
+
+MEASURED_FILE = "measured.json"
+
+
+class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Least, median and most of repeated measurements, seconds."""
+
+    min: float
+    median: float
+    max: float
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.float64]) -> Spread:
+        """Return the spread of one or more values."""
+        return cls(float(values.min()), float(np.median(values)), float(values.max()))
+
+    def __str__(self) -> str:
+        return f"{1e3 * self.min:.2f} / {1e3 * self.median:.2f} / {1e3 * self.max:.2f} ms"
+
+
+class ExitFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One exit with one head. Rates in 0..1, times in seconds.
+
+    spoke: share of the verifications in which it was not silent; agreement: share of these in which it committed the
+    target's tokens; right: share of all in which it did; token_rate: its likeliest token was the target's, place by
+    place; confidence: mean of what it said; calibration_error: mean gap between confidence and agreement over ten
+    bins; lead_s: its layer before the final verdict; cost_s: what it adds to a verification.
+    """
+
+    layer: int
+    head: Head
+    spoke: float
+    agreement: float
+    right: float
+    token_rate: float
+    confidence: float
+    calibration_error: float
+    lead_s: float
+    cost_s: float
+
+
+class ShortListFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A short list of `tokens` tokens: the coverage that was asked for, and what it covers of the measured answers."""
+
+    tokens: int
+    asked: float
+    covered: float
+    nbytes: int
+
+
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `measure-exits` found, with what, and on what machine; `target` and `draft` are fingerprints."""
+
+    settings: MeasureConfig
+    target: str
+    draft: str
+    machine: str
+    clock: Clock
+    num_layers: int
+    vocabulary: int
+    verifications: int
+    tau: float
+    short_list: ShortListFigures | None
+    verify_s: Spread
+    draft_s: Spread
+    layer_s: tuple[float, ...]
+    head_s: float
+    exits: tuple[ExitFigures, ...]
+
+    def save(self, folder: Path) -> None:
+        """Write measured.json."""
+        text = msgspec.json.format(msgspec.json.encode(self), indent=1)
+        (folder / MEASURED_FILE).write_bytes(text + b"\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> Measured:
+        """Read measured.json. Raises ValueError, in one sentence that names the field."""
+        advice = "run `python -m adapters_training measure-exits` on it"
+        try:
+            return msgspec.json.decode((folder / MEASURED_FILE).read_bytes(), type=cls)
+        except OSError:
+            raise ValueError(f"exits folder {folder} has no {MEASURED_FILE}; {advice}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"exits folder {folder}: {MEASURED_FILE}: {error}; {advice}") from None
+
+    def of(self, head: Head, layers: Iterable[int] | None = None) -> list[ExitFigures]:
+        """Return the figures of a head's exits, ascending, all of them or those at `layers`."""
+        wanted = None if layers is None else set(layers)
+        return [each for each in self.exits if each.head is head and (wanted is None or each.layer in wanted)]
+
+
+def machine(device: str = "cpu") -> str:
+    """Return what the figures were measured on."""
+    import torch
+
+    from simulation.speed import processor
+
+    load = f", load {os.getloadavg()[0]:.1f} at the end" if hasattr(os, "getloadavg") else ""
+    gpu = f", {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else ""
+    used = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+    return f"{processor()}, {os.cpu_count()} cores{gpu}{load}; {used}"
+
+
+def exit_figures(verdicts: Verdicts, times: PassTimes) -> tuple[ExitFigures, ...]:
+    """Return the figures of every exit with every head that was heard and timed."""
+    found = []
+    for head, heard in verdicts.heard.items():
+        for index, layer in enumerate(verdicts.layers):
+            spoke = heard.spoke[index]
+            found.append(
+                ExitFigures(
+                    layer,
+                    head,
+                    float(spoke.mean()),
+                    float(heard.agreed[index, spoke].mean()) if spoke.any() else 0.0,
+                    float(heard.agreed[index].mean()),
+                    float(heard.token_rate[index]),
+                    float(heard.confidence[index, spoke].mean()) if spoke.any() else 0.0,
+                    calibration_error(heard, index),
+                    times.lead_s(layer),
+                    times.cost_s(head, layer),
+                )
+            )
+    return tuple(found)
+
+
+def binned(heard: Heard, index: int, bins: int = 10) -> list[tuple[float, float, int]]:
+    """Return mean confidence, agreement and count of one exit's verdicts in each bin of confidence that has some."""
+    spoke = heard.spoke[index]
+    confidence = heard.confidence[index, spoke].astype(np.float64)
+    agreed = heard.agreed[index, spoke]
+    place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+    inside = [place == each for each in range(bins)]
+    return [(float(confidence[one].mean()), float(agreed[one].mean()), int(one.sum())) for one in inside if one.any()]
+
+
+def calibration_error(heard: Heard, index: int) -> float:
+    """Return the expected calibration error of one exit: the mean gap of confidence and agreement, by count."""
+    rows = binned(heard, index)
+    total = sum(count for _, _, count in rows)
+    return sum(abs(confidence - agreement) * count for confidence, agreement, count in rows) / max(1, total)
+
+
+def report(measured: Measured) -> str:
+    """Return the table that the command prints."""
+    whole, how = measured.verify_s.median, measured.settings
+    lines = [
+        f"{measured.verifications} verifications of {how.prompts} prompts, gamma {how.gamma}, tau {measured.tau:.2f}",
+        f"verification without exits {measured.verify_s}, one draft forward {measured.draft_s} (min / median / max, "
+        f"{measured.clock.value} time)",
+    ]
+    short = measured.short_list
+    if short is not None:
+        lines.append(
+            f"short list: {short.tokens} of {measured.vocabulary} tokens, {short.nbytes / 1e6:.2f} MB, made to cover "
+            f"{short.asked:.1%}, covers {short.covered:.1%} of the measured answers"
+        )
+    lines.append("layer  head   spoke  agrees  of all  tokens  confident  cal. error  lead            cost")
+    for each in measured.exits:
+        lines.append(
+            f"{each.layer:5d}  {each.head.value:5s} {each.spoke:6.1%} {each.agreement:7.1%} {each.right:7.1%} "
+            f"{each.token_rate:7.1%} {each.confidence:10.2f} {each.calibration_error:11.3f}  "
+            f"{1e3 * each.lead_s:6.2f} ms {each.lead_s / whole:4.0%}  {1e3 * each.cost_s:6.2f} ms "
+            f"{each.cost_s / whole:5.1%}"
+        )
+    return "\n".join([*lines, measured.machine])

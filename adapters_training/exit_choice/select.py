@@ -1,0 +1,252 @@
+"""Of all exits that were trained and measured, keep the few that save most time.
+
+Train exits after all candidate layers at once (command exits), measure them (command measure-exits), then select.
+A right exit gives the edge a head start of as long as the final verdict still takes, gamma T_p at most; a later exit
+adds something only where no earlier one was right; every exit's own time delays the verdict. The exact formula stands
+in adapters_training/exit_choice/selection.py. The search is exact, on what the candidates said in every verification.
+
+Times are those of the machine on which the exits were measured (--profile raw), of a declared device profile of
+config/profiles.json, or given (--verify-ms, --draft-ms, --one-way-ms). For declared times layers take equal shares of
+a verification, and each exit keeps the share that it had where it was measured, unless --exit-cost gives another.
+
+reads: a folder that measure-exits has filled. Needs no model.
+writes: a new exits folder with the chosen adapters, measured.json with their figures, selection.json (the best set of
+  every size) and selection.png.
+
+examples:
+  python -m adapters_training select-exits --exits out/exits --out models/exits
+  python -m adapters_training select-exits --exits out/exits --out models/exits --profile go2_a100 --budget 0.05
+
+time: seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from adapters_training.exit_choice.report import Measured
+    from adapters_training.exit_choice.selection import Candidates, Choice
+    from adapters_training.exit_choice.verdicts import Verdicts
+    from speculation.exits import ExitFiles, Head
+
+LEAST, MOST, BUDGET = 3, 6, 0.10
+PICTURE_FILE, RESULT_FILE = "selection.png", "selection.json"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The best set of every size, and the one chosen among them, with one head."""
+
+    head: Head
+    candidates: Candidates
+    choices: Sequence[Choice]
+    chosen: Choice
+
+
+@dataclass(frozen=True)
+class Times:
+    """What a selection is made for, in seconds, but gamma. `declared`: not those of the measuring machine."""
+
+    verify_s: float
+    draft_s: float
+    one_way_s: float
+    gamma: int
+    declared: bool
+
+    @property
+    def round_s(self) -> float:
+        """One round of `sd`: draft, up, verification, down."""
+        return self.gamma * self.draft_s + self.verify_s + 2 * self.one_way_s
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    line = commands.add_parser(
+        "select-exits", help="keep the 3 to 6 measured exits that save most time", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    line.add_argument("--exits", type=Path, required=True, help="folder of measured candidates")
+    line.add_argument("--out", type=Path, required=True, help="folder for the chosen exits, a table and a picture")
+    line.add_argument("--profile", default="raw", help="device profile to choose for; raw: as measured (default)")
+    line.add_argument("--verify-ms", type=float, help="T_q, a target forward")
+    line.add_argument("--draft-ms", type=float, help="T_p, a draft forward")
+    line.add_argument("--one-way-ms", type=float, help="T_c, a message each way; changes what a round takes, no choice")
+    line.add_argument("--gamma", type=int, help="tokens to draft in the time that is won (default: as measured)")
+    line.add_argument("--budget", type=float, default=BUDGET,
+                      help="what all exits may add, as a share of a verification (default: %(default)s)")  # fmt: skip
+    line.add_argument("--exit-cost", type=float, help="what one exit adds, as a share of a verification")
+    line.add_argument("--least", type=int, default=LEAST, help="exits at least (default: %(default)s)")
+    line.add_argument("--most", type=int, default=MOST, help="exits at most (default: %(default)s)")
+    line.add_argument("--head", choices=("auto", "full", "short"), default="auto",
+                      help="auto: what saves more; full leaves the short list out (default: auto)")  # fmt: skip
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Select exits and write them to a folder. Returns the exit status; ValueError for what cannot be selected."""
+    from adapters_training.exit_choice.report import Measured
+    from adapters_training.exit_choice.verdicts import Verdicts
+    from speculation.exits import ExitFiles
+
+    if options.out.resolve() == options.exits.resolve():
+        raise ValueError("--out is the folder of the candidates: give another, the candidates would be lost")
+    if not 1 <= options.least <= options.most:
+        raise ValueError(f"--least {options.least} and --most {options.most}: give 1 or more, and not less at most")
+    files, verdicts = ExitFiles.read(options.exits), Verdicts.load(options.exits)
+    measured = Measured.load(options.exits)
+    times = times_of(options, measured)
+    selection = choose(options, verdicts, measured, times)
+    print(report(selection, times))
+    write(options, files, measured, selection, times)
+    return 0
+
+
+def choose(options: argparse.Namespace, verdicts: Verdicts, measured: Measured, times: Times) -> Selection:
+    """Return the best selection of the heads that may be taken. Raises ValueError where none fits the budget."""
+    from adapters_training.exit_choice.selection import select
+
+    found: list[Selection] = []
+    problems: list[ValueError] = []
+    for head in _heads(options.head, verdicts):
+        candidates = candidates_of(verdicts, measured, times, head, options.exit_cost)
+        choices = select(candidates, options.most, options.budget)
+        try:
+            found.append(Selection(head, candidates, choices, best(choices, options.least, options.budget)))
+        except ValueError as problem:
+            problems.append(problem)
+    if not found:
+        raise problems[-1]
+    return max(found, key=lambda selection: selection.chosen.saved_s)
+
+
+def write(
+    options: argparse.Namespace, files: ExitFiles, measured: Measured, selection: Selection, times: Times
+) -> None:
+    """Write the chosen exits, their figures, the choices of every size and the picture."""
+    import msgspec
+
+    from adapters_training.exit_choice.pictures import HEAD_NAMES, draw_selection
+    from speculation.exits import Head
+
+    head, chosen = selection.head, selection.chosen
+    files.select(chosen.layers, short_list=head is Head.SHORT).write(options.out)
+    msgspec.structs.replace(measured, exits=tuple(measured.of(head, chosen.layers))).save(options.out)
+    result = {
+        "head": head.value,
+        "budget": options.budget,
+        "profile": options.profile,
+        "times": asdict(times),
+        "candidates": list(selection.candidates.layers),
+        "chosen": list(chosen.layers),
+        "sizes": [asdict(choice) for choice in selection.choices],
+    }
+    (options.out / RESULT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    title = (
+        f"What exits save ({HEAD_NAMES[head]}): T_q {1e3 * times.verify_s:.1f} ms, gamma {times.gamma} x T_p "
+        f"{1e3 * times.draft_s:.1f} ms"
+    )
+    picture = draw_selection(selection.choices[1:], chosen, selection.candidates.layers, title)
+    picture.savefig(options.out / PICTURE_FILE, dpi=110)
+
+
+def times_of(options: argparse.Namespace, measured: Measured) -> Times:
+    """Return the times to select for: given, else the profile's, else measured ones. ValueError for impossible ones."""
+    from speculation.profile import DeviceProfile, load_profile
+
+    profile = load_profile(options.profile)
+    declared = not profile.is_raw or options.verify_ms is not None
+    if profile.is_raw:
+        profile = DeviceProfile("raw", measured.draft_s.median, measured.verify_s.median)
+    given = {"draft_s": options.draft_ms, "verify_s": options.verify_ms, "one_way_s": options.one_way_ms}
+    profile = replace(profile, **{name: value / 1e3 for name, value in given.items() if value is not None})
+    gamma = measured.settings.gamma if options.gamma is None else options.gamma
+    if profile.verify_s <= 0.0 or profile.draft_s <= 0.0 or gamma < 1:
+        raise ValueError(
+            f"T_q {profile.verify_s:g} s, T_p {profile.draft_s:g} s, gamma {gamma}: all must be above 0, for exits "
+            "save drafting time during a verification; give --verify-ms, --draft-ms, --gamma"
+        )
+    return Times(profile.verify_s, profile.draft_s, profile.one_way_s, gamma, declared)
+
+
+def candidates_of(
+    verdicts: Verdicts, measured: Measured, times: Times, head: Head, exit_cost: float | None = None
+) -> Candidates:
+    """Return what to select from; `exit_cost` is the share of a verification that each exit adds, None as measured.
+
+    Raises ValueError where figures and verdicts are not of the same exits.
+    """
+    from adapters_training.exit_choice.selection import Candidates
+    from speculation.profile import DeviceProfile
+
+    figures = measured.of(head)
+    if tuple(each.layer for each in figures) != verdicts.layers:
+        raise ValueError("the measured figures and the verdicts are of different exits: run measure-exits again")
+    if exit_cost is not None and not 0.0 <= exit_cost <= 1.0:
+        raise ValueError(f"--exit-cost {exit_cost} is a share of a verification: give 0 to 1")
+    profile = DeviceProfile("selected for", verify_s=times.verify_s)
+    own = [each.cost_s / measured.verify_s.median if exit_cost is None else exit_cost for each in figures]
+    return Candidates(
+        verdicts.layers,
+        verdicts.heard[head].agreed,
+        verdicts.ended,
+        tuple(
+            times.verify_s - profile.layer_due_s(each.layer, measured.num_layers) if times.declared else each.lead_s
+            for each in figures
+        ),
+        tuple(share * times.verify_s for share in own),
+        times.verify_s,
+        times.gamma * times.draft_s,
+    )
+
+
+def best(choices: Sequence[Choice], least: int, budget: float) -> Choice:
+    """Return what saves most with at least `least` exits. Raises ValueError where so many are too dear."""
+    enough = [choice for choice in choices if len(choice.layers) >= least]
+    if not enough:
+        most = max(len(choice.layers) for choice in choices)
+        raise ValueError(
+            f"no {least} exits fit into --budget {budget:g} of a verification, {most} do; raise --budget, lower "
+            "--least, or measure with a short list"
+        )
+    return max(enough, key=lambda choice: choice.saved_s)
+
+
+def report(selection: Selection, times: Times) -> str:
+    """Return the tables that the command prints."""
+    from adapters_training.exit_choice.selection import first_right
+
+    candidates, chosen, head = selection.candidates, selection.chosen, selection.head
+    lines = [
+        f"T_q {1e3 * times.verify_s:.2f} ms, T_p {1e3 * times.draft_s:.2f} ms x gamma {times.gamma}, "
+        f"T_c {1e3 * times.one_way_s:.2f} ms ({'declared' if times.declared else 'measured'}); {head.value} head; "
+        f"{len(candidates.layers)} candidates, {len(candidates.ended)} verifications",
+        "exits  saved a verification  of a round of sd  right   cost  layers",
+    ]
+    for choice in selection.choices:
+        mark = "  <- chosen" if choice == chosen else ""
+        lines.append(
+            f"{len(choice.layers):5d}  {1e3 * choice.saved_s:15.2f} ms  {choice.saved_s / times.round_s:15.1%} "
+            f"{choice.right:6.1%}  {choice.cost_s / times.verify_s:5.1%}  {', '.join(map(str, choice.layers))}{mark}"
+        )
+    lines.append("chosen exits: layer, first right one in, lead, cost")
+    for layer, first in zip(chosen.layers, first_right(candidates, chosen.layers), strict=True):
+        place = candidates.layers.index(layer)
+        lead, cost = candidates.lead_s[place], candidates.cost_s[place]
+        lines.append(f"{layer:5d}  {first:6.1%}  {1e3 * lead:8.2f} ms  {1e3 * cost:8.2f} ms")
+    if chosen.saved_s < 0.0:
+        lines.append("these exits cost more than they save: serve without exits, or train better ones")
+    return "\n".join(lines)
+
+
+def _heads(word: str, verdicts: Verdicts) -> list[Head]:
+    from speculation.exits import Head
+
+    heads = list(verdicts.heard) if word == "auto" else [Head(word)]
+    if not set(heads) <= set(verdicts.heard):
+        raise ValueError(f"--head {word}: these exits were not measured with it; measure-exits makes a short list")
+    return heads

@@ -1,0 +1,296 @@
+"""What exits say of real drafts: a draft model proposes behind the target's answer, and every exit judges it.
+
+An exit's verdict on a whole draft is right when it commits the very tokens that the target commits: the same node
+reached and the same token after it (Early Exits, Sec. 3, step 2). That is what the edge can use, and it is rarer than a
+right token: an exit that is right 9 times of 10 is right about four tokens in a row 2 times of 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from speculation.acceptance import AcceptanceRule, Greedy, Verdict
+from speculation.exits import ExitHeads, Head, Reliability, measure_reliability
+from speculation.vlm.cache import CacheFull, KVCache
+from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
+from speculation.vlm.load import Vlm
+from speculation.vlm.processing import prepare
+from speculation.vlm.session import VlmSession
+from speculation.wire import ROOT
+
+RECORDS_FILE = "verdicts.safetensors"
+Prompt = tuple[str, bytes | None]
+"""An instruction, and a picture or none."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the exits said with one head in V verifications, exits in the order of their layers.
+
+    confidence: float32 [L, V], the verdict's probability as the exit saw it, 0 where it was silent; spoke: bool [L, V];
+    agreed: bool [L, V], whether it spoke and committed the target's tokens; token_rate: float32 [L], how often the
+    exit's likeliest token was the target's at one place of the answer, whatever came before.
+    """
+
+    confidence: npt.NDArray[np.float32]
+    spoke: npt.NDArray[np.bool_]
+    agreed: npt.NDArray[np.bool_]
+    token_rate: npt.NDArray[np.float32]
+
+    def tables(self, layers: Sequence[int], bins: int = 10) -> dict[int, Reliability]:
+        """Return the reliability table of every layer's verdicts. Raises ValueError for an exit that never spoke."""
+        tables = {}
+        for index, layer in enumerate(layers):
+            spoke = self.spoke[index]
+            if not spoke.any():
+                raise ValueError(f"exit {layer} was silent in every verification: ask more prompts or list more tokens")
+            tables[layer] = measure_reliability(
+                self.confidence[index, spoke].tolist(), self.agreed[index, spoke].tolist(), bins
+            )
+        return tables
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """All verifications of a measurement. committed: int64 [V], how many tokens the target committed; tokens: int32,
+    which ones, one verification behind the other; ended: bool [V], whether they ended the answer, so that there was
+    nothing left to draft."""
+
+    layers: tuple[int, ...]
+    heard: dict[Head, Heard]
+    committed: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.int32]
+    ended: npt.NDArray[np.bool_]
+
+    def covered(self, ids: npt.NDArray[np.int32]) -> float:
+        """Return the share of the target's tokens that a short list of `ids` has."""
+        return float(np.isin(self.tokens, ids).mean())
+
+    def save(self, folder: Path) -> None:
+        """Write verdicts.safetensors."""
+        tensors: dict[str, npt.NDArray[np.generic]] = {
+            "layers": np.array(self.layers, dtype=np.int64),
+            "committed": self.committed,
+            "tokens": self.tokens,
+            "ended": self.ended,
+        }
+        for head, heard in self.heard.items():
+            tensors |= {f"{head.value}.{name}": value for name, value in vars(heard).items()}
+        save_file(tensors, str(folder / RECORDS_FILE))
+
+    @classmethod
+    def load(cls, folder: Path) -> Verdicts:
+        """Read verdicts.safetensors. Raises ValueError, in one sentence, where a folder has none that can be read."""
+        advice = "run `python -m adapters_training measure-exits` on it"
+        if not (folder / RECORDS_FILE).is_file():
+            raise ValueError(f"exits folder {folder} has no {RECORDS_FILE}; {advice}")
+        try:
+            tensors = load_file(str(folder / RECORDS_FILE))
+            heads = [head for head in Head if f"{head.value}.agreed" in tensors]
+            heard = {head: Heard(*(tensors[f"{head.value}.{name}"] for name in _HEARD)) for head in heads}
+            layers = tuple(tensors["layers"].tolist())
+            return cls(layers, heard, tensors["committed"], tensors["tokens"], tensors["ended"])
+        except (KeyError, OSError, SafetensorError) as error:
+            raise ValueError(f"exits folder {folder}: {RECORDS_FILE} does not load ({error}); {advice}") from None
+
+
+_HEARD = tuple(Heard.__dataclass_fields__)
+
+
+def short_list(counts: npt.NDArray[np.int64], coverage: float, always: Iterable[int] = ()) -> npt.NDArray[np.int32]:
+    """Return the fewest tokens that make up `coverage` (0 to 1) of `counts` [vocabulary], and `always`, ascending.
+
+    Of equally frequent tokens the lower one goes first. Raises ValueError for no counts or a coverage out of range.
+    """
+    if not 0.0 < coverage <= 1.0:
+        raise ValueError(f"coverage {coverage} of a short list must be above 0 and at most 1")
+    total = int(counts.sum())
+    if total < 1:
+        raise ValueError("no tokens were counted for the short list")
+    order = np.argsort(-counts, kind="stable")
+    seen = np.cumsum(counts[order])
+    # A hair below, so that 0.9 of 10 counts asks for 9 of them whatever 0.9 * 10 rounds to.
+    enough = int(np.searchsorted(seen, coverage * total - 1e-9)) + 1
+    return np.unique(np.concatenate([order[:enough], np.fromiter(always, dtype=np.int64)])).astype(np.int32)
+
+
+def count_tokens(vlm: Vlm, prompts: Sequence[Prompt], max_tokens: int, capacity: int) -> npt.NDArray[np.int64]:
+    """Return how often the target says each token [vocabulary] in its own greedy answers.
+
+    Raises ValueError for a prompt that cannot be used or does not fit.
+    """
+    counts = np.zeros(vlm.vocabulary, dtype=np.int64)
+    session = VlmSession(vlm, capacity)
+    with _room():
+        for text, image in tqdm(prompts, desc="answers for the short list", unit="prompt", disable=None):
+            np.add.at(counts, [token for token, _ in session.greedy(text, image, max_tokens)], 1)
+    return counts
+
+
+def measure(
+    vlm: Vlm, heads: ExitHeads, draft: Vlm | None, prompts: Sequence[Prompt], *, gamma: int = 4, max_tokens: int = 96,
+    capacity: int = 1024, rule: AcceptanceRule | None = None,
+) -> Verdicts:  # fmt: skip
+    """Decode every prompt as mode `sd` does, greedily, and hear all exits in every verification.
+
+    Without a draft model nothing is drafted, and an exit's verdict is its next token. Exits are heard with the full
+    head and, where they have one, the short list. Raises ValueError for a draft model with another tokenizer, a gamma
+    or capacity that does not fit, or no prompts.
+    """
+    if draft is not None and draft.tokenizer_fingerprint != vlm.tokenizer_fingerprint:
+        raise ValueError(f"{draft.folder} and {vlm.folder} have different tokenizers; they are no pair")
+    if gamma < (draft is not None) or max_tokens < 1 or not prompts:
+        raise ValueError(f"gamma {gamma}, {max_tokens} tokens, {len(prompts)} prompts: give at least 1 of each")
+    recorder = _Recorder(heads, rule if rule is not None else Greedy(), vlm.eos)
+    answerer = _Answerer(vlm, draft, gamma, max_tokens, capacity, recorder)
+    with _room():
+        for text, image in tqdm(prompts, desc="verdicts", unit="prompt", disable=None):
+            answerer.answer(text, image)
+    return recorder.verdicts()
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except CacheFull as error:
+        raise ValueError(f"{error}; give a larger --capacity") from None
+
+
+def cut(tokens: Sequence[int], eos: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens up to the first end token, that included."""
+    end = next((index for index, token in enumerate(tokens) if token in eos), len(tokens))
+    return tuple(tokens[: end + 1])
+
+
+def propose(session: VlmSession, gamma: int, eos: Sequence[int]) -> list[int]:
+    """Return the draft model's greedy continuation of its root: `gamma` tokens, fewer where it ends the answer.
+
+    All of them but the last are fed, as nodes 0, 1, ... of the session. Raises CacheFull.
+    """
+    tokens: list[int] = []
+    logits = session.root_logits()
+    while True:
+        tokens.append(int(np.argmax(logits)))
+        if len(tokens) == gamma or tokens[-1] in eos:
+            return tokens
+        (logits,) = session.extend([tokens[-1]], [len(tokens) - 2])
+
+
+@dataclass
+class _Recorder:
+    """Judges with every exit and both heads, and keeps what was said."""
+
+    heads: ExitHeads
+    rule: AcceptanceRule
+    eos: tuple[int, ...]
+    committed: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    ended: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kinds = [Head.FULL, *([Head.SHORT] if self.heads.short_list is not None else [])]
+        self.said: dict[Head, list[list[Verdict | None]]] = {kind: [] for kind in self.kinds}
+        self.right: dict[Head, list[list[bool]]] = {kind: [] for kind in self.kinds}
+        self.hits = {kind: np.zeros(len(self.heads.layers)) for kind in self.kinds}
+
+    def hear(self, tokens: Sequence[int], hidden: dict[int, Tensor], logits: npt.NDArray[np.floating]) -> Verdict:
+        """Record one verification: the draft, each exit layer's output, the target's logits. Returns the verdict."""
+        parents = range(ROOT, len(tokens) - 1)
+        final = self.rule.judge(tokens, parents, logits)
+        truth = self._commits(tokens, final)
+        for kind in self.kinds:
+            said: list[Verdict | None] = []
+            right: list[bool] = []
+            for index, layer in enumerate(self.heads.layers):
+                own = to_numpy(self.heads.logits(layer, hidden[layer], kind))
+                verdict = self.heads.judge(self.rule, tokens, parents, own, kind)
+                said.append(verdict)
+                right.append(verdict is not None and self._commits(tokens, verdict) == truth)
+                self.hits[kind][index] += sum(a == b for a, b in zip(self._likeliest(own, kind), truth, strict=False))
+            self.said[kind].append(said)
+            self.right[kind].append(right)
+        self.committed.append(len(truth))
+        self.tokens += truth
+        self.ended.append(truth[-1] in self.eos)
+        return final
+
+    def verdicts(self) -> Verdicts:
+        """Return all that was recorded."""
+        heard = {}
+        for kind in self.kinds:
+            said = [[0.0 if verdict is None else verdict.confidence for verdict in row] for row in self.said[kind]]
+            spoke = [[verdict is not None for verdict in row] for row in self.said[kind]]
+            heard[kind] = Heard(
+                np.ascontiguousarray(np.array(said, dtype=np.float32).T),
+                np.ascontiguousarray(np.array(spoke).T),
+                np.ascontiguousarray(np.array(self.right[kind]).T),
+                (self.hits[kind] / max(1, len(self.tokens))).astype(np.float32),
+            )
+        tokens = np.array(self.tokens, dtype=np.int32)
+        return Verdicts(self.heads.layers, heard, np.array(self.committed), tokens, np.array(self.ended))
+
+    def _commits(self, tokens: Sequence[int], verdict: Verdict) -> tuple[int, ...]:
+        return cut([*(tokens[node] for node in verdict.path), verdict.token], self.eos)
+
+    def _likeliest(self, logits: npt.NDArray[np.floating], kind: Head) -> list[int]:
+        best = logits.argmax(-1)
+        short = self.heads.short_list
+        return [int(token) for token in (short.ids[best] if kind is Head.SHORT and short is not None else best)]
+
+
+class _Answerer:
+    """Decodes prompts with one row of the target and one session of the draft model."""
+
+    def __init__(
+        self, vlm: Vlm, draft: Vlm | None, gamma: int, max_tokens: int, capacity: int, recorder: _Recorder
+    ) -> None:
+        self._vlm, self._gamma, self._max_tokens, self._recorder = vlm, gamma, max_tokens, recorder
+        self._session = VlmSession(draft, capacity) if draft is not None else None
+        self._cache = KVCache(vlm, 1, capacity)
+
+    @torch.no_grad()
+    def answer(self, text: str, image: bytes | None) -> None:
+        """Decode one prompt to its end."""
+        inputs = prepare(self._vlm, text, image)
+        root = prefill(self._vlm, self._cache, 0, inputs)
+        if self._session is not None:
+            self._session.begin(text, image)
+        said = 0
+        while said < self._max_tokens and root not in self._vlm.eos:
+            drafted = propose(self._session, self._gamma, self._vlm.eos) if self._session is not None else []
+            verdict = self._verify(root, drafted)
+            new = [*(drafted[node] for node in verdict.path), verdict.token]
+            said += len(new)
+            if set(new) & set(self._vlm.eos):
+                return
+            root = new[-1]
+            if self._session is not None:
+                fed = min(len(verdict.path), self._session.node_count)
+                self._session.commit(range(fed), new[fed])
+                for token in new[fed + 1 :]:
+                    self._session.commit((), token)
+
+    def _verify(self, root: int, tokens: Sequence[int]) -> Verdict:
+        first = self._cache.length[0]
+        chunk = draft_chunk(self._cache, 0, root, tokens, range(ROOT, len(tokens) - 1))
+        hidden: dict[int, Tensor] = {}
+        last = torch.empty(0)
+        for output in forward_layers(self._vlm, self._cache, [chunk]):
+            last = output.hidden[0]
+            if output.layer in self._recorder.heads.layers:
+                hidden[output.layer] = last
+        verdict = self._recorder.hear(tokens, hidden, to_numpy(final_logits(self._vlm, last)))
+        self._cache.keep(0, [first, *(first + 1 + node for node in verdict.path)])
+        return verdict

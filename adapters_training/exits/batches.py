@@ -1,0 +1,200 @@
+"""Records -> batches as the frozen target reads them; batch k of a run is a function of (settings, k) alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from adapters_training.encoding import Encoded, Encoder
+from adapters_training.packing import IGNORE, Packer
+from adapters_training.records import Frame
+from adapters_training.sources import BadRecord
+from adapters_training.sources.mixture import Mixture
+from adapters_training.sources.shards import ShardFolder
+from speculation.prompts import Vocabulary
+from speculation.vlm.load import Vlm
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B rows of N tokens: `ids`, `labels` int64 [B, N] (labels[i] follows ids[i], IGNORE where nothing is learned),
+    `positions` int64 [3, B, N], `mask` bool [B, 1, N, N] or None for causal, `pixels` and `grids` of all images or
+    None; `truncated` rows were cut; `problems` name records that were passed over."""
+
+    ids: Tensor
+    labels: Tensor
+    positions: Tensor
+    mask: Tensor | None
+    pixels: Tensor | None
+    grids: Tensor | None
+    truncated: int = 0
+    problems: tuple[str, ...] = ()
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch on a device."""
+
+        def move(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        return Batch(
+            self.ids.to(device), self.labels.to(device), self.positions.to(device), move(self.mask),
+            move(self.pixels), move(self.grids), self.truncated, self.problems,
+        )  # fmt: skip
+
+
+class Maker(Protocol):
+    """Makes a batch of `count` records, from place `first` on in the endless row of them that `number` numbers."""
+
+    def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Batch: ...
+
+
+class Conversations:
+    """Batches of conversations, padded on the right, where causal attention never looks."""
+
+    def __init__(self, mixture: Mixture, encoder: Encoder, pad: int) -> None:
+        self._mixture, self._encoder, self._pad = mixture, encoder, pad
+
+    def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Batch:
+        """Return a batch; a record that cannot be used gives its place to the next. ValueError if all are bad."""
+        rows, problems = [], list[str]()
+        for place in range(first, first + count):
+            rows.append(self._row(number, place, seed, problems))
+        return collate(rows, self._pad, tuple(problems))
+
+    def _row(self, number: Callable[[int], int], place: int, seed: int, problems: list[str]) -> Encoded:
+        for attempt in range(len(self._mixture)):
+            # The wording is drawn by place, so that it does not depend on what was drawn before.
+            dice = random.Random(f"{seed}/{place}")
+            try:
+                return self._encoder.encode(self._mixture.sample(number(place + attempt), dice))
+            except BadRecord as problem:
+                problems.append(str(problem))
+        raise ValueError(f"no record of the data can be used; the last: {problems[-1]}")
+
+
+class PackedFrames:
+    """Batches of simulator frames with several questions each (`packing.py`), for targets of the embedded shape."""
+
+    def __init__(self, frames: Mixture, vlm: Vlm, questions: int, augment: bool) -> None:
+        """Raises ValueError where frames and target do not fit each other."""
+        self._folders = [source for source in frames.sources if isinstance(source, ShardFolder)]
+        if len(self._folders) < len(frames.sources):
+            raise ValueError("--packed takes folders of simulator shards only; leave it out for other data")
+        vocabulary = Vocabulary.load(vlm.folder)
+        if vocabulary is None:
+            raise ValueError(
+                f"--packed needs a target that knows the simulator's objects: {vlm.folder} has no objects.json"
+            )
+        words = {word for folder in self._folders for word in folder.words}
+        unknown = sorted(
+            f"{colour} {kind}" for colour, kind in words
+            if colour not in vocabulary.colours or kind not in vocabulary.classes
+        )  # fmt: skip
+        if unknown:
+            raise ValueError(
+                f"the data ask for {', '.join(unknown[:3])}, which {vlm.folder}/objects.json does not know"
+            )
+        self._vlm, self._augment = vlm, augment
+        self._packer = Packer(vlm.tokenizer, vocabulary, questions)
+
+    def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Batch:
+        """Return a batch of `count` frames."""
+        frames = [self._frame(number(place)) for place in range(first, first + count)]
+        packed = self._packer.batch(frames, random.Random(f"{seed}/{first}"), augment=self._augment)
+        pixels, grid = self._vlm.processor.patchify(packed.images)
+        grids = torch.tensor([grid] * count)
+        return Batch(
+            packed.ids, packed.labels, packed.positions, packed.mask, torch.from_numpy(pixels), grids
+        )  # fmt: skip
+
+    def _frame(self, index: int) -> Frame:
+        for folder in self._folders:
+            if index < sum(folder.blocks):
+                return folder.frame(index)
+            index -= sum(folder.blocks)
+        raise IndexError(index)
+
+
+def collate(rows: Sequence[Encoded], pad: int, problems: tuple[str, ...] = ()) -> Batch:
+    """Return conversations as one batch, padded on the right."""
+    width = max(len(row.ids) for row in rows)
+    ids = np.full((len(rows), width), pad, np.int64)
+    labels = np.full((len(rows), width), IGNORE, np.int64)
+    positions = np.zeros((3, len(rows), width), np.int64)
+    for index, row in enumerate(rows):
+        count = len(row.ids)
+        ids[index, :count], labels[index, :count], positions[:, index, :count] = row.ids, row.labels, row.positions
+    pixels = [row.pixels for row in rows if row.pixels is not None]
+    grids = [row.grid for row in rows if row.grid is not None]
+    return Batch(
+        torch.from_numpy(ids),
+        torch.from_numpy(labels),
+        torch.from_numpy(positions),
+        None,
+        torch.from_numpy(np.concatenate(pixels)) if pixels else None,
+        torch.tensor(grids) if grids else None,
+        sum(row.truncated for row in rows),
+        problems,
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which records each forward of a run takes. `numbers(epoch)` is an epoch's order of `records` records."""
+
+    records: int
+    order: Callable[[int], npt.NDArray[np.int64]]
+    batch: int
+    accumulation: int = 1
+    processes: int = 1
+
+    @property
+    def records_a_step(self) -> int:
+        """Records that one optimiser step learns from, over all processes."""
+        return self.batch * self.accumulation * self.processes
+
+    def steps(self, epochs: float) -> int:
+        """Return the optimiser steps that so many epochs take, at least one."""
+        return max(1, round(epochs * self.records / self.records_a_step))
+
+    def first(self, step: int, forward: int, process: int) -> int:
+        """Return the place of the first record of a forward: places of one step lie together."""
+        return ((step * self.accumulation + forward) * self.processes + process) * self.batch
+
+
+class Run(Dataset[Batch]):
+    """The forwards of one process in a run: item k is forward k % accumulation of step k // accumulation."""
+
+    def __init__(self, plan: Plan, maker: Maker, seed: int, process: int) -> None:
+        self._plan, self._maker, self._seed, self._process = plan, maker, seed, process
+        self._epoch, self._order = -1, np.empty(0, np.int64)
+
+    def __getitem__(self, index: int) -> Batch:
+        step, forward = divmod(index, self._plan.accumulation)
+        first = self._plan.first(step, forward, self._process)
+        return self._maker(self._number, first, self._plan.batch, self._seed)
+
+    def _number(self, place: int) -> int:
+        epoch, index = divmod(place, self._plan.records)
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self._plan.order(epoch)
+        return int(self._order[index])
+
+    def stream(self, first_step: int, last_step: int, workers: int) -> Iterator[list[Batch]]:
+        """Yield the batches of each step."""
+        accumulation = self._plan.accumulation
+        loader = DataLoader(
+            self, batch_size=None, sampler=range(first_step * accumulation, last_step * accumulation),
+            num_workers=workers,
+        )  # fmt: skip
+        batches = iter(loader)
+        for _ in range(first_step, last_step):
+            yield [next(batches) for _ in range(accumulation)]

@@ -1,0 +1,142 @@
+"""Everything that can go wrong before training begins, checked in order of cost: settings, data, memory, model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from accelerate import Accelerator
+from transformers import AutoTokenizer
+
+from adapters_training.encoding import Encoder
+from adapters_training.exits import memory
+from adapters_training.exits.batches import Batch, Conversations, Maker, PackedFrames, Plan
+from adapters_training.exits.config import Device, Dtype, TrainingConfig
+from adapters_training.sources.mixture import Mixture, open_mixture
+from speculation.prompts import VOCABULARY_FILE
+from speculation.vlm.folder import SEEING, find_model, folder_fingerprint, read_config
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.memory import text_config
+
+HELD_OUT_EVERY = 50
+"""Without held-out data every 50th record is kept from training, the first included."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A training that can begin: where it runs, the target, which records each step takes, what they become.
+
+    `held_out(limit)` yields the batches to measure on, of at most `limit` records.
+    """
+
+    config: TrainingConfig
+    accelerator: Accelerator
+    vlm: Vlm
+    layers: tuple[int, ...]
+    plan: Plan
+    maker: Maker
+    held_out: Callable[[int], Iterator[Batch]]
+    need: memory.Need
+
+
+def prepare(config: TrainingConfig) -> Prepared:
+    """Check and open everything. Raises ValueError, in one sentence, for what cannot be trained on."""
+    torch.set_num_threads(config.threads)
+    folder = find_model(config.target)
+    folder_fingerprint(folder)
+    described = read_config(folder)
+    text = text_config(described)
+    layers = _layers(config, int(text["num_hidden_layers"]), int(text["hidden_size"]))
+    accelerator = Accelerator(cpu=config.device is Device.CPU, mixed_precision=config.mixed_precision.value)
+    device = accelerator.device
+    dtype = config.dtype.value
+    if config.dtype is Dtype.AUTO:
+        dtype = "bfloat16" if device.type == "cuda" else "float32"
+    data, held_out = _open_data(config, folder, accelerator.is_main_process)
+    for name, mixture in (("data", data), ("held-out", held_out)):
+        if mixture.has_images and described["model_type"] not in SEEING:
+            raise ValueError(f"--{name} has images, but {folder} is a language model alone: give conversations of text")
+    need = memory.check(folder, described, config, len(layers), str(device), dtype)
+    vlm = load_vlm(
+        folder, device=str(device), dtype=dtype, threads=config.threads, quantisation=config.quantisation.value,
+        max_pixels=config.max_pixels,
+    )  # fmt: skip
+    numbers, kept = _split(data, held_out)
+    plan = Plan(
+        len(numbers), _order(data, numbers, config.seed), config.batch, config.accumulation, accelerator.num_processes
+    )
+    measure = _maker(config, held_out, vlm, augment=False)
+
+    def batches(limit: int) -> Iterator[Batch]:
+        measured = kept[:limit]
+        for first in range(0, len(measured), config.batch):
+            count = min(config.batch, len(measured) - first)
+            yield measure(lambda place: int(measured[place % len(measured)]), first, count, 0)
+
+    return Prepared(config, accelerator, vlm, layers, plan, _maker(config, data, vlm, augment=True), batches, need)
+
+
+def _layers(config: TrainingConfig, count: int, hidden: int) -> tuple[int, ...]:
+    layers = config.layers or tuple(range(count - 1))
+    if list(layers) != sorted(set(layers)) or not layers or layers[0] < 0 or layers[-1] > count - 2:
+        raise ValueError(f"--layers {' '.join(map(str, layers))}: give distinct layers of 0 to {count - 2}, ascending")
+    if config.rank >= hidden:
+        raise ValueError(f"--rank {config.rank} is no bottleneck in a target of width {hidden}; give less, such as 64")
+    return layers
+
+
+def _open_data(config: TrainingConfig, folder: Path, report: bool) -> tuple[Mixture, Mixture]:
+    forbidden = _special_tokens(folder)
+    images = Path(config.images) if config.images else None
+    if images is not None and not images.is_dir():
+        raise ValueError(f"--images {images} is no folder")
+    guide = not (folder / VOCABULARY_FILE).exists()
+    data = open_mixture(config.data, "data", images, forbidden, guide)
+    held_out = open_mixture(config.held_out, "held-out", images, forbidden, guide) if config.held_out else data
+    if report:
+        data.report("data")
+        if held_out is not data:
+            held_out.report("held-out")
+    return data, held_out
+
+
+def _special_tokens(folder: Path) -> tuple[str, ...]:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"--target {folder}: its tokenizer does not load ({reason})") from None
+    return tuple(tokenizer.get_added_vocab())
+
+
+def _split(data: Mixture, held_out: Mixture) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the numbers of the records to train on and of those to measure on."""
+    numbers = np.arange(len(data))
+    if held_out is not data:
+        return numbers, np.arange(len(held_out))
+    chosen = numbers % HELD_OUT_EVERY == 0
+    if chosen.all():
+        raise ValueError("--data holds one usable record; give more, or others with --held-out")
+    return numbers[~chosen], numbers[chosen]
+
+
+def _order(data: Mixture, numbers: npt.NDArray[np.int64], seed: int) -> Callable[[int], npt.NDArray[np.int64]]:
+    wanted = np.zeros(len(data), dtype=np.bool_)
+    wanted[numbers] = True
+
+    def order(epoch: int) -> npt.NDArray[np.int64]:
+        shuffled = data.order(seed, epoch)
+        return shuffled[wanted[shuffled]]
+
+    return order
+
+
+def _maker(config: TrainingConfig, data: Mixture, vlm: Vlm, augment: bool) -> Maker:
+    if config.packed:
+        return PackedFrames(data, vlm, config.questions, augment)
+    pad = vlm.tokenizer.pad_token_id
+    return Conversations(data, Encoder(vlm, config.context), pad if pad is not None else vlm.eos[0])

@@ -1,0 +1,60 @@
+"""The frozen target's forward over a batch: one pass gives every exit what it learns from.
+
+It runs without gradients, so no activations are kept and there is nothing to checkpoint; the large tensors of a step
+are the logits of one exit, of which only `head_tokens` tokens' worth exist at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adapters_training.exits.batches import Batch
+from adapters_training.packing import IGNORE
+from speculation.exits import ExitHeads
+from speculation.vlm.forward import final_logits
+from speculation.vlm.load import Vlm
+
+
+@dataclass(frozen=True)
+class Features:
+    """Of the n labelled tokens of a batch: `hidden[layer]` and `last` [n, hidden] (outputs of layers, before the final
+    norm) and `labels` [n]; `tokens` is how many the target read."""
+
+    hidden: dict[int, Tensor]
+    last: Tensor
+    labels: Tensor
+    tokens: int
+
+
+@torch.no_grad()
+def read(vlm: Vlm, batch: Batch, layers: Sequence[int]) -> Features:
+    """Run the target over a batch on its device and keep what comes out of `layers` and of the last one."""
+    text = vlm.text
+    embeds = text.embed_tokens(batch.ids)
+    if batch.pixels is not None:
+        pixels = batch.pixels.to(vlm.dtype)
+        images = torch.cat(tuple(vlm.model.model.get_image_features(pixels, batch.grids).pooler_output))
+        places = (batch.ids == vlm.image_token)[..., None]
+        embeds = embeds.masked_scatter(places, images.to(embeds.dtype))
+    rotary = text.rotary_emb(embeds, batch.positions if vlm.sees_images else batch.positions[0])
+    select = batch.labels != IGNORE
+    kept, hidden = {}, embeds
+    for index, layer in enumerate(text.layers):
+        hidden = layer(hidden, attention_mask=batch.mask, position_embeddings=rotary)
+        if index in layers:
+            kept[index] = hidden[select]
+    return Features(kept, hidden[select], batch.labels[select], batch.ids.numel())
+
+
+def exit_logits(vlm: Vlm, heads: ExitHeads, layer: int, hidden: Tensor) -> Tensor:
+    """Return what an exit in training makes of a layer's output, logits [n, vocabulary].
+
+    `ExitHeads.logits` runs the adapter in the target's dtype; here it stays in float32, where small steps add up.
+    """
+    adapter = heads.adapters[str(layer)]
+    weight = next(adapter.parameters())
+    return final_logits(vlm, adapter(hidden.to(weight.dtype)).to(vlm.dtype))

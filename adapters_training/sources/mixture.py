@@ -1,0 +1,101 @@
+"""Files and folders of any known kind as one data set, in an order that only seed and epoch decide."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from adapters_training.records import WINDOW
+from adapters_training.sources import Sample, Source
+from adapters_training.sources.bags import RecordedBag
+from adapters_training.sources.conversations import ConversationFile
+from adapters_training.sources.shards import ShardFolder
+
+SHOWN_PROBLEMS = 5
+_KINDS = "a .json or .jsonl file of conversations, a folder of simulator shards, or a rosbag2 bag"
+
+
+class Mixture:
+    """The records of several sources, numbered one after the other."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = list(sources)
+        counts = [sum(source.blocks) for source in self.sources]
+        self._ends = list(accumulate(counts))
+        self._blocks = [0, *accumulate(length for source in self.sources for length in source.blocks if length)]
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def has_images(self) -> bool:
+        """Whether any record has an image."""
+        return any(source.has_images for source in self.sources)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why records were left out, a sentence each."""
+        return [problem for source in self.sources for problem in source.problems]
+
+    def sample(self, index: int, rng: random.Random) -> Sample:
+        """Return record `index`. Raises BadRecord for one that cannot be read after all."""
+        which = int(np.searchsorted(self._ends, index, side="right"))
+        first = self._ends[which - 1] if which else 0
+        return self.sources[which].sample(index - first, rng)
+
+    def order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+        """Return the numbers of all records as an epoch takes them: blocks shuffled, then a few blocks together."""
+        dice = np.random.default_rng([seed, epoch])
+        blocks = list(pairwise(self._blocks))
+        shuffled = [blocks[index] for index in dice.permutation(len(blocks))]
+        parts = []
+        for at in range(0, len(shuffled), WINDOW):
+            numbers = np.concatenate([np.arange(*block) for block in shuffled[at : at + WINDOW]])
+            parts.append(dice.permutation(numbers))
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def report(self, name: str) -> None:
+        """Say on standard error how many records there are, and which were left out and why."""
+        problems = self.problems
+        for problem in problems[:SHOWN_PROBLEMS]:
+            print(f"left out: {problem}", file=sys.stderr)
+        if len(problems) > SHOWN_PROBLEMS:
+            print(f"left out: {len(problems) - SHOWN_PROBLEMS} more", file=sys.stderr)
+        print(f"{name}: {len(self):,} records, {len(problems):,} left out", file=sys.stderr)
+
+
+def open_mixture(
+    paths: Sequence[str], name: str, images: Path | None = None, forbidden: tuple[str, ...] = (), guide: bool = False
+) -> Mixture:
+    """Open files and folders. Raises ValueError for a path of no known kind, or if no record is usable.
+
+    `name` is the setting that holds the paths, for messages. `images`, `forbidden` and `guide` are as the sources say.
+    """
+    if not paths:
+        raise ValueError(f"--{name} is missing: give {_KINDS}")
+    mixture = Mixture([_open(Path(path), name, images, forbidden, guide) for path in paths])
+    if not len(mixture):
+        first = f"; the first: {mixture.problems[0]}" if mixture.problems else ""
+        left_out = f"{len(mixture.problems)} records were left out{first}"
+        raise ValueError(f"--{name} {' '.join(paths)} holds no usable record: {left_out}")
+    return mixture
+
+
+def _open(path: Path, name: str, images: Path | None, forbidden: tuple[str, ...], guide: bool) -> Source:
+    if not path.exists():
+        raise ValueError(f"--{name} {path} does not exist: give {_KINDS}")
+    if path.suffix in (".json", ".jsonl"):
+        return ConversationFile(path, images, forbidden)
+    if path.suffix in (".mcap", ".db3") or (path / "metadata.yaml").exists():
+        return RecordedBag(path if path.is_dir() or path.suffix == ".mcap" else path.parent, guide)
+    if path.is_dir() and any(path.glob("*.mcap")):
+        raise ValueError(f"--{name} {path} is a bag without metadata.yaml: give its .mcap file, or reindex it")
+    if path.is_dir():
+        return ShardFolder(path, guide)
+    raise ValueError(f"--{name} {path} is data of no known kind: give {_KINDS}")

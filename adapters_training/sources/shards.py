@@ -1,0 +1,82 @@
+"""The simulator's labelled frames as conversations: an instruction about a frame, answered as the oracle would."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+
+from adapters_training import wording
+from adapters_training.packing import ACTION_FIRST_SHARE
+from adapters_training.records import WINDOW, Frame, Task, read_shard, shards
+from adapters_training.sources import ASSISTANT, USER, Sample, Turn
+from speculation.prompts import ResponseOrder, compose, to_navigation_action
+
+EMPTY_KEPT = 3
+"""Every third frame in which nothing can be found is kept: they cost a look and teach one answer."""
+
+
+class ShardFolder:
+    """The frames of a folder of shards. `guide` explains the robot to a target that was not trained on its actions.
+
+    Raises ValueError for a folder without shards or with a broken one.
+    """
+
+    has_images = True
+
+    def __init__(self, folder: Path, guide: bool = False) -> None:
+        self.folder, self.problems = folder, list[str]()
+        self._guide, self._paths = guide, shards(folder)
+        if not self._paths:
+            raise ValueError(f"no training data in {folder}: run 'python -m adapters_training data' first")
+        self._cache: OrderedDict[int, list[Frame]] = OrderedDict()
+        self._frames: list[np.ndarray] = []
+        self.words: set[tuple[str, str]] = set()
+        for index, path in enumerate(self._paths):
+            try:
+                frames = self._shard(index)
+            except ValueError as error:
+                self.problems.append(f"{path}: {error}")
+                frames = []
+            usable = [i for i, frame in enumerate(frames) if frame.tasks and (frame.seen or i % EMPTY_KEPT == 0)]
+            self.words.update((task.colour, task.object_class) for i in usable for task in frames[i].tasks)
+            self._frames.append(np.array(usable, dtype=np.int64))
+        self.blocks = [len(usable) for usable in self._frames]
+        self._ends = np.cumsum(self.blocks)
+
+    def frame(self, index: int) -> Frame:
+        """Return frame `index`, its labels included."""
+        shard = int(np.searchsorted(self._ends, index, side="right"))
+        first = int(self._ends[shard]) - self.blocks[shard]
+        return self._shard(shard)[int(self._frames[shard][index - first])]
+
+    def sample(self, index: int, rng: random.Random) -> Sample:
+        """Return a conversation about frame `index`: a target's own answer where one is stored, else the oracle's.
+
+        The oracle is asked about something in view seven times of ten.
+        """
+        frame = self.frame(index)
+        where = f"{self.folder}: frame {index}"
+        answered = [task for task in frame.tasks if task.answer]
+        visible = [task for task in frame.tasks if task.seen is not None]
+        hidden = [task for task in frame.tasks if task.seen is None]
+        pool = answered or (visible if visible and (not hidden or rng.random() < 0.7) else hidden)
+        task = rng.choice(pool)
+        prompt, answer = (task.prompt, task.answer) if task.answer else self._words(frame, task, rng)
+        return Sample((Turn(USER, prompt), Turn(ASSISTANT, answer)), where, frame.jpeg)
+
+    def _words(self, frame: Frame, task: Task, rng: random.Random) -> tuple[str, str]:
+        order = ResponseOrder.ACTION_FIRST if rng.random() < ACTION_FIRST_SHARE else ResponseOrder.REASON_FIRST
+        done = [action for action in map(to_navigation_action, task.done) if action is not None]
+        prompt = compose(wording.instruction(task, rng), done, order, self._guide)
+        return prompt, wording.answer(frame, task, rng, order)
+
+    def _shard(self, index: int) -> list[Frame]:
+        if index not in self._cache:
+            self._cache[index] = read_shard(self._paths[index])
+            if len(self._cache) > WINDOW:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(index)
+        return self._cache[index]

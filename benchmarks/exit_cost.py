@@ -1,0 +1,186 @@
+"""What exits add to a verification: full heads against short lists, over the number of exits.
+
+Timed in real forwards over a root and a draft: every exit's adapter, norm, head, copy to the host and verdict. What an
+exit costs depends on its sizes alone, so adapters are untrained and the short list is any N tokens. Without a GPU a big
+vocabulary still shows with a real shape cut to a few layers: the cost in layers is that of the real size on this
+machine, the share of the whole is computed for all layers from the median layer and is marked as computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm import tqdm
+
+from adapters_training.exit_choice.report import Spread, machine
+from adapters_training.exit_choice.timing import PassTimes, time_forward
+from benchmarks.setting import RESULTS, settings_of
+from benchmarks.shapes import SHAPES, build, shortened
+from spec_vlm_nav.evaluation.setting import table
+from spec_vlm_nav.graph import PROJECT
+from speculation.exits import ExitHeads, Head
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.settings import DTYPES
+
+
+def spaced(count: int, layers: int) -> list[int]:
+    """Return `count` exit layers spread evenly over all but the last layer. ValueError for more than there are."""
+    if not 1 <= count <= layers - 1:
+        raise ValueError(f"--counts {count}: a target of {layers} layers takes 1 to {layers - 1} exits")
+    return sorted({int((index + 0.5) * (layers - 1) / count) for index in range(count)})
+
+
+def measure(vlm: Vlm, counts: Sequence[int], tokens: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the figures of every number of exits; `tokens` are the short list's."""
+    ids = np.linspace(0, vlm.vocabulary - 1, tokens).astype(np.int64)
+    entries = []
+    for count in tqdm(counts, unit="count", disable=None):
+        heads = ExitHeads(vlm, spaced(count, vlm.num_layers), options.rank)
+        heads.set_short_list(ids.tolist())
+        times = time_forward(
+            vlm, heads, drafted=options.gamma, context=options.context, repeats=options.repeats, seed=count
+        )
+        entries.append(figures(times, options.whole_layers or vlm.num_layers))
+    return entries
+
+
+def figures(times: PassTimes, whole_layers: int) -> dict[str, Any]:
+    """Return one entry: seconds (min, median, max) and shares of the median verification.
+
+    `share_of_all_layers` is computed for a target of `whole_layers` layers as long as the median one that ran.
+    """
+    layer = float(np.median(times.layers))
+    verify = float(np.median(times.forward))
+    whole = float(np.median(times.head)) + whole_layers * layer
+    entry: dict[str, Any] = {
+        "exits": len(next(iter(times.exits.values()))),
+        "clock": times.clock.value,
+        "verify_s": _spread(times.forward),
+        "layer_s": _spread(times.layers.ravel()),
+    }
+    for head, by_layer in times.exits.items():
+        total = np.sum(list(by_layer.values()), axis=0)
+        cost = float(np.median(total))
+        entry[head.value] = {
+            "cost_s": _spread(total),
+            "share": cost / verify,
+            "share_of_all_layers": cost / whole,
+            "layers": cost / layer,
+        }
+    return entry
+
+
+def _spread(values: npt.NDArray[np.float64]) -> dict[str, float]:
+    spread = Spread.of(values)
+    return {"min": spread.min, "median": spread.median, "max": spread.max}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = argparse.ArgumentParser(prog="python -m benchmarks.exit_cost", description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
+    line.add_argument("--shape", choices=SHAPES, help="instead: random weights of this checkpoint's shape")
+    line.add_argument("--layers", type=int, help="with --shape: build only so many of its layers")
+    line.add_argument("--short-list", type=int, help="tokens of the short list (default: 4096, or an eighth of fewer)")
+    line.add_argument("--counts", type=int, nargs="+", default=[1, 3, 6], help="numbers of exits (default: 1 3 6)")
+    line.add_argument("--rank", type=int, default=64, help="of the adapters (default: 64)")
+    line.add_argument("--gamma", type=int, default=4, help="draft tokens (default: 4)")
+    line.add_argument("--context", type=int, default=128, help="tokens before the draft (default: 128)")
+    line.add_argument("--repeats", type=int, default=50, help="timed forwards per number of exits (default: 50)")
+    line.add_argument("--device", default="cpu")
+    line.add_argument("--dtype", default="float32", choices=DTYPES)
+    line.add_argument("--threads", type=int, default=1)
+    line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
+    return line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark. Returns the exit code: 0, or 2 after one sentence on stderr."""
+    options = parser().parse_args(arguments)
+    try:
+        if min(options.repeats, options.rank, *options.counts) < 1 or min(options.gamma, options.context) < 0:
+            raise ValueError("--repeats, --rank and --counts must be at least 1, --gamma and --context at least 0")
+        vlm = _target(options)
+        options.whole_layers = SHAPES[options.shape].text["num_hidden_layers"] if options.shape else None
+        tokens = options.short_list or min(4096, vlm.vocabulary // 8)
+        if not 1 <= tokens <= vlm.vocabulary:
+            raise ValueError(f"--short-list {tokens}: the target has {vlm.vocabulary} tokens")
+        for count in options.counts:
+            spaced(count, vlm.num_layers)
+        entries = measure(vlm, options.counts, tokens, options)
+    except (ValueError, RuntimeError) as error:
+        print(f"exit_cost: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+    print(report(vlm, tokens, entries, options.whole_layers))
+    print(machine(options.device))
+    if options.save:
+        save(options, vlm, tokens, entries)
+    return 0
+
+
+def report(vlm: Vlm, tokens: int, entries: Sequence[dict[str, Any]], whole_layers: int | None) -> str:
+    """Return what was measured on what, and the table."""
+    cut = whole_layers is not None and whole_layers != vlm.num_layers
+    what = f"random {vlm.name}" if whole_layers else f"target {vlm.name}"
+    what += f", {vlm.num_layers} of its {whole_layers} layers" * cut
+    rows = []
+    for entry in entries:
+        for head in Head:
+            cost = entry[head.value]
+            low, middle, high = (1e3 * cost["cost_s"][name] for name in ("min", "median", "max"))
+            row = [f"{entry['exits']}", head.value, f"{low:.2f}", f"{middle:.2f}", f"{high:.2f}"]
+            rows.append([*row, f"{1e3 * entry['verify_s']['median']:.2f}", f"{cost['share']:.1%}"])
+            rows[-1] += [f"{cost['share_of_all_layers']:.1%}"] * cut + [f"{cost['layers']:.2f}"]
+    header = ["exits", "head", "min ms", "median ms", "max ms", "verification ms", "share"]
+    header += [f"share of {whole_layers} layers (computed)"] * cut + ["in layers"]
+    size = tokens * vlm.hidden_size * vlm.dtype.itemsize / 1e6
+    sizes = f"{vlm.num_layers} layers of {vlm.hidden_size}, {vlm.vocabulary} tokens; short list {tokens}"
+    sizes += f" ({size:.1f} MB); {entries[0]['clock']} time"
+    return f"{what}: {sizes}\n{table(header, rows)}"
+
+
+def save(options: argparse.Namespace, vlm: Vlm, tokens: int, entries: Sequence[dict[str, Any]]) -> None:
+    """Write the figures; what was cut to fewer layers says so in its name."""
+    name = options.shape or vlm.folder.name
+    name += f"_{vlm.num_layers}_layers" if options.layers else ""
+    data = {
+        "settings": settings_of(options, "save", "whole_layers"),
+        "machine": machine(options.device),
+        "layers": vlm.num_layers,
+        "layers_of_the_whole": options.whole_layers or vlm.num_layers,
+        "hidden": vlm.hidden_size,
+        "vocabulary": vlm.vocabulary,
+        "short_list": tokens,
+        "counts": list(entries),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"exit_cost_{name}_{options.device.partition(':')[0]}_{options.dtype}.json"
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print(f"saved {path.relative_to(PROJECT)}")
+
+
+def _target(options: argparse.Namespace) -> Vlm:
+    if options.shape is None:
+        if options.layers is not None:
+            raise ValueError("--layers needs --shape: a model folder has the layers that it has")
+        return load_vlm(options.target_model, device=options.device, dtype=options.dtype, threads=options.threads)
+    shape = shortened(options.shape, options.layers) if options.layers is not None else None
+    torch.set_num_threads(options.threads)
+    try:
+        torch.empty(0, device=options.device)
+    except (RuntimeError, AssertionError) as error:  # how torch says: no such device
+        raise ValueError(f"--device {options.device}: {str(error).splitlines()[0]}") from None
+    return build(options.shape, options.device, options.dtype, shape)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

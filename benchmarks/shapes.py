@@ -1,0 +1,154 @@
+"""Shapes of the models that the papers time, as their config.json has them; the weights are random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from speculation.vlm.folder import ModelFolderError
+from speculation.vlm.load import DTYPES, MODEL_CLASSES, Vlm
+from speculation.vlm.memory import BYTES, available_bytes, gigabytes
+from speculation.vlm.processing import Processor
+
+QWEN2_TOKENS = 151657
+QWEN2_5_TOKENS = 151665
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One model: its type, the length of its tokenizer, and what its config says of decoder and vision tower."""
+
+    kind: str
+    tokens: int
+    text: dict[str, Any]
+    vision: dict[str, Any] = field(default_factory=dict)
+    tied: bool = False
+
+    @property
+    def sees(self) -> bool:
+        """Whether it has a vision tower."""
+        return bool(self.vision)
+
+
+def _text(hidden: int, mlp: int, layers: int, heads: int, kv_heads: int, rows: int, **more: Any) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": mlp,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": rows,
+        "bos_token_id": None,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    } | more
+
+
+def _mrope(section: tuple[int, int, int], theta: float = 1e6, context: int = 32768) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": theta, "mrope_section": list(section)}
+    return {"rope_parameters": rope, "max_position_embeddings": context}
+
+
+def _vision2(hidden: int) -> dict[str, Any]:
+    return {"depth": 32, "embed_dim": 1280, "num_heads": 16, "mlp_ratio": 4, "hidden_size": hidden}
+
+
+def _vision2_5(hidden: int) -> dict[str, Any]:
+    return {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "out_hidden_size": hidden,
+        "window_size": 112,
+        "fullatt_block_indexes": [7, 15, 23, 31],
+    }
+
+
+_QWEN = _mrope((16, 24, 24))
+_LLAMA = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "max_position_embeddings": 4096}
+SHAPES = {
+    "tiny": Shape(
+        "qwen2_vl",
+        500,
+        _text(64, 128, 3, 4, 2, 512, **_mrope((2, 3, 3), 1e4, 2048)),
+        {"depth": 1, "embed_dim": 32, "num_heads": 2, "mlp_ratio": 2, "hidden_size": 64},
+    ),
+    "qwen2-vl-2b": Shape(
+        "qwen2_vl", QWEN2_TOKENS, _text(1536, 8960, 28, 12, 2, 151936, **_QWEN), _vision2(1536), tied=True
+    ),
+    "qwen2-vl-7b": Shape("qwen2_vl", QWEN2_TOKENS, _text(3584, 18944, 28, 28, 4, 152064, **_QWEN), _vision2(3584)),
+    "qwen2.5-vl-3b": Shape(
+        "qwen2_5_vl", QWEN2_5_TOKENS, _text(2048, 11008, 36, 16, 2, 151936, **_QWEN), _vision2_5(2048), tied=True
+    ),
+    "qwen2.5-vl-7b": Shape(
+        "qwen2_5_vl", QWEN2_5_TOKENS, _text(3584, 18944, 28, 28, 4, 152064, **_QWEN), _vision2_5(3584)
+    ),
+    "vicuna-68m": Shape("llama", 32000, _text(768, 3072, 2, 12, 12, 32000, **_LLAMA)),
+    "vicuna-160m": Shape("llama", 32000, _text(768, 3072, 12, 12, 12, 32000, **_LLAMA)),
+    "vicuna-7b": Shape("llama", 32000, _text(4096, 11008, 32, 32, 32, 32000, **_LLAMA)),
+    "vicuna-13b": Shape("llama", 32000, _text(5120, 13824, 40, 40, 40, 32000, **_LLAMA)),
+}
+
+
+def shortened(name: str, layers: int) -> Shape:
+    """Return a preset with the first `layers` of its decoder only, and one layer of its vision tower. ValueError."""
+    shape = SHAPES[name]
+    most = int(shape.text["num_hidden_layers"])
+    if not 2 <= layers <= most:
+        raise ValueError(f"--layers {layers}: {name} has {most}, give 2 or more of them")
+    vision = shape.vision and shape.vision | {"depth": 1}
+    return replace(shape, text=shape.text | {"num_hidden_layers": layers}, vision=vision)
+
+
+def parameters(name: str, shape: Shape | None = None) -> int:
+    """Return the number of a preset's weights, without making them; `shape` where it was shortened."""
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in _model(shape or SHAPES[name], torch.float32).parameters())
+
+
+def build(name: str, device: str, dtype: str, shape: Shape | None = None) -> Vlm:
+    """Return a preset with random weights, made on the device. Raises ModelFolderError where they do not fit.
+
+    It has no tokenizer: it is asked in token ids. `shape` is that of `name`, shortened.
+    """
+    shape = shape or SHAPES[name]
+    need, free = parameters(name, shape) * BYTES[dtype], available_bytes(device)
+    if need > free:
+        raise ModelFolderError(
+            f"preset {name} takes {gigabytes(need)} in {dtype}, {device} has {gigabytes(free)} free; choose a smaller "
+            "preset or dtype"
+        )
+    with torch.device(device):
+        model = _model(shape, DTYPES[dtype]).eval().requires_grad_(False)
+    images: Any = shape.sees or None  # that it sees is all that is asked of an image processor here
+    return Vlm(
+        model=model,
+        processor=Processor(None, images, ""),
+        num_layers=shape.text["num_hidden_layers"],
+        vocabulary=shape.tokens,
+        eos=(2,),
+        fingerprint="random",
+        tokenizer_fingerprint="none",
+        folder=Path(name),
+    )
+
+
+def _model(shape: Shape, dtype: torch.dtype) -> Any:
+    model_class = MODEL_CLASSES[shape.kind]
+    if shape.sees:
+        config = model_class.config_class(
+            text_config=shape.text,
+            vision_config=shape.vision,
+            tie_word_embeddings=shape.tied,
+            image_token_id=shape.tokens - 2,
+            video_token_id=shape.tokens - 1,
+            vision_start_token_id=shape.tokens - 4,
+            vision_end_token_id=shape.tokens - 3,
+        )
+    else:
+        config = model_class.config_class(**shape.text, tie_word_embeddings=shape.tied)
+    return model_class._from_config(config, attn_implementation="sdpa", dtype=dtype)

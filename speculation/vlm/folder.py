@@ -1,0 +1,265 @@
+"""What lies in a model folder, without loading it: config, weight files and their headers, names and fingerprints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+WHOLE_FILE_BYTES = 64 << 20
+SAMPLES = 64
+SAMPLE_BYTES = 4096
+VOLATILE_KEYS = frozenset({"transformers_version", "_name_or_path", "torch_dtype", "dtype", "architectures"})
+SEEING = ("qwen2_vl", "qwen2_5_vl")
+BLIND = ("llama", "mistral", "qwen2", "qwen3")
+"""Language models without a vision tower."""
+STATEFUL_ROPE = frozenset({"dynamic", "longrope"})
+"""Rotary embeddings that change with the longest sequence seen: one model could not serve two sessions."""
+DOWNLOAD_VARIABLE = "SPEC_VLM_NAV_DOWNLOAD"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SNAPSHOT = re.compile(r"models--(?P<name>[^/\\]+)[/\\]snapshots[/\\][^/\\]+$")
+_NEEDED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+_LOGITS_SETTINGS = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "bad_words_ids": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+}
+"""What a generation_config may ask for that changes greedy answers, and the value that asks for nothing."""
+
+
+class ModelFolderError(ValueError):
+    """A folder that is no usable model; the text says what is wrong and what to do."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor of a weight file, as its header tells: `dtype` in safetensors' words, e.g. BF16."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+def find_model(name: Path | str, *, allow_download: bool = False) -> Path:
+    """Return the folder that `name` means: a path, or a hub name such as Qwen/Qwen2-VL-2B-Instruct in the local cache.
+
+    Nothing is fetched unless `allow_download` or the environment variable SPEC_VLM_NAV_DOWNLOAD=1 says so. Raises
+    ModelFolderError, saying what to do, where there is neither.
+    """
+    folder = Path(name)
+    text = folder.as_posix()
+    if folder.exists() or not _HUB_NAME.fullmatch(text):
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    fetch = allow_download or os.environ.get(DOWNLOAD_VARIABLE) == "1"
+    try:
+        return Path(snapshot_download(text, local_files_only=not fetch, allow_patterns=_NEEDED))
+    except (LocalEntryNotFoundError, HFValidationError):
+        pass
+    except Exception as error:
+        # A hub that is down, unknown, gated or full each raises its own type.
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelFolderError(f"model {text} cannot be fetched: {reason}") from None
+    raise ModelFolderError(
+        f"model {text} does not exist as a folder and is not in this machine's Hugging Face cache; fetch it with "
+        f"`hf download {text}`, or let it be fetched with --allow-download or {DOWNLOAD_VARIABLE}=1"
+    )
+
+
+def model_name(folder: Path) -> str:
+    """Return what people call the model of a folder: its name on the hub where it lies in the cache, else the folder's.
+
+    >>> model_name(Path("hub/models--Qwen--Qwen2-VL-2B-Instruct/snapshots/0123"))
+    'Qwen/Qwen2-VL-2B-Instruct'
+    """
+    match = _SNAPSHOT.search(str(folder))
+    return match["name"].replace("--", "/") if match else folder.name
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return config.json. Raises ModelFolderError where there is none, or it is of a type that is not known."""
+    if not folder.is_dir():
+        raise ModelFolderError(f"model folder {folder} does not exist; give the path of a model's folder")
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelFolderError(f"model folder {folder} has no config.json; give the path of a model's folder")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelFolderError(f"model folder {folder}: config.json is no JSON: {error}; fetch it again") from None
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in SEEING + BLIND:
+        raise ModelFolderError(
+            f"model folder {folder} holds a model of type {kind!r}; known are {', '.join(SEEING + BLIND)}"
+        )
+    return dict(config)
+
+
+def check_attention(folder: Path, config: dict[str, Any]) -> None:
+    """Raise ModelFolderError for attention that a cache of token trees cannot serve."""
+    text = config | config.get("text_config", {})
+    always = config["model_type"] == "mistral"  # the others slide only where they are told to
+    window = text.get("sliding_window", 4096)
+    slides = window is not None and (always or text.get("use_sliding_window"))
+    if slides and (always or text["num_hidden_layers"] > text.get("max_window_layers", 28)):
+        raise ModelFolderError(
+            f"model folder {folder}: sliding-window attention ({window} tokens) is not supported; if prompt and answer "
+            "stay shorter than that, switch it off in config.json"
+        )
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind in STATEFUL_ROPE:
+        raise ModelFolderError(
+            f"model folder {folder}: rotary embeddings of type {kind!r} change with every session's length and are not "
+            "supported; use a checkpoint with default, linear, yarn or llama3 ones"
+        )
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a folder, all of them there. Raises ModelFolderError, naming what lacks."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ModelFolderError(f"{index} is no index of weights; fetch it again") from None
+    else:
+        names = ["model.safetensors"]
+    for name in names:
+        if (folder / name).is_file():
+            continue
+        if any(folder.glob("pytorch_model*.bin")):
+            raise ModelFolderError(
+                f"model folder {folder} has its weights as pickles (pytorch_model.bin), which may run any code; where "
+                "you trust it, load it once with transformers and write it with save_pretrained"
+            )
+        raise ModelFolderError(f"model folder {folder} lacks its weights, {name}; fetch or train the model")
+    return [folder / name for name in names]
+
+
+def read_header(path: Path) -> bytes:
+    """Return the JSON header of a safetensors file. Raises ModelFolderError for any other file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        count = int.from_bytes(file.read(8), "little")
+        if not 0 < count <= size - 8:
+            raise ModelFolderError(
+                f"{path} is no safetensors file (an unfinished download or a Git LFS pointer?); fetch it again"
+            )
+        return file.read(count)
+
+
+def stored_tensors(files: Iterable[Path]) -> list[StoredTensor]:
+    """Return all tensors of the files by their headers. Raises ModelFolderError for a file without one."""
+    tensors = []
+    for path in files:
+        try:
+            header = json.loads(read_header(path))
+            for name, each in header.items():
+                if name != "__metadata__":
+                    begin, end = each["data_offsets"]
+                    tensors.append(StoredTensor(name, each["dtype"], tuple(each["shape"]), end - begin))
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, ModelFolderError):
+                raise
+            raise ModelFolderError(f"{path} has no readable safetensors header; fetch it again") from None
+    return tensors
+
+
+def model_fingerprint(config: dict[str, Any], weights: list[Path], quantisation: str = "none") -> str:
+    """Return 16 hex digits that name a model: its config, weights and what they are rounded to while loading.
+
+    Of each safetensors file the size, the header (every tensor's name, dtype, shape, place) and the data count: all of
+    a file up to 64 MiB, of a larger one 64 samples of 4 KiB spread evenly, so that 15 GB take milliseconds. Two models
+    trained apart differ in every sample; a file edited by hand in one tensor may go unnoticed.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    stable = {key: value for key, value in config.items() if key not in VOLATILE_KEYS}
+    digest.update(json.dumps(stable, sort_keys=True).encode())
+    if quantisation != "none":
+        digest.update(f"quantisation:{quantisation};".encode())
+    for path in weights:
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size};".encode())
+        header = read_header(path)
+        digest.update(header)
+        with path.open("rb") as file:
+            first, last = 8 + len(header), size - SAMPLE_BYTES
+            if size <= WHOLE_FILE_BYTES:
+                file.seek(first)
+                digest.update(file.read())
+                continue
+            for sample in range(SAMPLES):
+                file.seek(first + (last - first) * sample // (SAMPLES - 1))
+                digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def folder_fingerprint(folder: Path, quantisation: str = "none") -> str:
+    """Return the fingerprint that `load_vlm` gives the model of a folder, without loading it. Raises as `load_vlm`."""
+    return model_fingerprint(read_config(folder), weight_files(folder), quantisation)
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """Return 16 hex digits that name what token ids mean: vocabulary, merges and special tokens."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in backend.get("merges", [])]
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
+    specials = sorted(tokenizer.get_added_vocab().items(), key=lambda item: (item[1], item[0]))
+    text = json.dumps([vocabulary, merges, specials], ensure_ascii=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def generation_config(folder: Path) -> dict[str, Any]:
+    """Return generation_config.json, empty where there is none. Raises ModelFolderError where it is no JSON object."""
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise ModelFolderError(f"{path} is no JSON object; fetch it again") from None
+
+
+def ignored_processors(folder: Path) -> dict[str, Any]:
+    """Return what generation_config.json asks for that would change greedy answers. It is not applied: see `load_vlm`.
+
+    Sampling settings (temperature, top_k, top_p) are not among it: the robot's own settings decide them.
+    """
+    wanted = generation_config(folder)
+    return {
+        name: wanted[name] for name, nothing in _LOGITS_SETTINGS.items() if wanted.get(name) not in (None, nothing, [])
+    }
+
+
+def end_tokens(folder: Path, tokenizer: Any) -> tuple[int, ...]:
+    """Return the tokens that end an answer: tokenizer's and generation_config's. ModelFolderError without any."""
+    tokens = {int(tokenizer.eos_token_id)} if tokenizer.eos_token_id is not None else set()
+    stops = generation_config(folder).get("eos_token_id")
+    tokens.update([stops] if isinstance(stops, int) else stops or ())
+    if not tokens:
+        raise ModelFolderError(f"model folder {folder} names no token that ends an answer; set eos_token_id")
+    return tuple(sorted(tokens))

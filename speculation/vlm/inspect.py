@@ -1,0 +1,289 @@
+"""What a model folder is, whether two make a pair, and what memory they need: all without loading a weight."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from speculation.vlm.folder import (
+    SEEING,
+    ModelFolderError,
+    check_attention,
+    end_tokens,
+    find_model,
+    ignored_processors,
+    model_fingerprint,
+    model_name,
+    read_config,
+    stored_tensors,
+    tokenizer_fingerprint,
+    weight_files,
+)
+from speculation.vlm.memory import available_bytes, gigabytes, head_width, kv_bytes, text_config, weight_bytes
+from speculation.vlm.processing import VICUNA_TEMPLATE, Processor
+from speculation.vlm.quantise import stored_quantisation
+from speculation.vlm.settings import Quantisation
+
+DTYPES = ("float32", "bfloat16")
+CAPACITY = 2048
+FRAME = (720, 1280)
+"""Height and width of the frame whose image tokens are told: the Go2's front camera."""
+
+
+@dataclass(frozen=True)
+class FolderReport:
+    """What one folder holds. Bytes of `weights` are by how they are loaded; `problem` is why it cannot be, or empty."""
+
+    name: str
+    folder: str
+    family: str
+    sees_images: bool
+    parameters: int
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int
+    vocabulary: int
+    embedding_rows: int
+    stored_as: dict[str, int]
+    quantisation: str
+    files: int
+    file_bytes: int
+    fingerprint: str
+    tokenizer: str
+    eos: tuple[int, ...]
+    ignored: dict[str, Any]
+    template: str
+    image_tokens: int
+    weights: dict[str, int]
+    kv_bytes_per_token: dict[str, int]
+    capacity: int
+    problem: str = ""
+
+    @property
+    def padding(self) -> int:
+        """Rows of the embedding that stand for no token."""
+        return self.embedding_rows - self.vocabulary
+
+    def session_bytes(self, dtype: str) -> int:
+        """Return the bytes of one session's cache."""
+        return self.kv_bytes_per_token[dtype] * self.capacity
+
+
+@dataclass(frozen=True)
+class PairReport:
+    """Whether two models can decode together; `problems` says why not, `notes` what to know."""
+
+    target: str
+    draft: str
+    vocabulary: int
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Free memory by device, in bytes."""
+
+    free: dict[str, int] = field(default_factory=dict)
+
+
+def this_machine() -> Machine:
+    """Return what this machine has free: the CPU's memory and every GPU's."""
+    devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    return Machine({device: available_bytes(device) for device in devices})
+
+
+def inspect_folder(name: Path | str, capacity: int = CAPACITY, *, allow_download: bool = False) -> FolderReport:
+    """Return what a folder or hub name holds. Raises ModelFolderError where it is no model of a known type."""
+    folder = find_model(name, allow_download=allow_download)
+    config = read_config(folder)
+    files = weight_files(folder)
+    tensors = stored_tensors(files)
+    text = text_config(config)
+    family = config["model_type"]
+    processor = _processor(folder, family)
+    tokenizer = processor.tokenizer
+    stored = stored_quantisation(config)
+    embedding = next((each for each in tensors if each.name.endswith("embed_tokens.weight")), None)
+    rows = embedding.shape[0] if embedding is not None else int(text["vocab_size"])
+    ways = dict.fromkeys(DTYPES, Quantisation.NONE)
+    if not stored:
+        ways |= {each.value: each for each in Quantisation if each is not Quantisation.NONE}
+    return FolderReport(
+        name=model_name(folder),
+        folder=str(folder),
+        family=family,
+        sees_images=family in SEEING,
+        parameters=sum(each.count for each in tensors),
+        layers=int(text["num_hidden_layers"]),
+        hidden=int(text["hidden_size"]),
+        heads=int(text["num_attention_heads"]),
+        kv_heads=int(text.get("num_key_value_heads") or text["num_attention_heads"]),
+        head_dim=head_width(text),
+        context=int(text.get("max_position_embeddings", 0)),
+        vocabulary=len(tokenizer),
+        embedding_rows=rows,
+        stored_as=dict(_counts(tensors)),
+        quantisation=stored or Quantisation.NONE.value,
+        files=len(files),
+        file_bytes=sum(path.stat().st_size for path in files),
+        fingerprint=model_fingerprint(config, files),
+        tokenizer=tokenizer_fingerprint(tokenizer),
+        eos=end_tokens(folder, tokenizer),
+        ignored=ignored_processors(folder),
+        template=_template_name(processor),
+        image_tokens=_image_tokens(processor),
+        weights={
+            way: weight_bytes(tensors, way if way in DTYPES else "bfloat16", quantisation)
+            for way, quantisation in ways.items()
+        },
+        kv_bytes_per_token={dtype: kv_bytes(config, dtype) for dtype in DTYPES},
+        capacity=capacity,
+        problem=_problem(folder, config, len(tokenizer), rows),
+    )
+
+
+def inspect_pair(first: FolderReport, second: FolderReport) -> PairReport:
+    """Return whether two models can decode together; the larger one is the target."""
+    target, draft = (first, second) if first.parameters >= second.parameters else (second, first)
+    problems = [f"{each.name}: {each.problem}" for each in (target, draft) if each.problem]
+    if target.tokenizer != draft.tokenizer:
+        problems.append(
+            f"their tokenizers differ ({target.vocabulary} tokens, fingerprint {target.tokenizer}, and "
+            f"{draft.vocabulary}, {draft.tokenizer}): a token id means something else to each; take two of one family"
+        )
+    if target.fingerprint == draft.fingerprint:
+        problems.append("they are the same model: drafting would cost as much as answering")
+    if not target.sees_images or not draft.sees_images:
+        blind = draft.name if target.sees_images else target.name
+        problems.append(f"{blind} is a language model alone and cannot answer about a camera's picture")
+    common = min(target.vocabulary, draft.vocabulary)
+    return PairReport(target.name, draft.name, common, tuple(problems), _notes(target, draft))
+
+
+def _notes(target: FolderReport, draft: FolderReport) -> tuple[str, ...]:
+    notes = []
+    if target.embedding_rows != draft.embedding_rows:
+        notes.append(
+            f"embeddings are padded differently ({target.embedding_rows} and {draft.embedding_rows} rows); logits of "
+            f"both are cut to the {target.vocabulary} tokens of the tokenizer"
+        )
+    if target.quantisation != Quantisation.NONE.value:
+        notes.append(f"the target is stored quantised ({target.quantisation}): answers are exactly its own")
+    if target.eos != draft.eos:
+        notes.append(f"they end answers with other tokens ({target.eos} and {draft.eos}); the target's decide")
+    if target.template != draft.template:
+        notes.append("their chat templates differ; each reads the prompt in its own, which may lower acceptance")
+    if target.image_tokens != draft.image_tokens:
+        notes.append(
+            f"a frame takes {target.image_tokens} and {draft.image_tokens} image tokens; set max_pixels alike to make "
+            "them see the same"
+        )
+    return tuple(notes)
+
+
+def _processor(folder: Path, family: str) -> Processor:
+    try:
+        fallback = VICUNA_TEMPLATE if family == "llama" else ""
+        return Processor.load(folder, sees=family in SEEING, template=fallback)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelFolderError(f"model folder {folder}: tokenizer or processor files do not load ({reason})") from None
+
+
+def _counts(tensors: Sequence[Any]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for tensor in tensors:
+        counts[tensor.dtype] += tensor.count
+    return counts
+
+
+def _template_name(processor: Processor) -> str:
+    if processor.template == VICUNA_TEMPLATE:
+        return "none: Vicuna's is used"
+    digest = hashlib.blake2b(processor.template.encode(), digest_size=4).hexdigest()
+    return f"{len(processor.template)} characters, {digest}"
+
+
+def _image_tokens(processor: Processor) -> int:
+    if processor.images is None:
+        return 0
+    height, width = processor.resized(*FRAME)
+    unit = processor.images.patch_size * processor.images.merge_size
+    return int(height * width // unit**2)
+
+
+def _problem(folder: Path, config: dict[str, Any], tokens: int, rows: int) -> str:
+    try:
+        check_attention(folder, config)
+    except ModelFolderError as error:
+        return str(error)
+    if tokens > rows:
+        return f"the tokenizer has {tokens} tokens but the model only {rows}; they do not belong together"
+    return ""
+
+
+def table(reports: Sequence[FolderReport], machine: Machine, pair: PairReport | None = None) -> str:
+    """Return the reports side by side, as people read them."""
+    columns = [_column(report, machine) for report in reports]
+    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += [f"note on {each.name}: {text}" for each in reports for text in _remarks(each)]
+    if pair is not None:
+        lines.append("")
+        verdict = "cannot be a pair" if pair.problems else f"can be a pair, {pair.vocabulary} tokens in common"
+        lines.append(f"target {pair.target} and draft {pair.draft} {verdict}")
+        lines += [f"  because {problem}" for problem in pair.problems]
+        lines += [f"  note: {note}" for note in pair.notes]
+    return "\n".join(lines)
+
+
+def _remarks(report: FolderReport) -> list[str]:
+    remarks = [f"not usable: {report.problem}"] if report.problem else []
+    if report.ignored:
+        asked = ", ".join(f"{name}={value}" for name, value in report.ignored.items())
+        remarks.append(f"generation_config asks for {asked}; answers are the model's raw logits, it is not applied")
+    return remarks
+
+
+def _column(report: FolderReport, machine: Machine) -> dict[str, str]:
+    stored = ", ".join(f"{dtype} {count / max(report.parameters, 1):.0%}" for dtype, count in report.stored_as.items())
+    column = {
+        "model": report.name,
+        "family": f"{report.family}, {'sees images' if report.sees_images else 'words alone'}",
+        "parameters": _count(report.parameters),
+        "layers x hidden": f"{report.layers} x {report.hidden}",
+        "heads": f"{report.heads}, {report.kv_heads} of keys and values, {report.head_dim} wide",
+        "context": f"{report.context} tokens",
+        "vocabulary": f"{report.vocabulary} tokens, {report.embedding_rows} rows ({report.padding} padding)",
+        "stored as": f"{stored}, quantisation {report.quantisation}",
+        "files": f"{report.files}, {gigabytes(report.file_bytes)}",
+        "fingerprint": report.fingerprint,
+        "tokenizer": report.tokenizer,
+        "ends with": ", ".join(map(str, report.eos)),
+        "chat template": report.template,
+        f"frame {FRAME[1]} x {FRAME[0]}": f"{report.image_tokens} tokens" if report.sees_images else "-",
+    }
+    for way, size in report.weights.items():
+        fits = [f"{device} {'yes' if size < free else 'no'}" for device, free in machine.free.items()]
+        column[f"weights, {way}"] = f"{gigabytes(size)}, fits {', '.join(fits)}"
+    for dtype in report.kv_bytes_per_token:
+        each = gigabytes(report.session_bytes(dtype))
+        column[f"cache, {dtype}"] = (
+            f"{report.kv_bytes_per_token[dtype] / 1024:.1f} KiB a token, {each} a session of {report.capacity}"
+        )
+    return column | {"free here": ", ".join(f"{device} {gigabytes(free)}" for device, free in machine.free.items())}
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.2f} billion" if number >= 1e9 else f"{number / 1e6:.2f} million"

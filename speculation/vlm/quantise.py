@@ -1,0 +1,71 @@
+"""Rounding while loading, and checkpoints that are stored rounded: what transformers is told, what it needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from speculation.vlm.folder import ModelFolderError
+from speculation.vlm.settings import Quantisation
+
+PACKAGES = {
+    Quantisation.NF4: ("bitsandbytes", "accelerate"),
+    Quantisation.INT8: ("bitsandbytes", "accelerate"),
+    Quantisation.INT8_WEIGHT_ONLY: ("torchao",),
+}
+STORED_PACKAGES = {
+    "awq": ("gptqmodel", "accelerate"),
+    "gptq": ("gptqmodel", "optimum"),
+    "bitsandbytes": ("bitsandbytes", "accelerate"),
+    "torchao": ("torchao",),
+}
+"""What transformers needs to read a checkpoint that is stored quantised, by its quant_method."""
+WHOLE = ["model.visual", "lm_head"]
+"""Modules that stay as they are: pictures and the choice of a word suffer most; Qwen's own checkpoints leave them."""
+
+
+def stored_quantisation(config: dict[str, Any]) -> str:
+    """Return the quant_method that a checkpoint is stored with, empty for none."""
+    stored = config.get("quantization_config") or {}
+    return str(stored.get("quant_method", "unknown" if stored else ""))
+
+
+def quantisation_config(folder: Path, config: dict[str, Any], wanted: Quantisation, dtype: torch.dtype) -> Any:
+    """Return transformers' settings for rounding while loading, None for none.
+
+    Raises ModelFolderError for a missing package, and for a checkpoint that is quantised already.
+    """
+    stored = stored_quantisation(config)
+    if stored:
+        if wanted is not Quantisation.NONE:
+            raise ModelFolderError(
+                f"model folder {folder} is stored quantised ({stored}); leave quantisation at none or take the original"
+            )
+        _need(STORED_PACKAGES.get(stored, ()), f"model folder {folder} is stored quantised ({stored})")
+        return None
+    if wanted is Quantisation.NONE:
+        return None
+    _need(PACKAGES[wanted], f"quantisation {wanted.value}")
+    import transformers
+
+    if wanted is Quantisation.INT8_WEIGHT_ONLY:
+        from torchao.quantization import Int8WeightOnlyConfig
+
+        return transformers.TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=WHOLE)
+    # It repeats at every multiplication that activations are cast to float16, which is what it is for.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+    how: dict[str, Any] = {"load_in_8bit": True}
+    if wanted is Quantisation.NF4:
+        how = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
+    settings: Any = transformers.BitsAndBytesConfig
+    return settings(llm_int8_skip_modules=WHOLE, **how)
+
+
+def _need(packages: tuple[str, ...], what: str) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModelFolderError(f"{what} needs {' and '.join(missing)}: pip install {' '.join(missing)}")

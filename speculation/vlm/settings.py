@@ -1,0 +1,78 @@
+"""How a model is loaded: what `load_vlm`, the verifier and the robot can be told, checked before anything is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+ATTENTION = ("sdpa", "eager")
+MIN_PIXELS = 56 * 56
+MAX_PIXELS = 1 << 24
+"""Largest frame that is decoded: a few kilobytes of JPEG can claim gigabytes of pixels."""
+
+
+class Quantisation(str, Enum):
+    """What the decoder's linear layers are rounded to while loading; vision tower, embedding and head stay whole."""
+
+    NONE = "none"
+    NF4 = "nf4"
+    """4-bit normal float (QLoRA, arXiv 2305.14314), bitsandbytes."""
+    INT8 = "int8"
+    """LLM.int8() (arXiv 2208.07339), bitsandbytes: weights and activations, outlier columns kept at 16 bits."""
+    INT8_WEIGHT_ONLY = "int8_weight_only"
+    """8-bit weights, torchao."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a token's result does not depend on what else is in the forward, so that drafts can be verified.
+
+        LLM.int8() keeps a column at 16 bits if any token of the forward has an outlier in it.
+        """
+        return self is not Quantisation.INT8
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """How one model runs. Raises ValueError, naming the setting, for a value that is out of range.
+
+    `threads` sets torch's CPU threads for the whole process (more than one per process starves the other side on a
+    small machine), None leaves them. `min_pixels`, `max_pixels` bound the resized frame; 0 keeps the folder's own.
+    `allow_download` lets a hub name that is not on disk be fetched.
+    """
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int | None = 1
+    attention: str = "sdpa"
+    quantisation: str = Quantisation.NONE.value
+    min_pixels: int = 0
+    max_pixels: int = 0
+    allow_download: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is unknown; choose {', '.join(DTYPES)}")
+        if self.attention.startswith("flash") or self.attention == "paged":
+            raise ValueError(
+                f"attention {self.attention!r} knows no mask but the causal one, and token trees and ragged batches "
+                f"need their own; choose {' or '.join(ATTENTION)}"
+            )
+        if self.attention not in ATTENTION:
+            raise ValueError(f"attention {self.attention!r} is unknown; choose {' or '.join(ATTENTION)}")
+        known = [each.value for each in Quantisation]
+        if self.quantisation not in known:
+            raise ValueError(f"quantisation {self.quantisation!r} is unknown; choose {', '.join(known)}")
+        if self.dtype == "float64" and self.rounding is not Quantisation.NONE:
+            raise ValueError(f"quantisation {self.quantisation!r} makes no sense in float64; choose another dtype")
+        for name in ("min_pixels", "max_pixels"):
+            value = getattr(self, name)
+            if value and not MIN_PIXELS <= value <= MAX_PIXELS:
+                raise ValueError(f"{name} {value} is outside {MIN_PIXELS} to {MAX_PIXELS}; 0 keeps the model's own")
+        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
+            raise ValueError(f"min_pixels {self.min_pixels} is more than max_pixels {self.max_pixels}")
+
+    @property
+    def rounding(self) -> Quantisation:
+        """The quantisation as what it is."""
+        return Quantisation(self.quantisation)

@@ -1,0 +1,68 @@
+"""What a loaded model takes: its memory, and the time of a few forwards that decode one token each."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import draft_chunk, forward, prefill
+from speculation.vlm.load import Vlm
+from speculation.vlm.memory import gigabytes, loaded_bytes
+from speculation.vlm.positions import text_positions
+from speculation.vlm.processing import Inputs
+
+PROMPT_TOKENS = 64
+WARM_UP = 2
+
+
+def timed(work: Callable[[], object], device: torch.device, repeats: int, warm_up: int = WARM_UP) -> list[float]:
+    """Return the seconds of each of `repeats` calls, the device idle at both ends, after `warm_up` calls."""
+    seconds = []
+    for index in range(warm_up + repeats):
+        synchronise(device)
+        began = time.perf_counter()
+        work()
+        synchronise(device)
+        if index >= warm_up:
+            seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until a GPU has done what it was given; the CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def words(count: int) -> Inputs:
+    """Return a prompt of `count` tokens that say nothing; times do not depend on what is said."""
+    return Inputs(np.zeros(count, dtype=np.int64), None, None, text_positions(count), 0)
+
+
+def decode_seconds(vlm: Vlm, repeats: int = 5) -> float:
+    """Return the median seconds of a forward that decodes one token behind a prompt of 64."""
+    cache = KVCache(vlm, 1, PROMPT_TOKENS + 2)
+    root = prefill(vlm, cache, 0, words(PROMPT_TOKENS))
+    length = cache.length[0]
+
+    def decode() -> None:
+        cache.truncate(0, length)
+        forward(vlm, cache, [draft_chunk(cache, 0, root, [], [])])
+
+    return statistics.median(timed(decode, vlm.device, repeats))
+
+
+def announce(vlm: Vlm, logger: logging.Logger) -> None:
+    """Log in one line what the model takes: bytes of its weights and milliseconds of a decode."""
+    dtype = str(vlm.dtype).removeprefix("torch.")
+    rounded = "" if vlm.quantisation == "none" else f", {vlm.quantisation}"
+    logger.info(
+        "%s: %s of weights in %s%s, %.1f ms a decode on %s",
+        vlm.name, gigabytes(loaded_bytes(vlm.model)), dtype, rounded, 1e3 * decode_seconds(vlm), vlm.device,
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""measure-exits and select-exits from end to end, on tiny random models and hand-made frames."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adapters_training.__main__ import main
+from adapters_training.exit_choice import select as command
+from adapters_training.exit_choice.report import Measured, binned, calibration_error
+from adapters_training.exit_choice.selection import select
+from adapters_training.exit_choice.timing import Clock
+from adapters_training.exit_choice.verdicts import Verdicts
+from adapters_training.records import write_shard
+from speculation.exits import ExitHeads, Head, Reliability
+from speculation.vlm.load import load_vlm
+from tests.adapters_training.frames import make_frame
+
+PNG = b"\x89PNG"
+
+
+def main_of(command: str, **options: object) -> int:
+    return main(
+        [command, *(word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", f"{value}"))]
+    )
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("held-out")
+    rng = np.random.default_rng(0)
+    write_shard(folder / "seeds-5000000-5000025.msgpack", [make_frame(rng) for _ in range(8)])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured(tiny_target: Path, tiny_draft: Path, held_out: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of three exits, measured by the command."""
+    folder = tmp_path_factory.mktemp("exits")
+    heads = ExitHeads(load_vlm(tiny_target), [0, 1, 2], rank=4)
+    heads.set_reliability(dict.fromkeys(heads.layers, Reliability((0.0, 1.0), (0.5,))))
+    heads.save(folder)
+    status = main_of(
+        "measure-exits", target=tiny_target, draft=tiny_draft, exits=folder, held_out=held_out, prompts=4,
+        list_prompts=3, coverage=0.9, max_tokens=16, gamma=2, repeats=3,
+    )  # fmt: skip
+    assert status == 0
+    return folder
+
+
+def test_measured_exits_are_served_with_their_tables(measured: Path, tiny_target: Path) -> None:
+    heads = ExitHeads.load(measured, load_vlm(tiny_target))
+    verdicts, found = Verdicts.load(measured), Measured.load(measured)
+    assert heads.head is Head.SHORT and heads.short_list is not None and found.short_list is not None
+    assert found.short_list.tokens == len(heads.short_list) < found.vocabulary
+    assert found.short_list.covered == verdicts.covered(heads.short_list.ids)
+    for head in Head:
+        for index, layer in enumerate(heads.layers):
+            spoke = int(verdicts.heard[head].spoke[index].sum())
+            assert sum(heads.tables[head][layer].counts) == spoke
+            (figures,) = found.of(head, [layer])
+            assert figures.spoke == pytest.approx(spoke / found.verifications)
+            assert figures.right == pytest.approx(verdicts.heard[head].agreed[index].mean())
+            assert figures.cost_s > 0.0
+    leads = [each.lead_s for each in found.of(Head.FULL)]
+    assert leads == sorted(leads, reverse=True) and leads[0] < found.verify_s.max
+    assert found.clock is Clock.PROCESSOR
+    assert (measured / "reliability.png").read_bytes().startswith(PNG)
+
+
+def test_measured_again_gives_the_same_verdicts(
+    measured: Path, tiny_target: Path, tiny_draft: Path, held_out: Path, tmp_path: Path
+) -> None:
+    again = shutil.copytree(measured, tmp_path / "again")
+    status = main_of(
+        "measure-exits", target=tiny_target, draft=tiny_draft, exits=again, held_out=held_out, prompts=4,
+        list_prompts=3, coverage=0, max_tokens=16, gamma=2, repeats=1,
+    )  # fmt: skip
+    assert status == 0
+    first, second = Verdicts.load(measured), Verdicts.load(again)
+    np.testing.assert_array_equal(first.heard[Head.FULL].agreed, second.heard[Head.FULL].agreed)
+    assert set(second.heard) == {Head.FULL} and Measured.load(again).short_list is None
+    assert ExitHeads.load(again, load_vlm(tiny_target)).short_list is None
+
+
+def test_selected_exits_are_a_folder_of_their_own(
+    measured: Path, tiny_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For declared times, so that the machine's own do not decide."""
+    status = main_of(
+        "select-exits", exits=measured, out=tmp_path, verify_ms=100, draft_ms=20, one_way_ms=5, exit_cost=0.01,
+        least=1, most=2, head="short", budget=0.5,
+    )  # fmt: skip
+    assert status == 0
+    words = capsys.readouterr().out
+    assert "T_q 100.00 ms, T_p 20.00 ms x gamma 2, T_c 5.00 ms (declared); short head; 3 candidates" in words
+    result = json.loads((tmp_path / "selection.json").read_text())
+    heads = ExitHeads.load(tmp_path, load_vlm(tiny_target))
+    assert list(heads.layers) == result["chosen"] and heads.head is Head.SHORT
+    assert [len(size["layers"]) for size in result["sizes"]] == [0, 1, 2]
+    times = command.Times(0.1, 0.02, 0.005, 2, True)
+    candidates = command.candidates_of(Verdicts.load(measured), Measured.load(measured), times, Head.SHORT, 0.01)
+    assert candidates.lead_s == pytest.approx((0.075, 0.05, 0.025))
+    assert candidates.cost_s == (0.001,) * 3 and candidates.draft_s == pytest.approx(0.04)
+    best = max(select(candidates, 2, 0.5)[1:], key=lambda choice: choice.saved_s)
+    assert list(best.layers) == result["chosen"]
+    assert [each.layer for each in Measured.load(tmp_path).exits] == result["chosen"]
+    assert (tmp_path / "selection.png").read_bytes().startswith(PNG)
+
+
+def test_the_times_of_a_profile_or_of_this_machine(measured: Path, tmp_path: Path) -> None:
+    for out, profile in ((tmp_path / "a", "raw"), (tmp_path / "b", "go2_a100")):
+        assert main_of("select-exits", exits=measured, out=out, profile=profile, budget=10) == 0
+    raw, go2 = (json.loads((tmp_path / name / "selection.json").read_text()) for name in "ab")
+    assert raw["times"]["verify_s"] == Measured.load(measured).verify_s.median and not raw["times"]["declared"]
+    assert (go2["times"]["verify_s"], go2["times"]["one_way_s"], go2["times"]["declared"]) == (0.62, 0.12, True)
+    assert len(raw["chosen"]) == len(go2["chosen"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"out": "same"}, "the candidates would be lost"),
+        ({"least": 4, "most": 3}, "--least 4 and --most 3"),
+        ({"budget": 1e-6, "exit_cost": 0.01}, "no 3 exits fit into --budget 1e-06 of a verification, 0 do"),
+        ({"exit_cost": 1.5}, "--exit-cost 1.5"),
+        ({"draft_ms": 0}, "T_p 0 s"),
+        ({"profile": "moon"}, "unknown device profile 'moon'"),
+        ({"gamma": 0}, "gamma 0"),
+    ],
+)
+def test_what_cannot_be_selected_is_one_sentence(
+    measured: Path, tmp_path: Path, changes: dict[str, object], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if changes.get("out"):
+        changes = {"out": measured}
+    assert main_of("select-exits", **{"exits": measured, "out": tmp_path / "new", **changes}) == 2
+    words = capsys.readouterr().err
+    assert sentence in words and words.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_exits_must_be_measured_before_they_are_selected(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(measured, tmp_path / "exits")
+    figures = json.loads((folder / "measured.json").read_text())
+    (folder / "measured.json").write_text(json.dumps(figures | {"tau": "many"}))
+    assert main_of("select-exits", exits=folder, out=tmp_path / "new") == 2
+    assert "Expected `float`, got `str` - at `$.tau`" in capsys.readouterr().err
+    (folder / "verdicts.safetensors").unlink()
+    assert main_of("select-exits", exits=folder, out=tmp_path / "new") == 2
+    assert "has no verdicts.safetensors; run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"prompts": 9}, "has 8 usable records, 12 are needed"),
+        ({"coverage": 1.5}, "setting coverage is '1.5'"),
+        ({"gamma": 0}, "setting gamma is '0'"),
+        ({"exits": "nowhere"}, "has no exits.json"),
+        ({"held_out": "nowhere"}, "--held-out nowhere does not exist"),
+        ({"capacity": 32}, "give a larger --capacity"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence(
+    measured: Path, tiny_target: Path, tiny_draft: Path, held_out: Path, changes: dict[str, object], sentence: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    before = {path: path.read_bytes() for path in measured.iterdir()}
+    options = {"target": tiny_target, "draft": tiny_draft, "exits": measured, "held_out": held_out, "prompts": 2}
+    assert main_of("measure-exits", **{**options, "list_prompts": 3, **changes}) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("adapters_training measure-exits: ") and sentence in error
+    assert {path: path.read_bytes() for path in measured.iterdir()} == before
+
+
+def test_calibration_error_is_the_mean_gap_of_its_bins(measured: Path) -> None:
+    heard = Verdicts.load(measured).heard[Head.FULL]
+    rows = binned(heard, 0)
+    assert sum(count for _, _, count in rows) == heard.spoke[0].sum()
+    confidence, agreed = heard.confidence[0].astype(float), heard.agreed[0]
+    gaps = 0.0
+    for low in range(10):
+        inside = (confidence >= low / 10) & ((confidence < (low + 1) / 10) | (low == 9))
+        if inside.any():
+            gaps += abs(confidence[inside].mean() - agreed[inside].mean()) * inside.mean()
+    assert calibration_error(heard, 0) == pytest.approx(gaps)

@@ -1,0 +1,145 @@
+"""The exact search against brute force on small cases, with the formula written out for one verification at a time."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapters_training.exit_choice.selection import Candidates, Choice, first_right, saved_s, select
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Candidates:
+    """Return up to six candidates with verdicts that hang together, leads that fall and costs that differ."""
+    count = draw(st.integers(1, 6))
+    dice = np.random.default_rng(draw(st.integers(0, 2**20)))
+    verifications = draw(st.integers(1, 25))
+    right = dice.random((count, verifications)) < dice.random(verifications) * draw(st.floats(0.2, 2.0))
+    lead = np.sort(dice.random(count))[::-1]
+    return Candidates(
+        tuple(range(count)),
+        right,
+        dice.random(verifications) < 0.2,
+        tuple(lead.tolist()),
+        tuple((0.2 * dice.random(count)).tolist()),
+        1.0,
+        draw(st.floats(0.05, 1.0)),
+    )
+
+
+def saved_in_one(candidates: Candidates, places: tuple[int, ...], verification: int) -> float:
+    """When would the next draft stand, without exits and with them? The clock of one round, event by event."""
+    without = candidates.verify_s + candidates.draft_s
+    verdict_at = candidates.verify_s + sum(candidates.cost_s[place] for place in places)
+    begun = verdict_at
+    if candidates.ended[verification]:
+        return candidates.verify_s - verdict_at
+    spent = 0.0
+    for place in places:
+        spent += candidates.cost_s[place]
+        if candidates.right[place, verification]:
+            begun = min(begun, candidates.verify_s - candidates.lead_s[place] + spent)
+    return without - max(begun + candidates.draft_s, verdict_at)
+
+
+def brute_force(candidates: Candidates, most: int, budget: float) -> dict[int, float]:
+    """Return the most that can be saved with each number of exits."""
+    best: dict[int, float] = {}
+    for size in range(most + 1):
+        for places in combinations(range(len(candidates.layers)), size):
+            if sum(candidates.cost_s[place] for place in places) <= budget * candidates.verify_s * (1 + 1e-9):
+                each = [saved_in_one(candidates, places, number) for number in range(len(candidates.ended))]
+                best[size] = max(best.get(size, -np.inf), float(np.mean(each)))
+    return best
+
+
+@settings(deadline=None, max_examples=150)
+@given(candidates=problems(), most=st.integers(1, 6), budget=st.floats(0.02, 1.0))
+def test_the_search_finds_what_brute_force_finds(candidates: Candidates, most: int, budget: float) -> None:
+    choices = select(candidates, most, budget)
+    expected = brute_force(candidates, min(most, len(candidates.layers)), budget)
+    assert {len(choice.layers): pytest.approx(choice.saved_s, abs=1e-9) for choice in choices} == expected
+    for choice in choices:
+        assert choice.cost_s <= budget * candidates.verify_s * (1 + 1e-6)
+        assert saved_s(candidates, choice.layers) == choice.saved_s
+        assert list(choice.layers) == sorted(set(choice.layers))
+
+
+def given_candidates(**changes: object) -> Candidates:
+    """Three exits: 0 is right in the first verification, 1 in the first two, 2 in those and the third."""
+    values = {
+        "layers": (0, 3, 5),
+        "right": np.array([[1, 0, 0, 0, 1], [1, 1, 0, 0, 1], [1, 1, 1, 0, 1]], dtype=bool),
+        "ended": np.array([0, 0, 0, 0, 1], dtype=bool),
+        "lead_s": (0.8, 0.5, 0.2),
+        "cost_s": (0.0, 0.0, 0.0),
+        "verify_s": 1.0,
+        "draft_s": 0.6,
+    }
+    return Candidates(**values | changes)  # type: ignore[arg-type]
+
+
+def test_later_exits_add_what_earlier_ones_did_not() -> None:
+    candidates = given_candidates()
+    none, one, two, three = select(candidates, 3, 1.0)
+    assert none == Choice((), 0.0, 0.0, 0.0)
+    assert (one.layers, two.layers, three.layers) == ((3,), (3, 5), (0, 3, 5))
+    # of five verifications the last ends the answer: nothing is left to draft
+    assert one.saved_s == pytest.approx((0.5 + 0.5) / 5)
+    assert two.saved_s == pytest.approx((0.5 + 0.5 + 0.2) / 5)
+    assert three.saved_s == pytest.approx((0.6 + 0.5 + 0.2) / 5), "a head start is worth gamma T_p at most"
+    assert [choice.right for choice in (one, two, three)] == [0.5, 0.75, 0.75]
+    assert first_right(candidates, (0, 3, 5)).tolist() == [0.25, 0.25, 0.25]
+
+
+def test_costs_delay_every_verdict() -> None:
+    candidates = given_candidates(cost_s=(0.1, 0.01, 0.05))
+    choice = select(candidates, 1, 1.0)[1]
+    assert (choice.layers, choice.cost_s) == ((3,), 0.01)
+    assert choice.saved_s == pytest.approx((0.5 + 0.5) / 5 - 0.01)
+
+
+def test_a_budget_leaves_sizes_out() -> None:
+    candidates = given_candidates(cost_s=(0.04, 0.04, 0.04))
+    assert [len(choice.layers) for choice in select(candidates, 3, 0.1)] == [0, 1, 2]
+    assert [len(choice.layers) for choice in select(candidates, 3, 0.12)] == [0, 1, 2, 3]
+
+
+def test_all_candidates_of_a_real_target_are_weighed() -> None:
+    """27 candidates, at most 6 exits: the exact best is at least as good as taking the best next one every time."""
+    dice = np.random.default_rng(3)
+    depth = np.arange(27)[:, None] / 27
+    hard = dice.random(400)
+    candidates = Candidates(
+        tuple(range(27)), dice.random((27, 400)) < depth * hard, np.zeros(400, dtype=bool),
+        tuple((1 - (np.arange(27) + 1) / 28).tolist()), (0.004,) * 27, 1.0, 0.45,
+    )  # fmt: skip
+    choices = select(candidates, 6, 0.1)
+    greedy: tuple[int, ...] = ()
+    for _ in range(6):
+        rest = [tuple(sorted((*greedy, place))) for place in range(27) if place not in greedy]
+        greedy = max(rest, key=lambda places: saved_s(candidates, places))
+    assert len(choices[6].layers) == 6
+    assert choices[6].saved_s >= saved_s(candidates, greedy) - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"layers": (0, 5, 3)}, "distinct and ascending"),
+        ({"layers": (0, 3)}, "are not those of 2 exits"),
+        ({"lead_s": (1.0,)}, "as many leads and costs"),
+        ({"cost_s": (0.1, -0.1, 0.1)}, "must not be negative"),
+        ({"layers": ()}, "0 candidate exits"),
+        ({"lead_s": (0.2, 0.5, 0.8)}, "must fall from layer to layer"),
+    ],
+)
+def test_what_cannot_be_selected_from(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        given_candidates(**changes)
+    with pytest.raises(ValueError, match="both must be positive"):
+        select(given_candidates(), 3, 0.0)

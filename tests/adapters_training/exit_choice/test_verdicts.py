@@ -1,0 +1,186 @@
+"""What exits say of drafts, against a slow twin that keeps no cache: transformers' own hidden states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters_training.exit_choice.verdicts import Prompt, Verdicts, count_tokens, cut, measure, short_list
+from speculation.acceptance import Greedy
+from speculation.exits import ExitHeads, Head
+from speculation.vlm.forward import to_numpy
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.processing import prepare
+from speculation.vlm.session import VlmSession
+from tests.models import frame, scratch_inputs, scratch_logits, tiny_model
+
+GAMMA, TOKENS, CAPACITY = 3, 8, 96
+
+
+def prompts(count: int) -> list[Prompt]:
+    return [
+        (f"find the {colour} bottle", cv2.imencode(".jpg", frame(seed))[1].tobytes())
+        for seed, colour in enumerate(("silver", "red", "blue")[:count])
+    ]
+
+
+@pytest.fixture(scope="module")
+def heads(target: Vlm) -> ExitHeads:
+    """Exits that are right now and then: logit lenses, a little bent; half of all tokens are listed."""
+    heads = ExitHeads(target, [0, 1, 2], rank=4)
+    torch.manual_seed(1)
+    for name, weight in heads.adapters.named_parameters():
+        if "up" in name:
+            torch.nn.init.normal_(weight, std=0.05)
+    heads.set_short_list(range(0, target.vocabulary, 2))
+    return heads
+
+
+@pytest.fixture(scope="module")
+def verdicts(target: Vlm, draft: Vlm, heads: ExitHeads) -> Verdicts:
+    return measure(target, heads, draft, prompts(3), gamma=GAMMA, max_tokens=TOKENS, capacity=CAPACITY)
+
+
+def greedy(vlm: Vlm, prompt: Prompt, committed: list[int], count: int) -> list[int]:
+    """Return a model's own continuation of an answer, each token from a forward over everything."""
+    inputs, answer = prepare(vlm, *prompt), list(committed)
+    while len(answer) < len(committed) + count:
+        answer.append(int(scratch_logits(vlm, inputs, answer)[-1].argmax()))
+        if answer[-1] in vlm.eos:
+            break
+    return answer[len(committed) :]
+
+
+def twin(target: Vlm, draft: Vlm, heads: ExitHeads, asked: list[Prompt]) -> dict[Head, list[list[Any]]]:
+    """Return (confidence or None, right) by verification and exit, by head."""
+    rows: dict[Head, list[list[Any]]] = {head: [] for head in Head}
+    for prompt in asked:
+        inputs, answer = prepare(target, *prompt), list[int]()
+        while len(answer) < TOKENS and not set(answer) & set(target.eos):
+            drafted = greedy(draft, prompt, answer, GAMMA)
+            parents = range(-1, len(drafted) - 1)
+            arguments = scratch_inputs(target, inputs, [*answer, *drafted])
+            target.model.model.rope_deltas = None
+            states = target.model(**arguments, use_cache=False, output_hidden_states=True).hidden_states
+            final = Greedy().judge(drafted, parents, scratch_logits(target, inputs, [*answer, *drafted])[len(answer) :])
+            truth = cut([*(drafted[node] for node in final.path), final.token], target.eos)
+            for head in Head:
+                row: list[Any] = []
+                for layer in heads.layers:
+                    hidden = states[layer + 1][0, -len(drafted) - 1 :]
+                    said = heads.judge(Greedy(), drafted, parents, to_numpy(heads.logits(layer, hidden, head)), head)
+                    own = said and cut([*(drafted[node] for node in said.path), said.token], target.eos)
+                    row.append((said and said.confidence, own == truth))
+                rows[head].append(row)
+            answer += truth
+    return rows
+
+
+@torch.no_grad()
+def test_exits_are_heard_as_a_slow_twin_hears_them(
+    target: Vlm, draft: Vlm, heads: ExitHeads, verdicts: Verdicts
+) -> None:
+    expected = twin(target, draft, heads, prompts(3))
+    for head, heard in verdicts.heard.items():
+        assert heard.confidence.shape == (3, len(expected[head]))
+        for number, row in enumerate(expected[head]):
+            for exit, (confidence, right) in enumerate(row):
+                assert heard.spoke[exit, number] == (confidence is not None)
+                assert heard.agreed[exit, number] == right
+                assert heard.confidence[exit, number] == pytest.approx(confidence or 0.0, abs=1e-5)
+    full, short = verdicts.heard[Head.FULL], verdicts.heard[Head.SHORT]
+    assert full.spoke.all() and not short.spoke.all() and short.spoke.any(), "the test must see both"
+    assert 0 < full.agreed.sum() < full.agreed.size
+
+
+def test_the_targets_own_answers_are_committed(target: Vlm, verdicts: Verdicts) -> None:
+    session = VlmSession(target, CAPACITY)
+    said: list[int] = []
+    ends = np.cumsum(verdicts.committed)
+    for prompt in prompts(3):
+        own = [token for token, _ in session.greedy(*prompt, TOKENS + GAMMA)]
+        # the last verification of an answer may commit some tokens more than were asked for
+        length = int(ends[ends >= len(said) + min(TOKENS, len(own))][0]) - len(said)
+        said += own[:length]
+    assert verdicts.tokens.tolist() == said
+    assert int(verdicts.committed.sum()) == len(said)
+    assert verdicts.ended.sum() == sum(token in target.eos for token in said)
+
+
+def test_without_a_draft_every_verdict_is_one_token(target: Vlm, heads: ExitHeads) -> None:
+    verdicts = measure(target, heads, None, prompts(1), max_tokens=TOKENS, capacity=CAPACITY, gamma=0)
+    assert (verdicts.committed == 1).all() and len(verdicts.committed) <= TOKENS
+    full = verdicts.heard[Head.FULL]
+    np.testing.assert_allclose(full.token_rate, full.agreed.mean(axis=1), atol=1e-6)
+
+
+def test_tables_count_what_was_said(verdicts: Verdicts) -> None:
+    for heard in verdicts.heard.values():
+        tables = heard.tables(verdicts.layers, bins=3)
+        for index, layer in enumerate(verdicts.layers):
+            assert sum(tables[layer].counts) == heard.spoke[index].sum()
+    silent = verdicts.heard[Head.FULL]
+    silent = type(silent)(silent.confidence, np.zeros_like(silent.spoke), silent.agreed, silent.token_rate)
+    with pytest.raises(ValueError, match="exit 0 was silent"):
+        silent.tables(verdicts.layers)
+
+
+def test_verdicts_are_kept_in_a_file(verdicts: Verdicts, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"has no verdicts\.safetensors; run .* measure-exits"):
+        Verdicts.load(tmp_path)
+    verdicts.save(tmp_path)
+    again = Verdicts.load(tmp_path)
+    assert again.layers == verdicts.layers and set(again.heard) == set(Head)
+    np.testing.assert_array_equal(again.heard[Head.SHORT].agreed, verdicts.heard[Head.SHORT].agreed)
+    (tmp_path / "verdicts.safetensors").write_text("version")
+    with pytest.raises(ValueError, match="does not load"):
+        Verdicts.load(tmp_path)
+
+
+def test_what_cannot_be_measured_is_one_sentence(target: Vlm, draft: Vlm, heads: ExitHeads, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give at least 1 of each"):
+        measure(target, heads, draft, [], gamma=GAMMA)
+    with pytest.raises(ValueError, match="give a larger --capacity"):
+        measure(target, heads, draft, prompts(1), gamma=GAMMA, capacity=24)
+    stranger = load_vlm(tiny_model(tmp_path, layers=1, vocabulary=300), dtype="float64")
+    with pytest.raises(ValueError, match="different tokenizers"):
+        measure(target, heads, stranger, prompts(1), gamma=GAMMA)
+
+
+@given(
+    counts=st.lists(st.integers(0, 9), min_size=1, max_size=30).filter(any),
+    coverage=st.floats(0.01, 1.0),
+    always=st.sets(st.integers(0, 29), max_size=2),
+)
+def test_a_short_list_is_the_shortest_that_covers(counts: list[int], coverage: float, always: set[int]) -> None:
+    array = np.array(counts)
+    ids = short_list(array, coverage, always)
+    assert (np.diff(ids) > 0).all() and always <= set(ids.tolist())
+    frequent = sorted(short_list(array, coverage).tolist(), key=lambda token: (-counts[token], token))
+    covered = np.cumsum([counts[token] for token in frequent])
+    assert covered[-1] >= coverage * array.sum() - 1e-6
+    assert len(frequent) == 1 or covered[-2] < coverage * array.sum()
+    assert min(counts[token] for token in frequent) >= max(
+        (count for token, count in enumerate(counts) if token not in frequent), default=0
+    )
+
+
+def test_the_targets_tokens_are_counted(target: Vlm) -> None:
+    counts = count_tokens(target, prompts(2), TOKENS, CAPACITY)
+    session = VlmSession(target, CAPACITY)
+    said = [token for prompt in prompts(2) for token, _ in session.greedy(*prompt, TOKENS)]
+    assert {token: said.count(token) for token in said} == {int(token): counts[token] for token in counts.nonzero()[0]}
+
+
+def test_a_short_list_needs_counts() -> None:
+    with pytest.raises(ValueError, match="no tokens were counted"):
+        short_list(np.zeros(4, dtype=np.int64), 0.9)
+    with pytest.raises(ValueError, match=r"coverage 1\.5"):
+        short_list(np.ones(4, dtype=np.int64), 1.5)

@@ -1,0 +1,80 @@
+"""The benchmark of real sizes runs on a tiny one; its shapes have as many weights as the published checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import model_timings, shapes
+from benchmarks.model_timings import main
+from speculation.vlm.memory import available_bytes
+
+FAST = ["--preset", "tiny", "--repeats", "1", "--batches", "1", "3", "--lengths", "1", "5", "--frame", "56", "84"]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("qwen2-vl-2b", 2_208_985_600),
+        ("qwen2-vl-7b", 8_291_375_616),
+        ("qwen2.5-vl-3b", 3_754_622_976),
+        ("qwen2.5-vl-7b", 8_292_166_656),
+        ("vicuna-7b", 6_738_415_616),
+        ("vicuna-13b", 13_015_864_320),
+    ],
+)
+def test_presets_have_the_published_number_of_weights(name: str, count: int) -> None:
+    assert shapes.parameters(name) == count
+
+
+def test_a_tiny_model_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FAST, "--out", str(tmp_path / "times.json")]) == 0
+    text = capsys.readouterr().out
+    assert "verify gamma + 1 (T_q), ms" in text and "tiny: ms of a forward" in text
+    found = json.loads((tmp_path / "times.json").read_text())
+    assert found["machine"]
+    times = found["models"]["tiny"]
+    assert times["prompt_tokens"] == 4 + 2 * 3 + 64
+    assert len(times["layer_ms"]) == 3
+    assert sorted(times["verify_ms"]) == ["1", "3"]
+    every = [times[name] for name in ("vision_ms", "prefill_ms", "decode_ms", "head_ms", "exit_ms", "verify_gamma_ms")]
+    assert all(value > 0 for value in every + times["layer_ms"] + list(times["verify_ms"]["3"].values()))
+    assert times["weight_bytes"] >= 2 * times["parameters"]
+    assert times["peak_bytes"] > times["weight_bytes"]
+
+
+def test_a_batch_that_does_not_fit_is_a_gap_and_no_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    filled = model_timings._filled
+
+    def cramped(vlm: object, rows: int, *rest: int) -> object:
+        if rows > 1:
+            raise MemoryError
+        return filled(vlm, rows, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(model_timings, "_filled", cramped)
+    assert main([*FAST, "--out", str(tmp_path / "times.json")]) == 0
+    times = json.loads((tmp_path / "times.json").read_text())["models"]["tiny"]["verify_ms"]
+    assert times["3"] == {"1": None, "5": None}
+    assert times["1"]["5"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--repeats", "0"], "--repeats 0: give at least 1"),
+        (["--device", "nonsense"], "device type"),
+    ],
+)
+def test_what_cannot_run_says_so(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FAST, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and error.count("\n") == 1
+
+
+def test_too_little_memory_is_said_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert available_bytes("cpu") > 0
+    monkeypatch.setattr(shapes, "available_bytes", lambda device: 10**9)
+    assert main(["--preset", "qwen2-vl-7b"]) == 2
+    assert "preset qwen2-vl-7b takes 16.6 GB in bfloat16, cpu has 1.0 GB free" in capsys.readouterr().err

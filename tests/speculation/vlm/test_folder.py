@@ -1,0 +1,78 @@
+"""A hub name means what lies in the local cache; nothing is fetched unasked; what a folder asks for is read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from speculation.vlm.folder import DOWNLOAD_VARIABLE, ModelFolderError, find_model, ignored_processors, model_name
+from speculation.vlm.load import load_vlm
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path) -> Path:
+    """A cache that holds me/tiny, as the hub's own client lays it out."""
+    model = tmp_path / "models--me--tiny"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("0123abcd")
+    shutil.copytree(tiny_target, model / "snapshots" / "0123abcd")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_hub_name_is_found_in_the_cache(hub: Path, tiny_target: Path) -> None:
+    vlm = load_vlm("me/tiny")
+    assert vlm.folder == hub / "models--me--tiny" / "snapshots" / "0123abcd"
+    assert vlm.name == model_name(vlm.folder) == "me/tiny"
+    assert vlm.fingerprint == load_vlm(tiny_target).fingerprint
+
+
+def test_a_folder_comes_before_a_hub_name(hub: Path, tiny_target: Path) -> None:
+    shutil.copytree(tiny_target, hub / "me" / "tiny")
+    assert find_model("me/tiny") == Path("me/tiny")
+
+
+def test_unknown_name_says_what_to_do(hub: Path) -> None:
+    with pytest.raises(ModelFolderError, match="fetch it with `hf download me/other`, or let it be fetched with --all"):
+        find_model("me/other")
+
+
+@pytest.mark.parametrize("way", ["argument", "environment", "neither"])
+def test_nothing_is_fetched_unasked(way: str, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def download(name: str, *, local_files_only: bool, allow_patterns: list[str]) -> str:
+        asked.append(not local_files_only)
+        raise LocalEntryNotFoundError("nothing here")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    if way == "environment":
+        monkeypatch.setenv(DOWNLOAD_VARIABLE, "1")
+    with pytest.raises(ModelFolderError):
+        find_model("me/other", allow_download=way == "argument")
+    assert asked == [way != "neither"]
+
+
+def test_a_hub_that_fails_is_one_sentence(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(name: str, **_: Any) -> str:
+        raise ConnectionError("no route\nto anywhere")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ModelFolderError, match="model me/other cannot be fetched: no route$"):
+        find_model("me/other", allow_download=True)
+
+
+def test_only_what_changes_greedy_answers_is_reported(tmp_path: Path) -> None:
+    asked = {"repetition_penalty": 1.05, "temperature": 0.1, "top_k": 1, "min_length": 0, "suppress_tokens": [4]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(asked))
+    assert ignored_processors(tmp_path) == {"repetition_penalty": 1.05, "suppress_tokens": [4]}
+    (tmp_path / "generation_config.json").write_text("[")
+    with pytest.raises(ModelFolderError, match="is no JSON object"):
+        ignored_processors(tmp_path)

@@ -1,0 +1,125 @@
+"""Rounded models: smaller, near the original, a model of their own; what is missing or makes no sense is said."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from speculation.vlm import quantise
+from speculation.vlm.cache import KVCache
+from speculation.vlm.folder import folder_fingerprint, stored_tensors, weight_files
+from speculation.vlm.forward import draft_chunk, forward, prefill
+from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
+from speculation.vlm.memory import loaded_bytes, weight_bytes
+from speculation.vlm.processing import prepare
+from speculation.vlm.settings import Quantisation
+from speculation.vlm.speed import announce
+from tests.models import frame
+
+PACKAGE = {Quantisation.INT8_WEIGHT_ONLY: "torchao"}
+ROUNDED = [each for each in Quantisation if each is not Quantisation.NONE]
+
+
+def load(folder: Path, quantisation: Quantisation) -> Vlm:
+    if quantisation is not Quantisation.NONE:
+        pytest.importorskip(PACKAGE.get(quantisation, "bitsandbytes"))
+    return load_vlm(folder, quantisation=quantisation.value)
+
+
+def logits(vlm: Vlm, tokens: list[int]) -> np.ndarray:
+    cache = KVCache(vlm, 1, 96)
+    root = prefill(vlm, cache, 0, prepare(vlm, "find the silver bottle", frame(0)))
+    return forward(vlm, cache, [draft_chunk(cache, 0, root, tokens, range(-1, len(tokens) - 1))])[0]
+
+
+@pytest.mark.parametrize("quantisation", ROUNDED)
+def test_rounded_model_is_smaller_near_and_another(tiny_target: Path, quantisation: Quantisation) -> None:
+    vlm, whole = load(tiny_target, quantisation), load_vlm(tiny_target)
+    assert loaded_bytes(vlm.model) < 0.8 * loaded_bytes(whole.model)
+    assert vlm.fingerprint == folder_fingerprint(tiny_target, quantisation.value) != whole.fingerprint
+    assert vlm.tokenizer_fingerprint == whole.tokenizer_fingerprint
+    assert (vlm.quantisation, vlm.dtype) == (quantisation.value, torch.float32)
+    mine, expected = logits(vlm, [7, 8, 9]), logits(whole, [7, 8, 9])
+    correlation = np.corrcoef(mine.ravel(), expected.ravel())[0, 1]
+    assert correlation > 0.9
+    assert not np.array_equal(mine, expected)
+
+
+@pytest.mark.parametrize("quantisation", list(Quantisation))
+def test_memory_is_known_before_loading(tiny_target: Path, quantisation: Quantisation) -> None:
+    predicted = weight_bytes(stored_tensors(weight_files(tiny_target)), "float32", quantisation)
+    assert predicted == pytest.approx(loaded_bytes(load(tiny_target, quantisation).model), rel=0.03)
+
+
+@pytest.mark.parametrize("quantisation", [each for each in ROUNDED if each.is_exact])
+def test_a_rounded_target_verifies_its_own_words(tiny_target: Path, quantisation: Quantisation) -> None:
+    """One token at a time or all at once: a model that rounds weights alone gives the same logits."""
+    vlm = load(tiny_target, quantisation)
+    together = logits(vlm, [7, 8, 9])
+    for count in range(4):
+        np.testing.assert_allclose(logits(vlm, [7, 8, 9][:count])[-1], together[count], rtol=0, atol=1e-4)
+
+
+def test_llm_int8_depends_on_the_company() -> None:
+    """Why INT8 is no target: a neighbour's outlier changes how a token is multiplied."""
+    functional = pytest.importorskip("bitsandbytes.functional")
+    rows = torch.randn(2, 64, generator=torch.Generator().manual_seed(1)).half()
+    rows[1, 5] = 50.0
+    _, _, alone = functional.int8_vectorwise_quant(rows[:1], threshold=6.0)
+    _, _, together = functional.int8_vectorwise_quant(rows, threshold=6.0)
+    assert (alone.tolist(), together.tolist()) == ([], [5])  # columns that are multiplied at 16 bits, for both rows
+    assert not Quantisation.INT8.is_exact
+
+
+def test_what_it_takes_is_logged(tiny_target: Path, caplog: pytest.LogCaptureFixture) -> None:
+    vlm = load(tiny_target, Quantisation.NF4)
+    with caplog.at_level(logging.INFO):
+        announce(vlm, logging.getLogger("test"))
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "test"]
+    assert f"{tiny_target.name}: 0.6 MB of weights in float32, nf4, " in line
+    assert line.endswith("ms a decode on cpu")
+
+
+def test_missing_package_is_named(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(quantise.PACKAGES, Quantisation.NF4, ("no_such_package",))
+    with pytest.raises(ModelFolderError, match="nf4 needs no_such_package: pip install no_such_package"):
+        load_vlm(tiny_target, quantisation="nf4")
+
+
+@pytest.fixture
+def folder(tiny_target: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_target, tmp_path / "model"))
+
+
+def test_stored_quantisation_needs_its_packages_and_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "awq", "bits": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setitem(quantise.STORED_PACKAGES, "awq", ("no_such_package",))
+    with pytest.raises(ModelFolderError, match=r"stored quantised \(awq\) needs no_such_package"):
+        load_vlm(folder)
+    with pytest.raises(ModelFolderError, match=r"stored quantised \(awq\); leave quantisation at none"):
+        load_vlm(folder, quantisation="nf4")
+
+
+def test_a_checkpoint_stored_in_nf4_is_read(tiny_target: Path, tmp_path: Path) -> None:
+    vlm = load(tiny_target, Quantisation.NF4)
+    shutil.copytree(tiny_target, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    vlm.model.save_pretrained(str(tmp_path / "model"))
+    again = load_vlm(tmp_path / "model")
+    assert again.quantisation == "bitsandbytes"
+    assert again.fingerprint != vlm.fingerprint
+    np.testing.assert_allclose(logits(again, [7, 8]), logits(vlm, [7, 8]), rtol=0, atol=1e-5)
+
+
+def test_float64_is_for_proofs(tiny_target: Path) -> None:
+    with pytest.raises(ValueError, match="makes no sense in float64"):
+        load_vlm(tiny_target, dtype="float64", quantisation="nf4")
+    with pytest.raises(ValueError, match="quantisation 'int2' is unknown; choose none, nf4, int8, int8_weight_only"):
+        load_vlm(tiny_target, quantisation="int2")

@@ -1,0 +1,115 @@
+"""A heartbeat of its own thread: it outlives a busy executor, not a hanging one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+
+from spec_vlm_nav.nodes.common import Heartbeat, on_heartbeat
+from tests.system.conftest import until
+
+LONG_S, SHORT_S = 60.0, 0.3
+
+
+class Ears:
+    """Counts the heartbeats of the node called `beating`, in an executor and a thread of its own."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+        self.node = Node("ears")
+        on_heartbeat(self.node, "beating", self._heard)
+        self._end = threading.Event()
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self.node)
+        self._thread = threading.Thread(target=self._spin, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+        self._executor.shutdown()
+        self.node.destroy_node()
+
+    def _heard(self, _: float) -> None:
+        self.beats += 1
+
+    def _spin(self) -> None:
+        while not self._end.is_set():
+            self._executor.spin_once(timeout_sec=0.05)
+
+
+class Beating:
+    """A node on an executor of one thread, which spins only when told to."""
+
+    def __init__(self, busy_s: float, ears: Ears) -> None:
+        self.node, self._ears = Node("beating"), ears
+        self.ready = True
+        self.heartbeat = Heartbeat(self.node, lambda: self.ready, busy_s)
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self.node)
+
+    def spin_until_heard(self) -> None:
+        before, end = self._ears.beats, time.monotonic() + 30.0
+        while self._ears.beats <= before + 1:
+            assert time.monotonic() < end, "no heartbeat within 30 s"
+            self._executor.spin_once(timeout_sec=0.05)
+
+    def close(self) -> None:
+        self.heartbeat.close()
+        self._executor.shutdown()
+        self.node.destroy_node()
+
+
+@pytest.fixture
+def ears() -> Iterator[Ears]:
+    """What another node hears."""
+    rclpy.init()
+    listener = Ears()
+    yield listener
+    listener.close()
+    rclpy.shutdown()
+
+
+def quiet(ears: Ears) -> bool:
+    """Whether nothing was heard for a moment, in which several beats would have come."""
+    before = ears.beats
+    time.sleep(4 * SHORT_S)
+    return ears.beats == before
+
+
+def test_beats_go_on_while_the_executor_is_busy(ears: Ears) -> None:
+    beating = Beating(LONG_S, ears)
+    beating.spin_until_heard()
+    before = ears.beats
+    until(lambda: ears.beats > before + 5, "beats without the executor")
+    beating.close()
+
+
+def test_a_node_whose_executor_hangs_falls_silent_and_speaks_when_it_runs_again(ears: Ears) -> None:
+    beating = Beating(SHORT_S, ears)
+    beating.spin_until_heard()
+    until(lambda: quiet(ears), "silence")
+    beating.spin_until_heard()
+    beating.close()
+
+
+def test_nothing_is_said_before_the_executor_has_run_nor_while_the_node_is_not_ready(ears: Ears) -> None:
+    beating = Beating(LONG_S, ears)
+    assert quiet(ears) and ears.beats == 0
+    beating.spin_until_heard()
+    beating.ready = False
+    until(lambda: quiet(ears), "silence")
+    beating.close()
+
+
+def test_without_a_thread_every_beat_is_the_executors(ears: Ears) -> None:
+    beating = Beating(0.0, ears)
+    beating.spin_until_heard()
+    until(lambda: quiet(ears), "silence")
+    beating.close()
