@@ -183,10 +183,11 @@ def _log_shard(decoder: _Decoder, path: Path, share: int, seed: int, bar: Any) -
     numbers: list[int] = []
     scenes: list[int] = []
     number = 0
-    for index in sorted(rng.sample(range(len(frames)), min(share, len(frames)))):
+    asked = [index for index, frame in enumerate(frames) if frame.tasks]
+    for index in sorted(rng.sample(asked, min(share, len(asked)))):
         task = _choose(frames[index], rng)
         scene = scene_of(path, index, len(frames))
-        for drafted, accepted in decoder.run(wording.instruction(task, rng), frames[index].jpeg):
+        for drafted, accepted in decoder.run(task.prompt or wording.prompt(task, rng), frames[index].jpeg):
             rows += drafted
             labels += _labels(len(drafted), accepted)
             numbers += [number] * len(drafted)

@@ -57,7 +57,7 @@ def test_a_false_alarm_costs_the_tokens_behind_it() -> None:
     assert outcome.token_s == pytest.approx((2 * 0.1 + 1.0) / 3)
 
 
-def test_the_threshold_wastes_least_without_costing_time() -> None:
+def test_the_threshold_saves_waste_without_costing_time() -> None:
     some = drafts(*[(4, 1)] * 6, *[(4, 4)] * 6)
     prophet = some.features[:, 0]
     threshold = choose_threshold(some, prophet, 4, TIMES)
