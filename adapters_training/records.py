@@ -67,8 +67,13 @@ def write_shard(path: Path, frames: list[Frame]) -> None:
 
 
 def read_shard(path: Path) -> list[Frame]:
-    """Read one shard."""
-    return _decoder.decode(path.read_bytes())
+    """Read one shard. Raises ValueError for a file that is none."""
+    try:
+        return _decoder.decode(path.read_bytes())
+    except msgspec.DecodeError as error:
+        raise ValueError(
+            f"{path} is no shard of training frames ({error}); delete it and make the data again"
+        ) from None
 
 
 def batches(folders: Sequence[Path], size: int, seed: str, skip: int = 0) -> Iterator[list[Frame]]:

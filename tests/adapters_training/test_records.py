@@ -48,3 +48,10 @@ def test_no_data_and_too_little_are_one_sentence(folders: list[Path], tmp_path: 
         next(batches([tmp_path], 2, "1"))
     with pytest.raises(ValueError, match="fewer than 1000 usable frames"):
         next(batches(folders, 1000, "1"))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93\x01\x02\x03", b"no msgpack at all"])
+def test_a_damaged_shard_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "seeds-1.msgpack").write_bytes(content)
+    with pytest.raises(ValueError, match=r"seeds-1.msgpack is no shard of training frames .*make the data again"):
+        next(batches([tmp_path], 1, "1"))
