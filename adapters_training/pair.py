@@ -306,6 +306,7 @@ def run(options: argparse.Namespace) -> int:
     trainer.train()
     if config.export:
         trainer.export(Path(config.export))
+    trainer.replicas.close()
     return 0
 
 

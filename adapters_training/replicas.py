@@ -42,3 +42,9 @@ class Replicas:
         total = torch.tensor([number], dtype=torch.float64)
         dist.all_reduce(total)
         return float(total[0]) / self.size
+
+    def close(self) -> None:
+        """Part once all processes are done: one that leaves early aborts those that still talk to it."""
+        if self.size > 1 and dist.is_initialized():
+            dist.barrier()
+            dist.destroy_process_group()

@@ -26,12 +26,15 @@ def model() -> nn.Linear:
 
 
 def replica(rank: int, port: int, out: Path) -> None:
+    # a host's own name may resolve to an address that nothing listens on
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     replicas, layer = Replicas(), model()
     losses(layer, BATCHES[rank]).backward()
     replicas.average(list(layer.parameters()))
     torch.save([layer.weight.grad, layer.unused.grad, replicas.mean(float(rank))], out / f"{rank}.pt")
+    replicas.close()
 
 
 def test_gradients_are_those_of_both_batches_in_one(tmp_path: Path) -> None:
