@@ -32,7 +32,11 @@ MAX_TOKENS = 96
 
 
 def answer_all(vlm: Vlm, cache: KVCache, questions: Sequence[tuple[str, bytes]], limit: int) -> list[str]:
-    """Return the greedy answers to (prompt, JPEG) questions, at most one a cache row, decoded side by side."""
+    """Return the greedy answers to (prompt, JPEG) questions, at most one a cache row, decoded side by side.
+
+    An answer ends with an end token or after `limit` tokens. Raises ValueError for a prompt or frame that cannot be
+    read, CacheFull where one does not fit a row.
+    """
     roots = {}
     for row, (prompt, jpeg) in enumerate(questions):
         roots[row] = prefill(vlm, cache, row, prepare(vlm, prompt, jpeg))

@@ -50,11 +50,16 @@ def processor() -> str:
     return name
 
 
+def host() -> str:
+    """Return the processor, its cores and the load of the last minute, in words."""
+    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "?"
+    return f"{processor()}, {os.cpu_count()} cores, load {load}"
+
+
 def machine() -> str:
     """Return the machine in words: processor, cores, load, versions."""
-    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     backend = os.environ.get("MUJOCO_GL", "")
-    return f"{processor()}, {os.cpu_count()} cores{load}, MuJoCo {mujoco.__version__}, GL backend {backend}"
+    return f"{host()}, MuJoCo {mujoco.__version__}, GL backend {backend}"
 
 
 def measure(seconds: float = 1.0, size: int = 224) -> list[Rate]:

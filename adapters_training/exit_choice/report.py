@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -109,12 +108,10 @@ def machine(device: str = "cpu") -> str:
     """Return what the figures were measured on."""
     import torch
 
-    from simulation.speed import processor
+    from simulation.speed import host
 
-    load = f", load {os.getloadavg()[0]:.1f} at the end" if hasattr(os, "getloadavg") else ""
     gpu = f", {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else ""
-    used = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
-    return f"{processor()}, {os.cpu_count()} cores{gpu}{load}; {used}"
+    return f"{host()} at the end{gpu}; torch {torch.__version__}, {torch.get_num_threads()} threads"
 
 
 def exit_figures(verdicts: Verdicts, times: PassTimes) -> tuple[ExitFigures, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from simulation.speed import processor
+from simulation.speed import host
 from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
 from speculation.drafting.predictor import AUTO
@@ -58,9 +58,7 @@ def machine() -> str:
     """Return what the figures were measured on."""
     import torch
 
-    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "?"
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    return f"{processor()}, {os.cpu_count()} cores, load {load} at the end; {versions}"
+    return f"{host()} at the end; Python {platform.python_version()}, torch {torch.__version__}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
