@@ -114,7 +114,7 @@ class Scheduler:
                 begin.step,
             )
         if active is not None and active.state.continues(begin):
-            active.state.decode = begin.decode
+            active.state.idle = begin.idle
             active.suspended = False
             return active.state.repeat(len(begin.committed), 0)
         state = StepState(begin, self.model.eos)

@@ -270,7 +270,15 @@ class Server:
             if verdict is not None and self._scheduler.is_current(item):
                 node = item.tree.nodes[verdict.path[-1]] if verdict.path else item.tree.origin
                 confidence = min(1.0, max(0.0, verdict.confidence))
-                early = wire.EarlyTokens(item.state.step, item.tree.round, node, verdict.token, layer, confidence)
+                early = wire.EarlyTokens(
+                    item.state.step,
+                    item.tree.round,
+                    item.state.position + len(verdict.path),
+                    node,
+                    verdict.token,
+                    layer,
+                    confidence,
+                )
                 self._exits.push(item.row, early, now)
 
     def _commit(self, item: Item, verdict: Verdict, now: float, compute_s: float) -> None:

@@ -16,6 +16,7 @@ from speculation.wire import (
     BeginStep,
     Commit,
     Draft,
+    Idle,
     begin_digest,
     extend_digest,
     parents_of,
@@ -59,7 +60,7 @@ class StepState:
 
     def __init__(self, begin: BeginStep, eos: Collection[int]) -> None:
         self.step = begin.step
-        self.decode = begin.decode
+        self.idle = begin.idle
         self.max_tokens = begin.max_tokens
         self.answer: list[int] = []
         self._eos = frozenset(eos)
@@ -109,7 +110,7 @@ class StepState:
 
     def ready(self) -> bool:
         """Whether `take` has something to verify."""
-        return not self._verifying and not self.done and (self.decode or self._current() is not None)
+        return not self._verifying and not self.done and (self.idle is not Idle.WAIT or self._current() is not None)
 
     def take(self) -> Tree:
         """Return what to verify now, the newest current draft before anything else; `accept` ends it."""

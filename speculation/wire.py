@@ -18,7 +18,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
@@ -46,6 +46,18 @@ DraftParents: TypeAlias = Annotated[list[Node], Meta(max_length=MAX_DRAFT_TOKENS
 
 class WireError(ValueError):
     """Bytes that are no message of this protocol; the text names the field and the limit."""
+
+
+class Idle(IntEnum):
+    """What the verifier does with a step while it holds no draft to verify.
+
+    WAIT for one; DECODE one token by itself at once (mode `cloud`); LEDGER: decode or wait, whichever commits more
+    tokens per second, without ever falling more than one plain decode behind decoding alone.
+    """
+
+    WAIT = 0
+    DECODE = 1
+    LEDGER = 2
 
 
 class FaultCode(IntEnum):
@@ -100,8 +112,10 @@ class Welcome(Message, tag=2, frozen=True):
 class BeginStep(Message, tag=3, frozen=True):
     """Edge to cloud: a new frame and question; supersedes the step before.
 
-    `committed` holds the answer so far (empty, or after a reconnect). `decode` lets the verifier decode by itself
-    whenever it has no current draft (mode `cloud`); otherwise it waits for drafts.
+    `committed` holds the answer so far (empty, or after a reconnect). `hints` are token sequences that the answer may
+    begin with or contain (earlier answers): drafts that cost nothing. `self_draft` asks a verifier that has a draft
+    model of its own to draft so many tokens by itself (mode `server_sd`). `key` names the random draws of the answer;
+    a step that is taken up again keeps it.
     """
 
     step: Step
@@ -109,9 +123,11 @@ class BeginStep(Message, tag=3, frozen=True):
     jpeg: Annotated[bytes, Meta(min_length=1, max_length=MAX_IMAGE_BYTES)]
     committed: Answer = []
     max_tokens: Annotated[int, Meta(gt=0, le=MAX_ANSWER_TOKENS)] = 128
-    decode: bool = False
+    idle: Idle = Idle.WAIT
     time_left: Seconds = 3600.0
     hints: Annotated[list[DraftTokens], Meta(max_length=8)] = []
+    self_draft: Annotated[int, Meta(ge=0, le=MAX_DRAFT_TOKENS)] = 0
+    key: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class Draft(Message, tag=4, frozen=True):
@@ -131,10 +147,15 @@ class Draft(Message, tag=4, frozen=True):
 
 class EarlyTokens(Message, tag=5, frozen=True):
     """Cloud to edge: what an exit layer would commit. `confidence` is the probability of the whole verdict: the product
-    along the accepted path (Early Exits, Eq. 4), calibrated by how often that exit was right in measurement."""
+    along the accepted path (Early Exits, Eq. 4), calibrated by how often that exit was right in measurement.
+
+    `token` follows draft node `node` of `round` and would stand at answer position `start`. In round 0, where the
+    verifier decodes by itself, `node` is ROOT: the token before position `start`.
+    """
 
     step: Step
     round: Round
+    start: Position
     node: Node
     token: Token
     layer: Layer

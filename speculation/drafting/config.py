@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from speculation.wire import MAX_DRAFT_TOKENS
+from speculation.wire import MAX_DRAFT_TOKENS, Idle
 
 AUTO = "auto"
 
@@ -44,7 +44,7 @@ class DraftingConfig:
     drafts: bool = True
     predraft: bool = False
     use_early_tokens: bool = False
-    decode_in_cloud: bool = False
+    idle: Idle = Idle.WAIT
     gamma: int | str = 4
     branches: int = 3
     stop_below: float = 0.0
@@ -85,11 +85,11 @@ class DraftingConfig:
     @property
     def needs_link(self) -> bool:
         """False where the draft model answers alone."""
-        return self.drafts or self.decode_in_cloud
+        return self.drafts or self.idle is Idle.DECODE
 
 
 _MODES: dict[Mode, dict[str, Any]] = {
-    Mode.CLOUD: {"drafts": False, "decode_in_cloud": True},
+    Mode.CLOUD: {"drafts": False, "idle": Idle.DECODE},
     Mode.EDGE: {"drafts": False},
     Mode.SD: {},
     Mode.FSD: {"predraft": True, "use_early_tokens": True},

@@ -147,7 +147,7 @@ class _Step:
                 request.jpeg,
                 list(request.committed),
                 request.max_tokens,
-                self._config.decode_in_cloud,
+                self._config.idle,
                 left,
             )
         )

@@ -13,7 +13,7 @@ from speculation.wire import EarlyTokens
 
 
 def early(layer: int, token: int, confidence: float = 0.5, round: int = 1, node: int = 0) -> EarlyTokens:
-    return EarlyTokens(1, round, node, token, layer, confidence)
+    return EarlyTokens(1, round, 0, node, token, layer, confidence)
 
 
 def drain(queue: ExitQueue, now: float) -> list[EarlyTokens]:

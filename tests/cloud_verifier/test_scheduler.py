@@ -16,6 +16,7 @@ from speculation.wire import (
     Commit,
     Draft,
     FaultCode,
+    Idle,
     begin_digest,
     extend_digest,
 )
@@ -65,8 +66,8 @@ class Bench:
 class Edge:
     """One robot: takes commits as a real edge does, and drafts right, wrong or far ahead as it is told."""
 
-    def __init__(self, row: int, max_tokens: int, decode: bool) -> None:
-        self.begin = BeginStep(step=1, prompt=f"robot {row}", jpeg=JPEG, max_tokens=max_tokens, decode=decode)
+    def __init__(self, row: int, max_tokens: int, idle: Idle) -> None:
+        self.begin = BeginStep(step=1, prompt=f"robot {row}", jpeg=JPEG, max_tokens=max_tokens, idle=idle)
         self.truth = greedy(self.begin.prompt, JPEG, max_tokens)
         self.answer: list[int] = []
         self.done = False
@@ -116,7 +117,10 @@ def test_any_order_of_messages_commits_the_targets_own_answer(data: st.DataObjec
     """Drafts and commits are delayed, dropped, repeated and reordered; then the edges ask again until they are done."""
     count = data.draw(st.integers(1, 3))
     bench = Bench(max_batch=data.draw(st.integers(1, 3)))
-    edges = [Edge(row, data.draw(st.integers(1, 14)), data.draw(st.booleans())) for row in range(count)]
+    edges = [
+        Edge(row, data.draw(st.integers(1, 14)), data.draw(st.sampled_from([Idle.WAIT, Idle.DECODE])))
+        for row in range(count)
+    ]
     up: list[tuple[int, Draft | BeginStep]] = []
     down: list[tuple[int, Commit]] = []
 
@@ -138,7 +142,7 @@ def test_any_order_of_messages_commits_the_targets_own_answer(data: st.DataObjec
             case "begin":
                 row = data.draw(st.integers(0, count - 1))
                 message = BeginStep(1, edges[row].begin.prompt, JPEG, list(edges[row].answer),
-                                    edges[row].begin.max_tokens, edges[row].begin.decode)  # fmt: skip
+                                    edges[row].begin.max_tokens, edges[row].begin.idle)  # fmt: skip
                 up.append((row, message))
             case "deliver" if up:
                 deliver(*up.pop(data.draw(st.integers(0, len(up) - 1))))
@@ -183,7 +187,7 @@ def test_a_right_draft_commits_itself_and_one_more() -> None:
 
 def test_a_decoding_step_streams_single_tokens_and_prefers_a_draft() -> None:
     bench = Bench()
-    bench.begin(0, decode=True)
+    bench.begin(0, idle=Idle.DECODE)
     truth = greedy("long 0", JPEG, 20)
     bench.turn()
     first = bench.turn()[0]
@@ -195,7 +199,7 @@ def test_a_decoding_step_streams_single_tokens_and_prefers_a_draft() -> None:
 def test_all_ready_sessions_share_a_forward_the_longest_waiting_first() -> None:
     bench = Bench(max_batch=2)
     for row in range(3):
-        bench.begin(row, decode=True)
+        bench.begin(row, idle=Idle.DECODE)
     while len(bench.engine.rows) < 3:
         bench.turn()
     bench.engine.batches.clear()
@@ -207,7 +211,7 @@ def test_all_ready_sessions_share_a_forward_the_longest_waiting_first() -> None:
 
 def test_nobody_waits_for_two_prefills() -> None:
     bench = Bench()
-    bench.begin(0, decode=True, max_tokens=200)
+    bench.begin(0, idle=Idle.DECODE, max_tokens=200)
     bench.turn()
     for row in (1, 2, 3):
         bench.begin(row)
@@ -244,7 +248,7 @@ def test_a_ready_session_gives_up_waiting_for_company() -> None:
 
 def test_a_new_step_voids_the_verification_of_the_old_one() -> None:
     bench = Bench()
-    bench.begin(0, decode=True)
+    bench.begin(0, idle=Idle.DECODE)
     bench.turn()
     work = bench.scheduler.next(5.0)
     assert isinstance(work, Batch)
@@ -257,18 +261,18 @@ def test_a_new_step_voids_the_verification_of_the_old_one() -> None:
 
 def test_a_suspended_session_costs_nothing_until_it_speaks() -> None:
     bench = Bench()
-    bench.begin(0, decode=True)
+    bench.begin(0, idle=Idle.DECODE)
     bench.turn()
     bench.scheduler.suspend(0)
     assert bench.scheduler.next(9.0) is None and bench.scheduler.next_time(9.0) is None
-    assert bench.begin(0, decode=True) == []
+    assert bench.begin(0, idle=Idle.DECODE) == []
     assert isinstance(bench.scheduler.next(9.0), Batch)
 
 
 def test_committed_tokens_are_taken_over() -> None:
     bench = Bench()
     truth = greedy("long 0", JPEG, 20)
-    bench.begin(0, committed=truth[:3], decode=True)
+    bench.begin(0, committed=truth[:3], idle=Idle.DECODE)
     bench.turn()
     assert bench.engine.rows[0].answer == truth[:3]
     commit = bench.turn()[0]

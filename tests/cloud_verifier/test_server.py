@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cloud_verifier.exit_queue import QueuePolicy
 from speculation import wire
 from speculation.profile import DeviceProfile
-from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, EndStep, Fault, FaultCode, Hello, Ping, Pong
+from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, EndStep, Fault, FaultCode, Hello, Idle, Ping, Pong
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, faults, tokens_of
 from tests.cloud_verifier.fake_target import EXITS, LAYERS, VOCABULARY, FakeEngine, greedy
 
@@ -27,7 +27,7 @@ def test_a_welcome_tells_what_the_edge_must_know() -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"protocol": 2}, FaultCode.PROTOCOL_MISMATCH),
+        ({"protocol": 3}, FaultCode.PROTOCOL_MISMATCH),
         ({"tokenizer": "another"}, FaultCode.TOKENIZER_MISMATCH),
         ({"vocabulary": 7}, FaultCode.TOKENIZER_MISMATCH),
         ({"model": "another"}, FaultCode.MODEL_MISMATCH),
@@ -48,7 +48,7 @@ def test_the_right_model_fingerprint_is_accepted() -> None:
 def test_cloud_mode_streams_the_targets_own_answer() -> None:
     bench = Bench()
     bench.welcome(b"a")
-    heard = bench.ask(b"a", begin(max_tokens=9, decode=True))
+    heard = bench.ask(b"a", begin(max_tokens=9, idle=Idle.DECODE))
     assert [type(message) for message in heard] == [Commit] * 9
     assert tokens_of(heard) == greedy("long", JPEG, 9) and heard[-1].done  # type: ignore[union-attr]
 
@@ -90,7 +90,7 @@ def test_mail_is_read_between_layers_and_a_new_step_drops_the_old_verdict() -> N
     bench.ask(b"a", begin())
     bench.say(b"a", draft([1]))
     bench.say(b"a", Ping(5), after=0.15)
-    bench.say(b"a", begin(2, "long again", decode=True, max_tokens=1), after=0.25)
+    bench.say(b"a", begin(2, "long again", idle=Idle.DECODE, max_tokens=1), after=0.25)
     started = bench.post.now
     bench.turns()
     heard = [(at - started, m) for at, _, m in bench.post.sent if at >= started]
@@ -122,7 +122,7 @@ def test_a_malformed_message_costs_its_sender_a_fault_and_nobody_anything(payloa
     bench.welcome(b"b")
     bench.say(b"b", payload)
     bench.say(b"c", payload)
-    heard = bench.ask(b"a", begin(max_tokens=5, decode=True))
+    heard = bench.ask(b"a", begin(max_tokens=5, idle=Idle.DECODE))
     assert tokens_of(heard) == greedy("long", JPEG, 5) and not faults(heard)
     assert faults(bench.heard(b"b")) == [FaultCode.MALFORMED]
     assert bench.ask(b"b", Ping(3)) == [Pong(3)]
@@ -143,10 +143,10 @@ def test_no_bytes_end_the_server_or_touch_another_session(mail: list[tuple[bytes
     bench.welcome(b"good")
     for index, (peer, payload) in enumerate(mail):
         if index == place:
-            bench.say(b"good", begin(max_tokens=4, decode=True))
+            bench.say(b"good", begin(max_tokens=4, idle=Idle.DECODE))
         bench.say(peer, payload)
     if place >= len(mail):
-        bench.say(b"good", begin(max_tokens=4, decode=True))
+        bench.say(b"good", begin(max_tokens=4, idle=Idle.DECODE))
     bench.turns()
     assert tokens_of(bench.heard(b"good")) == greedy("long", JPEG, 4) and not faults(bench.heard(b"good"))
 
@@ -162,7 +162,7 @@ def test_a_stranger_is_told_to_say_hello_again(message: wire.AnyMessage) -> None
     [
         (BeginStep(1, "long", b"gif"), FaultCode.BAD_IMAGE, "does not decode"),
         (begin(max_tokens=500), FaultCode.TOO_LARGE, "do not fit 400"),
-        (begin(prompt="boom", decode=True), FaultCode.INTERNAL, "out of memory"),
+        (begin(prompt="boom", idle=Idle.DECODE), FaultCode.INTERNAL, "out of memory"),
     ],
 )
 def test_a_step_that_fails_is_a_fault_and_the_next_one_works(message: BeginStep, code: FaultCode, words: str) -> None:
@@ -170,7 +170,7 @@ def test_a_step_that_fails_is_a_fault_and_the_next_one_works(message: BeginStep,
     bench.welcome(b"a")
     (fault,) = bench.ask(b"a", message)
     assert isinstance(fault, Fault) and fault.code is code and words in fault.message and fault.step == 1
-    assert tokens_of(bench.ask(b"a", begin(2, max_tokens=3, decode=True))) == greedy("long", JPEG, 3)
+    assert tokens_of(bench.ask(b"a", begin(2, max_tokens=3, idle=Idle.DECODE))) == greedy("long", JPEG, 3)
 
 
 def test_a_full_server_refuses_and_a_dead_session_makes_room() -> None:
@@ -198,7 +198,7 @@ def test_a_session_resumes_at_a_new_address_with_what_it_missed() -> None:
 def test_an_edge_that_is_gone_stops_costing_forwards_and_may_come_back() -> None:
     bench = Bench()
     token = bench.welcome(b"a").session
-    bench.say(b"a", begin(max_tokens=50, decode=True))
+    bench.say(b"a", begin(max_tokens=50, idle=Idle.DECODE))
     bench.turns(5)
     bench.post.gone.add(b"a")
     bench.turns(20)
@@ -206,7 +206,7 @@ def test_an_edge_that_is_gone_stops_costing_forwards_and_may_come_back() -> None
     assert passes < 10
     known = tokens_of(bench.heard(b"a"))
     bench.welcome(b"a2", Hello(HELLO.tokenizer, VOCABULARY, resume=token))
-    bench.say(b"a2", begin(max_tokens=50, decode=True, committed=known))
+    bench.say(b"a2", begin(max_tokens=50, idle=Idle.DECODE, committed=known))
     bench.turns(80)
     assert known + tokens_of(bench.heard(b"a2")) == greedy("long", JPEG, 50)
 
@@ -221,7 +221,7 @@ def test_hello_again_starts_over() -> None:
     first = bench.welcome(b"a").session
     bench.ask(b"a", begin(7))
     assert bench.welcome(b"a").session != first
-    assert tokens_of(bench.ask(b"a", begin(1, max_tokens=2, decode=True))) == greedy("long", JPEG, 2)
+    assert tokens_of(bench.ask(b"a", begin(1, max_tokens=2, idle=Idle.DECODE))) == greedy("long", JPEG, 2)
 
 
 def test_a_silent_session_expires_and_is_told_when_it_speaks() -> None:
@@ -244,7 +244,7 @@ def test_stopping_tells_the_edges_and_sums_up(caplog: pytest.LogCaptureFixture) 
     bench = Bench()
     bench.welcome(b"a")
     bench.welcome(b"b")
-    bench.ask(b"a", begin(max_tokens=3, decode=True))
+    bench.ask(b"a", begin(max_tokens=3, idle=Idle.DECODE))
     bench.ask(b"b", begin(4))
     bench.server.stop()
     bench.server.run()
@@ -266,7 +266,7 @@ def test_a_declared_forward_that_is_too_slow_is_counted_and_said_once(caplog: py
 
     bench.server._engine = Slow(rows=bench.engine.rows)
     bench.welcome(b"a")
-    bench.ask(b"a", begin(max_tokens=3, decode=True))
+    bench.ask(b"a", begin(max_tokens=3, idle=Idle.DECODE))
     assert caplog.text.count("profile fast declares 1.0 ms") == 1
     bench.server.stop()
     caplog.set_level(logging.INFO, "cloud_verifier")
@@ -312,7 +312,7 @@ def test_a_new_step_withdraws_the_early_tokens_of_the_old_one() -> None:
 def test_the_trace_has_a_span_for_every_stage() -> None:
     bench = Bench(profile=DeviceProfile("slow", verify_s=0.4))
     bench.welcome(b"a")
-    bench.ask(b"a", begin(max_tokens=2, decode=True))
+    bench.ask(b"a", begin(max_tokens=2, idle=Idle.DECODE))
     spans = {span.name: span for span in bench.trace.spans}
     assert set(spans) == {"prefill", "verify", "step"}
     assert spans["verify"].end - spans["verify"].start == pytest.approx(0.4, abs=0.01)

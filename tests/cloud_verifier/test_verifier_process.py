@@ -20,7 +20,7 @@ from speculation import wire
 from speculation.exits import ExitHeads, Reliability
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
-from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, EndStep, Fault, FaultCode, Hello, Welcome
+from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, EndStep, Fault, FaultCode, Hello, Idle, Welcome
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 
 ROOT_FOLDER = Path(__file__).resolve().parents[2]
@@ -182,7 +182,7 @@ def test_both_robots_at_once_in_cloud_mode(verifier: Verifier, target: Target) -
     try:
         for number, robot in enumerate(robots, start=1):
             robot.say(target.hello)
-            robot.say(BeginStep(1, PROMPTS[number], jpeg(number), max_tokens=ANSWER, decode=True))
+            robot.say(BeginStep(1, PROMPTS[number], jpeg(number), max_tokens=ANSWER, idle=Idle.DECODE))
         for number, robot in enumerate(robots, start=1):
             assert isinstance(robot.hear(), Welcome)
             answer: list[int] = []

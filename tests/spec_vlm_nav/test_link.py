@@ -126,7 +126,7 @@ def test_it_shakes_hands_and_carries_messages_both_ways(
     link.send(BEGIN)
     link.send(DRAFT)
     eventually(lambda: verifier.messages == [BEGIN, DRAFT])
-    early = EarlyTokens(1, 1, 0, 5, 2, 0.5)
+    early = EarlyTokens(1, 1, 0, 0, 5, 2, 0.5)
     verifier.to_say.append(early)
     assert link.receive(LIMIT_S) == early
     assert link.receive(0.0) is None and link.receive(0.01) is None

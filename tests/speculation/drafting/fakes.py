@@ -278,7 +278,7 @@ class FakeLink:
         if self._random.random() < self._weather.wrong_exits:
             node = self._random.choice([tree.origin, *tree.nodes])
             token = self._random.randrange(VOCABULARY)
-        return EarlyTokens(state.step, tree.round, node, token, layer, confidence)
+        return EarlyTokens(state.step, tree.round, state.position, node, token, layer, confidence)
 
     def _reply(self, message: AnyMessage, now: float) -> None:
         payload = encode(message)

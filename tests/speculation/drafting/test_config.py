@@ -4,19 +4,20 @@ import pytest
 
 from speculation.drafting import DraftingConfig, Mode, QueuePolicy
 from speculation.drafting.branches import Branch, BranchQueue
+from speculation.wire import Idle
 
 
 def test_the_modes_are_settings_of_one_drafter() -> None:
     flags = {
-        mode.value: (c.drafts, c.predraft, c.use_early_tokens, c.decode_in_cloud, c.needs_link)
+        mode.value: (c.drafts, c.predraft, c.use_early_tokens, c.idle, c.needs_link)
         for mode in Mode
         for c in [DraftingConfig.of(mode)]
     }
     assert flags == {
-        "cloud": (False, False, False, True, True),
-        "edge": (False, False, False, False, False),
-        "sd": (True, False, False, False, True),
-        "fsd": (True, True, True, False, True),
+        "cloud": (False, False, False, Idle.DECODE, True),
+        "edge": (False, False, False, Idle.WAIT, False),
+        "sd": (True, False, False, Idle.WAIT, True),
+        "fsd": (True, True, True, Idle.WAIT, True),
     }
     assert DraftingConfig.of("fsd", gamma=2, branches=1).gamma == 2
 
