@@ -19,8 +19,8 @@ from typing import Protocol
 
 from cloud_verifier.step import NOTHING, Tree
 
-PASS_PRICE = 0.3
-"""Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md says why 0.3."""
+PASS_PRICE = 0.5
+"""Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md says why."""
 _TICK_S = 1e-6
 """Times below this are this: a clock may stand still, and a wait must end."""
 _SLACK = 1e-9
@@ -277,38 +277,50 @@ class Ledger:
     def _wait(self, alone: Choice, now: float) -> float:
         """Return how many seconds to wait for a draft at most; 0 to go on alone at once.
 
-        A renewal-reward comparison of all deadlines d that a remembered delay suggests. With P = P(X <= d) for the
-        draft's remaining delay X, and g tokens in T seconds by going on alone, after which a late draft is still
-        usable with p = a^g, a cycle commits P E + (1 - P)(g + p E') tokens in
-        E[min(X, d)] + P T_v + (1 - P)(T + p T_v) seconds and P + (1 - P)(1 + p) passes; of them the best has the most
-        (tokens - price x passes) per second. d = 0 is going on at once; "never" counts as one more remembered delay.
+        A renewal-reward comparison of all deadlines d that a remembered delay suggests: with P = P(X <= d) for the
+        draft's remaining delay X, a cycle commits P E + (1 - P) G tokens in E[min(X, d)] + P T_v + (1 - P) H seconds
+        and P + (1 - P) n passes, where going on alone commits G in H seconds and n passes (`_alone`). Of them the best
+        has the most (tokens - price x passes) per second; d = 0 is going on at once, and "never" is one more
+        remembered delay. None may be slower than decoding alone, whatever the price.
         Waiting must be paid from credit: even if nothing is accepted the step must not be behind after it,
         now + d + T_v <= t0 + (N + 1) T_d.
         """
         delays, expected = self._arrivals.remaining(now), self._expected()
         if not delays or expected is None:
             return 0.0
-        depth, tokens, verify_s = expected
+        _, tokens, verify_s = expected
         longest = (self.credit(now) + 1.0 + _SLACK) * self._decode_s / self._caution - verify_s
-        chance = self._drafts.chance
-        gained = expected_tokens(self._hints.chance, alone.tree.levels[-1])
-        alone_s = self._times.seconds(1, 1 + len(alone.tree.tokens))
-        in_time = sum(delay <= alone_s for delay in delays) / (len(delays) + 1)
-        usable = in_time * chance**gained
-        later = expected_tokens(chance, max(0, depth - round(gained)))
+        count = len(delays) + 1
         best, best_value = 0.0, -math.inf
-        for deadline in [0.0, *delays]:
-            if deadline > max(0.0, longest):
-                break
-            came = sum(delay <= deadline for delay in delays) / (len(delays) + 1)
-            spent = sum(min(delay, deadline) for delay in [*delays, math.inf]) / (len(delays) + 1)
-            reward = came * tokens + (1.0 - came) * (gained + usable * later)
-            passes = came + (1.0 - came) * (1.0 + usable)
-            seconds = spent + came * verify_s + (1.0 - came) * (alone_s + usable * verify_s)
-            value = (reward - self._price * passes) / max(seconds, _TICK_S)
-            if value > best_value:
+        for deadline in [0.0, *(delay for delay in dict.fromkeys(delays) if delay <= longest)]:
+            late = [delay - deadline for delay in delays if delay > deadline] + [math.inf]
+            came = 1.0 - len(late) / count
+            cycles = [self._alone(delay, alone.tree, expected) for delay in late]
+            reward, seconds, passes = (sum(column) / count for column in zip(*cycles, strict=True))
+            reward += came * tokens
+            seconds += came * verify_s + sum(min(delay, deadline) for delay in [*delays, math.inf]) / count
+            value = (reward - self._price * (passes + came)) / seconds
+            as_fast = reward * self._decode_s >= seconds * (1.0 - _SLACK)
+            if value > best_value and (as_fast or not deadline):
                 best, best_value = deadline, value
-        return best if best > _TICK_S else 0.0
+        return best
+
+    def _alone(self, delay: float, tree: Tree, expected: tuple[int, float, float]) -> tuple[float, float, float]:
+        """Return tokens, seconds and passes of going on alone, with g tokens in T seconds, until a draft comes.
+
+        It does so in n = ceil(delay/T) passes, and is still usable with p = a^(n g): n g + p E(k - n g) tokens in
+        n T + p T_v seconds. A draft that comes too late for that does not count.
+        """
+        depth, _, verify_s = expected
+        gained = expected_tokens(self._hints.chance, tree.levels[-1])
+        seconds = max(_TICK_S, self._times.seconds(1, 1 + len(tree.tokens)))
+        if delay / seconds * gained > depth:
+            return gained, seconds, 1.0
+        count = math.ceil(delay / seconds)
+        tokens = count * gained
+        usable = self._drafts.chance**tokens
+        later = expected_tokens(self._drafts.chance, max(0, depth - round(tokens)))
+        return tokens + usable * later, count * seconds + usable * verify_s, count + usable
 
     @property
     def _decode_s(self) -> float:
