@@ -1,4 +1,4 @@
-"""Command line of the clocked engine: run. See docs/clocked.md."""
+"""Command line of the clocked engine: record, run, check. See docs/clocked.md."""
 
 from __future__ import annotations
 
@@ -18,10 +18,19 @@ from benchmarks.clocked.figures import at_round_trip, report
 from benchmarks.clocked.layer_split import LAYER_SPLIT, LayerSplit
 from benchmarks.clocked.synthetic import Synthetic
 from benchmarks.clocked.timings import PAPERS, Timings, load_timings
-from benchmarks.setting import RESULTS, settings_of
-from spec_vlm_nav.evaluation.setting import gamma, milliseconds, several
+from benchmarks.setting import FRAME_SOURCES, RESULTS, asked_as, questions, settings_of
+from spec_vlm_nav.evaluation.setting import (
+    add_predictor,
+    add_prompt_options,
+    gamma,
+    machine,
+    milliseconds,
+    several,
+)
 from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import Mode
+from speculation.profile import load_profile
 
 MODES = (*(mode.value for mode in Mode), LAYER_SPLIT)
 
@@ -43,7 +52,36 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--edges", type=int, default=1, help="robots that share the verifier and the steps (default: 1)")
     run.add_argument("--save", metavar="NAME", help="write the figures to benchmarks/results/clocked_NAME.json")
     run.set_defaults(action=run_modes)
+    recorder = commands.add_parser("record", help="write what a pair of models says about held-out frames")
+    _add_models(recorder)
+    recorder.add_argument("--count", type=int, default=200, help="frames (default: 200)")
+    recorder.add_argument("--top", type=int, default=5, help="draft tokens kept for each place (default: 5)")
+    recorder.add_argument("--out", type=Path, required=True, help="the file, .npz")
+    recorder.set_defaults(action=record_facts)
+    check = commands.add_parser("check", help="real sockets against virtual time at equal delays, medians per mode")
+    _add_models(check)
+    check.add_argument("--steps", type=int, default=50, help="frames (default: 50)")
+    check.add_argument("--profile", default="go2_a100_scaled", help="declared delays (default: %(default)s)")
+    linked = [mode.value for mode in Mode if mode is not Mode.EDGE]
+    check.add_argument("--modes", type=several(linked), default=["cloud", "sd", "fsd"], help=f"of {','.join(linked)}")
+    check.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
+    check.add_argument("--branches", type=int, default=3, help="continuations pre-drafted (default: 3)")
+    check.add_argument("--within", type=float, default=0.1, help="share that medians may differ by (default: 0.1)")
+    check.add_argument("--save", metavar="NAME", help="write the comparison to benchmarks/results/clocked_NAME.json")
+    check.set_defaults(action=check_time)
     return top
+
+
+def _add_models(line: argparse.ArgumentParser) -> None:
+    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
+    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
+    add_predictor(line)
+    line.add_argument("--dtype", default="float32")
+    line.add_argument("--max-tokens", type=int, default=128)
+    line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
+    add_prompt_options(line)
+    line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
 
 
 def _told(defaults: Any, what: str) -> str:
@@ -119,6 +157,63 @@ def run_modes(options: argparse.Namespace) -> None:
         save(options, recording, timings, entries)
 
 
+def record_facts(options: argparse.Namespace) -> None:
+    """Write the facts of held-out frames."""
+    if options.count < 1 or options.top < 1:
+        raise ValueError(f"--count {options.count}, --top {options.top}: give at least 1")
+    if options.out.suffix != ".npz":
+        raise ValueError(f"--out {options.out}: name a .npz file")
+    from benchmarks.clocked.record import Models, record  # torch, late: virtual time needs none
+
+    models = Models.load(options.target_model, options.draft_model, options.exits, options.predictor, options.dtype)
+    asked = questions(options.frames, options.count, options.seed, *asked_as(options))
+    recording = record(models, asked, options.max_tokens, options.top)
+    told = settings_of(options, "out", "action", "command")
+    replace(recording, notes={**recording.notes, "settings": told, "machine": machine()}).save(options.out)
+    count = sum(len(step.tokens) for step in recording.steps)
+    right = sum(
+        int(step.draft_tokens[place, 0]) == token for step in recording.steps for place, token in enumerate(step.tokens)
+    )
+    print(
+        f"{len(recording.steps)} steps, {count} tokens, exits after {list(recording.exit_layers) or 'none'}, the "
+        f"draft's likeliest token is right in {right / count:.1%}: {options.out}, {options.out.stat().st_size} bytes"
+    )
+
+
+def check_time(options: argparse.Namespace) -> int:
+    """Compare real sockets with virtual time. Returns 1 where a mode's median is further off than allowed."""
+    if options.steps < 1:
+        raise ValueError(f"--steps {options.steps}: give at least 1")
+    profile = load_profile(options.profile)
+    if profile.is_raw:
+        raise ValueError(f"--profile {profile.name} declares no times that virtual time could be told")
+    from benchmarks.clocked import check
+    from benchmarks.clocked.record import Models, record
+    from spec_vlm_nav.edge import EdgeConfig
+
+    asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
+    models = Models.load(options.target_model, options.draft_model, options.exits, options.predictor, options.dtype)
+    recording = record(models, asked, options.max_tokens)
+    config = EdgeConfig(
+        options.draft_model, "", "fsd", profile.name, gamma=options.gamma, branches=options.branches,
+        max_tokens=options.max_tokens, dtype=options.dtype, predictor=options.predictor,
+    )  # fmt: skip
+    real = check.measure_real(config, options.target_model, options.exits, asked, options.modes)
+    timings = check.clocked_timings(profile, real)
+    rows = check.agree(real, recording, timings, options.gamma, options.branches)
+    print(
+        f"{options.steps} frames ({options.frames}), gamma {options.gamma}; real sockets, then virtual time\n{timings}"
+    )
+    print(check.report(rows))
+    print(machine())
+    if options.save:
+        found = {row.mode: {"real_s": row.real_s, "clocked_s": row.clocked_s, "error": row.error,
+                            "different": row.different} for row in rows}  # fmt: skip
+        told = settings_of(options, "save", "action", "command")
+        write(options.save, {"settings": told, "machine": machine(), "timings": asdict(timings), "modes": found})
+    return int(any(abs(row.error) > options.within or row.different for row in rows))
+
+
 def save(options: argparse.Namespace, recording: Recording, timings: Timings, entries: list[dict[str, Any]]) -> None:
     """Write the figures. Virtual times depend on no machine, so none is named."""
     data = {
@@ -127,8 +222,13 @@ def save(options: argparse.Namespace, recording: Recording, timings: Timings, en
         "source": dict(recording.notes),
         "round_trips": entries,
     }
+    write(options.save, data)
+
+
+def write(name: str, data: dict[str, Any]) -> None:
+    """Write benchmarks/results/clocked_NAME.json."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"clocked_{options.save}.json"
+    path = RESULTS / f"clocked_{name}.json"
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     print(f"saved {path.relative_to(PROJECT)}")
 
@@ -138,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         code: int | None = options.action(options)
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, VerifierLost, AnswerLate) as error:
         print(f"clocked: {error}", file=sys.stderr)
         return 2
     return code or 0

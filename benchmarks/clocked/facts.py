@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -134,7 +135,7 @@ class Recording:
             return _recording(head, arrays)
         except OSError as error:
             raise ValueError(f"facts {path}: {error.strerror or error}") from None
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, EOFError, BadZipFile) as error:
             raise ValueError(
                 f"{path} holds no facts ({error}); `python -m benchmarks.clocked record` writes them"
             ) from None

@@ -76,6 +76,7 @@ class FactsDraftModel:
         self.predictor = FactsPredictor()
         self._facts = recording.steps[0]
         self._rows: Logits = np.empty((0, 0))
+        self._rest: Logits = np.empty(0)
         self._root = _Prefix(0, _TRUE_PATH)
         self._pending = 0
         self._nodes: list[_Prefix] = []
@@ -88,7 +89,7 @@ class FactsDraftModel:
         facts = self._recording.of_image(image)
         if facts is not self.predictor.facts:
             self._facts = self.predictor.facts = facts
-            self._rows = _rows(facts, self._recording.vocabulary)
+            self._rows, self._rest = _rows(facts, self._recording.vocabulary)
         self._root = _Prefix(0, _TRUE_PATH)
         for token in committed:
             self._root = self._root.then(token, facts.tokens)
@@ -110,7 +111,8 @@ class FactsDraftModel:
             self._nodes.append(before.then(token, self._facts.tokens))
         self._tokens += tokens
         self._parents += parents
-        return np.stack([self._row(node) for node in self._nodes[first:]])
+        rows = [self._row(node) for node in self._nodes[first:]]
+        return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
         """See `DraftModel.commit`."""
@@ -146,27 +148,35 @@ class FactsDraftModel:
         row: Logits = self._rows[place]
         if prefix.key == _TRUE_PATH and place == prefix.place:
             return row
-        chances = facts.draft_chances[place]
-        known = facts.draft_tokens[place]
+        said = row[facts.draft_tokens[place]]
         row = row.copy()
-        row[known] = row[:-1].min()
-        for salt, chance in reversed(list(enumerate(chances.tolist()))):
-            row[_noise(prefix, salt, self._recording)] = np.log(max(chance, _LEAST))
+        row[facts.draft_tokens[place]] = self._rest[place]
+        row[self._noises(prefix, len(said))] = said
         return row
 
+    def _noises(self, prefix: _Prefix, count: int) -> list[int]:
+        """Return so many different tokens for a place about which nothing is known."""
+        found: dict[int, None] = {}
+        salt = 0
+        while len(found) < count:
+            found[_noise(prefix, salt, self._recording)] = None
+            salt += 1
+        return list(found)
 
-def _rows(facts: Facts, vocabulary: int) -> Logits:
-    """Return logits [n, vocabulary + 1] whose softmax has the draft's probabilities; the rest is spread evenly.
 
-    The last column is no token. It names the place that the row is about.
+def _rows(facts: Facts, vocabulary: int) -> tuple[Logits, Logits]:
+    """Return logits [n, vocabulary + 1] whose softmax has the draft's probabilities, and those of all other tokens [n].
+
+    What the recorded tokens leave is spread evenly over the others. The last column is no token: it names the place
+    that the row is about.
     """
     n, known = facts.draft_tokens.shape
     chances = np.maximum(facts.draft_chances.astype(np.float64), _LEAST)
-    rest = np.maximum(1.0 - chances.sum(axis=1), _LEAST) / max(1, vocabulary - known)
-    rows = np.repeat(np.log(rest)[:, None], vocabulary + 1, axis=1)
+    rest = np.log(np.maximum(1.0 - chances.sum(axis=1), _LEAST) / max(1, vocabulary - known))
+    rows = np.repeat(rest[:, None], vocabulary + 1, axis=1)
     np.put_along_axis(rows, facts.draft_tokens.astype(np.intp), np.log(chances), axis=1)
     rows[:, -1] = _TAG - np.arange(n)
-    return rows
+    return rows, rest
 
 
 @dataclass
@@ -175,6 +185,8 @@ class _Session:
 
     facts: Facts
     root: _Prefix
+    agrees: list[list[bool]] | None = None
+    confidences: list[list[float]] | None = None
 
 
 class FactsEngine:
@@ -204,7 +216,9 @@ class FactsEngine:
         root = _Prefix(0, _TRUE_PATH)
         for token in committed:
             root = root.then(token, facts.tokens)
-        self._sessions[row] = _Session(facts, root)
+        self._sessions[row] = session = _Session(facts, root)
+        if facts.agrees is not None and facts.confidences is not None:
+            session.agrees, session.confidences = facts.agrees.tolist(), facts.confidences.tolist()
 
     def verify(self, rows: Sequence[VerifyRow]) -> Iterator[LayerVerdicts]:
         """See `Engine.verify`."""
@@ -246,10 +260,10 @@ class FactsEngine:
         """Return an exit's verdict; None where it is silent, as in `speculation.exits.ExitHeads.judge`."""
         session = self._sessions[row.row]
         facts = session.facts
-        if facts.agrees is not None and facts.confidences is not None:
+        if session.agrees is not None and session.confidences is not None:
             place = min(session.root.place, len(facts.tokens) - 1)
-            confidence = float(facts.confidences[place, index])
-            if facts.agrees[place, index]:
+            confidence = session.confidences[place][index]
+            if session.agrees[place][index]:
                 return Verdict(final.path, final.token, confidence)
             return Verdict(final.path, self._wrong(row, session, final), confidence)
         assert facts.exit_tokens is not None and facts.exit_chances is not None, "facts have exits of one kind"
