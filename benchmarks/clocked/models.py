@@ -14,11 +14,13 @@ from benchmarks.clocked.facts import Facts, Recording
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.work import LayerVerdicts, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
-from speculation.drafting.model import Logits
+from speculation.drafting.model import Abandoned, Logits, Stop
 from speculation.wire import ROOT
 
 Sleep = Callable[[float], None]
 FINGERPRINT = "facts"
+DRAFT_LAYERS = 28
+"""How often a draft forward asks whether it should be given up: Qwen2-VL-2B has so many layers."""
 _TAG = -60.0
 """Logit below which a row's last column keeps the place that the row is about: e^-60 is nothing to a softmax."""
 _LEAST = 1e-12
@@ -96,15 +98,15 @@ class FactsDraftModel:
         self._pending = 1 + len(committed)
         self._forget_nodes()
 
-    def root_logits(self) -> Logits:
+    def root_logits(self, stop: Stop | None = None) -> Logits:
         """See `DraftModel.root_logits`."""
         if self._pending:
-            self._forward(0)
+            self._forward(0, stop)
         return self._row(self._root)
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+    def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
         """See `DraftModel.extend`."""
-        self._forward(len(tokens))
+        self._forward(len(tokens), stop)
         first = len(self._nodes)
         for token, parent in zip(tokens, parents, strict=True):
             before = self._root if parent == ROOT else self._nodes[parent]
@@ -135,8 +137,13 @@ class FactsDraftModel:
         self._parents = [renamed[self._parents[node]] for node in kept]
         return renamed
 
-    def _forward(self, tokens: int) -> None:
-        self._sleep(self._timings.draft_forward_s(tokens + self._pending))
+    def _forward(self, tokens: int, stop: Stop | None) -> None:
+        seconds = self._timings.draft_forward_s(tokens + self._pending)
+        slices = 1 if stop is None else DRAFT_LAYERS
+        for _ in range(slices):
+            self._sleep(seconds / slices)
+            if stop is not None and stop():
+                raise Abandoned
         self._pending = 0
 
     def _forget_nodes(self) -> None:

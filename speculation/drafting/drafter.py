@@ -230,11 +230,21 @@ class _Step:
         self._trace.landed(commit, len(tokens), landing, now)
 
     def _repeat_draft(self, now: float) -> None:
-        flight = self._speculator.flight if self._speculator is not None else None
-        if flight is not None and now >= flight.repeated_at + self._config.resend_s:
+        speculator = self._speculator
+        if speculator is None or now < self._repeat_at(speculator):
+            return
+        flight = speculator.flight
+        if flight is None:
+            # A verifier that decodes by itself may have said something that was lost: any draft makes it say it again.
+            self._link.send(speculator.launch(speculator.root, self._request.step))
+        else:
             self._link.send(flight.message)
             flight.repeated_at = now
-            self._stats.resent += 1
+        self._stats.resent += 1
+
+    def _repeat_at(self, speculator: Speculator) -> float:
+        flight = speculator.flight
+        return (self._heard_at if flight is None else flight.repeated_at) + self._config.resend_s
 
     def _check_time(self) -> None:
         now = self._clock()
@@ -253,8 +263,8 @@ class _Step:
         times = [self._heard_at + self._config.patience_s]
         if self._request.deadline_s is not None:
             times.append(self._started + self._request.deadline_s)
-        if self._speculator is not None and self._speculator.flight is not None:
-            times.append(self._speculator.flight.repeated_at + self._config.resend_s)
+        if self._speculator is not None:
+            times.append(self._repeat_at(self._speculator))
         return max(0.0, min(times) - now)
 
     def _interrupted(self, cause: Interruption, message: str, code: FaultCode | None = None) -> StepInterrupted:

@@ -43,7 +43,7 @@ class DecodingStats:
 
     hits / misses: commits that landed on a full, unspent draft (nothing had to be drafted before sending) / did not.
     early_hits: hits whose landing an exit had named, by the first exit layer that named it.
-    sent_ahead: places behind which a draft left before their commit. ahead_hits: hits on such a draft, without a bubble.
+    sent_ahead: places behind which a draft left before their commit. ahead_hits: hits on such a draft: no bubble.
     abandoned: draft forwards that a commit made useless and that were given up half-way.
     wasted_forwards, wasted_s: draft forwards, and their time, that proposed tokens that were never committed (WDT).
     draft_s and predraft_s: draft forwards while no verification ran / while one ran. wait_s: idle at the link.
