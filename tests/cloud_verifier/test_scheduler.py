@@ -339,7 +339,7 @@ def test_a_ledger_decodes_by_the_hints_of_earlier_answers() -> None:
     truth = greedy("long 0", JPEG, 20)
     bench.begin(0, idle=Idle.LEDGER, hints=[truth])
     bench.turn()
-    commits = []
+    commits: list[Commit] = []
     while not commits or not commits[-1].done:
         commits.append(bench.turn()[0])
     tally = bench.scheduler.tally(0)
