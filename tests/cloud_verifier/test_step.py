@@ -63,7 +63,7 @@ def test_a_draft_ahead_of_another_answer_is_void() -> None:
     assert step.offer(draft([3, 4], [5], round=2)) == [] and not step.ready()
 
 
-def test_only_the_latest_drafts_are_held() -> None:
+def test_the_drafts_farthest_ahead_give_way() -> None:
     step = state([], max_tokens=40)
     for round in range(1, HELD_DRAFTS + 2):
         step.offer(draft([3] * round, [9], round))
@@ -72,7 +72,7 @@ def test_only_the_latest_drafts_are_held() -> None:
         tree = step.take() if step.ready() else Tree()
         seen.append(tree.round)
         step.accept(tree, (), 3)
-    assert seen == [0, 0, *range(2, HELD_DRAFTS + 2)]
+    assert seen == [0, *range(1, HELD_DRAFTS + 1), 0]
 
 
 def test_a_newer_round_for_the_same_place_replaces_the_older_one() -> None:
