@@ -12,8 +12,9 @@ from torch import Tensor
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, VerifyRow
-from speculation.acceptance import AcceptanceRule, Greedy, Logits, Verdict
+from speculation.acceptance import AcceptanceRule, Greedy, Verdict
 from speculation.exits import ExitHeads, Head
+from speculation.sampling import Logits
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
 from speculation.vlm.load import ModelFolderError, Vlm
