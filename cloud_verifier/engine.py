@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, VerifyRow
-from speculation.acceptance import AcceptanceRule, Greedy, Verdict
+from speculation.acceptance import Verdict, rule_of
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import Logits
 from speculation.vlm.cache import KVCache
@@ -55,13 +55,11 @@ class VlmEngine:
         rows: int,
         capacity: int,
         exits: ExitHeads | None = None,
-        rule: AcceptanceRule | None = None,
         max_draft: int = MAX_DRAFT_TOKENS,
     ) -> None:
         self._vlm = vlm
         self._exits = exits
         self._exit_layers = frozenset(exits.layers if exits is not None else ())
-        self._rule = rule if rule is not None else Greedy()
         self._cache = KVCache(vlm, rows, capacity)
         self._roots = [0] * rows
         self._max_draft = max_draft
@@ -131,7 +129,7 @@ class VlmEngine:
         """
         verdicts = {}
         for row, part in _by_row(rows, to_numpy(exits.logits(layer, hidden))):
-            verdict = exits.judge(self._rule, row.tokens, row.parents, part)
+            verdict = exits.judge(rule_of(row.sampling), row.tokens, row.parents, part, sampling=row.draws)
             if verdict is not None and layer in exits.table:
                 verdict = replace(verdict, confidence=exits.reliability(layer, verdict.confidence))
             if verdict is not None:
@@ -139,7 +137,10 @@ class VlmEngine:
         return verdicts
 
     def _judge(self, rows: Sequence[VerifyRow], logits: Logits) -> dict[int, Verdict]:
-        return {row.row: self._rule.judge(row.tokens, row.parents, part) for row, part in _by_row(rows, logits)}
+        return {
+            row.row: rule_of(row.sampling).judge(row.tokens, row.parents, part, row.draws)
+            for row, part in _by_row(rows, logits)
+        }
 
 
 def _by_row(rows: Sequence[VerifyRow], logits: Logits) -> Iterator[tuple[VerifyRow, Logits]]:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree
 from cloud_verifier.work import ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
+from speculation.sampling import GREEDY, SamplingSettings
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode
 
 
@@ -71,7 +72,10 @@ class Item:
 
     @property
     def request(self) -> VerifyRow:
-        return VerifyRow(self.row, self.tree.tokens, self.tree.parents, exits=self.tree.round > 0)
+        state = self.state
+        return VerifyRow(
+            self.row, self.tree.tokens, self.tree.parents, self.tree.round > 0, state.sampling, state.draws
+        )
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,11 @@ class Scheduler:
     _rows: dict[int, _Row] = field(default_factory=dict)
     _last_was_prefill: bool = False
 
-    def begin(self, row: int, begin: BeginStep, now: float) -> list[Commit]:
-        """Start a step, in place of the one before. Returns commits that are due at once. Raises Refused."""
+    def begin(self, row: int, begin: BeginStep, now: float, sampling: SamplingSettings = GREEDY) -> list[Commit]:
+        """Start a step, in place of the one before, whose tokens are drawn as its session's `sampling` says.
+
+        Returns commits that are due at once. Raises Refused.
+        """
         self._check_tokens("BeginStep.committed", begin.committed, begin.step)
         active = self._rows.get(row)
         if active is not None and begin.step < active.state.step:
@@ -113,11 +120,11 @@ class Scheduler:
                 f"BeginStep.step {begin.step} comes before the current step {active.state.step}; steps must increase",
                 begin.step,
             )
-        if active is not None and active.state.continues(begin):
+        if active is not None and active.state.continues(begin, sampling):
             active.state.idle = begin.idle
             active.suspended = False
             return active.state.repeat(len(begin.committed), 0)
-        state = StepState(begin, self.model.eos)
+        state = StepState(begin, self.model.eos, sampling)
         self._rows[row] = _Row(state, None if state.done else begin, Tally(begin.step, now, state.done), since=now)
         return state.repeat(state.position, 0)
 

@@ -8,10 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from speculation.sampling import GREEDY, Logits, SamplingSettings, StepDraws, Tokens, choose
+from speculation.sampling import FIRST_DRAWS, GREEDY, Logits, SamplingSettings, StepDraws, Tokens, choose
 from speculation.wire import ROOT
-
-_NO_DRAWS = StepDraws()
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class AcceptanceRule(Protocol):
         tokens: Sequence[int],
         parents: Sequence[int],
         logits: Logits,
-        sampling: StepDraws = _NO_DRAWS,
+        sampling: StepDraws = FIRST_DRAWS,
         ids: Tokens | None = None,
     ) -> Verdict:
         """Judge a draft tree of n nodes by the target's (or an exit's) logits [n + 1, vocabulary].
@@ -71,7 +69,7 @@ class Greedy:
         tokens: Sequence[int],
         parents: Sequence[int],
         logits: Logits,
-        sampling: StepDraws = _NO_DRAWS,
+        sampling: StepDraws = FIRST_DRAWS,
         ids: Tokens | None = None,
     ) -> Verdict:
         """Walk from the root to the likeliest child until there is none; see `AcceptanceRule.judge`."""
@@ -103,7 +101,7 @@ class Coupled:
         tokens: Sequence[int],
         parents: Sequence[int],
         logits: Logits,
-        sampling: StepDraws = _NO_DRAWS,
+        sampling: StepDraws = FIRST_DRAWS,
         ids: Tokens | None = None,
     ) -> Verdict:
         """Walk from the root to the child that is drawn until there is none; see `AcceptanceRule.judge`."""

@@ -125,6 +125,10 @@ class StepDraws:
         return StepDraws(self.key, self.position + tokens)
 
 
+FIRST_DRAWS = StepDraws()
+"""Where nothing else is said: key 0, the answer's first token."""
+
+
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, Words, Words, Words]:
     """Return 128 random bits as four words: Philox4x32-10 (Salmon et al., Parallel Random Numbers, SC 2011).
 
