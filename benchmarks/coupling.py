@@ -4,6 +4,9 @@ Along the target's own sample, token by token, the target's distribution p and t
 prefix. There coupling accepts the draft's draw if it is the target's; rejection sampling, which must send
 probabilities, accepts it with probability 1 - TV(p, q), the most that any method can; coupling with Gumbel noise
 reaches at least (1 - TV) / (1 + TV) (Daliri, Musco, Suresh, arXiv 2408.07978).
+
+Where the target has exits: how often each draws what the target draws, and how sure it was of that by the
+reliability table, which was measured on greedy verdicts.
 """
 
 from __future__ import annotations
@@ -20,9 +23,12 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.engine import VlmEngine, find_exits
+from cloud_verifier.work import VerifyRow
 from spec_vlm_nav.evaluation.setting import add_prompt_options, machine, table
 from spec_vlm_nav.graph import PROJECT
-from speculation.sampling import Logits, Row, SamplingSettings, StepDraws, choose, question_key, support
+from speculation.sampling import GREEDY, Logits, Row, SamplingSettings, StepDraws, choose, question_key, support
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
@@ -94,6 +100,36 @@ def follow(
     ]
 
 
+def hear(
+    engine: VlmEngine, question: Question, settings: SamplingSettings, key: int, limit: int
+) -> list[tuple[int, bool, float]]:
+    """Return what exits say while the target draws alone: layer, whether it was right, calibrated confidence."""
+    said: list[tuple[int, bool, float]] = []
+    engine.prefill(0, question.prompt, question.jpeg, (), limit)
+    for position in range(limit):
+        row = VerifyRow(0, (), (), True, settings, StepDraws(key, position))
+        *early, last = engine.verify([row])
+        token = last.verdicts[0].token
+        found = [(output.layer, output.verdicts[0]) for output in early if output.verdicts]
+        said += [(layer, verdict.token == token, verdict.confidence) for layer, verdict in found]
+        if token in engine.model.eos:
+            break
+        engine.keep(0, (), token)
+    return said
+
+
+def exit_figures(said: Sequence[tuple[int, bool, float]]) -> dict[str, dict[str, float]]:
+    """Return, for every exit layer, the share of verdicts that were right and the mean confidence."""
+    layers = sorted({layer for layer, _, _ in said})
+    return {
+        str(layer): {
+            "right": float(np.mean([right for each, right, _ in said if each == layer])),
+            "confidence": float(np.mean([sure for each, _, sure in said if each == layer])),
+        }
+        for layer in layers
+    }
+
+
 def figures(frames: Sequence[Sequence[Place]]) -> dict[str, Any]:
     """Return the acceptance per token: over all tokens, and the least, median and largest mean of a frame."""
     kinds: dict[str, Callable[[Place], float]] = {
@@ -145,18 +181,26 @@ def settings_asked(options: argparse.Namespace) -> list[SamplingSettings]:
 
 
 def measure(options: argparse.Namespace, wanted: Sequence[SamplingSettings]) -> dict[str, Any]:
-    """Return the figures of every setting, by its text."""
+    """Return the figures of every setting, by its text: acceptance, and exits where the target has some."""
     draft = VlmSession(load_vlm(options.draft_model, dtype=options.dtype), CAPACITY)
     target = VlmSession(load_vlm(options.target_model, dtype=options.dtype), CAPACITY)
     if target.vlm.tokenizer_fingerprint != draft.vlm.tokenizer_fingerprint:
         raise ValueError(f"draft {draft.vlm.name} and target {target.vlm.name} do not share one tokenizer")
     asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
+    exits = find_exits(ServerConfig(options.target_model), target.vlm)
+    engine = VlmEngine(target.vlm, 1, CAPACITY, exits)
     found: dict[str, list[list[Place]]] = {settings.text: [] for settings in wanted}
+    said: dict[str, list[tuple[int, bool, float]]] = {settings.text: [] for settings in (GREEDY, *wanted)}
     for number, question in enumerate(tqdm(asked, unit="frame", disable=None)):
         key = question_key(options.seed, number)
         for settings in wanted:
             found[settings.text].append(follow(target, draft, question, settings, key, options.max_tokens))
-    return {text: figures(frames) for text, frames in found.items()}
+        for settings in (GREEDY, *wanted) if exits is not None else ():
+            said[settings.text] += hear(engine, question, settings, key, options.max_tokens)
+    return {
+        "acceptance": {text: figures(frames) for text, frames in found.items()},
+        "exits": {text: exit_figures(verdicts) for text, verdicts in said.items() if verdicts},
+    }
 
 
 def text_of(found: dict[str, Any]) -> str:
@@ -175,6 +219,16 @@ def text_of(found: dict[str, Any]) -> str:
     return table(("acceptance per token", "all tokens", "min frame", "median frame", "max frame"), rows)
 
 
+def exits_text(found: dict[str, Any]) -> str:
+    """Return a table of the exits: right, and how sure, by layer."""
+    layers = list(next(iter(found.values())))
+    rows = [
+        (text, *(f"{100 * entry[layer]['right']:.0f} ({100 * entry[layer]['confidence']:.0f})" for layer in layers))
+        for text, entry in found.items()
+    ]
+    return table(("exits: right (said), %", *(f"layer {layer}" for layer in layers)), rows)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison. Returns the exit code: 0, or 2 if it could not run."""
     options = parser().parse_args(arguments)
@@ -185,14 +239,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, RuntimeError) as error:
         print(f"coupling: {error}", file=sys.stderr)
         return 2
-    tokens = ", ".join(f"{entry['tokens']} at {text}" for text, entry in found.items())
+    tokens = ", ".join(f"{entry['tokens']} at {text}" for text, entry in found["acceptance"].items())
     print(f"{options.steps} frames ({options.frames}), {options.dtype}, tokens of the target's own samples: {tokens}")
-    print(text_of(found))
+    print(text_of(found["acceptance"]))
+    if found["exits"]:
+        print(exits_text(found["exits"]))
     print(machine())
     if options.save:
         RESULTS.mkdir(parents=True, exist_ok=True)
         path = RESULTS / f"coupling_{options.dtype}.json"
-        data = {"settings": settings_of(options, "save"), "machine": machine(), "figures": found}
+        data = {"settings": settings_of(options, "save"), "machine": machine(), **found}
         path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         print(f"saved {path.relative_to(PROJECT)}")
     return 0

@@ -9,8 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.coupling import Place, compare, coupled_agreement, distribution, figures, main
+from benchmarks.coupling import (
+    Place,
+    compare,
+    coupled_agreement,
+    distribution,
+    exit_figures,
+    exits_text,
+    figures,
+    hear,
+    main,
+)
+from benchmarks.setting import questions
+from cloud_verifier.engine import VlmEngine
+from speculation.exits import ExitHeads, Reliability
 from speculation.sampling import SamplingSettings, StepDraws, question_key
+from speculation.vlm.load import Vlm
 
 chances = (
     st.lists(st.integers(0, 4), min_size=4, max_size=4).filter(any).map(lambda counts: np.array(counts) / sum(counts))
@@ -71,3 +85,18 @@ def test_what_cannot_run_is_said_in_a_sentence(
     assert main(option) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.startswith("coupling: ") and said.count("\n") == 1
+
+
+def test_exits_are_held_against_the_target_s_own_draws() -> None:
+    said = [(1, True, 0.5), (1, False, 0.7), (2, True, 0.9)]
+    found = exit_figures(said)
+    assert found["1"] == {"right": 0.5, "confidence": pytest.approx(0.6)} and found["2"]["right"] == 1.0
+    assert "50 (60)" in exits_text({"greedy": found})
+
+
+def test_exits_are_heard_at_every_token(target: Vlm) -> None:
+    heads = ExitHeads(target, (1,), rank=4)
+    heads.set_reliability({1: Reliability((0.0, 1.0), (0.25,))})
+    (question,) = questions("random", 1)
+    said = hear(VlmEngine(target, 1, 600, heads, max_draft=4), question, SamplingSettings(1.0), 3, 6)
+    assert [(layer, sure) for layer, _, sure in said] == [(1, 0.25)] * len(said) and 1 <= len(said) <= 6
