@@ -73,7 +73,7 @@ class Greedy:
         ids: Tokens | None = None,
     ) -> Verdict:
         """Walk from the root to the likeliest child until there is none; see `AcceptanceRule.judge`."""
-        return _walk(tokens, parents, logits, lambda row, _: _likeliest(row), ids)
+        return _walk_rows(tokens, parents, logits, lambda row, _: _likeliest(row), ids)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Coupled:
         def draw(row: Logits, depth: int) -> tuple[int, float]:
             return choose(row, self.settings, sampling.ahead(depth), ids)
 
-        return _walk(tokens, parents, logits, draw, ids)
+        return _walk_rows(tokens, parents, logits, draw, ids)
 
 
 def rule_of(settings: SamplingSettings) -> AcceptanceRule:
@@ -117,23 +117,55 @@ def rule_of(settings: SamplingSettings) -> AcceptanceRule:
     return Greedy() if settings.greedy else Coupled(settings)
 
 
-def _walk(
+def judge_picks(tokens: Sequence[int], parents: Sequence[int], picks: Sequence[tuple[int, float]]) -> Verdict:
+    """Judge a draft tree where what every rule would draw is known: the token after the root and after each node.
+
+    `picks` are n + 1 tokens with their probabilities, in the order of the rows of `AcceptanceRule.judge`; nan stands
+    for logits that are not finite. Raises ValueError as that does.
+    """
+    if len(picks) != len(tokens) + 1:
+        raise ValueError(f"{len(picks)} picks for {len(tokens)} tokens; give one more than tokens")
+    return _walk(tokens, parents, lambda node, _: picks[node + 1])
+
+
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """Return how far behind the root each row of a tree's logits stands: 0 for the root's, then one a node."""
+    depths = [0]
+    for parent in parents:
+        depths.append(depths[parent + 1] + 1)
+    return depths
+
+
+def _walk_rows(
     tokens: Sequence[int],
     parents: Sequence[int],
     logits: Logits,
     draw: Callable[[Logits, int], tuple[int, float]],
     ids: Tokens | None,
 ) -> Verdict:
-    """Follow the tree as long as it says what is drawn: the column, and its probability, of a row at a depth."""
-    children = _children(tokens, parents, logits)
+    """Walk by logits; `draw` returns the column, and its probability, of a row at a depth."""
+    if logits.ndim != 2 or len(logits) != len(tokens) + 1:
+        raise ValueError(f"{len(tokens)} tokens and logits {list(logits.shape)} are no draft tree")
+
+    def pick(node: int, depth: int) -> tuple[int, float]:
+        row = logits[node + 1]
+        if not np.isfinite(row.max()):
+            return 0, np.nan
+        column, probability = draw(row, depth)
+        return column if ids is None else int(ids[column]), probability
+
+    return _walk(tokens, parents, pick)
+
+
+def _walk(tokens: Sequence[int], parents: Sequence[int], pick: Callable[[int, int], tuple[int, float]]) -> Verdict:
+    """Follow the tree as long as it says what is picked: the token, and its probability, after a node at a depth."""
+    children = _children(tokens, parents)
     path: list[int] = []
     node, confidence = ROOT, 1.0
     while True:
-        row = logits[node + 1]
-        if not np.isfinite(row.max()):
+        token, probability = pick(node, len(path))
+        if np.isnan(probability):
             raise ValueError(f"logits after node {node} are not finite; the model's weights or inputs are broken")
-        column, probability = draw(row, len(path))
-        token = column if ids is None else int(ids[column])
         confidence *= probability
         child = children.get((node, token))
         if child is None:
@@ -147,11 +179,9 @@ def _likeliest(row: Logits) -> tuple[int, float]:
     return column, 1.0 / float(np.exp(row.astype(np.float64) - float(row[column])).sum())
 
 
-def _children(tokens: Sequence[int], parents: Sequence[int], logits: Logits) -> dict[tuple[int, int], int]:
-    if len(tokens) != len(parents) or logits.ndim != 2 or len(logits) != len(tokens) + 1:
-        raise ValueError(
-            f"{len(tokens)} tokens, {len(parents)} parents and logits {list(logits.shape)} are no draft tree"
-        )
+def _children(tokens: Sequence[int], parents: Sequence[int]) -> dict[tuple[int, int], int]:
+    if len(tokens) != len(parents):
+        raise ValueError(f"{len(tokens)} tokens and {len(parents)} parents are no draft tree")
     children: dict[tuple[int, int], int] = {}
     for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
         if not ROOT <= parent < node:

@@ -52,13 +52,13 @@ def random_draft(
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from((*HOW, GREEDY)), st.integers(0, MAX_KEY), st.integers(0, 2**16))
+@given(st.sampled_from((*HOW, GREEDY)), st.integers(0, MAX_KEY), st.integers(0, 2**16), st.booleans())
 def test_any_trees_in_any_order_give_the_target_s_own_draws(
-    target: Vlm, how: SamplingSettings, key: int, seed: int
+    target: Vlm, how: SamplingSettings, key: int, seed: int, on_device: bool
 ) -> None:
     dice, right = random.Random(seed), truth(target, 0, how, key)
     committed = right[: dice.randint(0, 3)]
-    engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (1, 2), rank=4), max_draft=16)
+    engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (1, 2), rank=4), 16, on_device)
     begun = BeginStep(1, PROMPTS[0], jpeg(0), committed, LENGTH, dice.choice([Idle.WAIT, Idle.DECODE]), key=key)
     state = StepState(begun, target.eos, how)
     if not state.done:
