@@ -27,7 +27,7 @@ from speculation.wire import (
 )
 
 HELD_DRAFTS = 16
-"""Drafts that a step holds, current or ahead; the oldest rounds give way."""
+"""Drafts that a step holds, current or ahead; the one that starts farthest ahead gives way, of equals the oldest."""
 MAX_COMMIT = MAX_DRAFT_TOKENS + 1
 LOOK_BACK = 8
 """Tokens of the answer's end that are searched for in a hint, at most; one token alone says too little."""
@@ -146,7 +146,7 @@ class StepState:
             del self._held[round]
         self._held[draft.round] = draft
         while len(self._held) > HELD_DRAFTS:
-            del self._held[min(self._held)]
+            del self._held[max(self._held, key=lambda round: (self._held[round].start, -round))]
         self._best = self._current()
         return []
 

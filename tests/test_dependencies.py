@@ -31,7 +31,8 @@ ZMQ_FILES = {"cloud_verifier/server.py", "cloud_verifier/mailbox.py", "cloud_ver
 POLICY = (
     "speculation/drafting/", "speculation/acceptance.py", "speculation/sampling.py", "speculation/wire.py",
     "speculation/prompts.py",
-    "cloud_verifier/scheduler.py", "cloud_verifier/exit_queue.py", "cloud_verifier/server.py",
+    "cloud_verifier/scheduler.py", "cloud_verifier/ledger.py", "cloud_verifier/estimator.py", "cloud_verifier/step.py",
+    "cloud_verifier/exit_queue.py", "cloud_verifier/server.py",
 )  # fmt: skip
 
 

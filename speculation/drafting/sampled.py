@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from speculation.drafting.model import DraftModel, Logits
+from speculation.drafting.model import DraftModel, Logits, Stop
 from speculation.sampling import SamplingSettings, StepDraws, perturbed
 from speculation.wire import ROOT
 
@@ -37,13 +37,13 @@ class SampledModel:
         self._draws = StepDraws(self._draws.key, len(committed))
         self._depths = []
 
-    def root_logits(self) -> Logits:
+    def root_logits(self, stop: Stop | None = None) -> Logits:
         """See `DraftModel.root_logits`; perturbed, -inf for tokens that may not be drawn."""
-        return perturbed(self._model.root_logits(), self._settings, self._draws)
+        return perturbed(self._model.root_logits(stop), self._settings, self._draws)
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+    def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
         """See `DraftModel.extend`; every row perturbed at its own answer position."""
-        rows = self._model.extend(tokens, parents)
+        rows = self._model.extend(tokens, parents, stop)
         first = len(self._depths)
         for parent in parents:
             self._depths.append(1 if parent == ROOT else 1 + self._depths[parent])

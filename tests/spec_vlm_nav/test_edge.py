@@ -124,7 +124,7 @@ def test_sampled_answers_are_the_target_s_own_draws(verifier: Verifier, tiny_tar
     edge = EdgeDecoder(config(Path(), verifier.address, sampling=how.text, seed=5), vlm=draft)
     try:
         assert edge.link is not None and edge.link.wait_nominal(20.0)
-        for number, mode in enumerate(("cloud", "sd", "fsd", "sd")):
+        for number, mode in enumerate(("cloud", "sd", "fsd", "full")):
             truth = session.sampled(PROMPT, jpeg(number % 2), ANSWER, how, question_key(5, number))
             found = edge.decode(PROMPT, jpeg(number % 2), 60.0, mode).tokens
             assert found == tuple(token for token, _ in truth)

@@ -78,8 +78,8 @@ def request(how: SamplingSettings, key: int, **changes: object) -> StepRequest:
     return StepRequest(**fields, sampling=how, key=key)  # type: ignore[arg-type]
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.sampled_from(["cloud", "sd", "fsd"]), SETTINGS, KEYS, st.integers(0, 99), st.integers(0, 99))
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(["cloud", "sd", "fsd", "proactive", "pipelined", "full"]), SETTINGS, KEYS, st.integers(0, 99), st.integers(0, 99))
 def test_answers_are_the_target_s_own_draws(
     mode: str, how: SamplingSettings, key: int, models: int, weather: int
 ) -> None:

@@ -111,7 +111,9 @@ class EdgeDecoder:
         folder = find(config.predictor, Path(config.draft_model))
         self.predictor = Predictor.load(folder, self.vlm.fingerprint) if folder is not None else None
         session = VlmSession(self.vlm, config.capacity)
-        self._model: DraftModel = PacedModel(session, self.profile.draft_s) if self.profile.draft_s else session
+        self._model: DraftModel = (
+            PacedModel(session, self.profile.draft_s, layers=self.vlm.num_layers) if self.profile.draft_s else session
+        )
         # Grows from start to start too, so that a session taken up again never meets an old step's number.
         self._step = time.time_ns() // 1_000_000_000 % 2**31
         self._questions = 0
