@@ -79,7 +79,13 @@ def request(how: SamplingSettings, key: int, **changes: object) -> StepRequest:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.sampled_from(["cloud", "sd", "fsd", "proactive", "pipelined", "full"]), SETTINGS, KEYS, st.integers(0, 99), st.integers(0, 99))
+@given(
+    st.sampled_from(["cloud", "sd", "fsd", "proactive", "pipelined", "full"]),
+    SETTINGS,
+    KEYS,
+    st.integers(0, 99),
+    st.integers(0, 99),
+)
 def test_answers_are_the_target_s_own_draws(
     mode: str, how: SamplingSettings, key: int, models: int, weather: int
 ) -> None:
