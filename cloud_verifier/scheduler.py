@@ -15,6 +15,7 @@ from cloud_verifier.ledger import PASS_PRICE, Act, Choice, Ledger
 from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree
 from cloud_verifier.work import ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
+from speculation.sampling import GREEDY, SamplingSettings
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Idle, parents_of
 
 HINT_TOKENS = 8
@@ -106,7 +107,8 @@ class Item:
 
     @property
     def request(self) -> VerifyRow:
-        return VerifyRow(self.row, self.tree.tokens, self.tree.parents, exits=self.exits)
+        state = self.state
+        return VerifyRow(self.row, self.tree.tokens, self.tree.parents, self.exits, state.sampling, state.draws)
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,11 @@ class Scheduler:
     _rows: dict[int, _Row] = field(default_factory=dict)
     _last_was_prefill: bool = False
 
-    def begin(self, row: int, begin: BeginStep, now: float) -> list[Commit]:
-        """Start a step, in place of the one before. Returns commits that are due at once. Raises Refused."""
+    def begin(self, row: int, begin: BeginStep, now: float, sampling: SamplingSettings = GREEDY) -> list[Commit]:
+        """Start a step, in place of the one before, whose tokens are drawn as its session's `sampling` says.
+
+        Returns commits that are due at once. Raises Refused.
+        """
         self._check_tokens("BeginStep.committed", begin.committed, begin.step)
         for index, hint in enumerate(begin.hints):
             self._check_tokens(f"BeginStep.hints[{index}]", hint, begin.step)
@@ -162,12 +167,12 @@ class Scheduler:
                 f"BeginStep.step {begin.step} comes before the current step {active.state.step}; steps must increase",
                 begin.step,
             )
-        if active is not None and active.state.continues(begin):
+        if active is not None and active.state.continues(begin, sampling):
             active.state.idle = begin.idle
             active.suspended = False
             active.ledger.pause()
             return active.state.repeat(len(begin.committed), 0)
-        state = StepState(begin, self.model.eos)
+        state = StepState(begin, self.model.eos, sampling)
         ledger = self._ledgers.setdefault(row, Ledger(self.times, self.pass_price))
         pending = None if state.done else begin
         self._rows[row] = _Row(state, pending, Tally(begin.step, now, state.done), since=now, ledger=ledger)
