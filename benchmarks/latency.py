@@ -22,6 +22,7 @@ from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
     add_predictor,
     add_prompt_options,
+    draft_flags,
     gamma,
     machine,
     verifier,
@@ -84,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(f"--steps {options.steps}: give at least 1")
         profile = load_profile(options.profile)
         asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
-        with verifier(options.target_model, "--profile", profile.name, "--dtype", options.dtype) as address:
+        flags = ["--profile", profile.name, "--dtype", options.dtype]
+        with verifier(options.target_model, *flags, *draft_flags(options.modes, options.draft_model)) as address:
             edge = EdgeDecoder(
                 EdgeConfig(
                     options.draft_model,

@@ -6,13 +6,15 @@ comes twice in a row while somebody waits for a verification, so nobody waits lo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+import msgspec
+
 from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree
-from cloud_verifier.work import ModelInfo, VerifyRow
+from cloud_verifier.work import DraftWish, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
-from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode
+from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Idle
 
 
 class Refused(ValueError):
@@ -70,6 +72,18 @@ class Item:
     waited_s: float
 
     @property
+    def wish(self) -> DraftWish | None:
+        """What the verifier drafts here by itself: as many tokens as the step asks for and the answer has room for."""
+        state = self.state
+        count = min(state.self_draft, state.max_tokens - state.position - 1)
+        return DraftWish(self.row, tuple(state.answer), count) if count > 0 and not self.tree.tokens else None
+
+    def with_draft(self, tokens: tuple[int, ...]) -> Item:
+        """Return the item with a draft of the verifier's own, a chain, in place of its tree."""
+        nodes = tuple(range(len(tokens)))
+        return replace(self, tree=Tree(0, tokens, tuple(node - 1 for node in nodes), nodes))
+
+    @property
     def request(self) -> VerifyRow:
         return VerifyRow(self.row, self.tree.tokens, self.tree.parents, exits=self.tree.round > 0)
 
@@ -94,18 +108,23 @@ class Outcome:
 
 @dataclass
 class Scheduler:
-    """Steps of all sessions by engine row; `collect_s` is how long a lone ready session waits for company."""
+    """Steps of all sessions by engine row; `collect_s` is how long a lone ready session waits for company.
+
+    `self_drafts`: a draft model stands beside the target.
+    """
 
     model: ModelInfo
     max_batch: int = 8
     max_draft: int = 64
     collect_s: float = 0.0
+    self_drafts: bool = False
     _rows: dict[int, _Row] = field(default_factory=dict)
     _last_was_prefill: bool = False
 
     def begin(self, row: int, begin: BeginStep, now: float) -> list[Commit]:
         """Start a step, in place of the one before. Returns commits that are due at once. Raises Refused."""
         self._check_tokens("BeginStep.committed", begin.committed, begin.step)
+        begin = self._by_itself(begin) if begin.self_draft else begin
         active = self._rows.get(row)
         if active is not None and begin.step < active.state.step:
             raise Refused(
@@ -237,6 +256,17 @@ class Scheduler:
         """Whether a batch should start: it is full, nobody else could join, or the first has waited long enough."""
         live = sum(not (a.suspended or a.state.done) for a in self._rows.values())
         return len(ready) >= min(self.max_batch, live) or now - ready[0][0] >= self.collect_s
+
+    def _by_itself(self, begin: BeginStep) -> BeginStep:
+        """Return a step that is drafted for here as one that never waits for its edge. Raises Refused."""
+        if not self.self_drafts:
+            raise Refused(
+                FaultCode.MODEL_MISMATCH,
+                "BeginStep.self_draft: this verifier has no draft model; start it with --draft-model FOLDER, or choose "
+                "a mode in which the edge drafts",
+                begin.step,
+            )
+        return msgspec.structs.replace(begin, self_draft=min(begin.self_draft, self.max_draft), idle=Idle.DECODE)
 
     def _check_tokens(self, name: str, tokens: list[int], step: int) -> None:
         for index, token in enumerate(tokens):

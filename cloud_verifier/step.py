@@ -62,6 +62,7 @@ class StepState:
         self.step = begin.step
         self.idle = begin.idle
         self.max_tokens = begin.max_tokens
+        self.self_draft = begin.self_draft
         self.answer: list[int] = []
         self._eos = frozenset(eos)
         self._digests = [begin_digest(begin.prompt, begin.jpeg)]

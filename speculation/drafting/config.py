@@ -12,12 +12,13 @@ AUTO = "auto"
 
 
 class Mode(str, Enum):
-    """Who decodes: the target alone, the draft alone, both in turn, or both at once."""
+    """Who decodes: the target alone, the draft alone, both in turn, both at once, or both in the cloud."""
 
     CLOUD = "cloud"
     EDGE = "edge"
     SD = "sd"
     FSD = "fsd"
+    SERVER_SD = "server_sd"
 
 
 class QueuePolicy(str, Enum):
@@ -32,6 +33,7 @@ class QueuePolicy(str, Enum):
 class DraftingConfig:
     """How one step is decoded.
 
+    self_draft: the verifier's own draft model drafts gamma tokens per verification, beside the target.
     gamma: draft tokens per verification, or "auto" (the controller's choice).
     branches: how many continuations may be pre-drafted per verification.
     stop_below: a draft ends with the first token whose probability to be accepted is below this, by the predictor or,
@@ -45,6 +47,7 @@ class DraftingConfig:
     predraft: bool = False
     use_early_tokens: bool = False
     idle: Idle = Idle.WAIT
+    self_draft: bool = False
     gamma: int | str = 4
     branches: int = 3
     stop_below: float = 0.0
@@ -93,4 +96,5 @@ _MODES: dict[Mode, dict[str, Any]] = {
     Mode.EDGE: {"drafts": False},
     Mode.SD: {},
     Mode.FSD: {"predraft": True, "use_early_tokens": True},
+    Mode.SERVER_SD: {"drafts": False, "idle": Idle.DECODE, "self_draft": True},
 }

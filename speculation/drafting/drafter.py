@@ -149,6 +149,7 @@ class _Step:
                 request.max_tokens,
                 self._config.idle,
                 left,
+                self_draft=self._config.fixed_gamma if self._config.self_draft else 0,
             )
         )
         if self._model is not None:

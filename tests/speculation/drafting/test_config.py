@@ -18,7 +18,9 @@ def test_the_modes_are_settings_of_one_drafter() -> None:
         "edge": (False, False, False, Idle.WAIT, False),
         "sd": (True, False, False, Idle.WAIT, True),
         "fsd": (True, True, True, Idle.WAIT, True),
+        "server_sd": (False, False, False, Idle.DECODE, True),
     }
+    assert [mode for mode in Mode if DraftingConfig.of(mode).self_draft] == [Mode.SERVER_SD]
     assert DraftingConfig.of("fsd", gamma=2, branches=1).gamma == 2
 
 
