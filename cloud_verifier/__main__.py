@@ -60,6 +60,8 @@ def parser() -> argparse.ArgumentParser:
     add("--early-rate", "early tokens per second and session", type=float)
     add("--early-burst", "early tokens of a session that may leave at once", type=int)
     add("--collect-s", "seconds that a ready session waits for others to share its forward", type=float)
+    add("--pass-price", "tokens that a target forward must bring before an idle step does not wait", type=float)
+    add("--hint-tokens", "tokens of an earlier answer that are verified at once where no draft is at hand", type=int)
     add("--idle-s", "seconds of silence after which a session is closed", type=float)
     add("--seed", "seed of queue policy random", type=int)
     keygen = commands.add_parser("keygen", help="make CURVE keys for the server and a robot")

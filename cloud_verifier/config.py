@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloud_verifier.exit_queue import QueuePolicy
+from cloud_verifier.ledger import PASS_PRICE
+from cloud_verifier.scheduler import HINT_TOKENS
 from speculation.vlm.folder import SEEING, ModelFolderError, find_model, read_config
 from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS
@@ -57,6 +59,10 @@ class ServerConfig:
     """Early tokens that may leave at once: a forward's worth of exits."""
     collect_s: float = 0.0
     """How long a ready session waits for others to share its forward."""
+    pass_price: float = PASS_PRICE
+    """Tokens that one more target forward must bring before an idle step decodes alone instead of waiting."""
+    hint_tokens: int = HINT_TOKENS
+    """Tokens that are verified at once of an earlier answer, where no draft is at hand."""
     idle_s: float = 60.0
     """A session that neither says nor gets anything for so long is closed."""
     seed: int = 0
@@ -72,6 +78,8 @@ class ServerConfig:
             "early_rate": (self.early_rate, 0.1, 1e6),
             "early_burst": (self.early_burst, 1, 1024),
             "collect_s": (self.collect_s, 0.0, 1.0),
+            "pass_price": (self.pass_price, 0.0, 1.0),
+            "hint_tokens": (self.hint_tokens, 0, MAX_DRAFT_TOKENS),
             "idle_s": (self.idle_s, 1.0, 86400.0),
         }
         for name, (value, least, most) in limits.items():

@@ -1,7 +1,8 @@
 """Scheduler: which sessions make the next batch. It knows messages and time (given, in seconds), no socket, no model.
 
 All sessions with something to verify share a batch, the longest waiting first; a prefill is work of its own and never
-comes twice in a row while somebody waits for a verification, so nobody waits longer than one prefill.
+comes twice in a row while somebody waits for a verification, so nobody waits longer than one prefill. What a session
+does while it has no draft its `Idle` says; with LEDGER its ledger does.
 """
 
 from __future__ import annotations
@@ -11,10 +12,16 @@ from typing import TypeAlias
 
 import msgspec
 
+from cloud_verifier.estimator import Estimator
+from cloud_verifier.ledger import PASS_PRICE, Act, Choice, Ledger
 from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree
 from cloud_verifier.work import DraftWish, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
-from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Idle
+from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Idle, parents_of
+
+HINT_TOKENS = 8
+_CHEAP = 0.1
+"""Share by which a pass may grow for a session that joins it while it waits for a draft."""
 
 
 class Refused(ValueError):
@@ -27,19 +34,37 @@ class Refused(ValueError):
 
 @dataclass
 class Tally:
-    """What one step cost: tokens committed by target forwards, forwards, seconds; `finished` once its answer is."""
+    """What one step cost: tokens committed by target forwards, forwards, seconds; `finished` once its answer is.
+
+    `hinted` and `decoded` passes had no draft of the edge; `waited_s` were waited for one by the ledger.
+    """
 
     step: int
     begun_at: float
     finished: bool = False
     tokens: int = 0
     passes: int = 0
+    hinted: int = 0
+    decoded: int = 0
+    waited_s: float = 0.0
     prefill_s: float = 0.0
 
     @property
     def tau(self) -> float:
         """Tokens per verification, 0 before the first."""
         return self.tokens / self.passes if self.passes else 0.0
+
+    @property
+    def verified(self) -> int:
+        """Passes that verified a draft."""
+        return self.passes - self.hinted - self.decoded
+
+    def count(self, act: Act, tokens: int) -> None:
+        """Enter a pass that committed so many tokens."""
+        self.passes += 1
+        self.tokens += tokens
+        self.hinted += act is Act.HINT
+        self.decoded += act is Act.DECODE
 
 
 @dataclass
@@ -50,6 +75,7 @@ class _Row:
     begin: BeginStep | None
     tally: Tally
     since: float
+    ledger: Ledger
     suspended: bool = False
 
 
@@ -64,12 +90,19 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Item:
-    """One session's share of a batch; `waited_s` from being ready to the start."""
+    """One session's share of a batch; `waited_s` from being ready to the start.
+
+    `exits`: early tokens help its edge. `company` is what shares the pass: sessions, this one among them, and the
+    tokens that the others feed.
+    """
 
     row: int
     state: StepState
+    act: Act
     tree: Tree
     waited_s: float
+    exits: bool
+    company: tuple[int, int] = (1, 0)
 
     @property
     def wish(self) -> DraftWish | None:
@@ -81,11 +114,11 @@ class Item:
     def with_draft(self, tokens: tuple[int, ...]) -> Item:
         """Return the item with a draft of the verifier's own, a chain, in place of its tree."""
         nodes = tuple(range(len(tokens)))
-        return replace(self, tree=Tree(0, tokens, tuple(node - 1 for node in nodes), nodes))
+        return replace(self, act=Act.SELF, tree=Tree(0, tokens, tuple(node - 1 for node in nodes), nodes))
 
     @property
     def request(self) -> VerifyRow:
-        return VerifyRow(self.row, self.tree.tokens, self.tree.parents, exits=self.tree.round > 0)
+        return VerifyRow(self.row, self.tree.tokens, self.tree.parents, exits=self.exits)
 
 
 @dataclass(frozen=True)
@@ -93,6 +126,11 @@ class Batch:
     """Sessions whose drafts share one target forward."""
 
     items: tuple[Item, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it feeds, every session's root among them."""
+        return sum(1 + len(item.tree.tokens) for item in self.items)
 
 
 Work: TypeAlias = Prefill | Batch
@@ -110,20 +148,27 @@ class Outcome:
 class Scheduler:
     """Steps of all sessions by engine row; `collect_s` is how long a lone ready session waits for company.
 
-    `self_drafts`: a draft model stands beside the target.
+    `pass_price` is the ledgers', `hint_tokens` bounds what is proposed from a hint. `self_drafts`: a draft model stands
+    beside the target.
     """
 
     model: ModelInfo
     max_batch: int = 8
     max_draft: int = 64
     collect_s: float = 0.0
+    pass_price: float = PASS_PRICE
+    hint_tokens: int = HINT_TOKENS
     self_drafts: bool = False
+    times: Estimator = field(default_factory=Estimator)
+    _ledgers: dict[int, Ledger] = field(default_factory=dict)
     _rows: dict[int, _Row] = field(default_factory=dict)
     _last_was_prefill: bool = False
 
     def begin(self, row: int, begin: BeginStep, now: float) -> list[Commit]:
         """Start a step, in place of the one before. Returns commits that are due at once. Raises Refused."""
         self._check_tokens("BeginStep.committed", begin.committed, begin.step)
+        for index, hint in enumerate(begin.hints):
+            self._check_tokens(f"BeginStep.hints[{index}]", hint, begin.step)
         begin = self._by_itself(begin) if begin.self_draft else begin
         active = self._rows.get(row)
         if active is not None and begin.step < active.state.step:
@@ -135,9 +180,12 @@ class Scheduler:
         if active is not None and active.state.continues(begin):
             active.state.idle = begin.idle
             active.suspended = False
+            active.ledger.pause()
             return active.state.repeat(len(begin.committed), 0)
         state = StepState(begin, self.model.eos)
-        self._rows[row] = _Row(state, None if state.done else begin, Tally(begin.step, now, state.done), since=now)
+        ledger = self._ledgers.setdefault(row, Ledger(self.times, self.pass_price))
+        pending = None if state.done else begin
+        self._rows[row] = _Row(state, pending, Tally(begin.step, now, state.done), since=now, ledger=ledger)
         return state.repeat(state.position, 0)
 
     def offer(self, row: int, draft: Draft, now: float) -> list[Commit]:
@@ -153,13 +201,16 @@ class Scheduler:
             raise Refused(FaultCode.TOO_LARGE, message, draft.step)
         self._check_tokens("Draft.tokens", draft.tokens, draft.step)
         active.suspended = False
-        was_ready = self._ready(active)
+        was_ready = self._ready(active, now)
         try:
             commits = active.state.offer(draft)
         except ForeignDraft as error:
             raise Refused(FaultCode.NO_SESSION, str(error), draft.step) from None
         if not was_ready and active.begin is None:
             active.since = now
+        if draft.start <= active.state.position:
+            depth = Tree(tokens=tuple(draft.tokens), parents=tuple(parents_of(draft))).levels[-1]
+            active.ledger.draft_came(draft.start, active.state.holds_current(draft.round), depth, now)
         return commits
 
     def end(self, row: int, step: int | None = None) -> Tally | None:
@@ -170,15 +221,20 @@ class Scheduler:
         del self._rows[row]
         return active.tally
 
+    def forget(self, row: int) -> None:
+        """A session is over: what was learned of its edge is dropped."""
+        self._ledgers.pop(row, None)
+
     def suspend(self, row: int) -> None:
         """Its edge is gone: hold the step until BeginStep asks for it again."""
         if row in self._rows:
             self._rows[row].suspended = True
+            self._rows[row].ledger.pause()
 
     def next(self, now: float) -> Work | None:
         """Return what to do now, or None where nothing is ready or company is still awaited."""
         prefills = sorted((a.since, row) for row, a in self._rows.items() if a.begin and not a.suspended)
-        ready = sorted((a.since, row) for row, a in self._rows.items() if self._ready(a))
+        ready = sorted((a.since, row) for row, a in self._rows.items() if self._ready(a, now))
         if ready and not self._complete(ready, now):
             ready = []
         if prefills and (not ready or (prefills[0] < ready[0] and not self._last_was_prefill)):
@@ -187,18 +243,22 @@ class Scheduler:
         if not ready:
             return None
         self._last_was_prefill = False
-        items = []
-        for since, row in ready[: self.max_batch]:
-            state = self._rows[row].state
-            items.append(Item(row, state, state.take(), max(0.0, now - since)))
-        return Batch(tuple(items))
+        return self._batch([row for _, row in ready[: self.max_batch]], now)
 
     def next_time(self, now: float) -> float | None:
         """Return when `next` will have work without any further message; None for never."""
         if any(a.begin is not None and not a.suspended for a in self._rows.values()):
             return now
-        ready = [a.since for a in self._rows.values() if self._ready(a)]
-        return min(ready) + self.collect_s if ready else None
+        times = []
+        for active in self._rows.values():
+            choice = self._choice(active, now)
+            if choice is not None:
+                times.append(choice.until if choice.act is Act.WAIT else active.since + self.collect_s)
+        return min(times, default=None)
+
+    def measured(self, batch: Batch, seconds: float) -> None:
+        """A pass took so long, with what a declared profile made it wait; tell this before its verdicts."""
+        self.times.observe(len(batch.items), batch.tokens, seconds)
 
     def prefilled(self, work: Prefill, now: float, seconds: float) -> None:
         """A prefill is done; its step may be verified from now on, unless another took its place."""
@@ -207,6 +267,8 @@ class Scheduler:
             active.begin = None
             active.since = now
             active.tally.prefill_s = seconds
+            active.ledger.begin()
+            self.times.observe_prefill(seconds)
 
     def accept(self, item: Item, verdict: Verdict, now: float, compute_s: float) -> Outcome | None:
         """Commit a verdict. Returns None where the step was superseded while the batch ran."""
@@ -216,9 +278,10 @@ class Scheduler:
         progress: Progress = item.state.accept(item.tree, verdict.path, verdict.token)
         active.since = now
         first = active.tally.passes == 0
-        active.tally.passes += 1
-        active.tally.tokens += len(progress.tokens)
+        active.tally.count(item.act, len(progress.tokens))
         active.tally.finished = progress.done
+        active.ledger.finish(item.act, item.tree, len(verdict.path), len(progress.tokens), *item.company)
+        active.ledger.committed(item.state.position, item.state.best() is not None, now)
         commit = Commit(
             step=item.state.step,
             round=item.tree.round,
@@ -249,8 +312,44 @@ class Scheduler:
         active = self._rows.get(row)
         return active if active is not None and active.state is state else None
 
-    def _ready(self, active: _Row) -> bool:
-        return active.begin is None and not active.suspended and active.state.ready()
+    def _choice(self, active: _Row, now: float) -> Choice | None:
+        """Return what a step does now; None where a pass may not begin, or nobody but its edge can go on."""
+        state = active.state
+        if active.begin is not None or active.suspended or not state.free:
+            return None
+        best = state.best()
+        if state.idle is Idle.LEDGER:
+            return active.ledger.choose(best, state.hint(self.hint_tokens), now)
+        if best is not None:
+            return Choice(Act.VERIFY, best)
+        return Choice(Act.DECODE) if state.idle is Idle.DECODE else None
+
+    def _ready(self, active: _Row, now: float) -> bool:
+        choice = self._choice(active, now)
+        return choice is not None and choice.act is not Act.WAIT
+
+    def _batch(self, rows: list[int], now: float) -> Batch:
+        """Start a pass of these sessions, and of those that only wait for a draft where they join it cheaply."""
+        choices = {row: choice for row, a in self._rows.items() if (choice := self._choice(a, now)) is not None}
+        fed = sum(1 + len(choices[row].tree.tokens) for row in rows)
+        chosen = {row: choices[row] for row in rows}
+        for row, choice in choices.items():
+            grown = self.times.seconds(len(chosen) + 1, fed + 1) - self.times.seconds(len(chosen), fed)
+            cheap = grown <= _CHEAP * self.times.seconds(len(chosen), fed)
+            if choice.act is Act.WAIT and len(chosen) < self.max_batch and cheap:
+                chosen[row] = Choice(Act.DECODE)
+                fed += 1
+        return Batch(tuple(self._item(row, choice, (len(chosen), fed), now) for row, choice in chosen.items()))
+
+    def _item(self, row: int, choice: Choice, load: tuple[int, int], now: float) -> Item:
+        active = self._rows[row]
+        heard = choice.act is Act.VERIFY
+        if active.state.idle is Idle.LEDGER:
+            active.tally.waited_s += active.ledger.start(choice, now)
+            heard = heard or active.ledger.drafts_pay
+        tree = active.state.take(choice.tree)
+        company = (load[0], load[1] - 1 - len(tree.tokens))
+        return Item(row, active.state, choice.act, tree, max(0.0, now - active.since), heard, company)
 
     def _complete(self, ready: list[tuple[float, int]], now: float) -> bool:
         """Whether a batch should start: it is full, nobody else could join, or the first has waited long enough."""

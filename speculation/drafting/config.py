@@ -9,16 +9,22 @@ from typing import Any
 from speculation.wire import MAX_DRAFT_TOKENS, Idle
 
 AUTO = "auto"
+BALANCE = "balance"
+GAMMA_RULES = (AUTO, BALANCE)
+START_GAMMA = 4
 
 
 class Mode(str, Enum):
-    """Who decodes: the target alone, the draft alone, both in turn, both at once, or both in the cloud."""
+    """Who decodes, and which techniques they use; docs/decoding.md maps them to the papers."""
 
     CLOUD = "cloud"
     EDGE = "edge"
     SD = "sd"
     FSD = "fsd"
     SERVER_SD = "server_sd"
+    PROACTIVE = "proactive"
+    PIPELINED = "pipelined"
+    FULL = "full"
 
 
 class QueuePolicy(str, Enum):
@@ -31,11 +37,25 @@ class QueuePolicy(str, Enum):
 
 @dataclass(frozen=True)
 class DraftingConfig:
-    """How one step is decoded.
+    """How one step is decoded; a mode is a set of these, and each can be changed alone.
 
     self_draft: the verifier's own draft model drafts gamma tokens per verification, beside the target.
-    gamma: draft tokens per verification, or "auto" (the controller's choice).
-    branches: how many continuations may be pre-drafted per verification.
+    drafts: the edge drafts at all. idle: what the verifier does without a draft, see `Idle`.
+    gamma: draft tokens per verification; "auto" commits most tokens per second, E(gamma) / (F + c gamma); "balance"
+        makes drafting and round trip as long as a verification (SpecEdge, Sec. 4.3).
+    width: children that a fed token gets; 1 drafts a chain. draft_tokens: tokens that one draft may carry; 0 means
+        gamma, a chain. leaves: tokens that one draft forward feeds side by side: the threads of Early Exits, Sec. 4.1.
+    least: a token less likely than this, given the draft's root, is neither sent in a tree nor grown.
+    own_guess: pre-drafts past the draft in flight, as if it were accepted (SpecEdge, Sec. 4.2; PicoSpec, Sec. 3.2).
+    early_tokens: pre-drafts where an exit says that the verdict lands (Early Exits, Sec. 3).
+    best_first: pre-drafts the likeliest leaf of the whole tree, instead of branch after branch.
+    branches: continuations pre-drafted per verification, in the order of `queue_policy`; best_first ignores both.
+    ahead: a pre-draft leaves before the commit that it follows, once that commit is as likely as `ahead_above`.
+    partial: such a draft leaves before it has gamma tokens, and a better one follows (PicoSpec, Fast Verification).
+    send_gain: a better draft for the same place follows once it is worth so many more expected tokens.
+    truncate: a draft leaves early where one more forward gains less than it costs (PicoSpec, Sec. 3.3).
+    interrupt: a draft forward that a commit made useless is abandoned at the next layer (PicoSpec, Sec. 3.1).
+    ngrams: earlier answers propose tokens (prompt lookup), here and as hints to the verifier.
     stop_below: a draft ends with the first token whose probability to be accepted is below this, by the predictor or,
         without one, by the draft itself: the first predicted rejection (WISP, Sec. 4.1); 0 never stops.
     max_nodes: the pre-draft stops growing when the tree holds this many nodes.
@@ -44,32 +64,51 @@ class DraftingConfig:
     """
 
     drafts: bool = True
-    predraft: bool = False
-    use_early_tokens: bool = False
     idle: Idle = Idle.WAIT
     self_draft: bool = False
-    gamma: int | str = 4
-    branches: int = 3
-    stop_below: float = 0.0
+    gamma: int | str = START_GAMMA
+    width: int = 1
+    draft_tokens: int = 0
+    leaves: int = 1
+    least: float = 0.02
+    own_guess: bool = False
+    early_tokens: bool = False
+    best_first: bool = False
+    branches: int = 1
     queue_policy: QueuePolicy = QueuePolicy.PRIORITY
+    ahead: bool = False
+    ahead_above: float = 0.05
+    partial: bool = False
+    send_gain: float = 0.5
+    truncate: bool = False
+    interrupt: bool = False
+    ngrams: bool = False
+    stop_below: float = 0.0
     seed: int = 0
-    max_nodes: int = 64
+    max_nodes: int = 128
     resend_s: float = 2.0
     patience_s: float = 20.0
 
     def __post_init__(self) -> None:
         if isinstance(self.gamma, str):
-            if self.gamma != AUTO:
-                raise ValueError(f"gamma is {self.gamma!r}; give 0 to {MAX_DRAFT_TOKENS} or '{AUTO}'")
+            if self.gamma not in GAMMA_RULES:
+                raise ValueError(f"gamma is {self.gamma!r}; give 0 to {MAX_DRAFT_TOKENS}, '{AUTO}' or '{BALANCE}'")
         elif not 0 <= self.gamma <= MAX_DRAFT_TOKENS:
-            raise ValueError(f"gamma is {self.gamma}; give 0 to {MAX_DRAFT_TOKENS} or '{AUTO}'")
-        for name, least in (("branches", 0), ("max_nodes", 1), ("resend_s", 0), ("patience_s", 0)):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} is {getattr(self, name)}; give at least {least}")
+            raise ValueError(f"gamma is {self.gamma}; give 0 to {MAX_DRAFT_TOKENS}, '{AUTO}' or '{BALANCE}'")
+        least = {"width": 1, "leaves": 1, "branches": 0, "max_nodes": 1, "send_gain": 0, "resend_s": 0, "patience_s": 0}
+        for name, limit in least.items():
+            if not getattr(self, name) >= limit:
+                raise ValueError(f"{name} is {getattr(self, name)}; give at least {limit}")
+        if not 0 <= self.draft_tokens <= MAX_DRAFT_TOKENS:
+            raise ValueError(f"draft_tokens is {self.draft_tokens}; give 0 (gamma, a chain) to {MAX_DRAFT_TOKENS}")
+        for name in ("least", "ahead_above"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; give 0 to 1")
         if not 0.0 <= self.stop_below <= 1.0:
             raise ValueError(f"stop_below is {self.stop_below}; give 0 (never stop) to 1")
-        if self.predraft and not self.drafts:
-            raise ValueError("predraft needs drafts")
+        for name in ("own_guess", "early_tokens", "ngrams"):
+            if getattr(self, name) and not self.drafts:
+                raise ValueError(f"{name} needs drafts")
 
     @classmethod
     def of(cls, mode: Mode | str, **changes: Any) -> DraftingConfig:
@@ -81,9 +120,14 @@ class DraftingConfig:
         return replace(cls(**flags), **changes)
 
     @property
+    def predrafts(self) -> bool:
+        """Whether the edge drafts while a verification runs."""
+        return self.own_guess or self.early_tokens
+
+    @property
     def fixed_gamma(self) -> int:
-        """The declared draft length; the class default where the controller chooses."""
-        return self.gamma if isinstance(self.gamma, int) else 4
+        """The declared draft length; where the controller chooses, the one that it starts with."""
+        return self.gamma if isinstance(self.gamma, int) else START_GAMMA
 
     @property
     def needs_link(self) -> bool:
@@ -95,6 +139,15 @@ _MODES: dict[Mode, dict[str, Any]] = {
     Mode.CLOUD: {"drafts": False, "idle": Idle.DECODE},
     Mode.EDGE: {"drafts": False},
     Mode.SD: {},
-    Mode.FSD: {"predraft": True, "use_early_tokens": True},
     Mode.SERVER_SD: {"drafts": False, "idle": Idle.DECODE, "self_draft": True},
-}
+    Mode.FSD: {"early_tokens": True, "branches": 6, "leaves": 6},
+    Mode.PROACTIVE: {"own_guess": True, "width": 3, "draft_tokens": 16, "leaves": 4},
+    Mode.PIPELINED: {
+        "own_guess": True, "ahead": True, "ahead_above": 0.0, "partial": True, "truncate": True, "interrupt": True,
+    },
+    Mode.FULL: {
+        "idle": Idle.LEDGER, "gamma": AUTO, "width": 3, "draft_tokens": 24, "leaves": 8, "own_guess": True,
+        "early_tokens": True, "best_first": True, "ahead": True, "partial": True, "truncate": True, "interrupt": True,
+        "ngrams": True,
+    },
+}  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from speculation.drafting.config import AUTO, BALANCE, GAMMA_RULES
+
 
 def expected_tokens(acceptance: float, gamma: int) -> float:
     """Return E(gamma) = 1 + a + ... + a^gamma, tokens committed by verifying `gamma` (Leviathan et al., Eq. 1)."""
@@ -29,14 +31,43 @@ class Average:
         self.samples += 1
 
 
-class Controller:
-    """Chooses gamma. Changes it only for a gain above `hysteresis`, and not before `least` rounds were seen.
+def balanced_gamma(verify_s: float, draft_s: float, rtt_s: float) -> float:
+    """Return the draft depth at which drafting and round trip take as long as a verification (SpecEdge, Sec. 4.3)."""
+    return (verify_s - rtt_s) / draft_s
 
-    Where drafting does not pay it chooses 0, but tries one token every `probe` rounds: acceptance may have recovered.
+
+@dataclass(frozen=True)
+class Estimates:
+    """What the edge has measured, in seconds; None before the first sample.
+
+    fixed_s: a round's time besides drafting, round trip and verification, measured where nothing else delayed it.
+    acceptance: of a draft token whose ancestors stand.
+    """
+
+    draft_s: float | None = None
+    verify_s: float | None = None
+    fixed_s: float | None = None
+    acceptance: float | None = None
+
+    @property
+    def rtt_s(self) -> float | None:
+        """Both ways of the link and whatever waits there."""
+        if self.fixed_s is None or self.verify_s is None:
+            return None
+        return max(0.0, self.fixed_s - self.verify_s)
+
+
+class Controller:
+    """Estimates times and acceptance, and chooses gamma by a rule, or keeps it where `rule` is None.
+
+    "auto" changes gamma only for a gain above `hysteresis`, and not before `least` rounds were seen. Where drafting
+    does not pay it chooses 0, but tries one token every `probe` rounds: acceptance may have recovered. "balance" rounds
+    `balanced_gamma` and moves only when that is further than `hysteresis` beyond the halfway point.
     """
 
     def __init__(
         self,
+        rule: str | None = AUTO,
         start: int = 4,
         largest: int = 16,
         weight: float = 0.1,
@@ -46,40 +77,73 @@ class Controller:
     ) -> None:
         if not 0 <= start <= largest:
             raise ValueError(f"start is {start}; give 0 to largest = {largest}")
+        if rule not in (None, *GAMMA_RULES):
+            raise ValueError(f"gamma's rule is {rule!r}; known are {', '.join(GAMMA_RULES)}")
+        self._rule = rule
         self._gamma = start
         self._largest = largest
         self._hysteresis = hysteresis
         self._least = least
         self._probe = probe
         self._draft_s = Average(weight)
-        self._round_s = Average(weight)
+        self._verify_s = Average(weight)
+        self._fixed_s = Average(weight)
         self._acceptance = Average(weight)
+        self._rounds = 0
 
     @property
     def gamma(self) -> int:
         """The number of draft tokens to send next."""
-        if self._gamma == 0 and self._round_s.samples % self._probe == 0:
+        if self._gamma == 0 and self._rule is not None and self._rounds % self._probe == 0:
             return min(1, self._largest)
         return self._gamma
+
+    @property
+    def estimates(self) -> Estimates:
+        """What has been measured so far."""
+        return Estimates(self._draft_s.value, self._verify_s.value, self._fixed_s.value, self._acceptance.value)
 
     def drafted(self, seconds: float) -> None:
         """Take the time of one draft forward."""
         self._draft_s.add(seconds)
 
-    def judged(self, sent: int, accepted: int, seconds: float) -> None:
-        """Take one verdict: `accepted` of `sent` draft tokens stood, `seconds` after they were sent."""
-        self._round_s.add(seconds)
+    def verified(self, seconds: float) -> None:
+        """Take the time of one target forward, by the verifier's own clock."""
+        self._verify_s.add(seconds)
+
+    def judged(self, sent: int, accepted: int, seconds: float | None) -> None:
+        """Take one verdict: of a draft `sent` tokens deep, `accepted` stood.
+
+        `seconds` is how long after its sending, None where more than the round trip and its verification delayed it.
+        """
+        self._rounds += 1
+        if seconds is not None:
+            self._fixed_s.add(seconds)
         for _ in range(accepted):
             self._acceptance.add(1.0)
         if accepted < sent:
             self._acceptance.add(0.0)
-        self._choose()
+        if self._rounds >= self._least:
+            if self._rule == AUTO:
+                self._maximise()
+            elif self._rule == BALANCE:
+                self._balance()
 
-    def _choose(self) -> None:
-        fixed, draft, acceptance = self._round_s.value, self._draft_s.value, self._acceptance.value
-        if self._round_s.samples < self._least or fixed is None or draft is None or acceptance is None or fixed <= 0.0:
+    def _maximise(self) -> None:
+        now = self.estimates
+        if not now.fixed_s or now.draft_s is None or now.acceptance is None:
             return
-        rates = [tokens_per_second(acceptance, gamma, fixed, draft) for gamma in range(self._largest + 1)]
+        rates = [
+            tokens_per_second(now.acceptance, gamma, now.fixed_s, now.draft_s) for gamma in range(self._largest + 1)
+        ]
         best = max(range(len(rates)), key=rates.__getitem__)
         if rates[best] > rates[self._gamma] * (1.0 + self._hysteresis):
             self._gamma = best
+
+    def _balance(self) -> None:
+        now = self.estimates
+        if now.verify_s is None or now.rtt_s is None or not now.draft_s:
+            return
+        depth = balanced_gamma(now.verify_s, now.draft_s, now.rtt_s)
+        if abs(depth - self._gamma) > 0.5 + self._hysteresis:
+            self._gamma = max(1, min(self._largest, round(depth)))

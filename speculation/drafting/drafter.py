@@ -6,10 +6,11 @@ import contextlib
 import time
 
 from speculation.drafting.answer import Answer, Contradiction
-from speculation.drafting.config import AUTO, DraftingConfig
+from speculation.drafting.config import DraftingConfig
 from speculation.drafting.controller import Controller
 from speculation.drafting.grower import Grower
 from speculation.drafting.model import Clock, DraftModel, Link, LinkLost
+from speculation.drafting.ngrams import Ngrams
 from speculation.drafting.predictor import Predictor
 from speculation.drafting.speculator import Landing, Speculator
 from speculation.drafting.stats import DecodingStats, Interruption, StepInterrupted, StepRequest, StepResult
@@ -50,8 +51,9 @@ class Drafter:
         self._max_draft = max_draft
         self._predictor = predictor
         largest = min(LONGEST_DRAFT, max_draft)
-        adaptive = config.drafts and config.gamma == AUTO
-        self._controller = Controller(min(config.fixed_gamma, largest), largest) if adaptive else None
+        rule = config.gamma if isinstance(config.gamma, str) else None
+        self._controller = Controller(rule, min(config.fixed_gamma, max_draft), max(largest, config.fixed_gamma))
+        self._ngrams = Ngrams()
 
     def run(self, request: StepRequest) -> StepResult:
         """Answer one request.
@@ -62,7 +64,10 @@ class Drafter:
         stats = DecodingStats()
         if self._link is not None and self.config.needs_link:
             model = self._model if self.config.drafts else None
-            return _Step(self, request, self._link, model, stats).run()
+            result = _Step(self, request, self._link, model, stats).run()
+            if self.config.ngrams:
+                self._ngrams.remember(result.tokens)
+            return result
         if self._model is None:
             raise ValueError("this mode drafts on the edge: it needs a draft model")
         return self._decode_alone(request, self._model, stats)
@@ -81,7 +86,7 @@ class Drafter:
                 _close(stats, answer, request, self._clock() - started)
                 raise StepInterrupted(Interruption.DEADLINE, _too_late(request.deadline_s), tuple(answer.tokens), stats)
             with trace.drafting():
-                stats.draft_s += grower.feed(grower.tree.root)
+                stats.draft_s += grower.feed([grower.tree.root])
             stats.draft_forwards += 1
             token = grower.tree[grower.tree.likeliest_path(grower.tree.root, 1)[0]].token
             grower.commit(grower.tree.reroot([token]))
@@ -108,6 +113,8 @@ class _Step:
         self._request = request
         self._link = link
         self._model = model
+        self._controller = drafter._controller
+        self._hints = drafter._ngrams.hints if drafter.config.ngrams else []
         self._stats = stats
         self._bytes = (link.bytes_up, link.bytes_down)
         self._started = self._heard_at = self._landed_at = self._clock()
@@ -117,7 +124,7 @@ class _Step:
         if model is not None:
             self._speculator = Speculator(
                 model, self._answer, request.eos, drafter.config, drafter._clock, drafter._max_draft, stats,
-                drafter._controller, drafter._predictor,
+                drafter._controller, drafter._predictor, drafter._ngrams,
             )  # fmt: skip
 
     def run(self) -> StepResult:
@@ -149,6 +156,7 @@ class _Step:
                 request.max_tokens,
                 self._config.idle,
                 left,
+                self._hints,
                 self_draft=self._config.fixed_gamma if self._config.self_draft else 0,
             )
         )
@@ -158,12 +166,14 @@ class _Step:
             now = self._clock()
             self._stats.prefill_s += now - started
             self._trace.read(started, now)
+        if self._speculator is not None:
+            self._speculator.start()
 
     def _advance(self) -> None:
         speculator = self._speculator
-        sends = speculator is not None and speculator.is_ready
-        node = None if speculator is None or sends else speculator.next_node()
-        busy = sends or node is not None
+        due = None if speculator is None else speculator.due()
+        nodes = [] if speculator is None or due is not None else speculator.next_nodes()
+        busy = due is not None or bool(nodes)
         started = self._clock()
         message = self._link.receive(0.0 if busy else self._wait_s(started))
         now = self._clock()
@@ -171,14 +181,19 @@ class _Step:
             self._stats.wait_s += now - started
         if message is not None:
             self._take(message)
-        elif speculator is not None and node is not None:
+        elif speculator is not None and due is not None:
+            self._link.send(speculator.launch(due, self._request.step))
+        elif speculator is not None and nodes:
             with self._trace.drafting(speculator):
-                speculator.grow(node)
-        elif speculator is not None and sends:
-            self._link.send(speculator.launch(self._request.step))
+                speculator.grow(nodes, self._poll if self._config.interrupt else None)
         else:
             self._repeat_draft(now)
         self._check_time()
+
+    def _poll(self) -> None:
+        """Take what has arrived while a draft forward runs."""
+        while not self._answer.done and (message := self._link.receive(0.0)) is not None:
+            self._take(message)
 
     def _take(self, message: AnyMessage) -> None:
         match message:
@@ -210,17 +225,27 @@ class _Step:
         sent = flight.sent_at if flight is not None else self._landed_at
         self._landed_at = now
         landing = speculator.land(commit, tokens, now) if speculator is not None else Landing.NEITHER
-        if speculator is not None and landing is Landing.HIT:
-            self._link.send(speculator.launch(self._request.step))
+        if speculator is not None and landing is Landing.HIT and speculator.flight is None:
+            self._link.send(speculator.launch(speculator.root, self._request.step))
         self._trace.committed(commit, len(tokens), sent, now)
         self._trace.landed(commit, len(tokens), landing, now)
 
     def _repeat_draft(self, now: float) -> None:
-        flight = self._speculator.flight if self._speculator is not None else None
-        if flight is not None and now >= flight.repeated_at + self._config.resend_s:
+        speculator = self._speculator
+        if speculator is None or now < self._repeat_at(speculator):
+            return
+        flight = speculator.flight
+        if flight is None:
+            # A verifier that decodes by itself may have said something that was lost: any draft makes it say it again.
+            self._link.send(speculator.launch(speculator.root, self._request.step))
+        else:
             self._link.send(flight.message)
             flight.repeated_at = now
-            self._stats.resent += 1
+        self._stats.resent += 1
+
+    def _repeat_at(self, speculator: Speculator) -> float:
+        flight = speculator.flight
+        return (self._heard_at if flight is None else flight.repeated_at) + self._config.resend_s
 
     def _check_time(self) -> None:
         now = self._clock()
@@ -239,8 +264,8 @@ class _Step:
         times = [self._heard_at + self._config.patience_s]
         if self._request.deadline_s is not None:
             times.append(self._started + self._request.deadline_s)
-        if self._speculator is not None and self._speculator.flight is not None:
-            times.append(self._speculator.flight.repeated_at + self._config.resend_s)
+        if self._speculator is not None:
+            times.append(self._repeat_at(self._speculator))
         return max(0.0, min(times) - now)
 
     def _interrupted(self, cause: Interruption, message: str, code: FaultCode | None = None) -> StepInterrupted:

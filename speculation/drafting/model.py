@@ -12,10 +12,17 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from speculation.wire import AnyMessage
+from speculation.wire import ROOT, AnyMessage
 
 Logits = npt.NDArray[np.floating]
 Clock = Callable[[], float]
+
+
+Stop = Callable[[], bool]
+
+
+class Abandoned(Exception):
+    """A forward was given up between two layers because `stop` said so; the model is as it was before."""
 
 
 class DraftModel(Protocol):
@@ -30,14 +37,18 @@ class DraftModel(Protocol):
         """Forget everything and read a new frame and question; ValueError for an unreadable image."""
         ...
 
-    def root_logits(self) -> Logits:
-        """Return the logits after the root, [vocabulary]; a forward, unless the root was fed before."""
+    def root_logits(self, stop: Stop | None = None) -> Logits:
+        """Return the logits after the root, [vocabulary]; a forward, unless the root or anything behind it was fed.
+
+        `stop` is asked between layers; Abandoned where it says yes.
+        """
         ...
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+    def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
         """Feed `tokens` in one forward and return the logits after each, [len(tokens), vocabulary].
 
-        `parents[i]` is the node that token i follows: an earlier node, one of this call, or `ROOT`.
+        `parents[i]` is the node that token i follows: an earlier node, one of this call, or `ROOT`. `stop` is asked
+        between layers; Abandoned, with nothing fed, where it says yes.
         """
         ...
 
@@ -91,35 +102,54 @@ class PacedModel:
         draft_s: float,
         clock: Clock = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
+        layers: int = 8,
     ) -> None:
+        """`layers`: how often a declared forward asks whether it should be given up."""
         self._model = model
         self._draft_s = draft_s
         self._clock = clock
         self._sleep = sleep
+        self._layers = layers
+        self._root_is_fed = False
+        self._real_s = draft_s
 
     def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
         """See `DraftModel.begin`."""
+        self._root_is_fed = False
         self._model.begin(prompt, image, committed)
 
-    def root_logits(self) -> Logits:
-        """See `DraftModel.root_logits`; paced like any forward."""
-        started = self._clock()
-        logits = self._model.root_logits()
-        self._wait_out(started)
-        return logits
+    def root_logits(self, stop: Stop | None = None) -> Logits:
+        """See `DraftModel.root_logits`; paced where it is a forward."""
+        if self._root_is_fed:
+            return self._model.root_logits()
+        return self._paced(lambda: self._model.root_logits(stop), stop)
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+    def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
         """See `DraftModel.extend`; takes `draft_s` whatever the number of tokens."""
-        started = self._clock()
-        logits = self._model.extend(tokens, parents)
-        self._wait_out(started)
-        return logits
+        return self._paced(lambda: self._model.extend(tokens, parents, stop), stop)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
         """See `DraftModel.commit`; not a forward, so not paced."""
-        return self._model.commit(path, next_token)
+        renamed = self._model.commit(path, next_token)
+        self._root_is_fed = ROOT in renamed.values()
+        return renamed
 
-    def _wait_out(self, started: float) -> None:
+    def _paced(self, forward: Callable[[], Logits], stop: Stop | None) -> Logits:
+        """Wait before the forward as long as the last one fell short, so that giving it up leaves nothing to undo."""
+        started = self._clock()
+        ready = started + self._draft_s - self._real_s
+        slices = self._layers if stop is not None else 1
+        for number in range(1, slices + 1):
+            rest = started + (ready - started) * number / slices - self._clock()
+            if rest > 0:
+                self._sleep(rest)
+            if stop is not None and stop():
+                raise Abandoned
+        begun = self._clock()
+        logits = forward()
+        self._real_s = self._clock() - begun
         rest = self._draft_s - (self._clock() - started)
         if rest > 0:
             self._sleep(rest)
+        self._root_is_fed = True
+        return logits

@@ -1,22 +1,28 @@
-"""The speculative half of a step: the token tree, the draft in flight, and where the next draft forward pays."""
+"""The speculative half of a step: the token tree, the drafts in flight, and where the next draft forward pays."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 
 from speculation.drafting.answer import Answer
 from speculation.drafting.branches import Branch, BranchQueue
 from speculation.drafting.config import DraftingConfig
 from speculation.drafting.controller import Controller
+from speculation.drafting.cutting import Cutter
+from speculation.drafting.flights import Flight, Flights
 from speculation.drafting.grower import Grower, work
-from speculation.drafting.model import Clock, DraftModel
+from speculation.drafting.model import Abandoned, Clock, DraftModel
+from speculation.drafting.ngrams import Ngrams
 from speculation.drafting.predictor import Predictor
 from speculation.drafting.stats import DecodingStats
-from speculation.drafting.tree import Node, Rerooting
-from speculation.wire import ROOT, Commit, Draft, EarlyTokens
+from speculation.drafting.tree import Node, Origin, Rerooting
+from speculation.wire import ROOT, Commit, Draft, EarlyTokens, Idle, extend_digest
+
+MAX_AHEAD = 12
+"""Drafts in flight at a time; a verifier holds a few more."""
+NGRAM_LEAVES, NGRAM_ABOVE = 2, 0.2
+"""How many of the leaves of one forward earlier answers continue, and how likely such a leaf must be."""
 
 
 class Landing(Enum):
@@ -27,25 +33,8 @@ class Landing(Enum):
     NEITHER = "neither"
 
 
-@dataclass
-class Flight:
-    """A draft that is being verified. `nodes` are its tree nodes, `sent_at` the time it first left."""
-
-    message: Draft
-    nodes: list[int]
-    sent_at: float
-    repeated_at: float
-
-
 class Speculator:
-    """Grows one step's tree, cuts drafts from it and re-roots it; knows no link.
-
-    A *full* draft has gamma tokens, or reaches the answer's end or the last place where a draft token can stand:
-    the verdict adds a token of its own, so a draft never fills the answer up. With `stop_below` it is full, too, where
-    its last token is predicted to be rejected. That token is sent: WISP (Eq. 25) leaves it out, but its forward is
-    spent, one more token in a verification costs next to nothing, and the prediction may be wrong. So no draft is empty
-    because of a prediction.
-    """
+    """Grows one step's tree, launches drafts out of it and re-roots it; knows no link."""
 
     def __init__(
         self,
@@ -56,23 +45,27 @@ class Speculator:
         clock: Clock,
         max_draft: int,
         stats: DecodingStats,
-        controller: Controller | None = None,
+        controller: Controller,
         predictor: Predictor | None = None,
+        ngrams: Ngrams | None = None,
     ) -> None:
         self._answer = answer
-        self._ends = frozenset(ends)
         self._config = config
         self._clock = clock
-        self._max_draft = max_draft
         self._stats = stats
         self._controller = controller
-        self._grower = Grower(model, clock, predictor)
+        self._ngrams = ngrams if config.ngrams else None
+        self._grower = Grower(model, clock, predictor, config.width)
         self._tree = self._grower.tree
         self._queue = BranchQueue(config.queue_policy, config.branches, config.seed)
+        self._flights = Flights()
         self._round = 0
         self._uncommitted: list[Rerooting] = []
-        self._gamma = self._choose_gamma()
-        self.flight: Flight | None = None
+        self._cutter = Cutter(self._tree, answer, ends, config, max_draft, controller.gamma)
+        self._landed_at = clock()
+        self._disturbed = False
+        self._due: int | None = None
+        self._is_stale = True
 
     @property
     def rounds(self) -> int:
@@ -80,87 +73,142 @@ class Speculator:
         return self._round
 
     @property
-    def is_ready(self) -> bool:
-        """Whether a full draft stands behind the root and none is in flight."""
-        return self.flight is None and self._is_full(self._tree.root, self._need())
+    def root(self) -> int:
+        """The tree node of the last committed token."""
+        return self._tree.root
 
-    def next_node(self) -> int | None:
-        """Return the tree node whose forward pays most now; None where nothing is to be drafted."""
+    @property
+    def flight(self) -> Flight | None:
+        """The draft that is or will be verified next; None where the verifier has none that leads on."""
+        return self._flights.current
+
+    def due(self) -> int | None:
+        """Return the node behind which a draft should leave now; None where none should."""
+        if self._is_stale or self.flight is None:
+            self._due = self._next_due()
+            self._is_stale = False
+        return self._due
+
+    def next_nodes(self) -> list[int]:
+        """Return the nodes whose common draft forward pays most now; empty where nothing is to be drafted."""
+        root = self._tree.root
         if self.flight is None:
-            return None if self.is_ready else self._end(self._tree.root, self._need())
-        if not self._config.predraft or len(self._tree) >= self._config.max_nodes:
-            return None
-        for branch in self._queue.best():
-            if not self._is_full(branch.anchor, branch.want):
-                return self._end(branch.anchor, branch.want)
-        return None
+            if self._cutter.is_full(root):
+                return []
+            end = self._cutter.end(root, self._cutter.need(root))
+            return self._cutter.unfed(root, [end]) if self._config.draft_tokens else [end]
+        if not self._config.predrafts or len(self._tree) >= self._config.max_nodes:
+            return []
+        return self._best_leaves() if self._config.best_first else self._branch_ends()
 
-    def grow(self, node: int) -> float:
-        """Run one draft forward at `node` and return its seconds."""
+    def start(self) -> None:
+        """Let earlier answers propose what the answer may begin with."""
+        self._propose(self._tree.root)
+
+    def grow(self, nodes: Sequence[int], poll: Callable[[], None] | None = None) -> float:
+        """Run one draft forward over `nodes` and return its seconds.
+
+        `poll` is called between layers and may land commits; a forward that these make useless is abandoned.
+        """
         self._catch_up()
-        seconds = self._grower.feed(node)
-        self._stats.draft_forwards += 1
-        if self.flight is None:
-            self._stats.draft_s += seconds
+        for node in nodes[:NGRAM_LEAVES]:
+            self._propose(node)
+        leaves = [*nodes, *(end for node in nodes[:NGRAM_LEAVES] for end in self._ngram_end(node))]
+        in_flight = self.flight is not None
+        started = self._clock()
+        try:
+            self._grower.feed(leaves, poll)
+        except Abandoned:
+            self._stats.abandoned += 1
+            self._stats.wasted_forwards += 1
+            self._stats.wasted_s += self._clock() - started
         else:
+            self._controller.drafted(self._clock() - started)
+        seconds = self._clock() - started
+        self._stats.draft_forwards += 1
+        if in_flight:
             self._stats.predraft_s += seconds
-        if self._controller is not None:
-            self._controller.drafted(seconds)
+        else:
+            self._stats.draft_s += seconds
+        self._is_stale = True
         return seconds
 
-    def launch(self, step: int) -> Draft:
-        """Cut the draft to send from the tree. It is in flight from now on, and its own continuation is a branch."""
-        nodes = self._path(self._tree.root, self._need())
-        tokens = [self._tree[node].token for node in nodes]
+    def launch(self, anchor: int, step: int) -> Draft:
+        """Cut the draft behind `anchor` from the tree. It is in flight from now on; what follows it is a branch."""
+        tree, root = self._tree, self._tree.root
+        nodes = self._cutter.cut(anchor)
+        ahead = tree[anchor].depth - tree[root].depth
+        tokens = [tree[node].token for node in nodes]
+        places = {anchor: ROOT} | {node: place for place, node in enumerate(nodes)}
+        parents = [places[tree.parent(node)] for node in nodes]
+        is_chain = parents == list(range(ROOT, len(nodes) - 1))
+        prefix = extend_digest(self._answer.digest, [tree[node].token for node in tree.path_to(anchor)])
         self._round += 1
-        message = Draft(step, self._round, self._answer.position, self._answer.digest, tokens)
+        message = Draft(
+            step, self._round, self._answer.position + ahead, prefix, tokens,
+            None if is_chain else parents,
+        )  # fmt: skip
+        before = self._flights.at(anchor)
         now = self._clock()
-        self.flight = Flight(message, nodes, now, now)
-        self._stats.drafted += len(tokens)
-        self._gamma = self._choose_gamma()
-        self._queue.clear()
-        want = self._need(len(nodes) + 1)
-        last = nodes[-1] if nodes else self._tree.root
-        if want > 0 and not self._closes(last):
-            self._queue.put(Branch(last, want + 1, self._tree[last].reach))
+        flight = Flight(
+            message, anchor, nodes, self._cutter.value(anchor, nodes), self._cutter.is_full(anchor), ahead > 0, now, now
+        )
+        self._flights.add(flight, root)
+        self._stats.drafted += len(tokens) - (len(before.nodes) if before is not None else 0)
+        self._stats.sent_ahead += ahead > 0 and before is None
+        if ahead > 0:
+            self._queue.keep(lambda branch: branch not in (anchor, tree.parent(anchor)))
+        else:
+            self._cutter.gamma = self._controller.gamma
+            self._disturbed = False
+        if self._config.own_guess:
+            self._open_branch(nodes[-1] if nodes and is_chain else self._cutter.end(anchor, self._cutter.need(anchor)))
+        self._is_stale = True
         return message
 
     def hear(self, early: EarlyTokens) -> bool:
         """Raise a branch where an exit says that the verdict will land, and return whether it did.
 
-        Rumours about other rounds are too late.
+        Rumours about drafts that are decided are too late.
         """
-        flight = self.flight
-        if flight is None or early.round != flight.message.round or early.node >= len(flight.nodes):
+        anchor = self._anchor_of(early)
+        if anchor is None:
             return False
         self._stats.early_received += 1
-        if not self._config.use_early_tokens:
-            return False
-        anchor = self._tree.root if early.node == ROOT else flight.nodes[early.node]
-        if early.node != ROOT and self._tree[anchor].token in self._ends:
+        if not self._config.early_tokens or self._cutter.ends_at(anchor):
             return False
         landing = self._tree.raise_branch(anchor, early.token, early.confidence, early.layer)
-        want = self._need(early.node + 2)
-        if want > 0 and early.token not in self._ends:
+        want = self._cutter.need(landing)
+        if want > 0 and not self._cutter.ends_at(landing):
             self._queue.put(Branch(landing, want, early.confidence))
+        self._is_stale = True
         return True
 
     def land(self, commit: Commit, tokens: list[int], now: float) -> Landing:
-        """Re-root the tree at a commit that the answer has taken in, and book what it says about the draft."""
-        self._judge(commit, tokens, now)
+        """Re-root the tree at a commit that the answer has taken in, and book what it says about the drafts."""
+        if self._ngrams is not None:
+            self._judge_ngrams(self._ngrams, tokens)
         rerooting = self._tree.reroot(tokens)
+        root = self._tree.root
+        self._judge(commit, rerooting, now)
         self._uncommitted.append(rerooting)
         self._waste(rerooting.dropped)
-        flight = self.flight
-        if flight is not None and (commit.round == flight.message.round or self._tree.root not in flight.nodes):
-            self.flight = None
-            self._queue.clear()
-        if self._answer.done or self.flight is not None or self._need() == 0:
+        self._flights.land(commit.round, self._tree)
+        self._queue.keep(lambda anchor: anchor in self._tree and anchor != root)
+        self._landed_at = now
+        self._is_stale = True
+        if self._answer.done or self._cutter.need(root) == 0:
             return Landing.NEITHER
-        if not self.is_ready:
+        self._propose(root)
+        flight = self.flight
+        if flight is not None and flight.anchor != root:
+            self._disturbed = True
+            return Landing.NEITHER
+        if not (flight.full if flight is not None else self._cutter.is_full(root)):
             self._stats.misses += 1
             return Landing.MISS
         self._stats.hits += 1
+        self._stats.ahead_hits += flight is not None
         layers = rerooting.path[-1][1].layers
         if layers:
             self._stats.early_hits[layers[0]] = self._stats.early_hits.get(layers[0], 0) + 1
@@ -170,50 +218,163 @@ class Speculator:
         """The step is over: what the tree still holds was drafted for nothing."""
         self._waste(tuple(self._tree[node] for node in self._tree.ids() if node != self._tree.root))
 
+    # --- what to send
+
+    def _next_due(self) -> int | None:
+        root, flight = self._tree.root, self.flight
+        if flight is None:
+            ready = self._cutter.is_full(root) or (self._config.truncate and self._waiting_costs())
+            # A verifier that decodes by itself needs no empty draft to go on.
+            return root if ready and (self._config.idle is Idle.WAIT or self._cutter.cut(root)) else None
+        if (
+            self._config.idle is not Idle.WAIT
+            and flight.anchor == root
+            and not flight.begun
+            and (self._has_grown(flight))
+        ):
+            return root
+        return self._next_ahead() if self._config.ahead and len(self._flights) < MAX_AHEAD else None
+
+    def _next_ahead(self) -> int | None:
+        for landing in self._flights.landings(self._tree):
+            if self._tree[landing].reach < self._config.ahead_above:
+                return None
+            if not self._tree[landing].children or self._cutter.ends_at(landing):
+                continue
+            flight = self._flights.at(landing)
+            if flight is not None:
+                if self._has_grown(flight):
+                    return landing
+            elif self._cutter.need(landing) > 0 and (self._cutter.is_full(landing) or self._is_worth_a_start(landing)):
+                return landing
+        return None
+
+    def _is_worth_a_start(self, anchor: int) -> bool:
+        return self._config.partial and self._cutter.value(anchor, self._cutter.cut(anchor)) >= self._config.send_gain
+
+    def _has_grown(self, flight: Flight) -> bool:
+        value = self._cutter.value(flight.anchor, self._cutter.cut(flight.anchor))
+        return value >= flight.value + max(self._config.send_gain, 1e-6)
+
+    def _waiting_costs(self) -> bool:
+        """Whether one more draft forward gains less than it costs, by the rate that sending now would reach.
+
+        The last step of maximising E(gamma) / (F + c gamma), with this draft's own probabilities for E.
+        """
+        now = self._controller.estimates
+        root = self._tree.root
+        nodes = self._cutter.cut(root)
+        if not nodes or now.fixed_s is None or now.draft_s is None or now.acceptance is None:
+            return False
+        leaves = self.next_nodes()
+        gain = sum(self._tree[leaf].reach for leaf in leaves) * now.acceptance
+        rate = (1.0 + self._cutter.value(root, nodes)) / (now.fixed_s + self._clock() - self._landed_at)
+        return gain <= rate * now.draft_s
+
+    # --- what to draft
+
+    def _best_leaves(self) -> list[int]:
+        tree, root = self._tree, self._tree.root
+        if self._config.own_guess:
+            return self._cutter.unfed(root, [])
+        leaves: list[int] = []
+        for node in tree.ids():
+            if tree[node].layers and node != root and not self._cutter.ends_at(node):
+                leaves = self._cutter.unfed(node, [*leaves, *([node] if tree[node].proposals is None else [])])
+        return leaves[: self._config.leaves]
+
+    def _branch_ends(self) -> list[int]:
+        leaves: list[int] = []
+        for branch in self._queue.best():
+            if not self._cutter.is_full(branch.anchor, branch.want):
+                end = self._cutter.end(branch.anchor, branch.want)
+                new = self._cutter.unfed(branch.anchor, [end]) if self._config.draft_tokens else [end]
+                leaves += [leaf for leaf in new if leaf not in leaves]
+        return leaves[: self._config.leaves]
+
+    def _open_branch(self, last: int) -> None:
+        """Pre-draft behind `last`, the likeliest leaf of a draft, as if it were accepted."""
+        want = min(self._cutter.gamma, self._cutter.room(last) - 1)
+        if want > 0 and not self._cutter.closes(last):
+            self._queue.put(Branch(last, want + 1, self._tree[last].reach))
+
+    # --- earlier answers
+
+    def _propose(self, node: int) -> None:
+        """Add what followed in an earlier answer, where that has been right often enough."""
+        tree, ngrams = self._tree, self._ngrams
+        if ngrams is None or node not in tree or (node != tree.root and tree[node].reach < NGRAM_ABOVE):
+            return
+        chance = ngrams.acceptance
+        prefix = [*self._answer.tokens, *(tree[each].token for each in tree.path_to(node))]
+        limit = min(max(self._cutter.gamma, 1), self._cutter.room(node))
+        if chance >= self._config.least:
+            for token in ngrams.lookup(prefix, limit):
+                node = tree.add(node, token, chance, Origin.NGRAM)
+                if token in self._cutter.ends:
+                    break
+
+    def _ngram_end(self, node: int) -> list[int]:
+        """Return the last unfed n-gram token behind `node`: its whole chain rides in one forward."""
+        tree, end = self._tree, node
+        while True:
+            chain = [
+                child
+                for child in tree[end].children.values()
+                if tree[child].origin is Origin.NGRAM
+                and tree[child].proposals is None
+                and not self._cutter.ends_at(child)
+            ]
+            if not chain:
+                return [end] if end != node else []
+            end = chain[0]
+
+    def _judge_ngrams(self, ngrams: Ngrams, tokens: Sequence[int]) -> None:
+        node: int | None = self._tree.root
+        for token in tokens:
+            if node is None:
+                return
+            children = self._tree[node].children
+            for said, child in children.items():
+                if self._tree[child].origin is Origin.NGRAM:
+                    ngrams.judged(said == token)
+            node = children.get(token)
+
+    # --- bookkeeping
+
+    def _anchor_of(self, early: EarlyTokens) -> int | None:
+        root = self._tree.root
+        if early.round == 0:
+            return root if early.start == self._answer.position else None
+        flight = self._flights.get(early.round)
+        if flight is None or early.node >= len(flight.nodes):
+            return None
+        flight.begun = True
+        anchor = flight.anchor if early.node == ROOT else flight.nodes[early.node]
+        return anchor if anchor in self._tree and early.start >= self._answer.position else None
+
     def _catch_up(self) -> None:
         """Tell the draft model about commits. Put off until it is needed, so that a hit's draft leaves first."""
         for rerooting in self._uncommitted:
             self._grower.commit(rerooting)
         self._uncommitted.clear()
 
-    def _judge(self, commit: Commit, tokens: list[int], now: float) -> None:
-        flight = self.flight
-        if flight is None or commit.round != flight.message.round or commit.start != flight.message.start:
+    def _judge(self, commit: Commit, rerooting: Rerooting, now: float) -> None:
+        if commit.passes:
+            self._controller.verified(commit.compute_s / commit.passes)
+        flight = self._flights.get(commit.round)
+        if flight is None:
             return
-        sent = flight.message.tokens
-        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(sent, tokens, strict=False))
-        accepted = sum(1 for _ in pairs)
+        inside = set(flight.nodes)
+        path = [(node, content) for node, content in rerooting.path if node in inside]
+        last_children = path[-1][1].children if path else {}
+        accepted = len(path)
+        rejected = not inside.isdisjoint(last_children.values()) if path else bool(flight.nodes)
         self._stats.accepted += accepted
-        if self._controller is not None:
-            self._controller.judged(len(sent), accepted, now - flight.sent_at)
+        clean = not flight.ahead and not self._disturbed
+        self._controller.judged(accepted + rejected, accepted, now - flight.sent_at if clean else None)
 
     def _waste(self, nodes: tuple[Node, ...]) -> None:
         forwards, seconds = work(nodes)
         self._stats.wasted_forwards += forwards
         self._stats.wasted_s += seconds
-
-    def _choose_gamma(self) -> int:
-        if self._controller is not None:
-            return self._controller.gamma
-        return self._config.fixed_gamma
-
-    def _need(self, ahead: int = 0) -> int:
-        """Return how many tokens make a full draft once `ahead` more tokens are committed."""
-        return max(0, min(self._gamma, self._max_draft, self._answer.room - ahead - 1))
-
-    def _is_full(self, node: int, want: int) -> bool:
-        path = self._path(node, want)
-        return len(path) >= want or self._closes(path[-1] if path else node)
-
-    def _end(self, node: int, want: int) -> int:
-        path = self._path(node, want)
-        return path[-1] if path else node
-
-    def _path(self, node: int, want: int) -> list[int]:
-        path = self._tree.likeliest_path(node, want, self._ends)
-        return path[: next((place for place, each in enumerate(path, 1) if self._closes(each)), None)]
-
-    def _closes(self, node: int) -> bool:
-        """Whether nothing is drafted behind a node: it ends the answer, or is predicted to be rejected."""
-        content = self._tree[node]
-        return node != self._tree.root and (content.token in self._ends or content.chance < self._config.stop_below)

@@ -43,6 +43,8 @@ class DecodingStats:
 
     hits / misses: commits that landed on a full, unspent draft (nothing had to be drafted before sending) / did not.
     early_hits: hits whose landing an exit had named, by the first exit layer that named it.
+    sent_ahead: places behind which a draft left before their commit. ahead_hits: hits on such a draft: no bubble.
+    abandoned: draft forwards that a commit made useless and that were given up half-way.
     wasted_forwards, wasted_s: draft forwards, and their time, that proposed tokens that were never committed (WDT).
     draft_s and predraft_s: draft forwards while no verification ran / while one ran. wait_s: idle at the link.
     first_commit_s: request to first committed token (TTFT).
@@ -61,6 +63,9 @@ class DecodingStats:
     wasted_forwards: int = 0
     wasted_s: float = 0.0
     cloud_passes: int = 0
+    sent_ahead: int = 0
+    ahead_hits: int = 0
+    abandoned: int = 0
     resent: int = 0
     interruptions: int = 0
     bytes_up: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +16,7 @@ class Origin(Enum):
     COMMITTED = "committed"
     DRAFT = "draft"
     EARLY = "early"
+    NGRAM = "n-gram"
 
 
 @dataclass(slots=True)
@@ -70,6 +72,13 @@ class TokenTree:
     def __contains__(self, node: int) -> bool:
         return node in self._nodes
 
+    def parent(self, node: int) -> int:
+        """Return the parent of a node. KeyError for the root, which has none."""
+        parent = self._nodes[node].parent
+        if parent is None:
+            raise KeyError(f"node {node} is the root")
+        return parent
+
     def ids(self) -> Iterable[int]:
         """Return the ids of all nodes, parents before their children."""
         return tuple(self._nodes)
@@ -89,17 +98,31 @@ class TokenTree:
     def raise_branch(self, anchor: int, token: int, confidence: float, layer: int) -> int:
         """Return the child `token` of `anchor`, which an exit layer named with `confidence`.
 
-        The reach and the chance of the child and of its ancestors become at least `confidence`: a rumour can make a
-        branch likelier, but it never makes one impossible.
+        The reach and the chance of the child and of its ancestors become at least `confidence`, and what is drafted
+        behind the child rises with it: a rumour can make a branch likelier, but it never makes one impossible.
         """
         node = self.add(anchor, token, 0.0, Origin.EARLY)
-        self._nodes[node].layers += (layer,)
+        content = self._nodes[node]
+        content.layers += (layer,)
+        if 0.0 < content.reach < confidence:
+            self._scale(node, confidence / content.reach)
         current: int | None = node
         while current is not None:
             content = self._nodes[current]
             content.reach, content.chance = max(content.reach, confidence), max(content.chance, confidence)
             current = content.parent
         return node
+
+    def rate(self, node: int, chance: float) -> None:
+        """Say with which probability `node` follows its parent; what is drafted behind it changes with it."""
+        content = self._nodes[node]
+        if content.parent is None:
+            raise ValueError("the root is committed: its chance is 1")
+        reach = self._nodes[content.parent].reach * chance
+        content.chance = chance
+        if content.reach > 0.0:
+            self._scale(node, reach / content.reach)
+        content.reach = reach
 
     def score(self, node: int, proposals: Proposals) -> None:
         """Store what the draft model expects after `node`, likeliest first."""
@@ -124,16 +147,30 @@ class TokenTree:
             path.append(node)
         return path
 
+    def best_nodes(self, anchor: int, limit: int, depth: int, least: float, ends: frozenset[int]) -> list[int]:
+        """Return at most `limit` nodes behind `anchor`, the likeliest first and so parents before their children.
+
+        None deeper than `depth` behind it, none whose reach given the anchor is below `least`, none behind a token in
+        `ends`.
+        """
+        nodes: list[int] = []
+        floor = least * self._nodes[anchor].reach
+        waiting: list[tuple[float, int, int]] = []
+        self._push(waiting, anchor, depth, floor)
+        while waiting and len(nodes) < limit:
+            _, node, left = heapq.heappop(waiting)
+            nodes.append(node)
+            if self._nodes[node].token not in ends:
+                self._push(waiting, node, left, floor)
+        return nodes
+
     def path_to(self, node: int) -> list[int]:
         """Return the nodes from the root's child to `node`; empty for the root."""
         path: list[int] = []
         current = node
         while current != self.root:
             path.append(current)
-            parent = self._nodes[current].parent
-            if parent is None:
-                raise KeyError(f"node {node} does not hang on the root")
-            current = parent
+            current = self.parent(current)
         return path[::-1]
 
     def reroot(self, tokens: Sequence[int]) -> Rerooting:
@@ -156,6 +193,18 @@ class TokenTree:
         self._nodes[landing].parent = None
         self.root = landing
         return Rerooting(committed, lost)
+
+    def _push(self, waiting: list[tuple[float, int, int]], node: int, left: int, floor: float) -> None:
+        if left > 0:
+            for child in self._nodes[node].children.values():
+                reach = self._nodes[child].reach
+                if reach >= floor:
+                    heapq.heappush(waiting, (-reach, child, left - 1))
+
+    def _scale(self, node: int, factor: float) -> None:
+        for each in self._subtree(node) - {node}:
+            content = self._nodes[each]
+            content.reach = min(1.0, content.reach * factor)
 
     def _subtree(self, node: int) -> set[int]:
         inside = {node}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from speculation.drafting.model import Abandoned
 from speculation.vlm.cache import KVCache, Plan
 from speculation.vlm.load import Vlm
 from speculation.vlm.processing import Inputs
@@ -90,11 +91,16 @@ def forward_layers(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk]) -> Iterato
         yield LayerOutput(layer, [hidden[index, :count] for index, count in enumerate(plan.counts)])
 
 
-def forward(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk]) -> list[Logits]:
-    """Feed the chunks and return the logits after each of their tokens [n_b, vocabulary], float64 or float32."""
+def forward(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk], stop: Callable[[], bool] | None = None) -> list[Logits]:
+    """Feed the chunks and return the logits after each of their tokens [n_b, vocabulary], float64 or float32.
+
+    `stop` is asked between layers; Abandoned, with nothing fed, where it says yes.
+    """
     hidden: list[Tensor] = []
     for output in forward_layers(vlm, cache, chunks):
         hidden = output.hidden
+        if stop is not None and output.layer < vlm.num_layers - 1 and stop():
+            raise Abandoned
     logits = to_numpy(final_logits(vlm, torch.cat(hidden)))
     return np.split(logits, np.cumsum([len(chunk.tokens) for chunk in chunks])[:-1])
 

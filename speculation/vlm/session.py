@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from speculation.drafting.model import Stop
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
 from speculation.vlm.load import Vlm
@@ -51,28 +52,29 @@ class VlmSession:
         root = prefill(self.vlm, self._cache, 0, inputs)
         self._pending = [root, *committed]
 
-    def root_logits(self) -> Logits:
+    def root_logits(self, stop: Stop | None = None) -> Logits:
         """Return the logits [vocabulary] after the root; costs a forward only while committed tokens are pending.
 
-        Raises RuntimeError before the first `begin`.
+        Raises RuntimeError before the first `begin`, Abandoned, with nothing changed, where `stop` says so.
         """
         if self._root is None:
-            self._feed([], [])
+            self._feed([], [], stop)
         assert self._root is not None, "feeding the pending tokens makes the root's logits known"
         return self._root
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+    def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
         """Feed tokens behind nodes (or ROOT) and return the logits after each of them [n, vocabulary].
 
         Token i becomes node `node_count + i`, and may be a parent of later ones. Raises ValueError for a parent that
-        does not exist or a token outside the vocabulary, CacheFull when the row is full; nothing changes then.
+        does not exist or a token outside the vocabulary, CacheFull when the row is full, Abandoned where `stop`, asked
+        between layers, says so; nothing changes then.
         """
         if len(tokens) != len(parents):
             raise ValueError(f"{len(tokens)} tokens but {len(parents)} parents")
         for node, parent in enumerate(parents, start=self.node_count):
             if not ROOT <= parent < node:
                 raise ValueError(f"parent {parent} of node {node} must be in {ROOT}..{node - 1}")
-        return self._feed(list(tokens), list(parents))
+        return self._feed(list(tokens), list(parents), stop)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
         """Commit the chain `path` from the root, then `next_token`, which becomes the root.
@@ -124,7 +126,7 @@ class VlmSession:
         tokens = [token for token, _ in self.greedy(prompt, image, limit)]
         return str(self.vlm.tokenizer.decode(tokens, skip_special_tokens=True))
 
-    def _feed(self, tokens: list[int], parents: list[int]) -> Logits:
+    def _feed(self, tokens: list[int], parents: list[int], stop: Stop | None = None) -> Logits:
         if self._root is None and not self._pending:
             raise RuntimeError("the session has no step yet; call begin first")
         if not tokens and not self._pending:
@@ -133,7 +135,7 @@ class VlmSession:
         first = cache.length[0] + waiting
         chain = cache.chain(0, waiting)
         chunk = Chunk(0, [*self._pending, *tokens], [*chain, *(first + parent for parent in parents)])
-        (logits,) = forward(self.vlm, cache, [chunk])
+        (logits,) = forward(self.vlm, cache, [chunk], stop)
         if waiting:
             fed = range(first - waiting, first)
             cache.keep(0, fed, range(first, first + len(tokens)))

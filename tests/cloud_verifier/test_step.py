@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_verifier.step import HELD_DRAFTS, ForeignDraft, StepState, Tree
-from speculation.wire import ROOT, BeginStep, Draft, begin_digest, extend_digest, parents_of
+from speculation.wire import ROOT, BeginStep, Draft, Idle, begin_digest, extend_digest, parents_of
 
 BEGIN = BeginStep(step=7, prompt="p", jpeg=b"j", max_tokens=12)
 
@@ -63,8 +63,8 @@ def test_a_draft_ahead_of_another_answer_is_void() -> None:
     assert step.offer(draft([3, 4], [5], round=2)) == [] and not step.ready()
 
 
-def test_only_the_latest_drafts_are_held() -> None:
-    step = state([])
+def test_the_drafts_farthest_ahead_give_way() -> None:
+    step = state([], max_tokens=40)
     for round in range(1, HELD_DRAFTS + 2):
         step.offer(draft([3] * round, [9], round))
     seen = []
@@ -72,7 +72,7 @@ def test_only_the_latest_drafts_are_held() -> None:
         tree = step.take() if step.ready() else Tree()
         seen.append(tree.round)
         step.accept(tree, (), 3)
-    assert seen == [0, 0, 2, 3, 4, 5]
+    assert seen == [0, *range(1, HELD_DRAFTS + 1), 0]
 
 
 def test_a_repeated_round_is_verified_once_and_answered_again() -> None:
@@ -121,7 +121,7 @@ def test_a_long_answer_is_repeated_in_commits_that_the_wire_takes() -> None:
 @pytest.mark.parametrize(
     ("changes", "same"),
     [({}, True), ({"committed": [3]}, True), ({"committed": [9]}, False), ({"committed": [3, 4, 5]}, False),
-     ({"step": 8}, False), ({"jpeg": b"x"}, False), ({"max_tokens": 5}, False), ({"decode": True}, True)],
+     ({"step": 8}, False), ({"jpeg": b"x"}, False), ({"max_tokens": 5}, False), ({"idle": Idle.DECODE}, True)],
 )  # fmt: skip
 def test_a_begin_step_continues_the_answer_it_knows_a_part_of(changes: dict[str, object], same: bool) -> None:
     fields: dict[str, object] = {"step": 7, "prompt": "p", "jpeg": b"j", "max_tokens": 12, **changes}

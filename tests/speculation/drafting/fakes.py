@@ -15,10 +15,12 @@ import numpy.typing as npt
 
 from cloud_verifier.step import StepState, Tree
 from speculation.drafting import LinkLost
+from speculation.drafting.model import Abandoned, Stop
 from speculation.wire import ROOT, AnyMessage, BeginStep, Commit, Draft, EarlyTokens, EndStep, decode, encode
 
 VOCABULARY = 8
 EOS = 7
+LAYERS = 4
 NextToken = Callable[[Sequence[int]], int]
 
 
@@ -87,17 +89,24 @@ class FakeModel:
         self.nodes: list[list[int]] = []
         self.forwards = 0
         self.begun = 0
+        self._root_is_fed = False
 
     def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
         self.root, self.nodes = list(committed), []
+        self._root_is_fed = False
         self.begun += 1
 
-    def root_logits(self) -> npt.NDArray[np.floating]:
-        self._pass_time()
+    def root_logits(self, stop: Stop | None = None) -> npt.NDArray[np.floating]:
+        if not self._root_is_fed:
+            self._pass_time(stop)
+        self._root_is_fed = True
         return self._logits(self.root)
 
-    def extend(self, tokens: Sequence[int], parents: Sequence[int]) -> npt.NDArray[np.floating]:
-        self._pass_time()
+    def extend(
+        self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None
+    ) -> npt.NDArray[np.floating]:
+        self._pass_time(stop)
+        self._root_is_fed = True
         for token, parent in zip(tokens, parents, strict=True):
             assert ROOT <= parent < len(self.nodes), "unknown parent"
             prefix = [*(self.root if parent == ROOT else self.nodes[parent]), token]
@@ -115,12 +124,16 @@ class FakeModel:
         survivors = [i for i in kept if len(self.nodes[i]) > len(self.root)]
         renamed = {i: ROOT for i in kept if i not in survivors} | {i: new for new, i in enumerate(survivors)}
         self.nodes = [self.nodes[i] for i in survivors]
+        self._root_is_fed = ROOT in renamed.values()
         return renamed
 
-    def _pass_time(self) -> None:
+    def _pass_time(self, stop: Stop | None) -> None:
         self.forwards += 1
-        if self._clock is not None:
-            self._clock.now += self._draft_s
+        for _ in range(LAYERS):
+            if self._clock is not None:
+                self._clock.now += self._draft_s / LAYERS
+            if stop is not None and stop():
+                raise Abandoned
 
     def _logits(self, prefix: Sequence[int]) -> npt.NDArray[np.floating]:
         row = np.zeros(VOCABULARY)

@@ -9,16 +9,19 @@ from speculation.wire import Idle
 
 def test_the_modes_are_settings_of_one_drafter() -> None:
     flags = {
-        mode.value: (c.drafts, c.predraft, c.use_early_tokens, c.idle, c.needs_link)
+        mode.value: (c.drafts, c.predrafts, c.own_guess, c.early_tokens, c.idle, c.needs_link)
         for mode in Mode
         for c in [DraftingConfig.of(mode)]
     }
     assert flags == {
-        "cloud": (False, False, False, Idle.DECODE, True),
-        "edge": (False, False, False, Idle.WAIT, False),
-        "sd": (True, False, False, Idle.WAIT, True),
-        "fsd": (True, True, True, Idle.WAIT, True),
-        "server_sd": (False, False, False, Idle.DECODE, True),
+        "cloud": (False, False, False, False, Idle.DECODE, True),
+        "edge": (False, False, False, False, Idle.WAIT, False),
+        "sd": (True, False, False, False, Idle.WAIT, True),
+        "fsd": (True, True, False, True, Idle.WAIT, True),
+        "proactive": (True, True, True, False, Idle.WAIT, True),
+        "pipelined": (True, True, True, False, Idle.WAIT, True),
+        "full": (True, True, True, True, Idle.LEDGER, True),
+        "server_sd": (False, False, False, False, Idle.DECODE, True),
     }
     assert [mode for mode in Mode if DraftingConfig.of(mode).self_draft] == [Mode.SERVER_SD]
     assert DraftingConfig.of("fsd", gamma=2, branches=1).gamma == 2
@@ -27,12 +30,15 @@ def test_the_modes_are_settings_of_one_drafter() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"gamma": 65}, "gamma is 65; give 0 to 64 or 'auto'"),
+        ({"gamma": 65}, "gamma is 65; give 0 to 64, 'auto' or 'balance'"),
         ({"gamma": "much"}, "gamma is 'much'"),
         ({"branches": -1}, "branches is -1; give at least 0"),
         ({"stop_below": 1.5}, "stop_below is 1.5; give 0 .never stop. to 1"),
         ({"patience_s": float("nan")}, "patience_s is nan"),
-        ({"drafts": False, "predraft": True}, "predraft needs drafts"),
+        ({"drafts": False, "ngrams": True}, "ngrams needs drafts"),
+        ({"draft_tokens": 65}, "draft_tokens is 65; give 0 .gamma, a chain. to 64"),
+        ({"ahead_above": 2.0}, "ahead_above is 2.0; give 0 to 1"),
+        ({"leaves": 0}, "leaves is 0; give at least 1"),
     ],
 )
 def test_bad_settings_are_named(changes: dict[str, object], sentence: str) -> None:
@@ -41,7 +47,7 @@ def test_bad_settings_are_named(changes: dict[str, object], sentence: str) -> No
 
 
 def test_an_unknown_mode_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'magic'; known modes are cloud, edge, sd, fsd"):
+    with pytest.raises(ValueError, match="'magic'; known modes are cloud, edge, sd, fsd, server_sd, proactive, pipelined, full"):
         DraftingConfig.of("magic")
 
 
@@ -61,5 +67,5 @@ def test_the_queue_orders_by_policy_and_keeps_the_best_score() -> None:
     queue.put(Branch(1, 4, 0.2))
     queue.put(Branch(1, 5, 0.1))
     assert queue.best() == [Branch(1, 5, 0.2)]
-    queue.clear()
+    queue.keep(lambda anchor: anchor != 1)
     assert queue.best() == []

@@ -40,7 +40,7 @@ def test_whatever_survives_commits_is_what_the_model_says_from_scratch(
                 grower.commit(rerooting)
             waiting.clear()
             if tree[node].proposals is None:
-                grower.feed(node)
+                grower.feed([node])
         elif command[0] == "rumour":
             assert isinstance(command[2], int)
             tree.raise_branch(node, command[2], 0.5, layer=1)
@@ -60,7 +60,7 @@ def test_unfed_ancestors_ride_in_the_same_forward() -> None:
     grower = Grower(model, FakeClock())
     rumour = grower.tree.raise_branch(grower.tree.root, 3, 0.9, layer=1)
     deeper = grower.tree.add(rumour, 4, 0.5, Origin.DRAFT)
-    grower.feed(deeper)
+    grower.feed([deeper])
     assert model.forwards == 1 and model.nodes == [[3], [3, 4]]
     assert grower.tree[rumour].proposals is not None
 
@@ -69,15 +69,15 @@ def test_a_fed_landing_keeps_what_was_drafted_behind_it() -> None:
     model = FakeModel(hashed_target(1))
     grower = Grower(model, FakeClock())
     tree = grower.tree
-    grower.feed(tree.root)
+    grower.feed([tree.root])
     (first,) = tree.likeliest_path(tree.root, 1)
-    grower.feed(first)
+    grower.feed([first])
     (second,) = tree.likeliest_path(first, 1)
-    grower.feed(second)
+    grower.feed([second])
     before = model.forwards
     grower.commit(tree.reroot([tree[first].token]))
     assert tree.likeliest_path(tree.root, 5)[0] == second
-    grower.feed(tree.likeliest_path(tree.root, 5)[-1])
+    grower.feed([tree.likeliest_path(tree.root, 5)[-1]])
     assert model.forwards == before + 1
 
 
@@ -94,7 +94,7 @@ def test_a_predictors_chances_multiply_to_the_reach() -> None:
     grower = Grower(FakeModel(hashed_target(2)), FakeClock(), predictor)
     node, reach = grower.tree.root, 1.0
     for depth in (1, 2, 3):
-        grower.feed(node)
+        grower.feed([node])
         (node,) = grower.tree[node].children.values()
         row = np.zeros(8)
         row[grower.tree[node].token] = 3.0

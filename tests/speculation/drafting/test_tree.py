@@ -19,7 +19,11 @@ class SlowTree:
         self.reach.setdefault((*path, token), self.reach[path] * probability)
 
     def raise_branch(self, path: Path, token: int, confidence: float) -> None:
-        self.reach.setdefault((*path, token), 0.0)
+        landing = (*path, token)
+        before = self.reach.setdefault(landing, 0.0)
+        if 0.0 < before < confidence:
+            for below in [p for p in self.reach if p[: len(landing)] == landing and p != landing]:
+                self.reach[below] = min(1.0, self.reach[below] * (confidence / before))
         for end in range(len(path) + 2):
             above = (*path, token)[:end]
             self.reach[above] = max(self.reach[above], confidence)

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from speculation.drafting.model import DraftModel
+from speculation.drafting.model import DraftModel, Stop
 from speculation.vlm import session as session_module
 from speculation.vlm.cache import CacheFull, KVCache
 from speculation.vlm.forward import Chunk, Logits, forward
@@ -52,9 +52,9 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of tokens fed by each forward."""
     counts: list[int] = []
 
-    def counting(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk]) -> list[Logits]:
+    def counting(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk], stop: Stop | None = None) -> list[Logits]:
         counts.append(len(chunks[0].tokens))
-        return forward(vlm, cache, chunks)
+        return forward(vlm, cache, chunks, stop)
 
     monkeypatch.setattr(session_module, "forward", counting)
     return counts

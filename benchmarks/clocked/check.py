@@ -1,0 +1,124 @@
+"""Does virtual time tell the truth? Real sockets and processes against the clocked engine, mode by mode.
+
+The real runs wait for a device profile's declared times; the clocked ones are told the same times, and the prefill
+times that the real ones had. Both decode the same frames with the same models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from benchmarks.clocked.facts import Recording
+from benchmarks.clocked.figures import run_mode
+from benchmarks.clocked.timings import Timings
+from benchmarks.latency import measure
+from benchmarks.setting import Question
+from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
+from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, table, verifier
+from speculation.drafting import DecodingStats, StepResult
+from speculation.profile import DeviceProfile
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One mode's median step on real sockets and on virtual time, seconds, and of how many steps tokens differ."""
+
+    mode: str
+    real_s: float
+    clocked_s: float
+    different: int
+    real: DecodingStats
+    clocked: DecodingStats
+
+    @property
+    def error(self) -> float:
+        """How far virtual time is off, as a share of the real time."""
+        return self.clocked_s / self.real_s - 1.0
+
+
+def measure_real(
+    config: EdgeConfig, target: Path, exits: Path | None, asked: Sequence[Question], modes: Sequence[str]
+) -> dict[str, list[StepResult]]:
+    """Decode every question in every mode, interleaved, against a verifier process of its own.
+
+    The address in `config` does not count. Raises as `EdgeDecoder.decode`.
+    """
+    flags = ["--profile", config.profile, "--dtype", config.dtype]
+    if exits is not None:
+        flags += ["--exits", str(exits)]
+    with verifier(target, *flags) as address:
+        edge = EdgeDecoder(replace(config, verifier=address, resume_s=CONNECT_LIMIT_S))
+        try:
+            results, _ = measure(edge, asked, modes)
+        finally:
+            edge.close()
+    return results
+
+
+def clocked_timings(profile: DeviceProfile, real: Mapping[str, Sequence[StepResult]]) -> Timings:
+    """Return the declared times of a profile with the median prefill times of real runs."""
+    stats = [result.stats for results in real.values() for result in results]
+    edge = [each.prefill_s for each in stats if each.prefill_s > 0.0]
+    cloud = [each.server_prefill_s for each in stats if each.server_prefill_s > 0.0]
+    return Timings.of(
+        profile, edge_prefill_s=median(edge) if edge else 0.0, cloud_prefill_s=median(cloud) if cloud else 0.0
+    )
+
+
+def agree(
+    real: Mapping[str, Sequence[StepResult]], recording: Recording, timings: Timings, gamma: int | str, branches: int
+) -> list[Agreement]:
+    """Run the clocked engine in every mode of `real` and set both side by side."""
+    rows = []
+    for mode, results in real.items():
+        clocked = run_mode(mode, recording, timings, gamma=gamma, branches=branches)
+        different = sum(one.tokens != other.tokens for one, other in zip(results, clocked, strict=True))
+        totals = [median(each.stats.total_s for each in part) for part in (results, clocked)]
+        rows.append(Agreement(mode, totals[0], totals[1], different, _sum(results), _sum(clocked)))
+    return rows
+
+
+def report(rows: Sequence[Agreement]) -> str:
+    """Return a table with a row per mode."""
+    header = (
+        "mode",
+        "real ms",
+        "clocked ms",
+        "off by",
+        "tau",
+        "",
+        "hits",
+        "",
+        "wasted",
+        "",
+        "passes",
+        "",
+        "tokens differ",
+    )
+    lines = []
+    for row in rows:
+        both = (row.real, row.clocked)
+        lines.append(
+            (
+                row.mode,
+                f"{1e3 * row.real_s:.1f}",
+                f"{1e3 * row.clocked_s:.1f}",
+                f"{row.error:+.1%}",
+                *(f"{each.tau:.2f}" for each in both),
+                *(f"{each.hit_rate:.0%}" for each in both),
+                *(f"{each.wasted_forwards / max(1, each.draft_forwards):.0%}" for each in both),
+                *(str(each.cloud_passes) for each in both),
+                str(row.different),
+            )
+        )
+    return table(header, lines)
+
+
+def _sum(results: Sequence[StepResult]) -> DecodingStats:
+    whole = DecodingStats()
+    for result in results:
+        whole.add(result.stats)
+    return whole

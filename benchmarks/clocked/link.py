@@ -1,0 +1,118 @@
+"""The way between edge and verifier on virtual time: bits take time one message after another, then all take the way.
+
+The edge's end is a `speculation.drafting.Link`, the verifier's end a `cloud_verifier.server.Post`. What travels is the
+wire's own bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.clocked.timeline import Inbox, Timeline
+from benchmarks.clocked.timings import Timings
+from speculation.wire import AnyMessage, BeginStep, Commit, Draft, decode, encode
+
+
+class Channel:
+    """One direction: messages leave one at a time at `bits_per_s` (0: at once) and arrive `one_way_s` later."""
+
+    def __init__(self, timeline: Timeline, one_way_s: float, bits_per_s: float) -> None:
+        self._timeline = timeline
+        self._one_way_s = one_way_s
+        self._bits_per_s = bits_per_s
+        self._free_at = 0.0
+        self.bytes = 0
+
+    def send(self, payload: bytes, deliver: Callable[[], None]) -> float:
+        """Send; `deliver` is called on arrival. Returns the time of arrival."""
+        self.bytes += len(payload)
+        leaves = max(self._free_at, self._timeline.now)
+        if self._bits_per_s > 0.0:
+            leaves += len(payload) * 8.0 / self._bits_per_s
+        self._free_at = leaves
+        arrival = leaves + self._one_way_s
+        self._timeline.at(arrival, deliver)
+        return arrival
+
+
+class VirtualMailbox:
+    """The verifier's end: a `Post`. Peers are known by the name under which they joined."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._inbox: Inbox[tuple[bytes, list[bytes]]] = Inbox(timeline)
+        self._edges: dict[bytes, Callable[[AnyMessage], None]] = {}
+
+    def join(self, peer: bytes, send: Callable[[AnyMessage], None]) -> None:
+        """Add an edge; `send` puts a message on the way down to it."""
+        self._edges[peer] = send
+
+    def deliver(self, peer: bytes, payload: bytes) -> None:
+        """Take what a peer's message up brings."""
+        self._inbox.put((peer, [payload]))
+
+    def wait(self, seconds: float) -> None:
+        """See `Post`."""
+        self._inbox.wait(seconds)
+
+    def receive(self) -> tuple[bytes, list[bytes]] | None:
+        """See `Post`."""
+        return self._inbox.take()
+
+    def send(self, peer: bytes, message: AnyMessage, droppable: bool = False) -> bool:
+        """See `Post`. The way down takes everything; what is too fast for it waits there."""
+        self._edges[peer](message)
+        return True
+
+    def flush(self) -> None:
+        """See `Post`; nothing is ever kept back."""
+
+    def forget(self, peer: bytes) -> None:
+        """See `Post`; nothing is ever kept back."""
+
+
+class VirtualLink:
+    """The edge's end. `sync_s` passes before a draft leaves that was ready when its commit came (Early Exits, T_r)."""
+
+    def __init__(self, timeline: Timeline, timings: Timings, mailbox: VirtualMailbox, peer: bytes) -> None:
+        self._timeline = timeline
+        self._sync_s = timings.sync_s
+        self._mailbox = mailbox
+        self._peer = peer
+        self._inbox: Inbox[AnyMessage] = Inbox(timeline)
+        self._up = Channel(timeline, timings.one_way_s, timings.up_bits_per_s)
+        self._down = Channel(timeline, timings.one_way_s, timings.down_bits_per_s)
+        self._committed_at = -1.0
+        mailbox.join(peer, self._send_down)
+
+    @property
+    def bytes_up(self) -> int:
+        """See `Link`."""
+        return self._up.bytes
+
+    @property
+    def bytes_down(self) -> int:
+        """See `Link`."""
+        return self._down.bytes
+
+    def send(self, message: AnyMessage) -> None:
+        """See `Link`. A new step finds an empty inbox, as in `spec_vlm_nav.link`."""
+        if isinstance(message, BeginStep):
+            self._inbox.clear()
+        elif isinstance(message, Draft) and self._timeline.now == self._committed_at:
+            self._timeline.sleep(self._sync_s)
+        payload = encode(message)
+        self._up.send(payload, lambda: self._mailbox.deliver(self._peer, payload))
+
+    def receive(self, timeout: float) -> AnyMessage | None:
+        """See `Link`."""
+        message = self._inbox.take()
+        if message is None and timeout > 0.0:
+            self._inbox.wait(timeout)
+            message = self._inbox.take()
+        if isinstance(message, Commit):
+            self._committed_at = self._timeline.now
+        return message
+
+    def _send_down(self, message: AnyMessage) -> None:
+        payload = encode(message)
+        self._down.send(payload, lambda: self._inbox.put(decode(payload)))

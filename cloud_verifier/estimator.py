@@ -1,0 +1,96 @@
+"""Estimator: predicted seconds of a pass (one target forward) and of a prefill, learned from those that were run.
+
+Data: (tokens, seconds) of the latest passes, whole as they were, with what a declared profile made the server wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median, quantiles
+
+WINDOW = 128
+"""Passes that are remembered: few enough to follow a machine that changes, enough for a median at every size."""
+PRIOR_SLOPE = 0.175
+"""Share of a one-token pass that one more token is taken to cost until two sizes were seen: T_q(5) = 1.7 T_q(1)."""
+_WEIGHT = 8
+"""A size counts by its passes, up to so many: one far size says more of the slope than a hundred near ones."""
+_FEW = 8
+"""Passes below which nothing is said of their spread."""
+
+
+class Estimator:
+    """T_q as a constant plus a price per token: c + a N_linear of WISP, Eq. 19.
+
+    Its two terms in the cached context are left out: a robot's prompts are all about as long, so that they are part of
+    the constant. Medians per size make the fit robust; both coefficients are held at 0 or above, so that a prediction
+    is never negative and grows with the tokens.
+    """
+
+    def __init__(self) -> None:
+        self._passes: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+        self._prefills: deque[float] = deque(maxlen=WINDOW)
+        self._fit: tuple[float, float, float] | None = None
+
+    def observe(self, rows: int, tokens: int, seconds: float) -> None:
+        """Learn from a pass of `rows` sessions that fed `tokens` in all, every session's root among them."""
+        self._passes.append((max(rows, tokens, 1), max(0.0, seconds)))
+        self._fit = None
+
+    def observe_prefill(self, seconds: float) -> None:
+        """Learn from a prefill."""
+        self._prefills.append(max(0.0, seconds))
+
+    @property
+    def known(self) -> bool:
+        """Whether a pass was seen."""
+        return bool(self._passes)
+
+    def seconds(self, rows: int, tokens: int) -> float:
+        """Return the predicted seconds of a pass of `rows` sessions and `tokens` in all; 0 before the first pass."""
+        constant, slope, _ = self._fitted()
+        return constant + slope * max(rows, tokens, 1)
+
+    @property
+    def spread(self) -> float:
+        """How far, as a share, a slow pass (9 of 10 are faster) lies above a fast one (1 of 10 is) at equal tokens."""
+        return self._fitted()[2]
+
+    @property
+    def prefill_s(self) -> float:
+        """Predicted seconds of a prefill; 0 before the first."""
+        return median(self._prefills) if self._prefills else 0.0
+
+    def _fitted(self) -> tuple[float, float, float]:
+        if self._fit is None:
+            constant, slope = _line(self._passes)
+            self._fit = (constant, slope, _spread(self._passes, constant, slope))
+        return self._fit
+
+
+def _line(passes: deque[tuple[int, float]]) -> tuple[float, float]:
+    """Return constant and slope through the medians of every size, by least squares, neither below 0."""
+    sizes: dict[int, list[float]] = {}
+    for tokens, seconds in passes:
+        sizes.setdefault(tokens, []).append(seconds)
+    if not sizes:
+        return 0.0, 0.0
+    points = [(n, median(seen), min(len(seen), _WEIGHT)) for n, seen in sizes.items()]
+    if len(points) == 1:
+        tokens, seconds, _ = points[0]
+        unit = seconds / (1.0 + PRIOR_SLOPE * (tokens - 1))
+        return unit * (1.0 - PRIOR_SLOPE), unit * PRIOR_SLOPE
+    total = sum(weight for _, _, weight in points)
+    mean_n = sum(weight * n for n, _, weight in points) / total
+    mean_s = sum(weight * s for _, s, weight in points) / total
+    across = sum(weight * (n - mean_n) * (s - mean_s) for n, s, weight in points)
+    slope = max(0.0, across / sum(weight * (n - mean_n) ** 2 for n, _, weight in points))
+    constant = mean_s - slope * mean_n
+    return (constant, slope) if constant >= 0.0 else (0.0, mean_s / mean_n)
+
+
+def _spread(passes: deque[tuple[int, float]], constant: float, slope: float) -> float:
+    shares = [s / fit for n, s in passes if (fit := constant + slope * n) > 0.0]
+    if len(shares) < _FEW:
+        return 0.0
+    tenths = quantiles(shares, n=10, method="inclusive")
+    return max(0.0, tenths[-1] / tenths[0] - 1.0) if tenths[0] > 0.0 else 0.0

@@ -1,0 +1,93 @@
+"""Which tokens behind a node make a draft, when it is full, and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from speculation.drafting.answer import Answer
+from speculation.drafting.config import DraftingConfig
+from speculation.drafting.tree import TokenTree
+
+
+class Cutter:
+    """Cuts drafts out of one step's tree; `gamma` is set from outside.
+
+    A *full* draft has gamma tokens, or reaches the answer's end or the last place where a draft token can stand:
+    the verdict adds a token of its own, so a draft never fills the answer up. With `stop_below` it is full, too, where
+    its last token is predicted to be rejected. That token is sent: WISP (Eq. 25) leaves it out, but its forward is
+    spent, one more token in a verification costs next to nothing, and the prediction may be wrong. So no draft is empty
+    because of a prediction.
+    """
+
+    def __init__(
+        self, tree: TokenTree, answer: Answer, ends: Collection[int], config: DraftingConfig, max_draft: int, gamma: int
+    ) -> None:
+        self._tree = tree
+        self._answer = answer
+        self._config = config
+        self._max_draft = max_draft
+        self.ends = frozenset(ends)
+        self.gamma = gamma
+
+    def ahead(self, node: int) -> int:
+        """Return how many more tokens are committed once the answer reaches `node`."""
+        return self._tree[node].depth - self._tree[self._tree.root].depth
+
+    def room(self, node: int) -> int:
+        """Return how many draft tokens may stand behind `node`: the answer's room, less the verdict's own token."""
+        return max(0, self._answer.room - self.ahead(node) - 1)
+
+    def need(self, node: int) -> int:
+        """Return how many tokens make a full draft behind `node`."""
+        return max(0, min(self.gamma, self._max_draft, self.room(node)))
+
+    def ends_at(self, node: int) -> bool:
+        """Whether `node` ends the answer."""
+        return node != self._tree.root and self._tree[node].token in self.ends
+
+    def closes(self, node: int) -> bool:
+        """Whether a draft ends at `node`: it ends the answer, or is predicted to be rejected."""
+        below = self._tree[node].chance < self._config.stop_below
+        return node != self._tree.root and (below or self.ends_at(node))
+
+    def path(self, node: int, want: int) -> list[int]:
+        """Return the likeliest chain of at most `want` nodes behind `node`, up to one that closes it."""
+        path = self._tree.likeliest_path(node, want, self.ends)
+        return path[: next((place for place, each in enumerate(path, 1) if self.closes(each)), None)]
+
+    def end(self, node: int, want: int) -> int:
+        """Return the last node of that chain; `node` where there is none."""
+        path = self.path(node, want)
+        return path[-1] if path else node
+
+    def is_full(self, node: int, want: int | None = None) -> bool:
+        """Whether a full draft, or one of `want` tokens, stands behind `node`."""
+        want = self.need(node) if want is None else want
+        path = self.path(node, want)
+        return len(path) >= want or self.closes(path[-1] if path else node)
+
+    def cut(self, anchor: int) -> list[int]:
+        """Return the nodes of the best draft behind `anchor`, parents first: a chain, or a tree."""
+        if not self._config.draft_tokens:
+            return self.path(anchor, self.need(anchor))
+        limit = min(self._config.draft_tokens, self._max_draft)
+        return self._tree.best_nodes(anchor, limit, self.room(anchor), self._config.least, self.ends)
+
+    def value(self, anchor: int, nodes: Sequence[int]) -> float:
+        """Return how many tokens of a draft are expected to stand."""
+        reach = self._tree[anchor].reach
+        return sum(self._tree[node].reach for node in nodes) / reach if reach > 0.0 else 0.0
+
+    def unfed(self, anchor: int, leaves: list[int]) -> list[int]:
+        """Return `leaves` and the likeliest other unfed nodes behind `anchor`, as many as one forward takes."""
+        most = self._config.leaves
+        if len(leaves) >= most:
+            return leaves
+        tree, found = self._tree, list(leaves)
+        depth = max(0, self.room(anchor) - 1)
+        for node in tree.best_nodes(anchor, self._config.max_nodes, depth, self._config.least, self.ends):
+            if tree[node].proposals is None and not self.ends_at(node) and node not in leaves:
+                found.append(node)
+                if len(found) >= most:
+                    break
+        return found

@@ -1,0 +1,198 @@
+"""One session's step on virtual time: a scheduler, a machine with declared times, and drafts that arrive when told."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cloud_verifier.ledger import Act
+from cloud_verifier.scheduler import Batch, Item, Prefill, Scheduler
+from cloud_verifier.work import ModelInfo
+from speculation.acceptance import Verdict
+from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
+
+EOS = 0
+VOCABULARY = 50
+MODEL = ModelInfo("fake", "f" * 16, "t" * 16, VOCABULARY, 4, (), (EOS,))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One target forward: from `start` to `end`, `nominal` seconds on an even machine, `tokens` committed."""
+
+    act: Act
+    start: float
+    end: float
+    nominal: float
+    tokens: int
+
+
+@dataclass
+class Timeline:
+    """Runs steps whose answer is `truth`. `pass_s(tokens)` is T_q; `noise(nominal)` says what it really takes.
+
+    Whoever drafts listens to `on_commit` and sends with `at` and `draft`.
+    """
+
+    scheduler: Scheduler
+    pass_s: Callable[[int], float]
+    noise: Callable[[float], float] = lambda nominal: nominal
+    on_commit: Callable[[Commit], None] = lambda commit: None
+    now: float = 0.0
+    truth: list[int] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _order: itertools.count[int] = field(default_factory=itertools.count)
+    _step: int = 0
+    _round: int = 0
+
+    @property
+    def begun(self) -> BeginStep:
+        return self._begin
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        """Do something at a time, `now` at the earliest."""
+        heapq.heappush(self._events, (max(when, self.now), next(self._order), action))
+
+    def draft(self, start: int, tokens: list[int], parents: list[int] | None = None) -> None:
+        """Let a draft behind the true answer's first `start` tokens arrive now."""
+        prefix = self.truth[:start]
+        digest = extend_digest(begin_digest(self._begin.prompt, self._begin.jpeg), prefix)
+        self._round += 1
+        message = Draft(self._step, self._round, len(prefix), digest, tokens, parents)
+        for commit in self.scheduler.offer(0, message, self.now):
+            self.on_commit(commit)
+
+    def run(self, truth: list[int], hints: list[list[int]] | None = None) -> list[Pass]:
+        """Run one step from the end of its prefill to its last commit, and return its passes."""
+        self.truth, self.passes, self._round = truth, [], 0
+        self._events.clear()
+        self._step += 1
+        self._begin = BeginStep(
+            self._step, f"step {self._step}", b"jpeg", max_tokens=len(truth), idle=Idle.LEDGER, hints=hints or []
+        )
+        self.scheduler.begin(0, self._begin, self.now)
+        work = self.scheduler.next(self.now)
+        assert isinstance(work, Prefill)
+        self.scheduler.prefilled(work, self.now, 0.1)
+        self.on_commit(Commit(self._step, 0, 0, [], bytes(8), False))
+        while sum(each.tokens for each in self.passes) < len(truth):
+            self._turn()
+        self.scheduler.end(0)
+        return self.passes
+
+    def _turn(self) -> None:
+        self._deliver(self.now)
+        work = self.scheduler.next(self.now)
+        if isinstance(work, Batch):
+            self._verify(work)
+            return
+        due = self.scheduler.next_time(self.now)
+        assert due is not None, "a step with a ledger sleeps for ever"
+        assert due > self.now, "a wait that is over is waited again"
+        self._deliver(min(due, self._events[0][0]) if self._events else due)
+
+    def _verify(self, batch: Batch) -> None:
+        (item,) = batch.items
+        nominal = self.pass_s(batch.tokens)
+        started = self.now
+        end = started + self.noise(nominal)
+        self._deliver(end)
+        self.scheduler.measured(batch, end - started)
+        outcome = self.scheduler.accept(item, self._judge(item), self.now, end - started)
+        assert outcome is not None
+        self.passes.append(Pass(item.act, started, end, nominal, len(outcome.commit.tokens)))
+        self.on_commit(outcome.commit)
+
+    def _judge(self, item: Item) -> Verdict:
+        rest = self.truth[item.state.position :]
+        path: list[int] = []
+        node = ROOT
+        while len(path) + 1 < len(rest):
+            below = (
+                n
+                for n, parent in enumerate(item.tree.parents)
+                if parent == node and item.tree.tokens[n] == rest[len(path)]
+            )
+            child = next(below, None)
+            if child is None:
+                break
+            path.append(child)
+            node = child
+        return Verdict(tuple(path), rest[len(path)], 0.5)
+
+    def _deliver(self, until: float) -> None:
+        while self._events and self._events[0][0] <= until:
+            when, _, action = heapq.heappop(self._events)
+            self.now = max(self.now, when)
+            action()
+        self.now = max(self.now, until)
+
+
+def behind(passes: list[Pass], decode_s: float, begun: float) -> list[float]:
+    """Return, just before every commit, the tokens of decoding alone less those of the step.
+
+    A pass counts as its nominal time: what slows the machine slows decoding alone as much.
+    """
+    gaps = []
+    elapsed, now, tokens = 0.0, begun, 0
+    for each in passes:
+        elapsed += (each.start - now) + each.nominal
+        gaps.append(elapsed / decode_s - tokens)
+        now, tokens = each.end, tokens + each.tokens
+    return gaps
+
+
+class SteadyEdge:
+    """An edge of fixed speed and acceptance: `draft_s` a token, `one_way_s` a message, drafts of `depth` tokens, each
+    right with probability `chance`.
+
+    With probability `ahead` the draft that follows a verification is there before its commit. Otherwise the edge hears
+    the commit first; what it is drafting goes on where the commit agrees with it, and begins anew where not.
+    """
+
+    def __init__(
+        self, timeline: Timeline, rng: random.Random, draft_s: float, one_way_s: float, depth: int, chance: float,
+        ahead: float,
+    ) -> None:  # fmt: skip
+        self._line, self._random = timeline, rng
+        self._draft_s, self._one_way_s, self._depth, self.chance, self._ahead = draft_s, one_way_s, depth, chance, ahead
+        self._start, self._tokens, self._count = 0, [0] * 0, 0
+        timeline.on_commit = self.commit
+
+    def commit(self, commit: Commit) -> None:
+        """A commit leaves the verifier."""
+        end = commit.start + len(commit.tokens)
+        if commit.start == end == 0:
+            self._begin(0)
+        elif commit.round and self._random.random() < self._ahead:
+            self._line.draft(end, self._propose(end))
+            self._count += 1
+        else:
+            self._line.at(self._line.now + self._one_way_s, lambda: self._hear(end))
+
+    def _hear(self, end: int) -> None:
+        known = self._line.truth[self._start : end]
+        if not self._tokens or end <= self._start or self._tokens[: len(known)] != known or len(known) >= self._depth:
+            self._begin(end)
+
+    def _begin(self, start: int) -> None:
+        if start >= len(self._line.truth):
+            return
+        self._count += 1
+        count, tokens = self._count, self._propose(start)
+        self._start, self._tokens = start, tokens
+        ready = self._line.now + self._draft_s * len(tokens) + self._one_way_s
+        self._line.at(ready, lambda: self._arrive(count, start, tokens))
+
+    def _arrive(self, count: int, start: int, tokens: list[int]) -> None:
+        if count == self._count:
+            self._tokens = []
+            self._line.draft(start, tokens)
+
+    def _propose(self, start: int) -> list[int]:
+        rest = self._line.truth[start : start + self._depth]
+        return [t if self._random.random() < self.chance else t % (VOCABULARY - 1) + 1 for t in rest]
