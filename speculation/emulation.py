@@ -22,7 +22,7 @@ from speculation.profile import read_declarations
 LINKS_FILE = Path(__file__).resolve().parents[1] / "config" / "links.json"
 MAX_SECONDS = 60.0
 MAX_LOSS = 0.9
-MIN_RATE_BPS, MAX_RATE_BPS = 1e3, 1e12
+MIN_RATE_BPS, MAX_RATE_BPS = 1.0, 1e12
 MIN_BLACKOUT_S, MAX_BLACKOUT_S = 1e-3, 3600.0
 MAX_DARK = 0.95
 MOST_LOSSES = 6
@@ -147,7 +147,7 @@ class LinkConditions:
         """Longest round trip of a small message that is neither lost nor queued nor in a blackout."""
         return sum(way.delay_s + way.jitter_s for way in (self.up, self.down))
 
-    def ways(self, start: float) -> tuple[EmulatedWay[bytes], EmulatedWay[bytes]]:
+    def ways(self, start: float) -> tuple[EmulatedWay[Any], EmulatedWay[Any]]:
         """Return the ways up and down of one link that starts now, at `start` on the caller's clock."""
         return EmulatedWay(self.up, f"{self.seed}/up", start), EmulatedWay(self.down, f"{self.seed}/down", start)
 
@@ -172,8 +172,8 @@ class EmulatedWay(Generic[T]):
         self._held: list[tuple[float, int, T]] = []
         self._idle_at = self._latest = -math.inf
 
-    def put(self, item: T, size: int, now: float) -> None:
-        """Send an item of `size` bytes at `now`, behind what is still leaving."""
+    def put(self, item: T, size: int, now: float) -> float:
+        """Send an item of `size` bytes at `now`, behind what is still leaving; return its `due`, infinite for never."""
         jitter, luck = self._random.random(), self._random.random()
         way = self.conditions
         self._count += 1
@@ -181,11 +181,12 @@ class EmulatedWay(Generic[T]):
         losses = _losses(luck, way.loss)
         if losses and not way.retransmit_s:
             self.vanished += 1
-            return
+            return math.inf
         due = self._idle_at + way.delay_s + jitter * way.jitter_s + way.retransmit_s * (2.0**losses - 1.0)
         due = self._lit(due if way.reorder else max(due, self._latest))
         self._latest = max(due, self._latest)
         heapq.heappush(self._held, (due, self._count, item))
+        return self._start + due
 
     def take(self, now: float) -> T | None:
         """Return the next item that has arrived by `now`, None where none has."""

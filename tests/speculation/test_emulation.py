@@ -196,7 +196,7 @@ def test_the_shipped_links_say_that_they_are_declared() -> None:
     [
         ({"both": {"delay_s": -1}}, "up: delay_s = -1 is outside 0 to 60 s"),
         ({"down": {"jitter_s": "much"}}, "down: jitter_s = 'much' is outside 0 to 60 s"),
-        ({"up": {"rate_bps": 5}}, "up: rate_bps = 5 is outside 1000 to 1e"),
+        ({"up": {"rate_bps": 0.5}}, "up: rate_bps = 0.5 is outside 1 to 1e"),
         ({"both": {"loss": 1.0}}, "loss = 1.0 is outside 0 to 0.9"),
         ({"both": {"retransmit_s": float("nan")}}, "retransmit_s = nan"),
         ({"both": {"reorder": 1}}, "reorder = 1 is neither true nor false"),

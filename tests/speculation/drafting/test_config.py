@@ -47,7 +47,9 @@ def test_bad_settings_are_named(changes: dict[str, object], sentence: str) -> No
 
 
 def test_an_unknown_mode_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'magic'; known modes are cloud, edge, sd, fsd, server_sd, proactive, pipelined, full"):
+    with pytest.raises(
+        ValueError, match="'magic'; known modes are cloud, edge, sd, fsd, server_sd, proactive, pipelined, full"
+    ):
         DraftingConfig.of("magic")
 
 
