@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -291,12 +291,12 @@ class Ledger:
         _, tokens, verify_s = expected
         longest = (self.credit(now) + 1.0 + _SLACK) * self._decode_s / self._caution - verify_s
         count = len(delays) + 1
+        cycle = self._alone(alone.tree, expected)
         best, best_value = 0.0, -math.inf
         for deadline in [0.0, *(delay for delay in dict.fromkeys(delays) if delay <= longest)]:
             late = [delay - deadline for delay in delays if delay > deadline] + [math.inf]
             came = 1.0 - len(late) / count
-            cycles = [self._alone(delay, alone.tree, expected) for delay in late]
-            reward, seconds, passes = (sum(column) / count for column in zip(*cycles, strict=True))
+            reward, seconds, passes = (sum(column) / count for column in zip(*map(cycle, late), strict=True))
             reward += came * tokens
             seconds += came * verify_s + sum(min(delay, deadline) for delay in [*delays, math.inf]) / count
             value = (reward - self._price * (passes + came)) / seconds
@@ -305,22 +305,29 @@ class Ledger:
                 best, best_value = deadline, value
         return best
 
-    def _alone(self, delay: float, tree: Tree, expected: tuple[int, float, float]) -> tuple[float, float, float]:
-        """Return tokens, seconds and passes of going on alone, with g tokens in T seconds, until a draft comes.
+    def _alone(self, tree: Tree, expected: tuple[int, float, float]) -> Callable[[float], tuple[float, float, float]]:
+        """Return a function of the draft's delay: tokens, seconds and passes of going on alone until it comes.
 
-        It does so in n = ceil(delay/T) passes, and is still usable with p = a^(n g): n g + p E(k - n g) tokens in
-        n T + p T_v seconds. A draft that comes too late for that does not count.
+        With g tokens in T seconds it does so in n = ceil(delay/T) passes, after which the draft is still usable with
+        p = a^(n g): n g + p E(k - n g) tokens in n T + p T_v seconds. A draft that comes too late for that does not
+        count.
         """
         depth, _, verify_s = expected
+        chance = self._drafts.chance
         gained = expected_tokens(self._hints.chance, tree.levels[-1])
-        seconds = max(_TICK_S, self._times.seconds(1, 1 + len(tree.tokens)))
-        if delay / seconds * gained > depth:
-            return gained, seconds, 1.0
-        count = math.ceil(delay / seconds)
-        tokens = count * gained
-        usable = self._drafts.chance**tokens
-        later = expected_tokens(self._drafts.chance, max(0, depth - round(tokens)))
-        return tokens + usable * later, count * seconds + usable * verify_s, count + usable
+        alone_s = max(_TICK_S, self._times.seconds(1, 1 + len(tree.tokens)))
+        cycles = []
+        for count in range(1, int(depth / gained) + 1):
+            usable = chance ** (count * gained)
+            tokens = count * gained + usable * expected_tokens(chance, depth - round(count * gained))
+            cycles.append((tokens, count * alone_s + usable * verify_s, count + usable))
+        never = (gained, alone_s, 1.0)
+
+        def cycle(delay: float) -> tuple[float, float, float]:
+            passes = delay / alone_s
+            return cycles[max(0, math.ceil(passes) - 1)] if passes <= len(cycles) else never
+
+        return cycle
 
     @property
     def _decode_s(self) -> float:

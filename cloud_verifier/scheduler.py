@@ -75,6 +75,8 @@ class _Row:
     since: float
     ledger: Ledger
     suspended: bool = False
+    hint: tuple[int, Tree | None] = (-1, None)
+    """What a hint proposes at this answer position: a look-up for each pass, not for each message."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,9 @@ class Scheduler:
             return None
         best = state.best()
         if state.idle is Idle.LEDGER:
-            return active.ledger.choose(best, state.hint(self.hint_tokens), now)
+            if active.hint[0] != state.position:
+                active.hint = (state.position, state.hint(self.hint_tokens))
+            return active.ledger.choose(best, active.hint[1], now)
         if best is not None:
             return Choice(Act.VERIFY, best)
         return Choice(Act.DECODE) if state.idle is Idle.DECODE else None

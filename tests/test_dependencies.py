@@ -30,7 +30,8 @@ ROS = {
 ZMQ_FILES = {"cloud_verifier/server.py", "cloud_verifier/mailbox.py", "cloud_verifier/security.py", f"{NAV}/link.py"}
 POLICY = (
     "speculation/drafting/", "speculation/acceptance.py", "speculation/wire.py", "speculation/prompts.py",
-    "cloud_verifier/scheduler.py", "cloud_verifier/exit_queue.py", "cloud_verifier/server.py",
+    "cloud_verifier/scheduler.py", "cloud_verifier/ledger.py", "cloud_verifier/estimator.py", "cloud_verifier/step.py",
+    "cloud_verifier/exit_queue.py", "cloud_verifier/server.py",
 )  # fmt: skip
 
 

@@ -201,10 +201,9 @@ class Speculator:
             return Landing.NEITHER
         self._propose(root)
         flight = self.flight
-        if flight is not None and flight.anchor != root:
-            self._disturbed = True
-            return Landing.NEITHER
-        if not (flight.full if flight is not None else self._cutter.is_full(root)):
+        whole = flight is not None and flight.anchor == root
+        self._disturbed = flight is not None and not whole
+        if not (flight.full if flight is not None and whole else self._cutter.is_full(root)):
             self._stats.misses += 1
             return Landing.MISS
         self._stats.hits += 1

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_verifier.ledger import Act
 from cloud_verifier.scheduler import Batch, Prefill, Refused, Scheduler
+from cloud_verifier.step import Tree
 from cloud_verifier.work import LayerVerdicts
 from speculation.wire import (
     ROOT,
@@ -44,6 +46,7 @@ class Bench:
             self.scheduler.prefilled(work, self.now, 0.25)
         elif isinstance(work, Batch):
             *_, last = self.engine.verify([item.request for item in work.items])
+            self.scheduler.measured(work, 1.0)
             commits = self.finish(work, last)
         return commits
 
@@ -66,9 +69,10 @@ class Bench:
 class Edge:
     """One robot: takes commits as a real edge does, and drafts right, wrong or far ahead as it is told."""
 
-    def __init__(self, row: int, max_tokens: int, idle: Idle) -> None:
-        self.begin = BeginStep(step=1, prompt=f"robot {row}", jpeg=JPEG, max_tokens=max_tokens, idle=idle)
-        self.truth = greedy(self.begin.prompt, JPEG, max_tokens)
+    def __init__(self, row: int, max_tokens: int, idle: Idle, hints: list[list[int]]) -> None:
+        prompt = f"robot {row}"
+        self.truth = greedy(prompt, JPEG, max_tokens)
+        self.begin = BeginStep(1, prompt, JPEG, max_tokens=max_tokens, idle=idle, hints=[self.truth, *hints][::-1])
         self.answer: list[int] = []
         self.done = False
         self.round = 0
@@ -111,6 +115,9 @@ def drafts_of(draw: st.DrawFn, edge: Edge) -> Draft:
     return edge.draft(tokens, back, guess, parents)
 
 
+hints = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=6), max_size=2)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_order_of_messages_commits_the_targets_own_answer(data: st.DataObject) -> None:
@@ -118,7 +125,7 @@ def test_any_order_of_messages_commits_the_targets_own_answer(data: st.DataObjec
     count = data.draw(st.integers(1, 3))
     bench = Bench(max_batch=data.draw(st.integers(1, 3)))
     edges = [
-        Edge(row, data.draw(st.integers(1, 14)), data.draw(st.sampled_from([Idle.WAIT, Idle.DECODE])))
+        Edge(row, data.draw(st.integers(1, 14)), data.draw(st.sampled_from(Idle)), data.draw(hints))
         for row in range(count)
     ]
     up: list[tuple[int, Draft | BeginStep]] = []
@@ -159,7 +166,7 @@ def test_any_order_of_messages_commits_the_targets_own_answer(data: st.DataObjec
     for _ in range(100):
         for row, edge in enumerate(edges):
             if not edge.done:
-                deliver(row, BeginStep(1, edge.begin.prompt, JPEG, list(edge.answer), edge.begin.max_tokens, False))
+                deliver(row, BeginStep(1, edge.begin.prompt, JPEG, list(edge.answer), edge.begin.max_tokens, Idle.WAIT))
                 deliver(row, edge.draft([], 0, [], None))
         for _ in range(2 * count):
             down += bench.turn().items()
@@ -309,3 +316,105 @@ def test_steps_only_go_forward() -> None:
         bench.begin(0, step=4)
     with pytest.raises(Refused, match=r"BeginStep.committed\[0\] = 6"):
         bench.begin(0, step=6, committed=[VOCABULARY])
+    with pytest.raises(Refused, match=r"BeginStep.hints\[1\]\[0\] = 6"):
+        bench.begin(0, step=6, hints=[[1], [VOCABULARY]])
+
+
+def test_a_step_with_a_ledger_decodes_alone_until_a_draft_comes_and_counts_what_it_did() -> None:
+    bench = Bench()
+    truth = greedy("long 0", JPEG, 20)
+    bench.begin(0, idle=Idle.LEDGER)
+    bench.turn()
+    commits = [bench.turn()[0], bench.turn()[0]]
+    assert [(c.round, c.tokens) for c in commits] == [(0, truth[:1]), (0, truth[1:2])]
+    bench.scheduler.offer(0, Draft(1, 7, 2, commits[-1].digest, truth[2:5]), bench.now)
+    commit = bench.turn()[0]
+    assert commit.round == 7 and commit.tokens == truth[2 : 2 + len(commit.tokens)]
+    tally = bench.scheduler.tally(0)
+    assert tally is not None and (tally.verified, tally.decoded, tally.hinted) == (1, 2, 0)
+
+
+def test_a_ledger_decodes_by_the_hints_of_earlier_answers() -> None:
+    bench = Bench(hint_tokens=3)
+    truth = greedy("long 0", JPEG, 20)
+    bench.begin(0, idle=Idle.LEDGER, hints=[truth])
+    bench.turn()
+    commits: list[Commit] = []
+    while not commits or not commits[-1].done:
+        commits.append(bench.turn()[0])
+    tally = bench.scheduler.tally(0)
+    assert [token for commit in commits for token in commit.tokens] == truth
+    assert {commit.round for commit in commits} == {0} and max(len(commit.tokens) for commit in commits) == 4
+    assert tally is not None and (tally.verified, tally.hinted + tally.decoded) == (0, len(commits)) and tally.tau > 2.5
+
+
+def waiting_bench() -> Bench:
+    """Return a bench whose session 0 has credit, knows that drafts take 0.5 s, and waits for one; 1 and 2 say WAIT."""
+    bench = Bench()
+    for row in (1, 2):
+        bench.begin(row, idle=Idle.WAIT)
+        bench.turn()
+    truth = greedy("long 0", JPEG, 200)
+    bench.begin(0, idle=Idle.LEDGER, max_tokens=200)
+    bench.turn()
+    commit = bench.turn()[0]
+    for round in (1, 2, 3, 4, 5):
+        end = commit.start + len(commit.tokens)
+        bench.scheduler.offer(0, Draft(1, round, end, commit.digest, truth[end : end + 3]), bench.now + 0.5)
+        commit = bench.turn()[0]
+    assert bench.scheduler.next(bench.now) is None
+    return bench
+
+
+def test_a_wait_has_a_deadline_at_which_it_is_thought_over() -> None:
+    bench = waiting_bench()
+    tally = bench.scheduler.tally(0)
+    assert tally is not None
+    before = tally.waited_s
+    due = bench.scheduler.next_time(bench.now)
+    assert due is not None and bench.now + 0.5 <= due < bench.now + 0.6
+    work = bench.scheduler.next(due)
+    assert isinstance(work, Batch) and work.items[0].tree == Tree()
+    assert tally.waited_s - before == pytest.approx(due - bench.now)
+
+
+def test_who_waits_for_a_draft_joins_a_pass_that_runs_anyway() -> None:
+    bench = waiting_bench()
+    bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1]), bench.now)
+    work = bench.scheduler.next(bench.now)
+    assert isinstance(work, Batch)
+    assert {item.row: len(item.tree.tokens) for item in work.items} == {0: 0, 1: 1}  # 2 says WAIT, and nothing is there
+
+
+def test_nobody_joins_a_pass_that_would_become_dear_by_it() -> None:
+    bench = waiting_bench()
+    for tokens in range(1, 200):
+        bench.scheduler.times.observe(1, tokens, 1.0 + 0.3 * tokens)
+    assert bench.scheduler.next(bench.now) is None
+    bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1]), bench.now)
+    work = bench.scheduler.next(bench.now)
+    assert isinstance(work, Batch)
+    assert [(item.row, item.act) for item in work.items] == [(1, Act.VERIFY)]
+
+
+@pytest.mark.parametrize(("idle", "asked"), [(Idle.DECODE, False), (Idle.LEDGER, True)])
+def test_exits_run_for_an_edge_that_can_use_them(idle: Idle, asked: bool) -> None:
+    """A decoded token that is heard early helps who drafts; mode cloud does not."""
+    bench = Bench()
+    bench.begin(0, idle=idle)
+    bench.turn()
+    bench.turn()
+    work = bench.scheduler.next(bench.now)
+    assert isinstance(work, Batch) and work.items[0].tree == Tree()
+    assert work.items[0].request.exits is asked
+
+
+def test_what_was_learned_of_an_edge_is_kept_between_steps_and_dropped_with_its_session() -> None:
+    bench = waiting_bench()
+    ledger = bench.scheduler._rows[0].ledger
+    bench.begin(0, step=2, idle=Idle.LEDGER)
+    assert bench.scheduler._rows[0].ledger is ledger
+    bench.scheduler.end(0)
+    bench.scheduler.forget(0)
+    bench.begin(0, idle=Idle.LEDGER)
+    assert bench.scheduler._rows[0].ledger is not ledger

@@ -84,6 +84,30 @@ def test_an_early_token_names_the_node_of_the_draft_that_was_sent() -> None:
     assert tokens_of(heard) == truth[2:5]
 
 
+def test_a_token_that_the_ledger_decodes_is_heard_early_behind_the_root() -> None:
+    bench = Bench(profile=DeviceProfile("slow", verify_s=0.4))
+    bench.welcome(b"a")
+    heard = bench.ask(b"a", begin(max_tokens=6, idle=Idle.LEDGER))
+    assert tokens_of(heard) == greedy("long", JPEG, 6)
+    commits = {m.start: m.tokens[0] for m in heard if isinstance(m, Commit)}
+    early = [m for m in heard if isinstance(m, EarlyTokens)]
+    assert {(m.round, m.node) for m in early} == {(0, wire.ROOT)}
+    deepest = {m.start: m.token for m in early if m.layer == EXITS[-1] or m.token == commits[m.start]}
+    assert deepest == commits
+
+
+def test_what_an_exit_says_behind_a_hint_stays_here() -> None:
+    """The edge does not know the hint's nodes: only what follows the root has a name."""
+    bench = Bench(profile=DeviceProfile("slow", verify_s=0.4))
+    bench.welcome(b"a")
+    truth = greedy("long", JPEG, 12)
+    heard = bench.ask(b"a", begin(max_tokens=12, idle=Idle.LEDGER, hints=[truth]))
+    assert tokens_of(heard) == truth
+    single = {m.start for m in heard if isinstance(m, Commit) and len(m.tokens) == 1}
+    assert {m.start for m in heard if isinstance(m, EarlyTokens)} == single and len(single) < 4
+    assert {m.round for m in heard if isinstance(m, (Commit, EarlyTokens))} == {0}
+
+
 def test_mail_is_read_between_layers_and_a_new_step_drops_the_old_verdict() -> None:
     bench = Bench(profile=DeviceProfile("slow", verify_s=0.4))
     bench.welcome(b"a")

@@ -75,6 +75,73 @@ def test_the_drafts_farthest_ahead_give_way() -> None:
     assert seen == [0, *range(1, HELD_DRAFTS + 1), 0]
 
 
+def test_a_newer_round_for_the_same_place_replaces_the_older_one() -> None:
+    step = state([3])
+    step.offer(draft([3], [5, 6, 7], round=2))
+    step.offer(draft([3], [8], round=4))
+    assert step.offer(draft([3], [9, 9], round=3)) == []  # overtaken on its way
+    assert step.take() == Tree(4, (8,), (ROOT,), (0,))
+    step.accept(Tree(), (), 5)
+    assert not step.ready()
+
+
+def test_of_several_current_drafts_the_deepest_is_verified_and_of_equals_the_newest() -> None:
+    step = state([])
+    step.offer(draft([3], [4, 6, 7], round=1))
+    step.offer(draft([3, 4], [8, 9, 8], round=2, parents=[ROOT, 0, ROOT]))
+    step.offer(draft([], [3, 4, 5], round=3))  # one token is left of it behind the answer 3, 4
+    step.accept(Tree(), (), 3)
+    step.accept(Tree(), (), 4)
+    best = step.best()
+    assert best is not None and (best.round, best.tokens) == (2, (8, 9, 8))
+    assert step.take() == best
+
+
+def test_the_rest_of_a_draft_that_was_verified_in_part_goes_on() -> None:
+    step = state([])
+    step.offer(draft([], [3, 4, 5, 6], round=1))
+    whole = step.best()
+    assert whole is not None
+    progress = step.accept(step.take(whole.head(2)), (0, 1), 5)
+    assert progress.tokens == (3, 4, 5)
+    assert step.take() == Tree(1, (6,), (ROOT,), (3,), origin=2)
+
+
+def test_levels_say_how_deep_the_first_tokens_reach() -> None:
+    tree = Tree(1, (1, 2, 3, 4), (ROOT, ROOT, 1, 0), (0, 1, 2, 3))
+    assert tree.levels == (0, 1, 1, 2, 2) and tree.head(2).levels == (0, 1, 1) and Tree().levels == (0,)
+
+
+HINT = [3, 4, 5, 6, 4, 5, 7, 0, 9]
+
+
+@pytest.mark.parametrize(
+    ("answer", "hints", "proposed"),
+    [
+        ([], [HINT], (3, 4, 5, 6)),  # from the beginning
+        ([3, 4], [HINT], (5, 6, 4, 5)),  # goes on as it began
+        ([8, 4, 5], [HINT], (7, 0)),  # looked up, the latest place; nothing behind an end token
+        ([8, 5, 6], [[1], HINT], (4, 5, 7, 0)),
+        ([9, 3, 4, 5], [HINT], (6, 4, 5, 7)),  # the longer n-gram is the better one
+        ([8, 7], [HINT], None),  # one token alone says too little
+        ([3, 4, 5, 6, 4, 5, 7], [HINT], (0,)),
+        ([3, 4], [], None),
+    ],
+)
+def test_a_hint_proposes_what_followed_in_an_earlier_answer(
+    answer: list[int], hints: list[list[int]], proposed: tuple[int, ...] | None
+) -> None:
+    tree = state(answer, hints=hints).hint(4)
+    assert (tree and tree.tokens) == proposed
+    assert tree is None or (tree.round, tree.levels[-1]) == (0, len(tree.tokens))
+
+
+def test_a_hint_leaves_room_for_the_verdicts_own_token() -> None:
+    assert state([3, 4], max_tokens=4, hints=[HINT]).hint(8) == Tree(0, (5,), (ROOT,), (0,))
+    assert state([3, 4], max_tokens=3, hints=[HINT]).hint(8) is None
+    assert state([3, 4], hints=[HINT]).hint(0) is None
+
+
 def test_a_repeated_round_is_verified_once_and_answered_again() -> None:
     step = state([])
     message = draft([], [3, 9])

@@ -196,3 +196,62 @@ class SteadyEdge:
     def _propose(self, start: int) -> list[int]:
         rest = self._line.truth[start : start + self._depth]
         return [t if self._random.random() < self.chance else t % (VOCABULARY - 1) + 1 for t in rest]
+
+
+def answer(rng: random.Random, size: int = 30) -> list[int]:
+    return [rng.randrange(1, VOCABULARY) for _ in range(size)]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What steps took: seconds of decoding alone over theirs, and passes."""
+
+    speed: float
+    passes_per_token: float
+    acts: dict[Act, int]
+
+
+def pace(
+    edge: dict[str, float], pass_s: Callable[[int], float], size: int, steps: int = 20, seed: int = 3, **settings: float
+) -> Pace:
+    """Run steps of `size` tokens with a steady edge."""
+    line = Timeline(Scheduler(MODEL, **settings), pass_s)  # type: ignore[arg-type]
+    rng = random.Random(seed)
+    SteadyEdge(line, rng, **edge)  # type: ignore[arg-type]
+    acts = dict.fromkeys(Act, 0)
+    for _ in range(steps):
+        for each in line.run(answer(rng, size)):
+            acts[each.act] += 1
+    tokens = size * steps
+    return Pace(tokens * pass_s(1) / line.now, sum(acts.values()) / tokens, acts)
+
+
+GO2 = {"draft_s": 0.072, "one_way_s": 0.12, "depth": 4, "chance": 0.727}
+"""The Go2's draft and link against a target forward of 620 ms (config/profiles.json, go2_a100)."""
+TAU = sum(0.727**level for level in range(5))
+
+
+def go2_pass(tokens: int) -> float:
+    """T_q at the Go2's times."""
+    return 0.62
+
+
+def stop_and_wait_speed() -> float:
+    """Seconds of decoding alone over those of stop and wait: tau T_q / (gamma T_p + T_q + 2 T_c)."""
+    return TAU * 0.62 / (4 * 0.072 + 0.62 + 2 * 0.12)
+
+
+def main() -> None:
+    """Print what each price of a pass brings and costs at the Go2's times."""
+    for size in (30, 200):
+        for ahead in (0.0, 0.444, 0.8):
+            for price in (0.0, 0.35, 0.4, 0.45, 0.5):
+                got = pace({**GO2, "ahead": ahead}, go2_pass, size, steps=8000 // size, pass_price=price)
+                print(
+                    f"{size} tokens, {ahead:.0%} of drafts in time, price {price}: {got.speed:.2f} x decoding alone, "
+                    f"{got.speed / stop_and_wait_speed():.2f} x sd, {got.passes_per_token * TAU:.2f} x its passes"
+                )
+
+
+if __name__ == "__main__":
+    main()
