@@ -204,11 +204,11 @@ def check_time(options: argparse.Namespace) -> int:
     print(
         f"{options.steps} frames ({options.frames}), gamma {options.gamma}; real sockets, then virtual time\n{timings}"
     )
-    print(check.report(rows))
+    print(check.report(rows, timings))
     print(machine())
     if options.save:
-        found = {row.mode: {"real_s": row.real_s, "clocked_s": row.clocked_s, "error": row.error,
-                            "different": row.different} for row in rows}  # fmt: skip
+        names = ("real_s", "clocked_s", "error", "as_waited_s", "error_as_waited", "different")
+        found = {row.mode: {name: getattr(row, name) for name in names} for row in rows}
         told = settings_of(options, "save", "action", "command")
         write(options.save, {"settings": told, "machine": machine(), "timings": asdict(timings), "modes": found})
     return int(any(abs(row.error) > options.within or row.different for row in rows))

@@ -99,7 +99,7 @@ class _World:
         welcome = link.receive(float("inf"))
         if not isinstance(welcome, Welcome):
             raise RuntimeError(f"the verifier answers Hello with {welcome}")
-        draft = FactsDraftModel(self._recording, self._timings, self.timeline.sleep)
+        draft = FactsDraftModel(self._recording, self._timings, self.timeline.sleep, link.listen)
         return Drafter(
             draft,
             link,
