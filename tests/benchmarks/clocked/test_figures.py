@@ -81,6 +81,8 @@ def test_run_prints_a_table_and_writes_the_figures(
         ("--steps 0", "--steps"),
         ("--facts none.npz", "none.npz"),
         ("--edges 0", "--edges"),
+        ("--modes server_sd", "server_draft_s=0.011"),
+        ("--times link=string", "unknown link 'string'"),
         ("--times layer_shares=1+2", "2 weights"),
     ],
 )
