@@ -19,13 +19,13 @@ from tqdm import tqdm
 
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, add_prompt_options, machine, verifier
+from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, add_prompt_options, draft_flags, machine, verifier
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 
-MODES = ("cloud", "sd", "fsd")
+MODES = ("cloud", "sd", "fsd", "server_sd")
 LIMITS = {"float64": 0.0, "float32": 1e-4}
 
 
@@ -72,7 +72,8 @@ def compare(options: argparse.Namespace, asked: Sequence[Question]) -> tuple[int
     session = VlmSession(load_vlm(options.target_model, dtype=options.dtype), 2048)
     flips: list[Flip] = []
     count = 0
-    with verifier(options.target_model, "--dtype", options.dtype) as address:
+    flags = ["--dtype", options.dtype, *draft_flags(MODES, options.draft_model)]
+    with verifier(options.target_model, *flags) as address:
         edge = EdgeDecoder(
             EdgeConfig(
                 options.draft_model,
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for mode in MODES:
         margins = sorted(flip.margin for flip in flips if flip.mode == mode)
         shown = f", margins {', '.join(f'{margin:.2g}' for margin in margins[:10])}" if margins else ""
-        print(f"{mode:6s} identical on {options.steps - len(margins)} of {options.steps}{shown}")
+        print(f"{mode:9s} identical on {options.steps - len(margins)} of {options.steps}{shown}")
     if limit is not None:
         print(f"flips above the limit of {limit:g} for {options.dtype}: {len(bugs)}")
     print(machine())

@@ -24,6 +24,7 @@ from spec_vlm_nav.evaluation.setting import (
     add_link,
     add_predictor,
     add_prompt_options,
+    draft_flags,
     gamma,
     machine,
     verifier,
@@ -92,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         profile = load_profile(options.profile)
         link = load_link(options.link)
         asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
-        with verifier(options.target_model, "--profile", profile.name, "--dtype", options.dtype) as address:
+        flags = ["--profile", profile.name, "--dtype", options.dtype]
+        with verifier(options.target_model, *flags, *draft_flags(options.modes, options.draft_model)) as address:
             edge = EdgeDecoder(
                 EdgeConfig(
                     options.draft_model,

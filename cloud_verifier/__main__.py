@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--bind", "address, tcp://HOST:PORT; port * takes a free one")
     add("--exits", "folder of exit heads; default: the model's folder, or `exits` beside it", type=Path)
+    add("--draft-model", "a draft model beside the target, for robots in mode server_sd", type=Path)
     add("--short-list", "exits say only the frequent tokens of their short list, if they have one", choices=SHORT_LISTS)
     add("--profile", "device profile of config/profiles.json, whose target time is waited for")
     add("--threads", "CPU threads of the model", type=int)
@@ -71,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
 
 def serve_model(config: ServerConfig) -> None:
     """Load a target model and serve it until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot."""
-    model = config.model_folder
+    model, draft_model = config.model_folder, config.draft_folder
     config.check_exits()
     # Late, so that a wrong command line answers at once and `keygen` needs no torch.
     from cloud_verifier.mailbox import Mailbox
@@ -83,19 +84,29 @@ def serve_model(config: ServerConfig) -> None:
     mailbox = Mailbox(config)
     try:
         from cloud_verifier.engine import VlmEngine, find_exits
+        from cloud_verifier.self_draft import SelfDraft, check_pair
         from speculation.vlm.load import load_vlm
         from speculation.vlm.speed import announce
 
         try:
+            if draft_model is not None:
+                check_pair(model, draft_model)
             vlm = load_vlm(model, **asdict(config.settings))
             announce(vlm, _log)
             exits = find_exits(config, vlm)
-            engine = VlmEngine(vlm, config.max_sessions, config.capacity, exits, max_draft=config.max_draft)
+            rows, capacity = config.max_sessions, config.capacity
+            engine = VlmEngine(vlm, rows, capacity, exits, max_draft=config.max_draft)
+            self_draft = None
+            if draft_model is not None:
+                beside = load_vlm(draft_model, **asdict(config.settings))
+                announce(beside, _log)
+                self_draft = SelfDraft(beside, rows, capacity, vlm.eos, config.max_draft)
+                _log.info("%s drafts beside the target for robots in mode server_sd", self_draft.name)
         except (RuntimeError, AssertionError) as error:  # how torch says: no such device, no such memory
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise StartError(f"--device {config.device}: {reason}") from None
         trace = Trace() if config.trace is not None else None
-        server = Server(engine, config, profile, mailbox, trace)
+        server = Server(engine, config, profile, mailbox, trace, self_draft=self_draft)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: server.stop())
         size = sum(weight.numel() for weight in vlm.model.parameters()) / 1e6

@@ -29,6 +29,8 @@ class ServerConfig:
     bind: str = "tcp://127.0.0.1:5555"
     exits: Path | None = None
     """Folder of the exit heads; None looks in the model folder, then beside it in `exits`."""
+    draft_model: Path | None = None
+    """A draft model beside the target, for steps in mode `server_sd`; loaded as the target is."""
     short_list: str = "auto"
     """`auto`: exits read their tokens off the short list of their folder where it has one; `off`: off the full head."""
     profile: str = "raw"
@@ -105,18 +107,24 @@ class ServerConfig:
     @property
     def model_folder(self) -> Path:
         """The folder that `model`, a path or a hub name, means. Raises StartError where it holds no usable target."""
+        return self._folder("--model", self.model)
+
+    @property
+    def draft_folder(self) -> Path | None:
+        """The folder that `draft_model` means, None where none is asked for. Raises StartError as `model_folder`."""
+        return self._folder("--draft-model", self.draft_model) if self.draft_model is not None else None
+
+    def _folder(self, flag: str, name: Path) -> Path:
         try:
-            folder = find_model(self.model, allow_download=self.allow_download)
+            folder = find_model(name, allow_download=self.allow_download)
         except ModelFolderError as error:
-            raise StartError(f"--model {self.model}: {error}") from None
+            raise StartError(f"{flag} {name}: {error}") from None
         if not folder.is_dir():
-            raise StartError(f"--model {self.model}: no such folder")
+            raise StartError(f"{flag} {name}: no such folder")
         if not (folder / "config.json").is_file():
-            raise StartError(f"--model {self.model}: holds no model (config.json is missing)")
+            raise StartError(f"{flag} {name}: holds no model (config.json is missing)")
         if read_config(folder)["model_type"] not in SEEING:
-            raise StartError(
-                f"--model {self.model}: a language model alone sees no camera; serve {' or '.join(SEEING)}"
-            )
+            raise StartError(f"{flag} {name}: a language model alone sees no camera; serve {' or '.join(SEEING)}")
         return folder
 
     def check_exits(self) -> None:

@@ -47,6 +47,17 @@ def find_exits(config: ServerConfig, vlm: Vlm) -> ExitHeads | None:
     return heads
 
 
+def check_room(whose: str, prompt: int, answer: int, draft: int, capacity: int) -> None:
+    """Raise CapacityError where image and prompt, answer and draft, in tokens, do not fit a row of a model's cache."""
+    need = prompt + answer + draft
+    if need > capacity:
+        raise CapacityError(
+            f"image and prompt of {prompt} tokens, an answer of {answer} and a draft of {draft} need {need} cache "
+            f"slots of {whose}, a session has {capacity}; send a smaller image, ask for fewer tokens, or start the "
+            "verifier with a larger --capacity"
+        )
+
+
 class VlmEngine:
     """One target model and `rows` rows of `capacity` cache slots; see `cloud_verifier.work.Engine`."""
 
@@ -84,13 +95,7 @@ class VlmEngine:
     def prefill(self, row: int, prompt: str, jpeg: bytes, committed: Sequence[int], max_tokens: int) -> None:
         """See `Engine.prefill`. The last token, of the answer or else of the prompt, stays out as the row's root."""
         inputs = prepare(self._vlm, prompt, jpeg)
-        need = len(inputs.ids) + max_tokens + self._max_draft
-        if need > self._cache.capacity:
-            raise CapacityError(
-                f"image and prompt of {len(inputs.ids)} tokens, an answer of {max_tokens} and a draft of "
-                f"{self._max_draft} need {need} cache slots, a session has {self._cache.capacity}; send a smaller "
-                "image, ask for fewer tokens, or start the verifier with a larger --capacity"
-            )
+        check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
         root = prefill(self._vlm, self._cache, row, inputs)
         if committed:
             chain = range(-1, len(committed) - 2)

@@ -30,10 +30,12 @@ _WHOLE = 0.98
 
 
 class Act(str, Enum):
-    """What to do with a step. HINT verifies what an earlier answer says; the edge has no part in it."""
+    """What to do with a step. HINT verifies what an earlier answer says, SELF what the verifier's own draft model does;
+    the edge has no part in either."""
 
     VERIFY = "verify"
     HINT = "hint"
+    SELF = "self"
     DECODE = "decode"
     WAIT = "wait"
 
@@ -198,7 +200,7 @@ class Ledger:
         """
         self._committed += committed
         self._plain += 1.0
-        if not tree.tokens:
+        if not tree.tokens or act is Act.SELF:
             return
         alone = self._times.seconds(rows, beside + 1)
         ratio = self._times.seconds(rows, beside + 1 + len(tree.tokens)) / alone if alone > _TICK_S else 1.0

@@ -7,13 +7,15 @@ does while it has no draft its `Idle` says; with LEDGER its ledger does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
+
+import msgspec
 
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import PASS_PRICE, Act, Choice, Ledger
 from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree
-from cloud_verifier.work import ModelInfo, VerifyRow
+from cloud_verifier.work import DraftWish, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
 from speculation.sampling import GREEDY, SamplingSettings
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Idle, parents_of
@@ -106,6 +108,18 @@ class Item:
     company: tuple[int, int] = (1, 0)
 
     @property
+    def wish(self) -> DraftWish | None:
+        """What the verifier drafts here by itself: as many tokens as the step asks for and the answer has room for."""
+        state = self.state
+        count = min(state.self_draft, state.max_tokens - state.position - 1)
+        return DraftWish(self.row, tuple(state.answer), count) if count > 0 and not self.tree.tokens else None
+
+    def with_draft(self, tokens: tuple[int, ...]) -> Item:
+        """Return the item with a draft of the verifier's own, a chain, in place of its tree."""
+        nodes = tuple(range(len(tokens)))
+        return replace(self, act=Act.SELF, tree=Tree(0, tokens, tuple(node - 1 for node in nodes), nodes))
+
+    @property
     def request(self) -> VerifyRow:
         state = self.state
         return VerifyRow(self.row, self.tree.tokens, self.tree.parents, self.exits, state.sampling, state.draws)
@@ -138,7 +152,8 @@ class Outcome:
 class Scheduler:
     """Steps of all sessions by engine row; `collect_s` is how long a lone ready session waits for company.
 
-    `pass_price` is the ledgers', `hint_tokens` bounds what is proposed from a hint.
+    `pass_price` is the ledgers', `hint_tokens` bounds what is proposed from a hint. `self_drafts`: a draft model stands
+    beside the target.
     """
 
     model: ModelInfo
@@ -147,6 +162,7 @@ class Scheduler:
     collect_s: float = 0.0
     pass_price: float = PASS_PRICE
     hint_tokens: int = HINT_TOKENS
+    self_drafts: bool = False
     times: Estimator = field(default_factory=Estimator)
     _ledgers: dict[int, Ledger] = field(default_factory=dict)
     _rows: dict[int, _Row] = field(default_factory=dict)
@@ -160,6 +176,7 @@ class Scheduler:
         self._check_tokens("BeginStep.committed", begin.committed, begin.step)
         for index, hint in enumerate(begin.hints):
             self._check_tokens(f"BeginStep.hints[{index}]", hint, begin.step)
+        begin = self._by_itself(begin) if begin.self_draft else begin
         active = self._rows.get(row)
         if active is not None and begin.step < active.state.step:
             raise Refused(
@@ -347,6 +364,17 @@ class Scheduler:
         """Whether a batch should start: it is full, nobody else could join, or the first has waited long enough."""
         live = sum(not (a.suspended or a.state.done) for a in self._rows.values())
         return len(ready) >= min(self.max_batch, live) or now - ready[0][0] >= self.collect_s
+
+    def _by_itself(self, begin: BeginStep) -> BeginStep:
+        """Return a step that is drafted for here as one that never waits for its edge. Raises Refused."""
+        if not self.self_drafts:
+            raise Refused(
+                FaultCode.MODEL_MISMATCH,
+                "BeginStep.self_draft: this verifier has no draft model; start it with --draft-model FOLDER, or choose "
+                "a mode in which the edge drafts",
+                begin.step,
+            )
+        return msgspec.structs.replace(begin, self_draft=min(begin.self_draft, self.max_draft), idle=Idle.DECODE)
 
     def _check_tokens(self, name: str, tokens: list[int], step: int) -> None:
         for index, token in enumerate(tokens):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.scheduler import Batch, Item, Prefill, Refused, Scheduler, Tally
 from cloud_verifier.sessions import Session, SessionTable, refusal
-from cloud_verifier.work import CapacityError, Engine
+from cloud_verifier.work import CapacityError, DraftEngine, Engine
 from speculation import wire
 from speculation.acceptance import Verdict
 from speculation.profile import DeviceProfile
@@ -55,8 +55,10 @@ class Server:
         mailbox: Post,
         trace: Trace | None = None,
         clock: Callable[[], float] = time.monotonic,
+        self_draft: DraftEngine | None = None,
     ) -> None:
         self._engine = engine
+        self._self_draft = self_draft
         self._model = engine.model
         self._profile = profile
         self._max_draft = config.max_draft
@@ -65,7 +67,13 @@ class Server:
         self._clock = clock
         self._sessions = SessionTable(config.max_sessions, config.idle_s)
         self._scheduler = Scheduler(
-            self._model, config.max_batch, config.max_draft, config.collect_s, config.pass_price, config.hint_tokens
+            self._model,
+            config.max_batch,
+            config.max_draft,
+            config.collect_s,
+            config.pass_price,
+            config.hint_tokens,
+            self_drafts=self_draft is not None,
         )
         self._exits = ExitQueue(config.queue_policy, config.early_rate, config.early_burst, config.seed)
         self._stopping = False
@@ -230,6 +238,8 @@ class Server:
         begin, started = work.begin, self._clock()
         try:
             self._engine.prefill(work.row, begin.prompt, begin.jpeg, work.state.answer, begin.max_tokens)
+            if self._self_draft is not None and begin.self_draft:
+                self._self_draft.prefill(work.row, begin.prompt, begin.jpeg, begin.max_tokens)
         except CapacityError as error:
             self._give_up(work.row, wire.FaultCode.TOO_LARGE, str(error))
         except ValueError as error:
@@ -244,14 +254,16 @@ class Server:
 
     def _verify(self, batch: Batch) -> None:
         """Run one target forward; exits leave as their layers are done, commits at the end."""
-        started = self._clock()
+        began = self._clock()
         layers = self._model.num_layers
         verdicts: dict[int, Verdict] = {}
         try:
+            batch = self._draft_here(batch)
+            started = self._clock()
             for output in self._engine.verify([item.request for item in batch.items]):
                 verdicts = dict(output.verdicts)
                 if output.layer == layers - 1:
-                    self._note_overrun(self._clock() - started)
+                    self._note_overrun("a forward", self._clock() - started, self._profile.verify_s)
                 self._attend(started + self._profile.layer_due_s(output.layer, layers))
                 if output.layer < layers - 1:
                     self._queue_early(batch, output.layer, verdicts)
@@ -259,7 +271,7 @@ class Server:
             now = self._clock()
             self._scheduler.measured(batch, now - started)
             for item in batch.items:
-                self._commit(item, verdicts[item.row], now, now - started)
+                self._commit(item, verdicts[item.row], now, now - began)
         except Exception as error:
             _log.exception("verification failed")
             for item in batch.items:
@@ -268,6 +280,21 @@ class Server:
             return
         drafted = sum(len(item.tree.tokens) for item in batch.items)
         self._record("verify", started, now, sessions=len(batch.items), drafted=drafted)
+
+    def _draft_here(self, batch: Batch) -> Batch:
+        """Let the draft model beside the target draft for the steps that ask for it, all in the same forwards."""
+        wishes = [wish for item in batch.items if (wish := item.wish) is not None]
+        if self._self_draft is None or not wishes:
+            return batch
+        started = last = self._clock()
+        drafts: Mapping[int, tuple[int, ...]] = {}
+        for turn, so_far in enumerate(self._self_draft.draft(wishes), start=1):
+            drafts = so_far
+            self._note_overrun("a draft forward", self._clock() - last, self._profile.server_draft_s)
+            self._attend(started + turn * self._profile.server_draft_s)
+            last = self._clock()
+        self._record("draft", started, last, sessions=len(wishes), drafted=sum(map(len, drafts.values())))
+        return Batch(tuple(item.with_draft(drafts[item.row]) if item.row in drafts else item for item in batch.items))
 
     def _queue_early(self, batch: Batch, layer: int, verdicts: dict[int, Verdict]) -> None:
         now = self._clock()
@@ -309,13 +336,12 @@ class Server:
         if session is not None and session.peer is not None and tally is not None:
             self._refuse(session.peer, wire.Fault(code, text, tally.step))
 
-    def _note_overrun(self, seconds: float) -> None:
-        declared = self._profile.verify_s
+    def _note_overrun(self, what: str, seconds: float, declared: float) -> None:
         if declared and seconds > declared:
             if not self._overruns:
                 _log.warning(
-                    "a forward took %.1f ms, profile %s declares %.1f ms: times are not the profile's (logged once)",
-                    seconds * 1e3, self._profile.name, declared * 1e3,
+                    "%s took %.1f ms, profile %s declares %.1f ms: times are not the profile's (logged once)",
+                    what, seconds * 1e3, self._profile.name, declared * 1e3,
                 )  # fmt: skip
             self._overruns += 1
 

@@ -88,6 +88,7 @@ class StepState:
         self.step = begin.step
         self.idle = begin.idle
         self.max_tokens = begin.max_tokens
+        self.self_draft = begin.self_draft
         self.sampling = sampling
         self.key = begin.key
         self.answer: list[int] = []

@@ -44,6 +44,15 @@ class VerifyRow:
 
 
 @dataclass(frozen=True)
+class DraftWish:
+    """A step that the verifier drafts for itself: at most `count` tokens, at least one, behind its `answer` so far."""
+
+    row: int
+    answer: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True)
 class LayerVerdicts:
     """What is known after a layer: verdicts by row; none at a layer without an exit, all rows at the last layer."""
 
@@ -68,3 +77,19 @@ class Engine(Protocol):
 
     def keep(self, row: int, path: Sequence[int], token: int) -> None:
         """Commit the nodes of `path` (root-first, of the last verify) and make `token` the root."""
+
+
+class DraftEngine(Protocol):
+    """A draft model beside the target, with rows like the engine's; a verifier may have none."""
+
+    @property
+    def name(self) -> str: ...
+
+    def prefill(self, row: int, prompt: str, jpeg: bytes, max_tokens: int) -> None:
+        """Make `row` hold prompt and image, whatever it held before. Raises as `Engine.prefill` does."""
+
+    def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
+        """Draft for prefilled rows; yield all drafts so far, by row, after every draft forward, in the end whole ones.
+
+        A draft ends early with a token that ends an answer.
+        """

@@ -14,6 +14,7 @@ from typing import Any
 
 PROFILES_FILE = Path(__file__).resolve().parents[1] / "config" / "profiles.json"
 MAX_SECONDS = 60.0
+TIMES = ("draft_s", "verify_s", "one_way_s", "server_draft_s")
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,13 @@ class DeviceProfile:
     """T_q: one target forward, whatever its batch."""
     one_way_s: float = 0.0
     """T_c: one message, each way."""
+    server_draft_s: float = 0.0
+    """One forward of a draft model that stands beside the target, whatever its batch (mode `server_sd`)."""
     scale: str = ""
     """Where the figures come from and how they were scaled."""
 
     def __post_init__(self) -> None:
-        for field in ("draft_s", "verify_s", "one_way_s"):
+        for field in TIMES:
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise ValueError(f"profile {self.name!r}: {field} = {value!r} is no number of seconds")
@@ -41,7 +44,7 @@ class DeviceProfile:
     @property
     def is_raw(self) -> bool:
         """True where nothing is declared, so that measured times are the machine's own."""
-        return self.draft_s == self.verify_s == self.one_way_s == 0.0
+        return all(getattr(self, field) == 0.0 for field in TIMES)
 
     def layer_due_s(self, layer: int, layers: int) -> float:
         """Return when, in seconds after a target forward's start, layer `layer` (from 0) of `layers` is due."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 from benchmarks.clocked.facts import Recording
 from benchmarks.clocked.link import VirtualLink, VirtualMailbox
 from benchmarks.clocked.models import FINGERPRINT, FactsDraftModel, FactsEngine
+from benchmarks.clocked.self_draft import FactsSelfDraft
 from benchmarks.clocked.timeline import Timeline
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.config import ServerConfig
@@ -85,6 +86,7 @@ class _World:
             DeviceProfile(timings.name),
             self._mailbox,
             clock=self.timeline.clock,
+            self_draft=FactsSelfDraft(recording, timings, self.timeline.sleep),
         )
 
     def serve(self) -> None:
@@ -99,7 +101,7 @@ class _World:
         welcome = link.receive(float("inf"))
         if not isinstance(welcome, Welcome):
             raise RuntimeError(f"the verifier answers Hello with {welcome}")
-        draft = FactsDraftModel(self._recording, self._timings, self.timeline.sleep)
+        draft = FactsDraftModel(self._recording, self._timings, self.timeline.sleep, link.listen)
         return Drafter(
             draft,
             link,

@@ -121,6 +121,12 @@ class VirtualLink:
             self._committed_at = self._timeline.now
         return message
 
+    def listen(self, seconds: float) -> float:
+        """Wait until a message is there, at most so many seconds; return how many it took."""
+        started = self._timeline.now
+        self._inbox.wait(seconds)
+        return self._timeline.now - started
+
     def _send_down(self, message: AnyMessage) -> None:
         payload = encode(message)
         self._down.send(payload, lambda: self._inbox.put(decode(payload)))

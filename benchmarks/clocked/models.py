@@ -5,6 +5,7 @@ The policies see what they see in production: rows of logits, verdicts layer by 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -69,12 +70,23 @@ class FactsPredictor:
 
 
 class FactsDraftModel:
-    """A `DraftModel`; counts nodes and forwards exactly as `speculation.vlm.session.VlmSession` does."""
+    """A `DraftModel`; counts nodes and forwards exactly as `speculation.vlm.session.VlmSession` does.
 
-    def __init__(self, recording: Recording, timings: Timings, sleep: Sleep) -> None:
+    listen: waits for mail, at most so many seconds, and returns how many it took; without it `stop` is asked at the end
+    of every layer.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        timings: Timings,
+        sleep: Sleep,
+        listen: Callable[[float], float] = lambda seconds: 0.0,
+    ) -> None:
         self._recording = recording
         self._timings = timings
         self._sleep = sleep
+        self._listen = listen
         self.predictor = FactsPredictor()
         self._facts = recording.steps[0]
         self._rows: Logits = np.empty((0, 0))
@@ -139,12 +151,22 @@ class FactsDraftModel:
 
     def _forward(self, tokens: int, stop: Stop | None) -> None:
         seconds = self._timings.draft_forward_s(tokens + self._pending)
-        slices = 1 if stop is None else DRAFT_LAYERS
-        for _ in range(slices):
-            self._sleep(seconds / slices)
-            if stop is not None and stop():
-                raise Abandoned
+        if stop is None or seconds <= 0.0:
+            self._sleep(seconds)
+        else:
+            self._compute(seconds, stop)
         self._pending = 0
+
+    def _compute(self, seconds: float, stop: Stop) -> None:
+        """Let a forward's time pass, and ask `stop` at the end of every layer in which a message came, and at last."""
+        layer, passed = seconds / DRAFT_LAYERS, 0.0
+        while passed < seconds:
+            passed += self._listen(seconds - passed)
+            end = min(seconds, (math.floor(passed / layer) + 1) * layer)
+            self._sleep(end - passed)
+            passed = end
+            if stop():
+                raise Abandoned
 
     def _forget_nodes(self) -> None:
         self._nodes, self._tokens, self._parents = [], [], []

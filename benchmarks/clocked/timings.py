@@ -23,8 +23,9 @@ class Timings:
     `verify_row_s`. exit_s: what one exit adds to the layer that it sits on. layer_shares: how T_q spreads over the
     layers, any positive weights; empty: evenly. edge_prefill_s, cloud_prefill_s: image and prompt, vision included.
     one_way_s: a message's way (T_c). up_bits_per_s, down_bits_per_s: 0 for no limit; messages leave one at a time.
-    sync_s: passes on the edge when a commit hits (T_r). link: name of a link in config/links.json, empty for none:
-    `one_way_s` comes on top of its delays, a rate given here replaces its own.
+    sync_s: passes on the edge when a commit hits (T_r). server_draft_s, server_draft_prefill_s: a forward and a prefill
+    of a draft model beside the target, whatever the batch (mode server_sd). link: name of a link in config/links.json,
+    empty for none: `one_way_s` comes on top of its delays, a rate given here replaces its own.
     """
 
     name: str = "custom"
@@ -41,6 +42,8 @@ class Timings:
     up_bits_per_s: float = 0.0
     down_bits_per_s: float = 0.0
     sync_s: float = 0.0
+    server_draft_s: float = 0.0
+    server_draft_prefill_s: float = 0.0
     link: str = ""
 
     def __post_init__(self) -> None:
@@ -56,7 +59,14 @@ class Timings:
     @classmethod
     def of(cls, profile: DeviceProfile, **changes: float) -> Timings:
         """Return a device profile's times with `changes`."""
-        base = cls(profile.name, profile.draft_s, 0.0, profile.verify_s, one_way_s=profile.one_way_s)
+        base = cls(
+            profile.name,
+            profile.draft_s,
+            0.0,
+            profile.verify_s,
+            one_way_s=profile.one_way_s,
+            server_draft_s=profile.server_draft_s,
+        )
         return replace(base, **changes)  # type: ignore[arg-type]
 
     @cached_property

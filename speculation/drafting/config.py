@@ -21,6 +21,7 @@ class Mode(str, Enum):
     EDGE = "edge"
     SD = "sd"
     FSD = "fsd"
+    SERVER_SD = "server_sd"
     PROACTIVE = "proactive"
     PIPELINED = "pipelined"
     FULL = "full"
@@ -38,6 +39,7 @@ class QueuePolicy(str, Enum):
 class DraftingConfig:
     """How one step is decoded; a mode is a set of these, and each can be changed alone.
 
+    self_draft: the verifier's own draft model drafts gamma tokens per verification, beside the target.
     drafts: the edge drafts at all. idle: what the verifier does without a draft, see `Idle`.
     gamma: draft tokens per verification; "auto" commits most tokens per second, E(gamma) / (F + c gamma); "balance"
         makes drafting and round trip as long as a verification (SpecEdge, Sec. 4.3).
@@ -63,6 +65,7 @@ class DraftingConfig:
 
     drafts: bool = True
     idle: Idle = Idle.WAIT
+    self_draft: bool = False
     gamma: int | str = START_GAMMA
     width: int = 1
     draft_tokens: int = 0
@@ -136,6 +139,7 @@ _MODES: dict[Mode, dict[str, Any]] = {
     Mode.CLOUD: {"drafts": False, "idle": Idle.DECODE},
     Mode.EDGE: {"drafts": False},
     Mode.SD: {},
+    Mode.SERVER_SD: {"drafts": False, "idle": Idle.DECODE, "self_draft": True},
     Mode.FSD: {"early_tokens": True, "branches": 6, "leaves": 6},
     Mode.PROACTIVE: {"own_guess": True, "width": 3, "draft_tokens": 16, "leaves": 4},
     Mode.PIPELINED: {

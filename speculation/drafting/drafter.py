@@ -159,6 +159,7 @@ class _Step:
                 self._config.idle,
                 left,
                 self._hints,
+                self_draft=self._config.fixed_gamma if self._config.self_draft else 0,
                 key=request.key,
             )
         )

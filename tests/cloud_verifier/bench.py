@@ -10,7 +10,7 @@ from speculation import wire
 from speculation.profile import RAW, DeviceProfile
 from speculation.trace import Trace
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Hello, Welcome
-from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine
+from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, FakeSelfDraft
 
 CONFIG = ServerConfig(Path("model"), max_sessions=2, early_rate=1000.0)
 HELLO = Hello(tokenizer="t" * 16, vocabulary=VOCABULARY)
@@ -53,12 +53,16 @@ class FakePost:
 
 class Bench:
     def __init__(
-        self, config: ServerConfig = CONFIG, profile: DeviceProfile = RAW, engine: FakeEngine | None = None
+        self,
+        config: ServerConfig = CONFIG,
+        profile: DeviceProfile = RAW,
+        engine: FakeEngine | None = None,
+        self_draft: FakeSelfDraft | None = None,
     ) -> None:
         self.post = FakePost()
         self.engine = engine or FakeEngine()
         self.trace = Trace(self.post.clock)
-        self.server = Server(self.engine, config, profile, self.post, self.trace, self.post.clock)
+        self.server = Server(self.engine, config, profile, self.post, self.trace, self.post.clock, self_draft)
 
     def say(self, peer: bytes, message: wire.AnyMessage | bytes, after: float = 0.0) -> None:
         payload = message if isinstance(message, bytes) else wire.encode(message)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, VerifyRow
+from cloud_verifier.work import CapacityError, DraftWish, LayerVerdicts, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
 
 EOS = 0
@@ -94,3 +94,36 @@ class FakeEngine:
         return Verdict(final.path, 1 if wrong else final.token, 0.25 * (layer + 1))
 
     _last: dict[int, VerifyRow] = field(default_factory=dict)
+
+
+@dataclass
+class FakeSelfDraft:
+    """Drafts what the target says, but for every `wrong`th answer position; 0: never wrong."""
+
+    wrong: int = 3
+    fail_on: str = ""
+    """A prompt whose drafting raises."""
+    rows: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    batches: list[dict[int, int]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return "fake draft"
+
+    def prefill(self, row: int, prompt: str, jpeg: bytes, max_tokens: int) -> None:
+        self.rows[row] = (prompt, jpeg)
+
+    def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
+        self.batches.append({wish.row: wish.count for wish in wishes})
+        if any(self.rows[wish.row][0] == self.fail_on for wish in wishes):
+            raise RuntimeError("out of memory")
+        drafts: dict[int, tuple[int, ...]] = {wish.row: () for wish in wishes}
+        for turn in range(max(wish.count for wish in wishes)):
+            for wish in wishes:
+                known = drafts[wish.row]
+                if turn < wish.count and EOS not in known:
+                    answer = [*wish.answer, *known]
+                    token = next_token(*self.rows[wish.row], answer)
+                    fails = self.wrong > 0 and len(answer) % self.wrong == self.wrong - 1
+                    drafts[wish.row] = (*known, (token + 1) % VOCABULARY if fails else token)
+            yield drafts

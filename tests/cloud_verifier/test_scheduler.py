@@ -418,3 +418,26 @@ def test_what_was_learned_of_an_edge_is_kept_between_steps_and_dropped_with_its_
     bench.scheduler.forget(0)
     bench.begin(0, idle=Idle.LEDGER)
     assert bench.scheduler._rows[0].ledger is not ledger
+
+
+def test_a_step_that_drafts_here_wishes_for_what_has_room_and_never_waits() -> None:
+    bench = Bench(self_drafts=True, max_draft=6)
+    wishes = []
+    for row, (room, gamma) in enumerate(((5, 3), (5, 9), (9, 64), (1, 4), (5, 0))):
+        bench.begin(row, prompt="long", max_tokens=room, self_draft=gamma, idle=Idle.WAIT if gamma else Idle.DECODE)
+        bench.turn()
+        batch = bench.scheduler.next(1.0)
+        assert isinstance(batch, Batch)
+        (item,) = batch.items
+        wishes.append(item.wish.count if item.wish is not None else 0)
+        bench.scheduler.end(row)
+    assert wishes == [3, 4, 6, 0, 0]
+
+
+def test_a_draft_of_the_edge_comes_before_one_of_the_verifiers_own() -> None:
+    bench = Bench(self_drafts=True)
+    bench.begin(0, self_draft=4)
+    bench.turn()
+    bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1, 2]), 1.0)
+    batch = bench.scheduler.next(2.0)
+    assert isinstance(batch, Batch) and batch.items[0].wish is None and batch.items[0].tree.tokens == (1, 2)

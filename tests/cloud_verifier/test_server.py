@@ -14,7 +14,7 @@ from speculation import wire
 from speculation.profile import DeviceProfile
 from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, EndStep, Fault, FaultCode, Hello, Idle, Ping, Pong
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, faults, tokens_of
-from tests.cloud_verifier.fake_target import EXITS, LAYERS, VOCABULARY, FakeEngine, greedy
+from tests.cloud_verifier.fake_target import EXITS, LAYERS, VOCABULARY, FakeEngine, FakeSelfDraft, greedy
 
 
 def test_a_welcome_tells_what_the_edge_must_know() -> None:
@@ -122,6 +122,76 @@ def test_mail_is_read_between_layers_and_a_new_step_drops_the_old_verdict() -> N
     assert all(at < 0.25 for at, m in heard if isinstance(m, EarlyTokens))
     commits = [m for _, m in heard if isinstance(m, Commit)]
     assert [(m.step, m.tokens) for m in commits] == [(2, greedy("long again", JPEG, 1))]
+
+
+@pytest.mark.parametrize(("wrong", "gamma", "passes"), [(0, 4, 3), (3, 4, 5), (1, 4, 13), (0, 64, 1), (0, 1, 7)])
+def test_a_verifier_with_a_draft_model_answers_by_itself(wrong: int, gamma: int, passes: int) -> None:
+    """The right tokens cost fewer forwards the more of them the draft model has; wrong ones cost nothing but time."""
+    bench = Bench(self_draft=FakeSelfDraft(wrong))
+    bench.welcome(b"a")
+    heard = bench.ask(b"a", begin(max_tokens=13, self_draft=gamma))
+    assert tokens_of(heard) == greedy("long", JPEG, 13) and heard[-1].done  # type: ignore[union-attr]
+    assert len(bench.engine.batches) == len(heard) == passes
+    assert all(isinstance(message, Commit) and message.round == 0 for message in heard)
+
+
+def test_drafting_here_takes_its_declared_time_and_is_the_forwards_own() -> None:
+    bench = Bench(profile=DeviceProfile("slow", verify_s=0.4, server_draft_s=0.1), self_draft=FakeSelfDraft(0))
+    bench.welcome(b"a")
+    began = bench.post.now
+    bench.say(b"a", begin(max_tokens=4, self_draft=3))
+    bench.say(b"a", Ping(5), after=0.15)
+    bench.turns()
+    heard = {type(m).__name__: (at - began, m) for at, _, m in bench.post.sent if at >= began}
+    assert heard["Pong"][0] == pytest.approx(0.15, abs=0.01)
+    at, commit = heard["Commit"]
+    assert isinstance(commit, Commit) and commit.tokens == greedy("long", JPEG, 4)
+    assert at == pytest.approx(0.7, abs=0.01) and commit.compute_s == pytest.approx(0.7, abs=0.01)
+    names = [span.name for span in bench.trace.spans]
+    assert names.index("draft") < names.index("verify")
+
+
+def test_steps_that_draft_here_share_forwards_with_those_that_do_not() -> None:
+    drafts = FakeSelfDraft()
+    config = replace(CONFIG, max_sessions=3, max_draft=3)
+    bench = Bench(config, DeviceProfile("slow", verify_s=0.1), self_draft=drafts)
+    prompts = {b"a": "long a", b"b": "long b", b"c": "long c"}
+    for peer in prompts:
+        bench.welcome(peer)
+    for (peer, prompt), gamma in zip(prompts.items(), (2, 5, 0), strict=True):
+        bench.say(peer, begin(prompt=prompt, max_tokens=12, self_draft=gamma, idle=Idle.DECODE))
+    bench.turns(40)
+    for peer, prompt in prompts.items():
+        assert tokens_of(bench.heard(peer)) == greedy(prompt, JPEG, 12)
+    assert (0, 1, 2) in bench.engine.batches and {0: 2, 1: 3} in drafts.batches
+    assert all(set(counts) <= {0, 1} and max(counts.values()) <= 3 for counts in drafts.batches)
+
+
+def test_an_edge_may_take_a_step_that_drafts_here_up_again() -> None:
+    bench = Bench(self_draft=FakeSelfDraft())
+    bench.welcome(b"a")
+    truth = greedy("long", JPEG, 9)
+    heard = bench.ask(b"a", begin(max_tokens=9, committed=truth[:4], self_draft=4))
+    assert tokens_of(heard) == truth[4:]
+    assert tokens_of(bench.ask(b"a", begin(max_tokens=9, committed=truth[:2], self_draft=4))) == truth[2:]
+    assert tokens_of(bench.ask(b"a", begin(2, max_tokens=9, idle=Idle.DECODE))) == truth
+
+
+def test_without_a_draft_model_the_edge_is_told_what_to_start() -> None:
+    bench = Bench()
+    bench.welcome(b"a")
+    (fault,) = bench.ask(b"a", begin(self_draft=4))
+    assert isinstance(fault, Fault) and (fault.code, fault.step) == (FaultCode.MODEL_MISMATCH, 1)
+    assert "start it with --draft-model FOLDER" in fault.message
+    assert tokens_of(bench.ask(b"a", begin(max_tokens=5, idle=Idle.DECODE))) == greedy("long", JPEG, 5)
+
+
+def test_a_draft_model_that_fails_costs_the_step_and_not_the_server() -> None:
+    bench = Bench(self_draft=FakeSelfDraft(fail_on="long x"))
+    bench.welcome(b"a")
+    (fault,) = bench.ask(b"a", begin(prompt="long x", self_draft=4))
+    assert isinstance(fault, Fault) and fault.code is FaultCode.INTERNAL and "out of memory" in fault.message
+    assert tokens_of(bench.ask(b"a", begin(2, max_tokens=5, self_draft=4))) == greedy("long", JPEG, 5)
 
 
 def test_two_sessions_that_are_ready_together_share_a_forward() -> None:

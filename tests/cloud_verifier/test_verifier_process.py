@@ -240,6 +240,7 @@ def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, 
     [
         (("--model", "nowhere"), "--model nowhere: no such folder"),
         (("--model", "config"), "--model config: holds no model (config.json is missing)"),
+        (("--model", "MODEL", "--draft-model", "nowhere"), "--draft-model nowhere: no such folder"),
         (("--model", "MODEL", "--exits", "config"), "--exits config: holds no exit heads"),
         (("--model", "MODEL", "--bind", "tcp://0.0.0.0:5555"), "--allow-plain"),
         (("--model", "MODEL", "--bind", "somewhere"), "'somewhere' is no address"),

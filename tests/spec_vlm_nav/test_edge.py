@@ -87,6 +87,32 @@ def test_every_mode_gives_the_targets_own_tokens(verifier: Verifier, tiny_target
         edge.close()
 
 
+def test_a_verifier_with_a_draft_model_of_its_own_needs_no_draft(
+    verifier: Verifier, tiny_target: Path, tiny_draft: Path, draft: Vlm
+) -> None:
+    """Mode server_sd: the target's own tokens, in fewer target forwards than tokens; without the model a sentence."""
+    images = [jpeg(seed) for seed in range(3)]
+    server = start(tiny_target, "--dtype", "float64", "--draft-model", str(tiny_draft))
+    edge = EdgeDecoder(config(tiny_draft, server.address, mode="server_sd", resume_s=20.0), vlm=draft)
+    try:
+        results = [edge.decode(PROMPT, image, 60.0) for image in images]
+        plain = edge.decode(PROMPT, images[0], 60.0, "cloud")
+    finally:
+        edge.close()
+        server.stop()
+    truths = greedy(tiny_target, images)
+    assert [list(result.tokens) for result in results] == truths and list(plain.tokens) == truths[0]
+    assert sum(result.stats.cloud_passes for result in results) < sum(map(len, truths))
+    assert all(result.stats.draft_forwards == result.stats.drafted == 0 for result in results)
+    assert any("drafts beside the target" in line for line in server.log)
+    without = EdgeDecoder(config(tiny_draft, verifier.address, mode="server_sd", resume_s=20.0), vlm=draft)
+    try:
+        with pytest.raises(VerifierLost, match="start it with --draft-model FOLDER"):
+            without.decode(PROMPT, images[0], 60.0)
+    finally:
+        without.close()
+
+
 def test_a_predictor_cuts_drafts_short_and_changes_no_answer(
     verifier: Verifier,
     tiny_target: Path,

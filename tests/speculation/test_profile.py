@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from speculation.profile import RAW, DeviceProfile, load_profile, load_profiles
+from speculation.profile import RAW, TIMES, DeviceProfile, load_profile, load_profiles
 
 
 def test_the_shipped_profiles_keep_the_papers_ratios() -> None:
     profiles = load_profiles()
     paper, scaled = profiles["go2_a100"], profiles["go2_a100_scaled"]
     assert (4 * paper.draft_s, paper.verify_s, paper.one_way_s) == pytest.approx((0.288, 0.620, 0.120))
-    for field in ("draft_s", "verify_s", "one_way_s"):
+    for field in TIMES:
         assert getattr(scaled, field) == pytest.approx(getattr(paper, field) / 10)
     assert profiles["raw"].is_raw and RAW.is_raw and not paper.is_raw
 
@@ -55,7 +55,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_every_field_of_a_file_arrives(tmp_path: Path) -> None:
-    fields = {"draft_s": 1.0, "verify_s": 2.0, "one_way_s": 3.0, "scale": "made up"}
+    fields = {"draft_s": 1.0, "verify_s": 2.0, "one_way_s": 3.0, "server_draft_s": 4.0, "scale": "made up"}
     path = tmp_path / "profiles.json"
     path.write_text(json.dumps({"p": fields}))
-    assert load_profile("p", path) == DeviceProfile("p", 1.0, 2.0, 3.0, "made up")
+    assert load_profile("p", path) == DeviceProfile("p", 1.0, 2.0, 3.0, 4.0, "made up")

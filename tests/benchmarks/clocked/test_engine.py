@@ -71,6 +71,20 @@ def test_sd_takes_what_drafting_sending_and_verifying_take(gamma: int) -> None:
         assert result.stats.total_s == pytest.approx(sd_by_hand(recording, index, gamma, timings), abs=1e-9)
 
 
+@pytest.mark.parametrize("gamma", [1, 4, 7])
+def test_server_sd_takes_what_drafting_and_verifying_take_and_one_round_trip(gamma: int) -> None:
+    """The cloud goes on at once after each commit, so the link is paid once a step, not once a round."""
+    recording = Synthetic(tokens=60, seed=gamma).draw(3)
+    timings = replace(GO2, verify_token_s=0.004, server_draft_s=0.011, server_draft_prefill_s=0.2, cloud_prefill_s=0.3)
+    alone = replace(timings, draft_s=0.011, one_way_s=0.0)
+    results = decode(recording, timings, drafting("server_sd", recording, gamma=gamma), edges=1)
+    assert [result.tokens for result in results] == answers(recording)
+    for index, result in enumerate(results):
+        expected = 0.5 + 2 * timings.one_way_s + sd_by_hand(recording, index, gamma, alone)
+        assert result.stats.total_s == pytest.approx(expected, abs=1e-9)
+        assert result.stats.draft_forwards == 0 and result.stats.cloud_passes < 60
+
+
 def test_every_exit_costs_its_time_wherever_one_is_asked() -> None:
     recording = Synthetic(tokens=20, layers=8, exits=(2, 5), mean_exit=3.0).draw(1)
     plain, dear = (decode(recording, replace(GO2, exit_s=s), drafting("sd", recording))[0] for s in (0.0, 0.01))

@@ -14,10 +14,12 @@ from benchmarks.clocked.facts import Facts, Recording, Table
 from benchmarks.clocked.models import FactsDraftModel, FactsEngine
 from benchmarks.clocked.record import compact
 from benchmarks.clocked.synthetic import EOS, FIRST_WORD, VOCABULARY, Synthetic, tilted
+from benchmarks.clocked.timeline import Inbox, Timeline
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.work import VerifyRow
 from speculation.acceptance import Greedy
 from speculation.drafting.grower import propose
+from speculation.drafting.model import Abandoned
 from speculation.wire import ROOT
 
 
@@ -110,6 +112,33 @@ def test_forwards_take_their_time_and_nothing_is_computed_twice() -> None:
     assert model.commit((), tokens[2]) == {}
     model.extend([9, 8], (ROOT, ROOT))  # the root rides in front
     assert spent == [5.0, 1.0, 1.25, 1.5]
+
+
+def test_a_useless_forward_ends_with_the_layer_in_which_that_was_heard() -> None:
+    """Asked after every layer, or only where mail came: the same moment."""
+    ends = []
+    for listens in (False, True):
+        timeline = Timeline()
+        inbox: Inbox[str] = Inbox(timeline)
+        recording = recorded()
+
+        def listen(seconds: float, timeline: Timeline = timeline, inbox: Inbox[str] = inbox) -> float:
+            before = timeline.now
+            inbox.wait(seconds)
+            return timeline.now - before
+
+        model = FactsDraftModel(recording, Timings(draft_s=2.8), timeline.sleep, *([listen] if listens else []))
+        timeline.at(0.25, lambda inbox=inbox: inbox.put("nothing"))  # type: ignore[misc]
+        timeline.at(1.23, lambda inbox=inbox: inbox.put("stop"))  # type: ignore[misc]
+
+        def draft(model: FactsDraftModel = model, inbox: Inbox[str] = inbox, recording: Recording = recording) -> None:
+            model.begin("prompt 0", recording.image(0))
+            with pytest.raises(Abandoned):
+                model.root_logits(lambda: inbox.take() == "stop")
+
+        timeline.run([draft])
+        ends.append(timeline.now)
+    assert ends == pytest.approx([1.3, 1.3])
 
 
 def test_survivors_are_renamed_as_a_session_does_it() -> None:

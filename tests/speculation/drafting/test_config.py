@@ -21,7 +21,9 @@ def test_the_modes_are_settings_of_one_drafter() -> None:
         "proactive": (True, True, True, False, Idle.WAIT, True),
         "pipelined": (True, True, True, False, Idle.WAIT, True),
         "full": (True, True, True, True, Idle.LEDGER, True),
+        "server_sd": (False, False, False, False, Idle.DECODE, True),
     }
+    assert [mode for mode in Mode if DraftingConfig.of(mode).self_draft] == [Mode.SERVER_SD]
     assert DraftingConfig.of("fsd", gamma=2, branches=1).gamma == 2
 
 
@@ -45,7 +47,9 @@ def test_bad_settings_are_named(changes: dict[str, object], sentence: str) -> No
 
 
 def test_an_unknown_mode_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'magic'; known modes are cloud, edge, sd, fsd, proactive, pipelined, full"):
+    with pytest.raises(
+        ValueError, match="'magic'; known modes are cloud, edge, sd, fsd, server_sd, proactive, pipelined, full"
+    ):
         DraftingConfig.of("magic")
 
 

@@ -14,14 +14,14 @@ from speculation.drafting.stats import CLOUD_STAGES, EDGE_STAGES
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
-MODE_COLOURS = {"cloud": "#4c78a8", "edge": "#9d9d9d", "sd": "#f58518", "fsd": "#54a24b"}
+MODE_COLOURS = {"cloud": "#4c78a8", "edge": "#9d9d9d", "sd": "#f58518", "fsd": "#54a24b", "server_sd": "#b279a2"}
 STAGE_NAMES = {
     "prefill_s": "edge: reads frame",
     "draft_s": "edge: drafts, no check running",
     "predraft_s": "edge: drafts during a check",
     "wait_s": "edge: waits",
     "server_prefill_s": "verifier: reads frame",
-    "server_compute_s": "verifier: target forwards",
+    "server_compute_s": "verifier: forwards",
     "server_queue_s": "verifier: queue",
 }
 

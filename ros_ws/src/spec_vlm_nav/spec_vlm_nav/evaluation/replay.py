@@ -26,6 +26,7 @@ from spec_vlm_nav.evaluation.setting import (
     add_link,
     add_predictor,
     add_prompt_options,
+    draft_flags,
     gamma,
     machine,
     milliseconds,
@@ -255,6 +256,7 @@ def run(options: argparse.Namespace) -> int:
         if needs_link and not address:
             flags = ["--profile", profile.name, "--dtype", options.dtype]
             flags += ["--exits", str(options.exits)] if options.exits else []
+            flags += draft_flags(options.modes, options.draft_model)
             address = stack.enter_context(verifier(options.target_model, *flags))
         decoders = stack.enter_context(closing(Decoders(options, address or EdgeConfig.verifier, arms)))
         if options.check:
@@ -303,7 +305,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line = commands.add_parser("replay", help="decode the frames of bags in several modes", description=__doc__)
     line.add_argument("bags", nargs="+", type=Path, metavar="BAG", help="rosbag2 folder, or a single .mcap or .db3")
     line.add_argument("--modes", type=several([mode.value for mode in Mode]), default=["cloud", "sd", "fsd"],
-                      help="comma-separated: cloud, edge, sd, fsd (default: cloud,sd,fsd)")  # fmt: skip
+                      help=f"some of {', '.join(mode.value for mode in Mode)} (default: cloud,sd,fsd)")  # fmt: skip
     line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
                       help="round trips to declare on top of the profile's own (default: 0)")  # fmt: skip
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")

@@ -16,6 +16,7 @@ from pathlib import Path
 from simulation.speed import host
 from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
+from speculation.drafting import Mode
 from speculation.drafting.predictor import AUTO
 
 START_LIMIT_S = 120.0
@@ -42,6 +43,11 @@ def verifier(model: Path, *flags: str) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(timeout=30)
+
+
+def draft_flags(modes: Sequence[str], draft_model: Path) -> list[str]:
+    """Return a verifier's flags for these modes: a draft model beside the target where one of them needs it."""
+    return ["--draft-model", str(draft_model)] if Mode.SERVER_SD.value in modes else []
 
 
 def _wait_until_serving(process: subprocess.Popen[bytes], log: Path) -> None:

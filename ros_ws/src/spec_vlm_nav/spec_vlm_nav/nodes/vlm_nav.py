@@ -62,7 +62,7 @@ class VlmNav(Node):
             EdgeConfig(
                 draft_model=folder,
                 verifier=parameter(self, "verifier", "tcp://127.0.0.1:5555", "address of the verifier"),
-                mode=parameter(self, "mode", "fsd", "cloud, edge, sd or fsd"),
+                mode=parameter(self, "mode", "fsd", "cloud, edge, sd, fsd or server_sd"),
                 profile=parameter(self, "profile", "raw", "device profile whose times are waited for"),
                 link=parameter(self, "link", "", "link of config/links.json to emulate; empty: none"),
                 target=parameter(self, "target_fingerprint", "", "only target that is acceptable; empty: any"),

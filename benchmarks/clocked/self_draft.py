@@ -1,0 +1,59 @@
+"""A draft model beside the target that reads its drafts off facts, for mode `server_sd` on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from benchmarks.clocked.facts import Recording
+from benchmarks.clocked.models import FINGERPRINT, FactsDraftModel, Sleep
+from benchmarks.clocked.timings import Timings
+from cloud_verifier.work import DraftWish
+
+
+class FactsSelfDraft:
+    """A `cloud_verifier.work.DraftEngine`: the recorded draft, one forward for all steps that share it."""
+
+    def __init__(self, recording: Recording, timings: Timings, sleep: Sleep) -> None:
+        self._recording = recording
+        self._timings = timings
+        self._sleep = sleep
+        self._rows: dict[int, tuple[FactsDraftModel, bytes]] = {}
+
+    @property
+    def name(self) -> str:
+        """See `DraftEngine.name`."""
+        return FINGERPRINT
+
+    def prefill(self, row: int, prompt: str, jpeg: bytes, max_tokens: int) -> None:
+        """See `DraftEngine.prefill`."""
+        self._sleep(self._timings.server_draft_prefill_s)
+        # It takes no time of its own: one forward serves all rows.
+        model = self._rows[row][0] if row in self._rows else FactsDraftModel(self._recording, self._timings, _no_time)
+        self._rows[row] = (model, jpeg)
+
+    def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
+        """See `DraftEngine.draft`."""
+        models = {wish.row: self._behind_answer(wish) for wish in wishes}
+        wanted = {wish.row: wish.count for wish in wishes}
+        drafts: dict[int, tuple[int, ...]] = dict.fromkeys(models, ())
+        while models:
+            self._sleep(self._timings.server_draft_s)
+            for row, model in list(models.items()):
+                known = drafts[row]
+                logits = model.extend(known[-1:], [len(known) - 2])[0] if known else model.root_logits()
+                token = int(np.argmax(logits))
+                drafts[row] = (*known, token)
+                if len(drafts[row]) >= wanted[row] or token in self._recording.eos:
+                    del models[row]
+            yield drafts
+
+    def _behind_answer(self, wish: DraftWish) -> FactsDraftModel:
+        model, image = self._rows[wish.row]
+        model.begin("", image, wish.answer)
+        return model
+
+
+def _no_time(seconds: float) -> None:
+    """Let no time pass."""

@@ -1,0 +1,119 @@
+"""The draft model beside the target: what it drafts is what it would draft alone, whatever shares its forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cloud_verifier.config import StartError
+from cloud_verifier.engine import VlmEngine
+from cloud_verifier.self_draft import SelfDraft, check_pair
+from cloud_verifier.work import CapacityError, DraftWish, VerifyRow
+from speculation.vlm.load import Vlm
+from speculation.vlm.session import VlmSession
+from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, greedy, jpeg
+from tests.models import tiny_model
+
+ANSWER = 20
+
+
+def alone(vlm: Vlm, row: int, answer: Sequence[int], count: int, ends: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return what a model drafts behind an answer, computed anew."""
+    session = VlmSession(vlm, CAPACITY)
+    session.begin(PROMPTS[row], jpeg(row), answer)
+    tokens: list[int] = []
+    while len(tokens) < count and not (tokens and tokens[-1] in ends):
+        tokens.append(int(np.argmax(session.root_logits())))
+        session.commit((), tokens[-1])
+    return tuple(tokens)
+
+
+def beside(vlm: Vlm, ends: Sequence[int] = (), capacity: int = CAPACITY) -> SelfDraft:
+    drafts = SelfDraft(vlm, len(PROMPTS), capacity, ends, max_draft=16)
+    for row, prompt in enumerate(PROMPTS):
+        drafts.prefill(row, prompt, jpeg(row), ANSWER)
+    return drafts
+
+
+def drafted(drafts: SelfDraft, *wishes: DraftWish) -> dict[int, tuple[int, ...]]:
+    *_, last = drafts.draft(wishes)
+    return dict(last)
+
+
+def test_a_batch_drafts_what_each_row_would_draft_alone(draft: Vlm) -> None:
+    """Answers that follow the draft, leave it at any place, or jump; rows that skip a turn."""
+    drafts = beside(draft)
+    dice = np.random.default_rng(1)
+    answers: list[list[int]] = [[], [7, 9], []]
+    for turn in range(6):
+        wishes = [
+            DraftWish(row, tuple(answer), 1 + (turn + row) % 4)
+            for row, answer in enumerate(answers)
+            if (turn + row) % 3 or not turn
+        ]
+        given = drafted(drafts, *wishes)
+        assert set(given) == {wish.row for wish in wishes}
+        for wish in wishes:
+            assert given[wish.row] == alone(draft, wish.row, wish.answer, wish.count)
+            right = int(dice.integers(0, wish.count + 1))
+            answers[wish.row] += [*given[wish.row][:right], int(dice.integers(0, draft.vocabulary))]
+
+
+def test_every_forward_adds_a_token_to_every_row_that_wants_more(draft: Vlm) -> None:
+    seen = [
+        {row: len(tokens) for row, tokens in so_far.items()}
+        for so_far in beside(draft).draft([DraftWish(0, (), 1), DraftWish(2, (), 3)])
+    ]
+    assert seen == [{0: 1, 2: 1}, {0: 1, 2: 2}, {0: 1, 2: 3}]
+
+
+def test_a_draft_ends_with_the_answers_end(draft: Vlm) -> None:
+    free = drafted(beside(draft), DraftWish(0, (), 6))[0]
+    place = next(index for index in range(1, 6) if free[index] not in free[:index])
+    assert drafted(beside(draft, [free[place]]), DraftWish(0, (), 6))[0] == free[: place + 1]
+
+
+def test_drafted_and_verified_in_one_place_the_answer_is_the_targets(target: Vlm, draft: Vlm) -> None:
+    """The target drafting for itself is always right; a draft model is not, and the answer is the same."""
+    truths = [greedy(target, prompt, jpeg(row), 12) for row, prompt in enumerate(PROMPTS)]
+    passes = {}
+    for vlm in (target, draft):
+        engine, drafts = VlmEngine(target, len(PROMPTS), CAPACITY, max_draft=16), beside(vlm)
+        answers: list[list[int]] = [[], [], []]
+        for row, prompt in enumerate(PROMPTS):
+            engine.prefill(row, prompt, jpeg(row), [], ANSWER)
+        passes[vlm.name] = 0
+        while min(map(len, answers)) < 12:
+            given = drafted(drafts, *(DraftWish(row, tuple(answer), 3) for row, answer in enumerate(answers)))
+            rows = [VerifyRow(row, given[row], (-1, 0, 1)) for row in range(3)]
+            *_, last = engine.verify(rows)
+            passes[vlm.name] += 1
+            for row, verdict in last.verdicts.items():
+                engine.keep(row, verdict.path, verdict.token)
+                answers[row] += [*(given[row][node] for node in verdict.path), verdict.token]
+        assert [answer[:12] for answer in answers] == truths
+    assert passes[target.name] == 3 < passes[draft.name]
+
+
+def test_a_new_step_forgets_the_old_one(draft: Vlm) -> None:
+    drafts = beside(draft)
+    drafted(drafts, DraftWish(0, (3, 4), 4))
+    drafts.prefill(0, PROMPTS[1], jpeg(1), ANSWER)
+    assert drafted(drafts, DraftWish(0, (), 4))[0] == alone(draft, 1, (), 4)
+
+
+def test_what_does_not_fit_is_said_in_numbers(draft: Vlm) -> None:
+    with pytest.raises(CapacityError, match="cache slots of the draft model, a session has 48; send a smaller image"):
+        beside(draft, capacity=48)
+
+
+def test_a_draft_of_another_tokenizer_is_refused_before_it_is_loaded(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path
+) -> None:
+    check_pair(tiny_target, tiny_draft)
+    stranger = tiny_model(tmp_path / "stranger", layers=1, vocabulary=300)
+    with pytest.raises(StartError, match="--draft-model .*stranger: its tokenizer .* is not the target's"):
+        check_pair(tiny_target, stranger)
