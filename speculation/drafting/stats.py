@@ -42,6 +42,7 @@ class DecodingStats:
     """Counts and seconds of one step. Bytes are message payloads; times are this machine's, or durations by the server.
 
     hits / misses: commits that landed on a full, unspent draft (nothing had to be drafted before sending) / did not.
+        Where gamma is chosen by a rule, four tokens are a full draft here.
     early_hits: hits whose landing an exit had named, by the first exit layer that named it.
     sent_ahead: places behind which a draft left before their commit. ahead_hits: hits on such a draft: no bubble.
     abandoned: draft forwards that a commit made useless and that were given up half-way.
