@@ -10,16 +10,18 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
-from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
+from spec_vlm_nav.edge import MAX_RTT_S, EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import report, summary
 from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
+    add_link,
     add_predictor,
     add_prompt_options,
     gamma,
@@ -29,6 +31,7 @@ from spec_vlm_nav.evaluation.setting import (
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import Mode, StepResult
+from speculation.emulation import load_link
 from speculation.profile import load_profile
 
 WARM_UP = 2
@@ -61,6 +64,8 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
     line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
     line.add_argument("--profile", default="go2_a100_scaled", help="declared delays; raw: none (default: %(default)s)")
+    add_link(line)
+    line.add_argument("--rtt-ms", type=float, metavar="MS", help="round trip in place of the profile's own")
     line.add_argument("--steps", type=int, default=200, help="frames, each decoded in every mode (default: 200)")
     line.add_argument("--modes", nargs="+", default=["cloud", "sd", "fsd"], choices=[mode.value for mode in Mode])
     line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
@@ -82,7 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.steps < 1:
             raise ValueError(f"--steps {options.steps}: give at least 1")
+        if options.rtt_ms is not None and not 0.0 <= options.rtt_ms <= 1e3 * MAX_RTT_S:
+            raise ValueError(f"--rtt-ms {options.rtt_ms:g} is outside 0 to {1e3 * MAX_RTT_S:g}")
         profile = load_profile(options.profile)
+        link = load_link(options.link)
         asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
         with verifier(options.target_model, "--profile", profile.name, "--dtype", options.dtype) as address:
             edge = EdgeDecoder(
@@ -97,6 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     dtype=options.dtype,
                     resume_s=CONNECT_LIMIT_S,
                     predictor=options.predictor,
+                    link=link.name,
+                    rtt_s=None if options.rtt_ms is None else options.rtt_ms / 1e3,
                 )
             )
             try:
@@ -112,6 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{options.steps} frames ({options.frames}), profile {profile.name} ({declared}), {options.dtype}, "
         f"gamma {options.gamma}"
     )
+    if link.name:
+        print(f"link {link.name} ({link.scale})")
+    if options.rtt_ms is not None:
+        print(f"round trip {options.rtt_ms:g} ms in place of the profile's {2e3 * profile.one_way_s:g} ms")
     print(report(figures))
     print(f"frames on which the modes' tokens differ: {different} of {options.steps}")
     for mode, entry in figures.items():
@@ -131,13 +145,15 @@ def save(
     """Write the figures and how long every step took; raw and declared times never share a file."""
     data = {
         "settings": settings_of(options, "save", "trace"),
+        "declared_link": asdict(load_link(options.link)),
         "machine": machine(),
         "frames_with_different_tokens": different,
         "figures": figures,
         "step_s": {mode: [round(each.stats.total_s, 4) for each in entries] for mode, entries in results.items()},
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"latency_{options.profile}_{options.dtype}.json"
+    trip = "" if options.rtt_ms is None else f"rtt_{options.rtt_ms:g}_ms"
+    path = RESULTS / f"{'_'.join(filter(None, ('latency', options.profile, options.link, trip, options.dtype)))}.json"
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     print(f"saved {path.relative_to(PROJECT)}")
 

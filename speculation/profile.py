@@ -10,6 +10,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PROFILES_FILE = Path(__file__).resolve().parents[1] / "config" / "profiles.json"
 MAX_SECONDS = 60.0
@@ -50,18 +51,23 @@ class DeviceProfile:
 RAW = DeviceProfile("raw")
 
 
-def load_profiles(path: Path = PROFILES_FILE) -> dict[str, DeviceProfile]:
-    """Return all profiles of a JSON file by name. Raises ValueError, naming file and field, for anything else."""
+def read_declarations(path: Path, kind: str) -> dict[str, Any]:
+    """Return a JSON file's object of declarations by name. Raises ValueError, naming `kind` and file, for others."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"device profiles {path}: {error.strerror or error}") from None
+        raise ValueError(f"{kind} {path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise ValueError(f"device profiles {path}: no valid JSON: {error}") from None
+        raise ValueError(f"{kind} {path}: no valid JSON: {error}") from None
     if not isinstance(data, dict):
-        raise ValueError(f"device profiles {path}: expected an object of profiles by name")
+        raise ValueError(f"{kind} {path}: expected an object of {kind} by name")
+    return data
+
+
+def load_profiles(path: Path = PROFILES_FILE) -> dict[str, DeviceProfile]:
+    """Return all profiles of a JSON file by name. Raises ValueError, naming file and field, for anything else."""
     profiles = {}
-    for name, fields in data.items():
+    for name, fields in read_declarations(path, "device profiles").items():
         try:
             profiles[name] = DeviceProfile(name=name, **fields)
         except TypeError as error:

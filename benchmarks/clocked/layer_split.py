@@ -48,8 +48,7 @@ class LayerSplit:
         return StepResult(facts.tokens, stats)
 
     def _run(self, facts: Facts, timings: Timings, timeline: Timeline, stats: DecodingStats) -> None:
-        up = Channel(timeline, timings.one_way_s, timings.up_bits_per_s)
-        down = Channel(timeline, timings.one_way_s, timings.down_bits_per_s)
+        up, down = Channel.pair(timeline, timings)
         edge_s = self.share * timings.verify_s * self.slowdown
         cloud_s = (1.0 - self.share) * timings.verify_s
 

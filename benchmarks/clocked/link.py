@@ -6,33 +6,42 @@ wire's own bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from benchmarks.clocked.timeline import Inbox, Timeline
 from benchmarks.clocked.timings import Timings
+from speculation.emulation import EmulatedWay
 from speculation.wire import AnyMessage, BeginStep, Commit, Draft, decode, encode
 
 
 class Channel:
-    """One direction: messages leave one at a time at `bits_per_s` (0: at once) and arrive `one_way_s` later."""
+    """One direction of the emulated link that real sockets have too. Where no link is named, messages leave one at a
+    time at the timings' rate and arrive `one_way_s` later."""
 
-    def __init__(self, timeline: Timeline, one_way_s: float, bits_per_s: float) -> None:
+    def __init__(self, timeline: Timeline, way: EmulatedWay[Callable[[], None]]) -> None:
         self._timeline = timeline
-        self._one_way_s = one_way_s
-        self._bits_per_s = bits_per_s
-        self._free_at = 0.0
+        self._way = way
         self.bytes = 0
 
+    @classmethod
+    def pair(cls, timeline: Timeline, timings: Timings) -> tuple[Channel, Channel]:
+        """Return the channels up and down of one link."""
+        up, down = timings.conditions.ways(0.0)
+        return cls(timeline, up), cls(timeline, down)
+
     def send(self, payload: bytes, deliver: Callable[[], None]) -> float:
-        """Send; `deliver` is called on arrival. Returns the time of arrival."""
+        """Send; `deliver` is called on arrival. Returns the time of arrival, infinite for a message that vanishes."""
         self.bytes += len(payload)
-        leaves = max(self._free_at, self._timeline.now)
-        if self._bits_per_s > 0.0:
-            leaves += len(payload) * 8.0 / self._bits_per_s
-        self._free_at = leaves
-        arrival = leaves + self._one_way_s
-        self._timeline.at(arrival, deliver)
+        arrival = self._way.put(deliver, len(payload), self._timeline.now)
+        if arrival < math.inf:
+            self._timeline.at(arrival, self._arrive)
         return arrival
+
+    def _arrive(self) -> None:
+        deliver = self._way.take(self._timeline.now)
+        if deliver is not None:
+            deliver()
 
 
 class VirtualMailbox:
@@ -79,8 +88,7 @@ class VirtualLink:
         self._mailbox = mailbox
         self._peer = peer
         self._inbox: Inbox[AnyMessage] = Inbox(timeline)
-        self._up = Channel(timeline, timings.one_way_s, timings.up_bits_per_s)
-        self._down = Channel(timeline, timings.one_way_s, timings.down_bits_per_s)
+        self._up, self._down = Channel.pair(timeline, timings)
         self._committed_at = -1.0
         mailbox.join(peer, self._send_down)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
+from speculation.emulation import LinkConditions, load_link
 from speculation.profile import DeviceProfile, load_profiles
 
 TABLE_9_LEAF = 0.0223
@@ -21,7 +23,8 @@ class Timings:
     `verify_row_s`. exit_s: what one exit adds to the layer that it sits on. layer_shares: how T_q spreads over the
     layers, any positive weights; empty: evenly. edge_prefill_s, cloud_prefill_s: image and prompt, vision included.
     one_way_s: a message's way (T_c). up_bits_per_s, down_bits_per_s: 0 for no limit; messages leave one at a time.
-    sync_s: passes on the edge when a commit hits (T_r).
+    sync_s: passes on the edge when a commit hits (T_r). link: name of a link in config/links.json, empty for none:
+    `one_way_s` comes on top of its delays, a rate given here replaces its own.
     """
 
     name: str = "custom"
@@ -38,6 +41,7 @@ class Timings:
     up_bits_per_s: float = 0.0
     down_bits_per_s: float = 0.0
     sync_s: float = 0.0
+    link: str = ""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -46,12 +50,21 @@ class Timings:
                 raise ValueError(f"timings {self.name!r}: {each.name} = {value} must be finite and not negative")
         if self.layer_shares and not (min(self.layer_shares) >= 0.0 and sum(self.layer_shares) > 0.0):
             raise ValueError(f"timings {self.name!r}: layer_shares {self.layer_shares} must be weights, not all 0")
+        if self.link:
+            load_link(self.link)
 
     @classmethod
     def of(cls, profile: DeviceProfile, **changes: float) -> Timings:
         """Return a device profile's times with `changes`."""
         base = cls(profile.name, profile.draft_s, 0.0, profile.verify_s, one_way_s=profile.one_way_s)
         return replace(base, **changes)  # type: ignore[arg-type]
+
+    @cached_property
+    def conditions(self) -> LinkConditions:
+        """What the link does. Raises ValueError for an unknown one."""
+        link = load_link(self.link).delayed(self.one_way_s)
+        up = replace(link.up, rate_bps=self.up_bits_per_s or link.up.rate_bps)
+        return replace(link, up=up, down=replace(link.down, rate_bps=self.down_bits_per_s or link.down.rate_bps))
 
     def draft_forward_s(self, tokens: int) -> float:
         """Return the seconds of a draft forward over so many tokens, a chain or leaves."""

@@ -16,7 +16,7 @@ from speculation.drafting.model import Abandoned, Clock, DraftModel
 from speculation.drafting.ngrams import Ngrams
 from speculation.drafting.predictor import Predictor
 from speculation.drafting.stats import DecodingStats
-from speculation.drafting.tree import Node, Origin, Rerooting
+from speculation.drafting.tree import Node, Origin, Rerooting, TokenTree
 from speculation.wire import ROOT, Commit, Draft, EarlyTokens, Idle, extend_digest
 
 MAX_AHEAD = 12
@@ -74,6 +74,11 @@ class Speculator:
     def rounds(self) -> int:
         """How many drafts have left so far; the newest one's number."""
         return self._round
+
+    @property
+    def tree(self) -> TokenTree:
+        """Everything that the edge knows about the future."""
+        return self._tree
 
     @property
     def root(self) -> int:
@@ -290,8 +295,8 @@ class Speculator:
         nodes = self._cutter.cut(anchor)
         if not nodes or now.draft_s is None or now.acceptance is None:
             return False
-        leaves = sum(tree[leaf].reach for leaf in self._cutter.unfed(anchor, [])) / tree[anchor].reach
-        return leaves * now.acceptance / now.draft_s <= (1.0 + self._cutter.value(anchor, nodes)) / round_s
+        gain = now.acceptance * sum(tree[leaf].reach for leaf in self._cutter.unfed(anchor, [])) / tree[anchor].reach
+        return gain * round_s <= (1.0 + self._cutter.value(anchor, nodes)) * now.draft_s
 
     # --- what to draft
 

@@ -15,6 +15,7 @@ from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.link import LinkState
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import StepResult
+from speculation.emulation import Blackout, LinkConditions, WayConditions, load_link
 from speculation.exits import ExitHeads, Reliability
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
@@ -190,6 +191,41 @@ def test_a_killed_verifier_costs_time_and_not_the_answer(tiny_target: Path, tiny
         assert link.state is not LinkState.NOMINAL
     finally:
         edge.close()
+
+
+def test_an_answer_survives_blackouts_longer_than_the_silence(tiny_target: Path, tiny_draft: Path) -> None:
+    """The declared 62 ms a token do not fit between two blackouts, so that the step must be taken up again."""
+    dark = WayConditions(blackouts=(Blackout(0.3, 1.0, 1.8),))
+    server = start(tiny_target, "--dtype", "float64", "--profile", "go2_a100_scaled")
+    settings = config(tiny_draft, server.address, profile="go2_a100_scaled", resume_s=100.0, silence_s=0.4)
+    edge = EdgeDecoder(settings, conditions=LinkConditions("dark", dark, dark))
+    image = jpeg(1)
+    try:
+        result = edge.decode(PROMPT, image, 100.0, "cloud")
+    finally:
+        edge.close()
+        server.stop()
+    assert list(result.tokens) == greedy(tiny_target, [image])[0]
+    assert result.stats.interruptions >= 1
+
+
+def test_a_link_is_named_and_its_delays_are_added(verifier: Verifier, draft: Vlm, tiny_draft: Path) -> None:
+    edge = EdgeDecoder(
+        config(tiny_draft, verifier.address, link="lte", profile="go2_a100_scaled", rtt_s=0.01, extra_rtt_s=0.02),
+        vlm=draft,
+    )
+    try:
+        conditions, lte = edge.conditions, load_link("lte")
+        assert conditions.up.delay_s == pytest.approx(lte.up.delay_s + 0.015)
+        assert conditions.down.rate_bps == lte.down.rate_bps and edge.declared == "go2_a100_scaled over lte"
+    finally:
+        edge.close()
+    for changes, sentence in (
+        ({"link": "string"}, "unknown link 'string'; links.json has wifi"),
+        ({"rtt_s": -1.0}, "rtt_s is -1.0; give 0 to 10 seconds"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            EdgeDecoder(config(tiny_draft, verifier.address, **changes), vlm=draft)
 
 
 def test_another_target_is_refused_in_words(verifier: Verifier, tiny_draft: Path) -> None:

@@ -47,6 +47,10 @@ def test_every_argument_is_described_and_its_default_is_a_choice(name: str) -> N
         assert str(argument.kind(argument.default)) == argument.default
 
 
+def test_a_link_is_emulated_where_it_is_named() -> None:
+    assert "link:='lte'" in arguments_of(GO2_GRAPH, named(GO2_GRAPH, "vlm_nav"), {"link": "lte"})
+
+
 def test_an_undeclared_argument_is_a_mistake_of_the_graph() -> None:
     with pytest.raises(ValueError, match="'seed', which the graph does not declare"):
         Graph((), (NodeSpec("sim_go2", "sim.yaml", (("seed", Use("seed")),)),))

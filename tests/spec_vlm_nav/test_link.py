@@ -11,9 +11,9 @@ import pytest
 import zmq
 import zmq.auth
 
-from spec_vlm_nav.delay import DelayLine
 from spec_vlm_nav.link import LinkConfig, LinkState, ZmqLink, load_keys
 from speculation.drafting import LinkLost
+from speculation.emulation import IDEAL, Blackout, LinkConditions, WayConditions
 from speculation.wire import (
     AnyMessage,
     BeginStep,
@@ -106,8 +106,8 @@ def verifier() -> Iterator[TinyVerifier]:
 def connect() -> Iterator[Callable[..., ZmqLink]]:
     links: list[ZmqLink] = []
 
-    def make(address: str, **changes: float) -> ZmqLink:
-        settings: dict[str, float] = {"ping_s": 0.02, "silent_s": 0.6, "hello_s": 0.1, **changes}
+    def make(address: str, **changes: object) -> ZmqLink:
+        settings: dict[str, object] = {"ping_s": 0.02, "silent_s": 0.6, "hello_s": 0.1, **changes}
         links.append(ZmqLink(LinkConfig(address, HELLO, **settings)))  # type: ignore[arg-type]
         return links[-1]
 
@@ -239,7 +239,7 @@ def test_a_fault_of_a_step_and_garbage_do_not_end_the_session(
 
 def test_states_are_told_and_declared_delays_pass(verifier: TinyVerifier) -> None:
     told: list[LinkState] = []
-    config = LinkConfig(verifier.address, HELLO, one_way_s=0.05, ping_s=0.02)
+    config = LinkConfig(verifier.address, HELLO, conditions=IDEAL.delayed(0.05), ping_s=0.02)
     link = ZmqLink(config, lambda state, why: told.append(state))
     try:
         assert link.wait_nominal(LIMIT_S)
@@ -250,12 +250,55 @@ def test_states_are_told_and_declared_delays_pass(verifier: TinyVerifier) -> Non
         link.close()
 
 
-def test_the_delay_line_keeps_order_and_time() -> None:
-    line = DelayLine(2.0)
-    line.put(b"a", 10.0)
-    line.put(b"b", 10.5)
-    assert (line.take(11.9), line.due) == (None, 12.0)
-    assert (line.take(13.0), line.take(13.0), line.take(13.0), line.due) == (b"a", b"b", None, float("inf"))
+def test_a_bad_link_is_slow_in_its_own_way_each_way_and_keeps_order(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    """A frame of 20 kB needs 0.2 s at 800 kbit/s; what follows it queues. Down nothing is slow, but much is late."""
+    up = WayConditions(rate_bps=800e3)
+    down = WayConditions(jitter_s=0.02, loss=0.3, retransmit_s=0.01)
+    link = connect(verifier.address, conditions=LinkConditions("bad", up, down), silent_s=LIMIT_S)
+    assert link.wait_nominal(LIMIT_S)
+    began = time.monotonic()
+    begin = BeginStep(1, "find it", bytes(20_000))
+    link.send(begin)
+    link.send(DRAFT)
+    eventually(lambda: verifier.messages == [begin, DRAFT])
+    assert time.monotonic() - began >= 0.2
+    said: list[AnyMessage] = [EarlyTokens(1, 1, 0, 0, token, 2, 0.5) for token in range(40)]
+    verifier.to_say.extend(said)
+    heard = []
+    while len(heard) < len(said):
+        message = link.receive(LIMIT_S)
+        assert message is not None
+        heard.append(message)
+    assert heard == said
+
+
+def test_messages_that_vanish_are_not_heard_of(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
+    """Hellos and pings are repeated, so the link stands all the same; of the rest some never arrives."""
+    lossy = LinkConditions("lossy", WayConditions(loss=0.5), WayConditions(), seed=3)
+    link = connect(verifier.address, conditions=lossy, silent_s=LIMIT_S)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    drafts = [Draft(1, round, 0, b"8 bytes!", [1]) for round in range(1, 101)]
+    for draft in drafts:
+        link.send(draft)
+    verifier.to_say.append(Ping(1))
+    eventually(lambda: len(verifier.messages) > 20)
+    heard = [message for message in verifier.messages if isinstance(message, Draft)]
+    assert heard == [draft for draft in drafts if draft in heard]
+    assert link.state is LinkState.NOMINAL
+
+
+def test_a_blackout_is_silence_and_the_link_comes_back(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
+    """Dark for longer than the limit, again and again: silent each time, and every time a new Hello resumes."""
+    dark = WayConditions(blackouts=(Blackout(0.5, 0.6, 1.1),))
+    link = connect(verifier.address, conditions=LinkConditions("dark", dark, dark), silent_s=0.2)
+    for turn in (1, 2):
+        eventually(lambda turn=turn: len(verifier.hellos) > turn)  # type: ignore[misc]
+        assert verifier.hellos[-1].resume.startswith("session")
+    eventually(lambda: link.state is LinkState.SILENT)
+    eventually(lambda: link.state is LinkState.NOMINAL)
 
 
 @pytest.mark.parametrize("address", ["5555", "http://host:1", "tcp://host", "tcp://:5555", "tcp://host:99999"])

@@ -7,12 +7,13 @@ import pytest
 from benchmarks.clocked.link import Channel, VirtualLink, VirtualMailbox
 from benchmarks.clocked.timeline import Timeline
 from benchmarks.clocked.timings import Timings
+from speculation.emulation import load_link
 from speculation.wire import AnyMessage, BeginStep, Commit, Ping, Pong, encode
 
 
 def test_messages_leave_one_at_a_time_and_keep_their_order() -> None:
     timeline, seen = Timeline(), list[tuple[float, int]]()
-    channel = Channel(timeline, 0.5, 800.0)
+    channel, _ = Channel.pair(timeline, Timings(one_way_s=0.5, up_bits_per_s=800.0))
 
     def send() -> None:
         for number, size in enumerate((100, 50, 1)):
@@ -29,8 +30,22 @@ def test_messages_leave_one_at_a_time_and_keep_their_order() -> None:
 
 def test_without_a_limit_size_does_not_matter() -> None:
     timeline = Timeline()
-    channel = Channel(timeline, 0.25, 0.0)
+    channel, _ = Channel.pair(timeline, Timings(one_way_s=0.25))
     assert [channel.send(bytes(size), lambda: None) for size in (1, 10**6)] == [0.25, 0.25]
+
+
+def test_a_named_link_is_the_one_that_real_sockets_have() -> None:
+    """Its draws, its rate, and the profile's delay on top; a rate of the timings replaces the link's."""
+    timeline = Timeline()
+    timings = Timings(one_way_s=0.1, link="congested")
+    up, _ = Channel.pair(timeline, timings)
+    way, _ = load_link("congested").delayed(0.1).ways(0.0)
+    sizes = (12_000, 50, 50, 12_000)
+    assert [up.send(bytes(size), lambda: None) for size in sizes] == [way.put(None, size, 0.0) for size in sizes]
+    slow = Timings(link="congested", up_bits_per_s=1e4).conditions
+    assert (slow.up.rate_bps, slow.down.rate_bps) == (1e4, load_link("congested").down.rate_bps)
+    with pytest.raises(ValueError, match="unknown link 'string'"):
+        Timings(link="string")
 
 
 def test_both_ends_meet_and_bytes_are_those_of_the_wire() -> None:

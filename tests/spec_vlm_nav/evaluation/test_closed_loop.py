@@ -52,6 +52,7 @@ def test_links_are_outermost_modes_innermost_and_only_linked_modes_are_repeated(
         (("--seeds", "x"), "'x' is no seed"),
         (("--target", "bottle"), "must be a colour and a class"),
         (("--profile", "jetson"), "unknown device profile 'jetson'"),
+        (("--link", "string"), "unknown link 'string'; links.json has wifi"),
         (("--processes", "0"), "--processes 0 is outside 1 to 64"),
         (("--max-actions", "0"), "give at least 1"),
         ((), "does not exist; give the path of a model's folder"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,15 @@ def test_a_report_says_when_a_declared_time_was_not_kept() -> None:
     (sentence,) = overruns(slow)
     assert "a target forward took 200 ms where 60 ms are declared" in sentence
     assert sentence in headlines(slow) and any("lost 1 times" in line for line in headlines(slow))
+
+
+def test_an_emulated_link_is_named_and_its_queues_are_no_overrun() -> None:
+    late = [replace(step(0, mode, "stop"), rtt_s=0.5) for mode in ("cloud", "sd")]
+    declared = {**SETTINGS, "declared": {**DECLARED, "one_way_s": 0.01}}
+    assert "a message took 250 ms where 10 ms are declared" in " ".join(headlines(build(late, declared, [], "here")))
+    emulated = {**declared, "link": "lte", "declared_link": {"scale": "declared, not measured"}}
+    data = build(late, emulated, [], "here")
+    assert overruns(data) == [] and "link lte (declared, not measured)" in headlines(data)
 
 
 def test_staleness_counts_the_frames_that_a_live_robot_would_skip() -> None:

@@ -11,8 +11,8 @@ from speculation.wire import MAX_DRAFT_TOKENS
 ANSWERS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=12)
 
 
-def followed(answers: list[list[int]], prefix: list[int]) -> tuple[int, set[int]]:
-    """Return the slow way: the length of the longest known ending, and the tokens that followed it anywhere."""
+def followed(answers: list[list[int]], prefix: list[int]) -> set[int]:
+    """Return, the slow way, the tokens that followed the longest known ending anywhere."""
     marked = [[-1, *answer] for answer in answers]
     whole = [-1, *prefix]
     for size in range(min(LONGEST, len(whole)), 0, -1):
@@ -21,8 +21,8 @@ def followed(answers: list[list[int]], prefix: list[int]) -> tuple[int, set[int]
             break
         places = [m[end] for m in marked for end in range(size, len(m)) if m[end - size : end] == ending]
         if places:
-            return size, set(places)
-    return 0, set()
+            return set(places)
+    return set()
 
 
 @given(answers=ANSWERS, prefix=st.lists(st.integers(0, 3), max_size=10), limit=st.integers(1, 6))
@@ -33,7 +33,7 @@ def test_a_lookup_continues_the_longest_known_ending(answers: list[list[int]], p
         ngrams.remember(answer)
         kept = [*(each for each in kept if each != answer), answer][-KEPT_ANSWERS:]
     found = ngrams.lookup(prefix, limit)
-    size, followers = followed(kept, prefix)
+    followers = followed(kept, prefix)
     assert bool(found) == bool(followers) and len(found) <= limit
     assert not found or found[0] in followers
 

@@ -24,6 +24,7 @@ from speculation.drafting import (
     StepResult,
 )
 from speculation.drafting.predictor import AUTO, Predictor, find
+from speculation.emulation import LinkConditions, declared_name, load_link
 from speculation.profile import load_profile
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
@@ -34,7 +35,7 @@ from speculation.wire import FaultCode, Hello, Welcome
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
 FOREVER_S = 3600.0
-MAX_EXTRA_RTT_S = 10.0
+MAX_RTT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,10 @@ class EdgeConfig:
     gamma: draft tokens per verification, or "auto". branches: continuations pre-drafted per verification. target:
     fingerprint that the verifier must have, empty for any. silence_s: hearing nothing for so long is a lost link.
     resume_s: how long a step waits for a lost verifier before it is given up. capacity: cache slots of the draft
-    model: image and prompt, answer and token tree must fit. extra_rtt_s: round trip that is declared on top of the
-    profile's own, half of it each way. predictor: what ends drafts at the first predicted rejection: a folder, "auto"
-    for the one in the draft model's folder if there is one, "off" for none.
+    model: image and prompt, answer and token tree must fit. link: the link of config/links.json whose conditions are
+    emulated, empty for none; the profile's communication time comes on top of its delays. rtt_s: round trip declared in
+    place of the profile's own. extra_rtt_s: one on top of it; half of them each way. predictor: what ends drafts at the
+    first predicted rejection: a folder, "auto" for the one in the draft model's folder if there is one, "off" for none.
     """
 
     draft_model: Path
@@ -70,12 +72,16 @@ class EdgeConfig:
     capacity: int = 2048
     silence_s: float = 1.5
     resume_s: float = 1.0
+    link: str = ""
+    rtt_s: float | None = None
     extra_rtt_s: float = 0.0
     predictor: str = AUTO
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.extra_rtt_s <= MAX_EXTRA_RTT_S:
-            raise ValueError(f"extra_rtt_s is {self.extra_rtt_s}; give 0 to {MAX_EXTRA_RTT_S:g} seconds")
+        for name in ("rtt_s", "extra_rtt_s"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value <= MAX_RTT_S:
+                raise ValueError(f"{name} is {value}; give 0 to {MAX_RTT_S:g} seconds")
 
 
 class EdgeDecoder:
@@ -87,15 +93,21 @@ class EdgeDecoder:
         trace: Trace | None = None,
         on_state: Callable[[LinkState, str], None] | None = None,
         vlm: Vlm | None = None,
+        conditions: LinkConditions | None = None,
     ) -> None:
         """Load the draft model and start connecting, without waiting for the verifier; mode `edge` has no link.
 
         `on_state` hears how the link is, in the link's thread. `vlm`: the draft model where it is loaded already;
-        several decoders may share it. Raises ValueError, in one sentence, for a model folder, predictor, profile,
-        mode, address or keys that cannot be used.
+        several decoders may share it. `conditions`: a link that has no name, in place of the config's.
+
+        Raises ValueError, in one sentence, for a model folder, predictor, profile, link, mode, address or keys that
+        cannot be used.
         """
         self.config = config
         self.profile = load_profile(config.profile or "raw")
+        one_way = self.profile.one_way_s if config.rtt_s is None else config.rtt_s / 2.0
+        named = conditions if conditions is not None else load_link(config.link)
+        self.conditions = named.delayed(one_way + config.extra_rtt_s / 2.0)
         needs_link = DraftingConfig.of(config.mode, gamma=config.gamma, branches=config.branches).needs_link
         keys = load_keys(Path(config.keys)) if config.keys else None
         self.trace = trace if trace is not None else Trace()
@@ -119,7 +131,7 @@ class EdgeDecoder:
                     config.verifier,
                     Hello(self.vlm.tokenizer_fingerprint, self.vlm.vocabulary, config.target),
                     keys,
-                    self.profile.one_way_s + config.extra_rtt_s / 2.0,
+                    self.conditions,
                     silent_s=max(config.silence_s, 2.0 * self.profile.verify_s),
                 ),
                 on_state,
@@ -144,6 +156,11 @@ class EdgeDecoder:
         return vlm
 
     @property
+    def declared(self) -> str:
+        """What is declared and waited for, in a word: the device profile, and the link where one is emulated."""
+        return declared_name(self.profile.name, self.conditions.name if self.link is not None else "")
+
+    @property
     def problem(self) -> str:
         """Why the verifier refuses this robot, in a sentence; empty where it does not."""
         return self.link.why if self.link is not None and self.link.state is LinkState.REFUSED else ""
@@ -163,7 +180,7 @@ class EdgeDecoder:
     def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
         """Return the answer as text, with its figures. Raises as `decode`."""
         result = self.decode(prompt, jpeg, deadline_s)
-        return Reply(self.text(result.tokens), result.stats, self.profile.name, *self.link_figures())
+        return Reply(self.text(result.tokens), result.stats, self.declared, *self.link_figures())
 
     def text(self, tokens: tuple[int, ...]) -> str:
         """Return the words of an answer, without the tokens that only mark its end."""

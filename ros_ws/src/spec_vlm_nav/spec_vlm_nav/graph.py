@@ -130,6 +130,7 @@ TARGET = Argument("target_model", str(PROJECT / "models" / "target"), "folder of
 DRAFT = Argument("draft_model", str(PROJECT / "models" / "draft"), "folder of the draft model")
 KEYS = Argument("keys", "", "folder of CURVE keys for the link; empty: plain TCP, for loopback only")
 PROFILE = Argument("profile", "raw", "device profile of config/profiles.json whose times are waited for")
+LINK = Argument("link", "", "link of config/links.json that is emulated, e.g. lte; empty: none")
 TRACE = Argument("trace", "", "file for the trace (Perfetto JSON), written whenever a goal ends; empty: none")
 MODE = Argument(
     "mode", "fsd", "who decodes: the target, the draft, both in turn, or both at once", ("cloud", "edge", "sd", "fsd")
@@ -159,6 +160,7 @@ _NAVIGATION = (
     ("verifier", Use("verifier")),
     ("mode", Use("mode")),
     ("profile", Use("profile")),
+    ("link", Use("link")),
     ("keys", Use("keys")),
     ("trace", Use("trace")),
     ("response_order", Use("response_order")),
@@ -176,7 +178,7 @@ SIM_GRAPH = Graph(
         Argument("difficulty", "middle", "what the room is like", ("easy", "middle", "hard")),
         Argument("target", "silver bottle", "the object that is hidden in the room"),
         Argument("layout", "room", "how many rooms there are", ("room", "two_rooms", "hallway")),
-        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
+        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
     ),
     (
         VERIFIER,
@@ -197,7 +199,7 @@ GO2_GRAPH = Graph(
     (
         Argument("odom_topic", "/utlidar/robot_odom", "nav_msgs/Odometry of the robot"),
         Argument("camera_topic", "/camera/image/compressed", "sensor_msgs/CompressedImage of the front camera, JPEG"),
-        MODE, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
+        MODE, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
     ),
     (
         NodeSpec("go2_bridge", "go2.yaml", remaps=(("odom", Use("odom_topic")),)),
@@ -223,7 +225,7 @@ REPLAY_GRAPH = Graph(
         Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float),
         Argument("start", "0.0", "seconds of the bag that are left out at its start", kind=float),
         Argument("laps", "1", "how often it is played; 0: for ever", kind=int),
-        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
+        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
     ),
     (
         CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),

@@ -1,7 +1,7 @@
 """The link to the verifier: a ZeroMQ DEALER in a thread of its own, so that neither drafting nor ROS waits for it.
 
-It says Hello until somebody answers, pings, notices silence, opens a new connection and takes the session up again. A
-declared one-way delay is waited for in both directions, for every message.
+It says Hello until somebody answers, pings, notices silence, opens a new connection and takes the session up again.
+Declared conditions (`speculation.emulation`) hold for every message, Hellos and pings too, each way.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import msgspec
 import zmq
 import zmq.auth
 
-from spec_vlm_nav.delay import DelayLine
 from speculation.drafting import LinkLost
+from speculation.emulation import IDEAL, EmulatedWay, LinkConditions
 from speculation.wire import (
     MAX_MESSAGE_BYTES,
     AnyMessage,
@@ -84,13 +84,14 @@ def load_keys(folder: Path) -> Keys:
 class LinkConfig:
     """Where the verifier is and how patient the link is, in seconds.
 
-    silent_s: hearing nothing for so long counts as silence. hello_s: an unanswered Hello is repeated.
+    conditions: what the link is declared to do; blackouts count from the link's start. silent_s: hearing nothing for so
+    long, on top of the conditions' longest round trip, counts as silence. hello_s: an unanswered Hello is repeated.
     """
 
     address: str
     hello: Hello
     keys: Keys | None = None
-    one_way_s: float = 0.0
+    conditions: LinkConditions = IDEAL
     ping_s: float = 0.25
     silent_s: float = 1.5
     hello_s: float = 1.0
@@ -226,9 +227,10 @@ class ZmqLink:
 
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        up, down = self.config.conditions.ways(self._clock())
         try:
             while not self._stopping:
-                connection = _Connection(context, self.config)
+                connection = _Connection(context, self.config, up, down)
                 try:
                     self._serve(connection)
                 finally:
@@ -244,7 +246,7 @@ class ZmqLink:
         hello_at = ping_at = opened = self._clock()
         pings: dict[int, float] = {}
         nonces = itertools.count(1)
-        limit = self.config.silent_s + 2.0 * self.config.one_way_s
+        limit = self.config.silent_s + self.config.conditions.longest_trip_s
         while not self._stopping:
             now = self._clock()
             nominal = self._state is LinkState.NOMINAL
@@ -340,9 +342,15 @@ class ZmqLink:
 
 
 class _Connection:
-    """One DEALER socket with its two delay lines; used by the link's thread alone."""
+    """One DEALER socket between the two emulated ways; used by the link's thread alone."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: LinkConfig) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        config: LinkConfig,
+        up: EmulatedWay[bytes],
+        down: EmulatedWay[bytes],
+    ) -> None:
         self._socket = context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.immediate = True
@@ -355,13 +363,12 @@ class _Connection:
             self._socket.curve_publickey = config.keys.public
             self._socket.curve_secretkey = config.keys.secret
         self._socket.connect(config.address)
-        self._up = DelayLine(config.one_way_s)
-        self._down = DelayLine(config.one_way_s)
+        self._up, self._down = up, down
         self._stuck: deque[bytes] = deque(maxlen=HIGH_WATER)
 
     def put(self, payload: bytes, now: float) -> None:
-        """Send a payload, `one_way_s` from now."""
-        self._up.put(payload, now)
+        """Send a payload; it leaves when it would have arrived."""
+        self._up.put(payload, len(payload), now)
 
     def turn(self, now: float) -> list[bytes]:
         """Send and receive what is due."""
@@ -373,7 +380,8 @@ class _Connection:
                 self._stuck.popleft()
         with contextlib.suppress(zmq.Again):
             while True:
-                self._down.put(b"".join(self._socket.recv_multipart(zmq.NOBLOCK)), now)
+                payload = b"".join(self._socket.recv_multipart(zmq.NOBLOCK))
+                self._down.put(payload, len(payload), now)
         received = []
         while (payload := self._down.take(now)) is not None:
             received.append(payload)
@@ -394,5 +402,7 @@ class _Connection:
                 pass
 
     def close(self) -> None:
-        """Close the socket; what is not sent is dropped."""
+        """Close the socket; what is not sent, or not there yet, is dropped."""
         self._socket.close()
+        self._up.clear()
+        self._down.clear()

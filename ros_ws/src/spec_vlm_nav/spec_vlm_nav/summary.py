@@ -42,7 +42,7 @@ def decoding_rows(stats: Sequence[Any]) -> list[tuple[str, str]]:
     first = [entry.first_commit_s for entry in stats if entry.first_commit_s >= 0.0]
     judged = total["hits"] + total["misses"]
     return [
-        ("mode, device profile", f"{stats[0].mode}, {stats[0].profile or 'raw'}"),
+        ("mode, declared conditions", f"{stats[0].mode}, {stats[0].profile or 'raw'}"),
         ("answers, tokens", f"{len(stats)}, {total['tokens']}"),
         ("tokens per commit (tau)", _ratio(total["tokens"], total["rounds"])),
         ("draft tokens accepted", f"{total['accepted']} of {total['drafted']}"),

@@ -25,6 +25,7 @@ from tqdm import tqdm
 from spec_vlm_nav.evaluation.episodes import Answerers, Episode, EpisodeKey, Policy, Setting, run_one
 from spec_vlm_nav.evaluation.journal import Journal
 from spec_vlm_nav.evaluation.setting import (
+    add_link,
     add_predictor,
     add_prompt_options,
     gamma,
@@ -37,6 +38,7 @@ from spec_vlm_nav.evaluation.success import class_table, different_walks, figure
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.drafting.predictor import name as predictor_name
+from speculation.emulation import declared_name, load_link
 from speculation.profile import load_profile
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary
 
@@ -57,6 +59,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
                       help="round trips declared on top of the profile's (default: 0)")  # fmt: skip
     add_prompt_options(line)
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
+    add_link(line)
     line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
     line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
@@ -79,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
     """
     keys = episode_keys(options)
     load_profile(options.profile)
+    load_link(options.link)
     scene_of(0, "easy", "" if options.target == "random" else options.target)
     if not 1 <= options.processes <= MAX_PROCESSES:
         raise ValueError(f"--processes {options.processes} is outside 1 to {MAX_PROCESSES}")
@@ -100,10 +104,11 @@ def run(options: argparse.Namespace) -> int:
 def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
     """Print the tables and write figures and pictures beside the journal."""
     rows = figures(finished)
+    declared = declared_name(options.profile, options.link)
     parts = []
     for level in dict.fromkeys(row.difficulty for row in rows):
         some = [row for row in rows if row.difficulty == level]
-        parts.append(f"{level} rooms, object: {options.target}, profile: {options.profile}\n{main_table(some)}")
+        parts.append(f"{level} rooms, object: {options.target}, profile: {declared}\n{main_table(some)}")
         parts.append(class_table(some))
         parts.append(outcome_table(some))
     differ, compared = different_walks(finished)
@@ -131,7 +136,7 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
     (options.out / "closed_loop.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     from spec_vlm_nav.evaluation.closed_loop_figures import draw
 
-    for path in draw(options.out, rows, finished, options.profile):
+    for path in draw(options.out, rows, finished, declared):
         print(path)
 
 
@@ -170,7 +175,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return what must be equal for two runs' episodes to stand in one table."""
     from speculation.vlm.load import folder_fingerprint
 
-    names = ("target", "profile", "max_actions", "max_tokens", "gamma", "branches", "dtype", "response_order")
+    names = ("target", "profile", "link", "max_actions", "max_tokens", "gamma", "branches", "dtype", "response_order")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
     modes = set(options.modes)
     for name, folder, needless in (
@@ -191,6 +196,7 @@ def setting(options: argparse.Namespace, address: str) -> Setting:
         draft_model=options.draft_model,
         verifier=address,
         profile=options.profile,
+        link=options.link,
         object_name=options.target,
         max_actions=options.max_actions,
         gamma=options.gamma,

@@ -71,6 +71,7 @@ class Setting:
     draft_model: Path
     verifier: str
     profile: str = "raw"
+    link: str = EdgeConfig.link
     object_name: str = "silver bottle"
     max_actions: int = 40
     gamma: int | str = 4
@@ -216,6 +217,7 @@ class Answerers:
                 dtype=setting.dtype,
                 silence_s=SILENCE_S,
                 resume_s=CONNECT_LIMIT_S,
+                link=setting.link,
                 extra_rtt_s=(rtt_ms or 0.0) / 1e3,
             )
         )

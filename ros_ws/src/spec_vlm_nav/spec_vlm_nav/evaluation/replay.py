@@ -23,6 +23,7 @@ from spec_vlm_nav.evaluation.results import TARGET_ALONE, Arm, FrameKey, Results
 from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
     SILENCE_S,
+    add_link,
     add_predictor,
     add_prompt_options,
     gamma,
@@ -35,6 +36,7 @@ from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import VerifierLost
 from speculation.drafting import DecodingStats, Mode
 from speculation.drafting.predictor import name as predictor_name
+from speculation.emulation import load_link
 from speculation.profile import load_profile
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary, parse_answer
 from speculation.trace import Trace
@@ -125,6 +127,7 @@ class Decoders:
             predictor=options.predictor,
             silence_s=SILENCE_S,
             resume_s=CONNECT_LIMIT_S,
+            link=options.link,
             extra_rtt_s=rtt_ms / 1e3,
         )
 
@@ -241,6 +244,7 @@ def run(options: argparse.Namespace) -> int:
         options.topic, options.skip, options.fps, options.limit, options.instruction, order, guide, options.anew
     )
     profile = load_profile(options.profile)
+    link = load_link(options.link)
     bags = name_bags(options.bags)
     for flag, value in (("gamma", options.gamma), ("branches", options.branches), ("max-tokens", options.max_tokens)):
         if isinstance(value, int) and not 1 <= value <= MAX_ANSWER_TOKENS:
@@ -255,7 +259,11 @@ def run(options: argparse.Namespace) -> int:
         decoders = stack.enter_context(closing(Decoders(options, address or EdgeConfig.verifier, arms)))
         if options.check:
             decoders.load_target(options.target_model)
-        settings = _settings(options, bags, decoders) | {"guide": guide, "declared": asdict(profile)}
+        settings = _settings(options, bags, decoders) | {
+            "guide": guide,
+            "declared": asdict(profile),
+            "declared_link": asdict(link),
+        }
         results = Results(options.out, settings, options.restart)
         if len(results):
             print(f"going on: {len(results)} results are in {options.out} already")
@@ -275,8 +283,8 @@ def run(options: argparse.Namespace) -> int:
 def _settings(options: argparse.Namespace, bags: dict[str, Path], decoders: Decoders) -> dict[str, Any]:
     welcome = decoders.welcome
     names = (
-        "modes", "rtt_ms", "profile", "gamma", "branches", "max_tokens", "dtype", "topic", "skip", "fps", "limit",
-        "instruction", "anew", "response_order", "check",
+        "modes", "rtt_ms", "profile", "link", "gamma", "branches", "max_tokens", "dtype", "topic", "skip", "fps",
+        "limit", "instruction", "anew", "response_order", "check",
     )  # fmt: skip
     return {
         "bags": {name: fingerprint(path) for name, path in bags.items()},
@@ -299,6 +307,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
                       help="round trips to declare on top of the profile's own (default: 0)")  # fmt: skip
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
+    add_link(line)
     line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
     line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: where the verifier finds them)")

@@ -112,6 +112,7 @@ def headlines(data: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{data['frames']} frames of {len(settings['bags'])} bag(s), profile {settings['profile']} ({declared}), "
         f"{settings['dtype']}, gamma {settings['gamma']}",
+        *([f"link {settings['link']} ({settings['declared_link']['scale']})"] if settings.get("link") else []),
         f"target {settings['target']}, draft {settings['draft']}, tokens {data['tokens']}",
         data["machine"],
     ]
@@ -129,7 +130,9 @@ def overruns(data: Mapping[str, Any]) -> list[str]:
     declared = data["settings"]["declared"]
     sentences = []
     for rtt, rows in data["table8"].items():
-        limits = {**declared, "one_way_s": declared["one_way_s"] + float(rtt) / 2e3}
+        # What queues and losses of an emulated link add is no overrun.
+        one_way = 0.0 if data["settings"].get("link") else declared["one_way_s"] + float(rtt) / 2e3
+        limits = {**declared, "one_way_s": one_way}
         for name, words in (
             ("draft_s", "a draft forward"),
             ("verify_s", "a target forward"),

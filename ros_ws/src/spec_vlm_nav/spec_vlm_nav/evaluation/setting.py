@@ -113,6 +113,16 @@ def add_predictor(line: argparse.ArgumentParser) -> None:
     )
 
 
+def add_link(line: argparse.ArgumentParser) -> None:
+    """Add the option --link, as `EdgeConfig.link` has it."""
+    line.add_argument(
+        "--link",
+        default="",
+        metavar="NAME",
+        help="link of config/links.json to emulate, the profile's delay on top (default: none)",
+    )
+
+
 def gamma(text: str) -> int | str:
     """Read a number of draft tokens, or auto; an argparse type."""
     if text != "auto" and not text.isdecimal():

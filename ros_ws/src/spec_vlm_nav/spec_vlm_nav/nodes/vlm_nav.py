@@ -64,6 +64,7 @@ class VlmNav(Node):
                 verifier=parameter(self, "verifier", "tcp://127.0.0.1:5555", "address of the verifier"),
                 mode=parameter(self, "mode", "fsd", "cloud, edge, sd or fsd"),
                 profile=parameter(self, "profile", "raw", "device profile whose times are waited for"),
+                link=parameter(self, "link", "", "link of config/links.json to emulate; empty: none"),
                 target=parameter(self, "target_fingerprint", "", "only target that is acceptable; empty: any"),
                 keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP"),
                 gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),

@@ -1,0 +1,224 @@
+"""The emulated way on made-up times: what must hold whatever is sent, and the shipped links."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speculation.emulation import (
+    IDEAL,
+    Blackout,
+    EmulatedWay,
+    LinkConditions,
+    WayConditions,
+    declared_name,
+    load_link,
+    load_links,
+)
+
+TINY = 1e-6
+times = st.floats(0.0, 5.0)
+blackouts = st.builds(
+    lambda start, seconds, gap: Blackout(start, seconds, seconds + gap if gap else 0.0),
+    start=times,
+    seconds=st.floats(0.01, 2.0),
+    gap=st.none() | st.floats(1.0, 3.0),
+)
+ways = st.builds(
+    WayConditions,
+    delay_s=st.floats(0.0, 0.5),
+    jitter_s=st.floats(0.0, 0.5),
+    rate_bps=st.sampled_from([0.0, 1e3, 1e4, 1e7]),
+    loss=st.sampled_from([0.0, 0.1, 0.5]),
+    retransmit_s=st.sampled_from([0.0, 0.01, 0.2]),
+    reorder=st.booleans(),
+    blackouts=st.lists(blackouts, max_size=1).map(tuple),
+)
+traffic = st.lists(st.tuples(times, st.integers(0, 500)), min_size=1, max_size=12).map(sorted)
+
+
+def carry(way: EmulatedWay[int], sent: list[tuple[float, int]], start: float = 0.0) -> list[tuple[float, int]]:
+    """Send everything and return the arrivals (time, item) as somebody sees who takes each when it is due."""
+    arrived: list[tuple[float, int]] = []
+
+    def collect(until: float) -> None:
+        while way.due <= until:
+            due = way.due
+            assert way.take(math.nextafter(due, -math.inf)) is None
+            item = way.take(due)
+            assert item is not None
+            arrived.append((due, item))
+
+    for item, (at, size) in enumerate(sent):
+        collect(start + at)
+        way.put(item, size, start + at)
+    collect(1e9)
+    assert way.due == math.inf
+    return arrived
+
+
+@given(ways, traffic, st.sampled_from([0.0, 1234.5]))
+def test_nothing_is_lost_doubled_early_or_seen_in_the_dark(
+    conditions: WayConditions, sent: list[tuple[float, int]], start: float
+) -> None:
+    way: EmulatedWay[int] = EmulatedWay(conditions, "seed", start)
+    arrived = carry(way, sent, start)
+    items = [item for _, item in arrived]
+    assert len(set(items)) == len(items) == len(sent) - way.vanished
+    if not conditions.loss or conditions.retransmit_s:
+        assert way.vanished == 0
+    if not conditions.reorder:
+        assert items == sorted(items)
+    assert [at for at, _ in arrived] == sorted(at for at, _ in arrived)
+    for at, item in arrived:
+        put, size = sent[item]
+        assert at >= start + put + conditions.sending_s(size) + conditions.delay_s - TINY
+        for blackout in conditions.blackouts:
+            assert blackout.ends(at - start) - (at - start) < TINY
+
+
+@given(ways.map(lambda way: replace(way, loss=0.0, reorder=False)), traffic)
+def test_no_more_passes_than_the_rate_allows(conditions: WayConditions, sent: list[tuple[float, int]]) -> None:
+    """From any message on, what follows needs at least its own sending times, one after the other."""
+    arrived = carry(EmulatedWay(conditions), sent)
+    assert len(arrived) == len(sent)
+    for first in range(len(sent)):
+        busy = 0.0
+        for item in range(first, len(sent)):
+            busy += conditions.sending_s(sent[item][1])
+            assert arrived[item][0] >= sent[first][0] + busy + conditions.delay_s - TINY
+
+
+@given(ways, traffic)
+def test_the_same_seed_gives_the_same_run(conditions: WayConditions, sent: list[tuple[float, int]]) -> None:
+    assert carry(EmulatedWay(conditions, "3/up"), sent) == carry(EmulatedWay(conditions, "3/up"), sent)
+
+
+def test_the_nth_message_has_the_nth_draws_whenever_it_leaves() -> None:
+    conditions = WayConditions(jitter_s=1.0)
+
+    def delays(way: EmulatedWay[int], gap: float) -> list[float]:
+        return [at - gap * item for at, item in carry(way, [(gap * n, n) for n in range(20)])]
+
+    slow, slower = (delays(EmulatedWay(conditions, "1/up"), gap) for gap in (2.0, 3.0))
+    assert slow == pytest.approx(slower)
+    assert slow != pytest.approx(delays(EmulatedWay(conditions, "1/down"), 2.0))
+    up, down = LinkConditions(up=conditions, down=conditions, seed=1).ways(0.0)
+    assert delays(up, 2.0) == slow and delays(down, 2.0) != pytest.approx(slow)  # type: ignore[arg-type]
+
+
+def test_messages_queue_behind_a_large_one() -> None:
+    way: EmulatedWay[str] = EmulatedWay(WayConditions(delay_s=0.5, rate_bps=8e3))
+    way.put("frame", 2000, 10.0)
+    way.put("ping", 10, 11.0)
+    assert way.due == pytest.approx(12.5) and len(way) == 2
+    assert way.take(12.4) is None and way.take(13.0) == "frame"
+    assert way.due == pytest.approx(12.51) and way.take(13.0) == "ping"
+    assert way.take(13.0) is None and way.due == math.inf
+
+
+def test_a_blackout_holds_what_is_under_way_and_interrupts_what_is_leaving() -> None:
+    blackout = Blackout(2.0, 3.0, 10.0)
+    plain: EmulatedWay[str] = EmulatedWay(WayConditions(delay_s=0.5, blackouts=(blackout,)), start=100.0)
+    plain.put("before", 1, 101.0)
+    plain.put("under way", 1, 101.9)
+    plain.put("in it", 1, 103.0)
+    plain.put("second turn", 1, 113.0)
+    dues = []
+    while plain.due < math.inf:
+        dues.append((plain.due, plain.take(plain.due)))
+    assert dues == [(101.5, "before"), (105.0, "under way"), (105.5, "in it"), (115.5, "second turn")]
+    slow: EmulatedWay[str] = EmulatedWay(WayConditions(rate_bps=8e3, blackouts=(blackout,)))
+    slow.put("frame", 2000, 1.0)
+    assert slow.due == pytest.approx(6.0)
+
+
+def test_losses_are_as_many_as_declared_and_cost_what_is_declared() -> None:
+    count = 4000
+    gone: EmulatedWay[int] = EmulatedWay(WayConditions(loss=0.2), "0/up")
+    carry(gone, [(float(n), 1) for n in range(count)])
+    assert gone.vanished / count == pytest.approx(0.2, abs=0.02)
+    again: EmulatedWay[int] = EmulatedWay(WayConditions(loss=0.2, retransmit_s=0.01, reorder=True), "0/up")
+    late = [at - item for at, item in carry(again, [(float(n), 1) for n in range(count)])]
+    assert len(late) == count
+    for times, share in ((1, 0.2), (3, 0.04), (7, 0.008)):
+        more = sum(each > 0.01 * times - TINY for each in late)
+        assert more / count == pytest.approx(share, abs=0.02 * share**0.5)
+
+
+def test_only_where_it_is_allowed_a_message_overtakes() -> None:
+    sent = [(0.001 * n, 1) for n in range(50)]
+    orders = [
+        [item for _, item in carry(EmulatedWay(WayConditions(jitter_s=0.1, reorder=reorder)), sent)]
+        for reorder in (False, True)
+    ]
+    assert orders[0] == sorted(orders[1]) != orders[1]
+
+
+def test_a_closed_connection_takes_along_what_is_under_way() -> None:
+    way: EmulatedWay[str] = EmulatedWay(WayConditions(rate_bps=8e3))
+    way.put("frame", 20_000, 0.0)
+    way.clear()
+    assert way.due == math.inf and len(way) == 0
+    way.put("hello", 1000, 2.0)
+    assert way.due == pytest.approx(3.0)
+
+
+def test_a_profiles_delay_comes_on_top() -> None:
+    link = LinkConditions("x", WayConditions(0.01, jitter_s=0.02), WayConditions(0.03)).delayed(0.1)
+    assert (link.up.delay_s, link.down.delay_s, link.name) == (0.11, 0.13, "x")
+    assert link.mean_one_way_s == pytest.approx(0.125) and link.longest_trip_s == pytest.approx(0.26)
+    assert IDEAL.mean_one_way_s == IDEAL.longest_trip_s == 0.0
+    assert declared_name("raw", "") == "raw" and declared_name("raw", "lte") == "raw over lte"
+
+
+def test_the_shipped_links_say_that_they_are_declared() -> None:
+    links = load_links()
+    assert {"wifi", "lte", "congested", "blackout"} <= set(links)
+    for name, link in links.items():
+        assert link.name == name and "declared, not measured" in link.scale and link.longest_trip_s > 0.0
+        # Over TCP nothing vanishes and nothing overtakes.
+        assert all(way.retransmit_s > 0.0 and not way.reorder for way in (link.up, link.down))
+    assert links["blackout"].up.blackouts and links["wifi"].up.rate_bps != links["wifi"].down.rate_bps
+    assert load_link("") is IDEAL and load_link("lte") == links["lte"]
+    with pytest.raises(ValueError, match=r"unknown link '5g'; links\.json has wifi, lte, congested, blackout"):
+        load_link("5g")
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ({"both": {"delay_s": -1}}, "up: delay_s = -1 is outside 0 to 60 s"),
+        ({"down": {"jitter_s": "much"}}, "down: jitter_s = 'much' is outside 0 to 60 s"),
+        ({"up": {"rate_bps": 0.5}}, "up: rate_bps = 0.5 is outside 1 to 1e"),
+        ({"both": {"loss": 1.0}}, "loss = 1.0 is outside 0 to 0.9"),
+        ({"both": {"retransmit_s": float("nan")}}, "retransmit_s = nan"),
+        ({"both": {"reorder": 1}}, "reorder = 1 is neither true nor false"),
+        ({"both": {"speed": 1}}, "unknown field speed"),
+        ({"sideways": {}}, "expected an object of both, down, scale, seed, up"),
+        ({"seed": "a"}, "seed = 'a' is no whole number"),
+        (
+            {"both": {"blackouts": [{"start_s": 0, "seconds": 2, "every_s": 1}]}},
+            "blackout of 2 s every 1 s leaves no link",
+        ),
+        ({"both": {"blackouts": [{"start_s": 0, "seconds": 0}]}}, "blackout seconds = 0 is outside 0.001"),
+        ({"both": {"blackouts": 3}}, "up: "),
+        (
+            {"both": {"blackouts": [{"start_s": s, "seconds": 5, "every_s": 10} for s in (0, 5)]}},
+            "blackouts leave no link",
+        ),
+        (3, "expected an object"),
+    ],
+)
+def test_a_bad_file_is_one_clear_sentence(tmp_path: Path, entry: object, complaint: str) -> None:
+    path = tmp_path / "links.json"
+    path.write_text(json.dumps({"mine": entry}))
+    with pytest.raises(ValueError, match="links .*links.json: link 'mine': ") as caught:
+        load_links(path)
+    assert complaint in str(caught.value) and "\n" not in str(caught.value)
