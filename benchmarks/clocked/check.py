@@ -14,7 +14,7 @@ from statistics import median
 from benchmarks.clocked.facts import Recording
 from benchmarks.clocked.figures import run_mode
 from benchmarks.clocked.timings import Timings
-from benchmarks.latency import measure
+from benchmarks.latency import WARM_UP, measure
 from benchmarks.setting import Question
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, table, verifier
@@ -81,11 +81,11 @@ def clocked_timings(profile: DeviceProfile, real: Mapping[str, Sequence[StepResu
 def agree(
     real: Mapping[str, Sequence[StepResult]], recording: Recording, timings: Timings, gamma: int | str, branches: int
 ) -> list[Agreement]:
-    """Run the clocked engine in every mode of `real` and set both side by side."""
+    """Run the clocked engine in every mode of `real`, warmed up like it, and set both side by side."""
     rows = []
     for mode, results in real.items():
         clocked, waited = (
-            run_mode(mode, recording, each, gamma=gamma, branches=branches)
+            run_mode(mode, recording, each, warm_up=WARM_UP, gamma=gamma, branches=branches)
             for each in (timings, as_waited(timings, _sum(results)))
         )
         different = sum(one.tokens != other.tokens for one, other in zip(results, clocked, strict=True))

@@ -27,16 +27,20 @@ def run_mode(
     split: LayerSplit | None = None,
     edges: int = 1,
     server: ServerConfig = SERVER,
+    warm_up: int = 0,
     **changes: Any,
 ) -> list[StepResult]:
     """Decode a recording in one mode, `layer_split` among them; `changes` are those of its `DraftingConfig`.
 
-    Raises RuntimeError where an answer is not the target's own: that is a fault of a policy.
+    warm_up: so many first steps are decoded once before and not counted: estimates and n-grams outlive a step. Raises
+    RuntimeError where an answer is not the target's own: that is a fault of a policy.
     """
     if mode == LAYER_SPLIT:
         return (split or LayerSplit()).decode(recording, timings)
     config = drafting(mode, recording, **changes)
-    results = decode(recording, timings, config, edges=edges, server=server)
+    every = range(len(recording.steps))
+    results = decode(recording, timings, config, steps=[*every[:warm_up], *every], edges=edges, server=server)
+    results = results[min(warm_up, len(every)) :]
     if mode != Mode.EDGE:
         for index, (result, facts) in enumerate(zip(results, recording.steps, strict=True)):
             if result.tokens != facts.tokens:
