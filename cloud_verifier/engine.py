@@ -12,12 +12,14 @@ from torch import Tensor
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, VerifyRow
-from speculation.acceptance import AcceptanceRule, Greedy, Logits, Verdict
+from speculation.acceptance import Verdict, depths_of, judge_picks, rule_of
 from speculation.exits import ExitHeads, Head
+from speculation.sampling import Logits
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
 from speculation.vlm.load import ModelFolderError, Vlm
 from speculation.vlm.processing import prepare
+from speculation.vlm.sampling import choose_rows
 from speculation.wire import MAX_DRAFT_TOKENS
 
 _log = logging.getLogger("cloud_verifier")
@@ -65,13 +67,14 @@ class VlmEngine:
         rows: int,
         capacity: int,
         exits: ExitHeads | None = None,
-        rule: AcceptanceRule | None = None,
         max_draft: int = MAX_DRAFT_TOKENS,
+        draws_on_device: bool | None = None,
     ) -> None:
+        """`draws_on_device`: tokens are drawn where the logits are; None: wherever that is not the host."""
         self._vlm = vlm
         self._exits = exits
         self._exit_layers = frozenset(exits.layers if exits is not None else ())
-        self._rule = rule if rule is not None else Greedy()
+        self._draws_on_device = vlm.device.type != "cpu" if draws_on_device is None else draws_on_device
         self._cache = KVCache(vlm, rows, capacity)
         self._roots = [0] * rows
         self._max_draft = max_draft
@@ -116,7 +119,7 @@ class VlmEngine:
             verdicts: dict[int, Verdict] = {}
             if output.layer == last:
                 logits = final_logits(self._vlm, torch.cat(output.hidden))
-                verdicts = self._judge(rows, to_numpy(logits))
+                verdicts = self._judge(rows, logits)
             elif self._exits is not None and asking and output.layer in self._exit_layers:
                 hidden = torch.cat([output.hidden[index] for index in asking])
                 verdicts = self._rumours(self._exits, output.layer, [rows[index] for index in asking], hidden)
@@ -135,15 +138,31 @@ class VlmEngine:
         """
         verdicts = {}
         for row, part in _by_row(rows, to_numpy(exits.logits(layer, hidden))):
-            verdict = exits.judge(self._rule, row.tokens, row.parents, part)
+            verdict = exits.judge(rule_of(row.sampling), row.tokens, row.parents, part, sampling=row.draws)
             if verdict is not None and layer in exits.table:
                 verdict = replace(verdict, confidence=exits.reliability(layer, verdict.confidence))
             if verdict is not None:
                 verdicts[row.row] = verdict
         return verdicts
 
-    def _judge(self, rows: Sequence[VerifyRow], logits: Logits) -> dict[int, Verdict]:
-        return {row.row: self._rule.judge(row.tokens, row.parents, part) for row, part in _by_row(rows, logits)}
+    def _judge(self, rows: Sequence[VerifyRow], logits: Tensor) -> dict[int, Verdict]:
+        if self._draws_on_device:
+            return _judge_on_device(rows, logits)
+        return {
+            row.row: rule_of(row.sampling).judge(row.tokens, row.parents, part, row.draws)
+            for row, part in _by_row(rows, to_numpy(logits))
+        }
+
+
+def _judge_on_device(rows: Sequence[VerifyRow], logits: Tensor) -> dict[int, Verdict]:
+    nodes = [(row, depth) for row in rows for depth in depths_of(row.parents)]
+    picks = choose_rows(logits, [row.sampling for row, _ in nodes], [row.draws.ahead(depth) for row, depth in nodes])
+    verdicts, start = {}, 0
+    for row in rows:
+        end = start + 1 + len(row.tokens)
+        verdicts[row.row] = judge_picks(row.tokens, row.parents, picks[start:end])
+        start = end
+    return verdicts
 
 
 def _by_row(rows: Sequence[VerifyRow], logits: Logits) -> Iterator[tuple[VerifyRow, Logits]]:

@@ -17,6 +17,7 @@ from cloud_verifier.ledger import PASS_PRICE, Act, Choice, Ledger
 from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree
 from cloud_verifier.work import DraftWish, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
+from speculation.sampling import GREEDY, SamplingSettings
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Idle, parents_of
 
 HINT_TOKENS = 8
@@ -111,7 +112,9 @@ class Item:
         """What the verifier drafts here by itself: as many tokens as the step asks for and the answer has room for."""
         state = self.state
         count = min(state.self_draft, state.max_tokens - state.position - 1)
-        return DraftWish(self.row, tuple(state.answer), count) if count > 0 and not self.tree.tokens else None
+        if count < 1 or self.tree.tokens:
+            return None
+        return DraftWish(self.row, tuple(state.answer), count, state.sampling, state.draws)
 
     def with_draft(self, tokens: tuple[int, ...]) -> Item:
         """Return the item with a draft of the verifier's own, a chain, in place of its tree."""
@@ -120,7 +123,8 @@ class Item:
 
     @property
     def request(self) -> VerifyRow:
-        return VerifyRow(self.row, self.tree.tokens, self.tree.parents, exits=self.exits)
+        state = self.state
+        return VerifyRow(self.row, self.tree.tokens, self.tree.parents, self.exits, state.sampling, state.draws)
 
 
 @dataclass(frozen=True)
@@ -166,8 +170,11 @@ class Scheduler:
     _rows: dict[int, _Row] = field(default_factory=dict)
     _last_was_prefill: bool = False
 
-    def begin(self, row: int, begin: BeginStep, now: float) -> list[Commit]:
-        """Start a step, in place of the one before. Returns commits that are due at once. Raises Refused."""
+    def begin(self, row: int, begin: BeginStep, now: float, sampling: SamplingSettings = GREEDY) -> list[Commit]:
+        """Start a step, in place of the one before, whose tokens are drawn as its session's `sampling` says.
+
+        Returns commits that are due at once. Raises Refused.
+        """
         self._check_tokens("BeginStep.committed", begin.committed, begin.step)
         for index, hint in enumerate(begin.hints):
             self._check_tokens(f"BeginStep.hints[{index}]", hint, begin.step)
@@ -179,12 +186,12 @@ class Scheduler:
                 f"BeginStep.step {begin.step} comes before the current step {active.state.step}; steps must increase",
                 begin.step,
             )
-        if active is not None and active.state.continues(begin):
+        if active is not None and active.state.continues(begin, sampling):
             active.state.idle = begin.idle
             active.suspended = False
             active.ledger.pause()
             return active.state.repeat(len(begin.committed), 0)
-        state = StepState(begin, self.model.eos)
+        state = StepState(begin, self.model.eos, sampling)
         ledger = self._ledgers.setdefault(row, Ledger(self.times, self.pass_price))
         pending = None if state.done else begin
         self._rows[row] = _Row(state, pending, Tally(begin.step, now, state.done), since=now, ledger=ledger)

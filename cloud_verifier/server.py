@@ -19,6 +19,7 @@ from cloud_verifier.work import CapacityError, DraftEngine, Engine
 from speculation import wire
 from speculation.acceptance import Verdict
 from speculation.profile import DeviceProfile
+from speculation.sampling import SamplingSettings
 from speculation.trace import Lane, Trace
 
 _log = logging.getLogger("cloud_verifier")
@@ -175,7 +176,7 @@ class Server:
                 self._send(session, commit)
         elif isinstance(message, wire.BeginStep):
             before = self._scheduler.tally(session.row)
-            commits = self._scheduler.begin(session.row, message, now)
+            commits = self._scheduler.begin(session.row, message, now, session.sampling)
             if self._scheduler.tally(session.row) is not before:
                 self._exits.overtake(session.row)
                 self._log_step(session, before, "superseded")
@@ -216,6 +217,7 @@ class Server:
                 return
             session = self._sessions.open(peer, now)
             _log.info("session %d opened: class=%s of %d", session.number, hello.service_class, len(self._sessions))
+        session.sampling = SamplingSettings.parse(hello.sampling)
         model = self._model
         welcome = wire.Welcome(
             session=session.token,

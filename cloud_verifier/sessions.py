@@ -6,20 +6,23 @@ import secrets
 from dataclasses import dataclass
 
 from cloud_verifier.work import ModelInfo
+from speculation.sampling import GREEDY, SamplingSettings
 from speculation.wire import PROTOCOL, Fault, FaultCode, Hello
-
-SAMPLING = ("greedy",)
 
 
 @dataclass
 class Session:
-    """One robot's connection. `token` resumes it and is a secret; `number` is its name in logs. No peer: it is gone."""
+    """One robot's connection. `token` resumes it and is a secret; `number` is its name in logs. No peer: it is gone.
+
+    `sampling` says how the tokens of its answers are drawn.
+    """
 
     number: int
     token: str
     row: int
     peer: bytes | None
     last_seen: float
+    sampling: SamplingSettings = GREEDY
 
 
 def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
@@ -39,9 +42,10 @@ def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
     if hello.model and hello.model != model.fingerprint:
         text = f"Hello.model {hello.model!r} is not served here; this verifier has {model.fingerprint!r} ({model.name})"
         return Fault(FaultCode.MODEL_MISMATCH, text)
-    if hello.sampling not in SAMPLING:
-        text = f"Hello.sampling {hello.sampling!r} is not supported; known are {', '.join(SAMPLING)}"
-        return Fault(FaultCode.UNSUPPORTED_SAMPLING, text)
+    try:
+        SamplingSettings.parse(hello.sampling)
+    except ValueError as error:
+        return Fault(FaultCode.UNSUPPORTED_SAMPLING, f"Hello.sampling: {error}")
     return None
 
 

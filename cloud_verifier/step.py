@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from speculation.sampling import GREEDY, SamplingSettings, StepDraws
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
     ROOT,
@@ -83,14 +84,16 @@ class Progress:
 class StepState:
     """The answer of one step and the drafts for its continuation."""
 
-    def __init__(self, begin: BeginStep, eos: Collection[int]) -> None:
+    def __init__(self, begin: BeginStep, eos: Collection[int], sampling: SamplingSettings = GREEDY) -> None:
         self.step = begin.step
         self.idle = begin.idle
         self.max_tokens = begin.max_tokens
         self.self_draft = begin.self_draft
+        self.sampling = sampling
+        self.key = begin.key
         self.answer: list[int] = []
         self._eos = frozenset(eos)
-        self._digests = [begin_digest(begin.prompt, begin.jpeg)]
+        self._digests = [_begin_digest(begin, sampling)]
         self._held: dict[int, Draft] = {}
         self._best: Tree | None = None
         self._hints = tuple(tuple(hint) for hint in begin.hints)
@@ -110,11 +113,16 @@ class StepState:
     def done(self) -> bool:
         return self.position >= self.max_tokens or (self.position > 0 and self.answer[-1] in self._eos)
 
-    def continues(self, begin: BeginStep) -> bool:
+    @property
+    def draws(self) -> StepDraws:
+        """The random draws of the next token."""
+        return StepDraws(self.key, self.position)
+
+    def continues(self, begin: BeginStep, sampling: SamplingSettings = GREEDY) -> bool:
         """Whether `begin` asks again for this very step, from a position that this answer has passed."""
         if begin.step != self.step or len(begin.committed) > self.position or begin.max_tokens != self.max_tokens:
             return False
-        digest = extend_digest(begin_digest(begin.prompt, begin.jpeg), begin.committed)
+        digest = extend_digest(_begin_digest(begin, sampling), begin.committed)
         return digest == self._digests[len(begin.committed)]
 
     def offer(self, draft: Draft) -> list[Commit]:
@@ -122,7 +130,8 @@ class StepState:
         if draft.start <= self.base and draft.digest != self._digests[draft.start]:
             raise ForeignDraft(
                 f"Draft.digest {draft.digest.hex()} at answer position {draft.start} is not this step's "
-                f"{self._digests[draft.start].hex()}: prompt, image or committed tokens differ; begin the step again"
+                f"{self._digests[draft.start].hex()}: prompt, image, sampling or committed tokens "
+                "differ; begin the step again"
             )
         if draft.start > self.max_tokens:
             return []
@@ -263,6 +272,10 @@ class StepState:
             nodes=tuple(nodes),
             origin=root,
         )
+
+
+def _begin_digest(begin: BeginStep, sampling: SamplingSettings) -> bytes:
+    return begin_digest(begin.prompt, begin.jpeg, sampling.text, begin.key)
 
 
 def _until(tokens: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]:

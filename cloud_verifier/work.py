@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from speculation.acceptance import Verdict
+from speculation.sampling import FIRST_DRAWS, GREEDY, SamplingSettings, StepDraws
 
 
 class CapacityError(ValueError):
@@ -30,22 +31,30 @@ class ModelInfo:
 class VerifyRow:
     """One session's share of a target forward: draft tokens after the row's root, none to decode one token.
 
-    `parents[i]` is the node before token i, -1 for the root. `exits` asks for early verdicts.
+    `parents[i]` is the node before token i, -1 for the root. `exits` asks for early verdicts. `draws` names the random
+    draws of the token after the root, where `sampling` draws at random.
     """
 
     row: int
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     exits: bool = True
+    sampling: SamplingSettings = GREEDY
+    draws: StepDraws = FIRST_DRAWS
 
 
 @dataclass(frozen=True)
 class DraftWish:
-    """A step that the verifier drafts for itself: at most `count` tokens, at least one, behind its `answer` so far."""
+    """A step that the verifier drafts for itself: at most `count` tokens, at least one, behind its `answer` so far.
+
+    `draws` names the random draws of the token after the answer, where `sampling` draws at random.
+    """
 
     row: int
     answer: tuple[int, ...]
     count: int
+    sampling: SamplingSettings = GREEDY
+    draws: StepDraws = FIRST_DRAWS
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +23,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from speculation.acceptance import AcceptanceRule, Logits, Verdict
+from speculation.acceptance import AcceptanceRule, Verdict
+from speculation.sampling import Logits, StepDraws, Tokens
 from speculation.vlm.forward import final_logits
 from speculation.vlm.load import ModelFolderError, Vlm
+from speculation.wire import ROOT
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +37,6 @@ SHORT_LIST = "short_list"
 FORMAT = 2
 READABLE_FORMATS = (1, 2)
 """Format 1 had no counts and no short list."""
-OUTSIDE = -1
-"""Stands for a token that the short list lacks: equal to none that an exit can say."""
 
 
 class Head(str, Enum):
@@ -163,16 +163,16 @@ class ShortList:
     """
 
     def __init__(self, vlm: Vlm, ids: Iterable[int]) -> None:
-        self.ids = np.asarray(list(ids), dtype=np.int32)
+        self.ids: Tokens = np.asarray(list(ids), dtype=np.int64)
         ascending = len(self.ids) > 0 and bool((np.diff(self.ids) > 0).all())
         if not ascending or self.ids[0] < 0 or self.ids[-1] >= vlm.vocabulary:
             raise ValueError(f"a short list needs ascending tokens in 0..{vlm.vocabulary - 1}")
         head = vlm.model.lm_head
         if type(head) is not nn.Linear or type(head.weight.data) is not Tensor or head.bias is not None:
             raise ValueError("the target's head is quantised or has a bias, so no short list can be cut out of it")
-        rows = torch.from_numpy(self.ids.astype(np.int64)).to(head.weight.device)
+        rows = torch.from_numpy(self.ids).to(head.weight.device)
         self.weight: Tensor = head.weight.detach().index_select(0, rows)
-        self._place: dict[int, int] = {int(token): place for place, token in enumerate(self.ids)}
+        self._listed: frozenset[int] = frozenset(self.ids.tolist())
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -182,9 +182,8 @@ class ShortList:
         """Size of the copied rows in bytes."""
         return self.weight.nbytes
 
-    def place(self, token: int) -> int:
-        """Return where `token` stands in the list, OUTSIDE where it does not."""
-        return self._place.get(token, OUTSIDE)
+    def __contains__(self, token: int) -> bool:
+        return token in self._listed
 
 
 class ExitHeads:
@@ -259,7 +258,7 @@ class ExitHeads:
         weights = {name: weight.detach().cpu() for name, weight in self.adapters.state_dict().items()}
         if self.short_list is not None:
             self._check_measured(Head.SHORT)
-            weights[SHORT_LIST] = torch.from_numpy(self.short_list.ids)
+            weights[SHORT_LIST] = torch.from_numpy(self.short_list.ids).int()
         config = ExitsConfig(
             format=FORMAT,
             target=self.vlm.fingerprint,
@@ -299,22 +298,22 @@ class ExitHeads:
 
     def judge(
         self, rule: AcceptanceRule, tokens: Sequence[int], parents: Sequence[int], logits: Logits,
-        head: Head | None = None,
+        head: Head | None = None, sampling: StepDraws | None = None,
     ) -> Verdict | None:  # fmt: skip
         """Judge a draft by an exit's logits as the target's are judged; confidence is the rule's, not yet measured.
 
         None where the exit has to be silent: its walk ends where the draft goes on with a token outside the short list,
-        which the exit can neither accept nor rule out. `rule` sees places in the list instead of tokens.
+        which the exit can neither accept nor rule out. `sampling` as in `AcceptanceRule.judge`.
         """
+        draws = sampling or StepDraws()
         short = self.short_list
         if (head or self.head) is Head.FULL or short is None:
-            return rule.judge(tokens, parents, logits)
-        places = [short.place(token) for token in tokens]
-        verdict = rule.judge(places, parents, logits)
-        end = verdict.path[-1] if verdict.path else -1
-        if any(place == OUTSIDE and parent == end for place, parent in zip(places, parents, strict=True)):
+            return rule.judge(tokens, parents, logits, draws)
+        verdict = rule.judge(tokens, parents, logits, draws, short.ids)
+        end = verdict.path[-1] if verdict.path else ROOT
+        if any(parent == end and token not in short for token, parent in zip(tokens, parents, strict=True)):
             return None
-        return replace(verdict, token=int(short.ids[verdict.token]))
+        return verdict
 
     @property
     def table(self) -> dict[int, Reliability]:

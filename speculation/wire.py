@@ -278,10 +278,10 @@ def parents_of(draft: Draft) -> list[int]:
     return list(range(ROOT, len(draft.tokens) - 1)) if draft.parents is None else list(draft.parents)
 
 
-def begin_digest(prompt: str, jpeg: bytes, sampling: str = "greedy") -> bytes:
-    """Return the 8-byte digest of an empty answer: everything in `BeginStep` that shapes the answer."""
+def begin_digest(prompt: str, jpeg: bytes, sampling: str = "greedy", key: int = 0) -> bytes:
+    """Return the 8-byte digest of an empty answer: all that shapes it, in `BeginStep` and `Hello.sampling`."""
     text = prompt.encode()
-    head = struct.pack("<III", PROTOCOL, len(text), len(sampling))
+    head = struct.pack("<IIIQ", PROTOCOL, len(text), len(sampling), key)
     return hashlib.blake2b(head + text + sampling.encode() + jpeg, digest_size=8).digest()
 
 

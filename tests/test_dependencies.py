@@ -29,7 +29,8 @@ ROS = {
 }  # fmt: skip
 ZMQ_FILES = {"cloud_verifier/server.py", "cloud_verifier/mailbox.py", "cloud_verifier/security.py", f"{NAV}/link.py"}
 POLICY = (
-    "speculation/drafting/", "speculation/acceptance.py", "speculation/wire.py", "speculation/prompts.py",
+    "speculation/drafting/", "speculation/acceptance.py", "speculation/sampling.py", "speculation/wire.py",
+    "speculation/prompts.py",
     "cloud_verifier/scheduler.py", "cloud_verifier/ledger.py", "cloud_verifier/estimator.py", "cloud_verifier/step.py",
     "cloud_verifier/exit_queue.py", "cloud_verifier/server.py",
 )  # fmt: skip

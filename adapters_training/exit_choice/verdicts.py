@@ -73,7 +73,7 @@ class Verdicts:
     tokens: npt.NDArray[np.int32]
     ended: npt.NDArray[np.bool_]
 
-    def covered(self, ids: npt.NDArray[np.int32]) -> float:
+    def covered(self, ids: npt.NDArray[np.int64]) -> float:
         """Return the share of the target's tokens that a short list of `ids` has."""
         return float(np.isin(self.tokens, ids).mean())
 

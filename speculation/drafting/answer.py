@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from speculation.sampling import GREEDY, SamplingSettings
 from speculation.wire import Commit, begin_digest, extend_digest
 
 HELD_COMMITS = 64
@@ -17,13 +18,20 @@ class Answer:
     """Committed tokens with the digest of their prefix. Commits may arrive twice, overlap or come out of order."""
 
     def __init__(
-        self, prompt: str, jpeg: bytes, ends: Collection[int], max_tokens: int, committed: Sequence[int] = ()
+        self,
+        prompt: str,
+        jpeg: bytes,
+        ends: Collection[int],
+        max_tokens: int,
+        committed: Sequence[int] = (),
+        sampling: SamplingSettings = GREEDY,
+        key: int = 0,
     ) -> None:
         self._ends = frozenset(ends)
         self._max_tokens = max_tokens
         self._held: dict[int, Commit] = {}
         self.tokens: list[int] = list(committed)
-        self.digest = extend_digest(begin_digest(prompt, jpeg), self.tokens)
+        self.digest = extend_digest(begin_digest(prompt, jpeg, sampling.text, key), self.tokens)
         self.done = self._is_over()
 
     @property

@@ -146,8 +146,8 @@ _MODES: dict[Mode, dict[str, Any]] = {
         "own_guess": True, "ahead": True, "ahead_above": 0.0, "partial": True, "truncate": True, "interrupt": True,
     },
     Mode.FULL: {
-        "idle": Idle.LEDGER, "gamma": AUTO, "width": 3, "draft_tokens": 24, "leaves": 8, "own_guess": True,
-        "early_tokens": True, "best_first": True, "ahead": True, "partial": True, "truncate": True, "interrupt": True,
-        "ngrams": True,
+        "idle": Idle.LEDGER, "width": 2, "draft_tokens": 40, "leaves": 8, "max_nodes": 256, "own_guess": True,
+        "early_tokens": True, "best_first": True, "ahead": True, "ahead_above": 0.1, "send_gain": 0.7, "partial": True,
+        "truncate": True, "interrupt": True, "ngrams": True,
     },
 }  # fmt: skip

@@ -12,6 +12,7 @@ from speculation.drafting.grower import Grower
 from speculation.drafting.model import Clock, DraftModel, Link, LinkLost
 from speculation.drafting.ngrams import Ngrams
 from speculation.drafting.predictor import Predictor
+from speculation.drafting.sampled import sampled
 from speculation.drafting.speculator import Landing, Speculator
 from speculation.drafting.stats import DecodingStats, Interruption, StepInterrupted, StepRequest, StepResult
 from speculation.drafting.tracing import StepTrace
@@ -62,21 +63,22 @@ class Drafter:
         verifier refuses; ValueError when the draft model cannot read the image.
         """
         stats = DecodingStats()
+        drafts = self._model and sampled(self._model, request.sampling, request.key)
         if self._link is not None and self.config.needs_link:
-            model = self._model if self.config.drafts else None
+            model = drafts if self.config.drafts else None
             result = _Step(self, request, self._link, model, stats).run()
             if self.config.ngrams:
                 self._ngrams.remember(result.tokens)
             return result
-        if self._model is None:
+        if drafts is None:
             raise ValueError("this mode drafts on the edge: it needs a draft model")
-        return self._decode_alone(request, self._model, stats)
+        return self._decode_alone(request, drafts, stats)
 
     def _decode_alone(self, request: StepRequest, model: DraftModel, stats: DecodingStats) -> StepResult:
-        """Mode edge: the draft model's own greedy answer; nothing is verified."""
+        """Mode edge: the draft model's own answer; nothing is verified."""
         started = self._clock()
         trace = StepTrace(self._trace, request.step, started)
-        answer = Answer(request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed)
+        answer = _answer(request)
         model.begin(request.prompt, request.jpeg, request.committed)
         stats.prefill_s = self._clock() - started
         trace.read(started, started + stats.prefill_s)
@@ -119,7 +121,7 @@ class _Step:
         self._bytes = (link.bytes_up, link.bytes_down)
         self._started = self._heard_at = self._landed_at = self._clock()
         self._trace = StepTrace(drafter._trace, request.step, self._started)
-        self._answer = Answer(request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed)
+        self._answer = _answer(request)
         self._speculator: Speculator | None = None
         if model is not None:
             self._speculator = Speculator(
@@ -158,6 +160,7 @@ class _Step:
                 left,
                 self._hints,
                 self_draft=self._config.fixed_gamma if self._config.self_draft else 0,
+                key=request.key,
             )
         )
         if self._model is not None:
@@ -286,6 +289,12 @@ class _Step:
         self._stats.bytes_down = self._link.bytes_down - self._bytes[1]
         _close(self._stats, self._answer, self._request, self._clock() - self._started)
         self._trace.ended(self._stats.tokens, self._started + self._stats.total_s)
+
+
+def _answer(request: StepRequest) -> Answer:
+    return Answer(
+        request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed, request.sampling, request.key
+    )
 
 
 def _close(stats: DecodingStats, answer: Answer, request: StepRequest, seconds: float) -> None:

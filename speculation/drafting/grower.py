@@ -49,11 +49,11 @@ class Grower:
         self._slots: dict[int, int] = {self.tree.root: ROOT}
         self._count = 0
 
-    def feed(self, leaves: Sequence[int], poll: Callable[[], None] | None = None) -> float:
+    def feed(self, leaves: Sequence[int], poll: Callable[[], bool] | None = None) -> float:
         """Feed `leaves` and their unfed ancestors in one forward, add what may follow each, and return the seconds.
 
-        `poll` is called between layers; it may re-root the tree, which `commit` is told of afterwards. Raises Abandoned
-        where nothing of what was being fed is possible any more.
+        `poll` is called between layers and says whether to give up; it may re-root the tree, which `commit` is told of
+        afterwards. Raises Abandoned then, and where nothing of what was being fed is possible any more.
         """
         started = self._clock()
         tree, root = self.tree, self.tree.root
@@ -122,10 +122,9 @@ class Grower:
         for node in nodes:
             self.tree[node].seconds += seconds / len(nodes)
 
-    def _stop(self, poll: Callable[[], None], nodes: Sequence[int]) -> Stop:
+    def _stop(self, poll: Callable[[], bool], nodes: Sequence[int]) -> Stop:
         def is_useless() -> bool:
-            poll()
-            return not any(node in self.tree for node in nodes)
+            return poll() or not any(node in self.tree for node in nodes)
 
         return is_useless
 

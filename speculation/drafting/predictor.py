@@ -37,9 +37,11 @@ def features(logits: Logits, depth: int) -> Features:
 
     Confidence: that token's probability. Entropy of the distribution, nats. Margin: its logit less the second one's.
     Deviation: the logits' standard deviation. Depth: its place behind the last committed token, from 1. The five of
-    WISP, Appendix B; the paper leaves open what its margin is a difference of: probabilities lose it near 1.
+    WISP, Appendix B; the paper leaves open what its margin is a difference of: probabilities lose it near 1. Tokens of
+    logit -inf, which sampling rules out, do not count.
     """
     row = np.asarray(logits, dtype=np.float64)
+    row = row[~np.isneginf(row)]
     best = int(np.argmax(row))
     shifted = row - row[best]
     weights = np.exp(shifted)

@@ -16,13 +16,15 @@ from speculation.drafting.model import Abandoned, Clock, DraftModel
 from speculation.drafting.ngrams import Ngrams
 from speculation.drafting.predictor import Predictor
 from speculation.drafting.stats import DecodingStats
-from speculation.drafting.tree import Node, Origin, Rerooting
+from speculation.drafting.tree import Node, Origin, Rerooting, TokenTree
 from speculation.wire import ROOT, Commit, Draft, EarlyTokens, Idle, extend_digest
 
 MAX_AHEAD = 12
 """Drafts in flight at a time; a verifier holds a few more."""
-NGRAM_LEAVES, NGRAM_ABOVE = 2, 0.2
-"""How many of the leaves of one forward earlier answers continue, and how likely such a leaf must be."""
+OUTRUN = 2.0
+"""A draft forward is given up for a place that an exit names, where that is so many times as likely."""
+NGRAM_LEAVES, NGRAM_ABOVE, NGRAM_TOKENS = 2, 0.2, 12
+"""How many of the leaves of one forward earlier answers continue, how likely such a leaf must be, and how far."""
 
 
 class Landing(Enum):
@@ -66,11 +68,17 @@ class Speculator:
         self._disturbed = False
         self._due: int | None = None
         self._is_stale = True
+        self._rumour: int | None = None
 
     @property
     def rounds(self) -> int:
         """How many drafts have left so far; the newest one's number."""
         return self._round
+
+    @property
+    def tree(self) -> TokenTree:
+        """Everything that the edge knows about the future."""
+        return self._tree
 
     @property
     def root(self) -> int:
@@ -117,7 +125,7 @@ class Speculator:
         in_flight = self.flight is not None
         started = self._clock()
         try:
-            self._grower.feed(leaves, poll)
+            self._grower.feed(leaves, None if poll is None else self._asking(poll, nodes))
         except Abandoned:
             self._stats.abandoned += 1
             self._stats.wasted_forwards += 1
@@ -151,7 +159,7 @@ class Speculator:
         before = self._flights.at(anchor)
         now = self._clock()
         flight = Flight(
-            message, anchor, nodes, self._cutter.value(anchor, nodes), self._cutter.is_full(anchor), ahead > 0, now, now
+            message, anchor, nodes, self._cutter.value(anchor, nodes), self._is_hit(anchor), ahead > 0, now, now
         )
         self._flights.add(flight, root)
         self._stats.drafted += len(tokens) - (len(before.nodes) if before is not None else 0)
@@ -178,6 +186,7 @@ class Speculator:
         if not self._config.early_tokens or self._cutter.ends_at(anchor):
             return False
         landing = self._tree.raise_branch(anchor, early.token, early.confidence, early.layer)
+        self._rumour = landing
         want = self._cutter.need(landing)
         if want > 0 and not self._cutter.ends_at(landing):
             self._queue.put(Branch(landing, want, early.confidence))
@@ -203,7 +212,7 @@ class Speculator:
         flight = self.flight
         whole = flight is not None and flight.anchor == root
         self._disturbed = flight is not None and not whole
-        if not (flight.full if flight is not None and whole else self._cutter.is_full(root)):
+        if not (flight.full if flight is not None and whole else self._is_hit(root)):
             self._stats.misses += 1
             return Landing.MISS
         self._stats.hits += 1
@@ -222,7 +231,7 @@ class Speculator:
     def _next_due(self) -> int | None:
         root, flight = self._tree.root, self.flight
         if flight is None:
-            ready = self._cutter.is_full(root) or (self._config.truncate and self._waiting_costs())
+            ready = self._cutter.is_full(root) or (self._config.truncate and self._is_late(root))
             # A verifier that decodes by itself needs no empty draft to go on.
             return root if ready and (self._config.idle is Idle.WAIT or self._cutter.cut(root)) else None
         if (
@@ -249,26 +258,45 @@ class Speculator:
         return None
 
     def _is_worth_a_start(self, anchor: int) -> bool:
-        return self._config.partial and self._cutter.value(anchor, self._cutter.cut(anchor)) >= self._config.send_gain
+        """Whether a verifier should begin with the part of a draft that is there rather than wait for a forward."""
+        verify_s = self._controller.estimates.verify_s
+        return self._config.partial and verify_s is not None and self._waiting_costs(anchor, verify_s)
 
     def _has_grown(self, flight: Flight) -> bool:
         value = self._cutter.value(flight.anchor, self._cutter.cut(flight.anchor))
         return value >= flight.value + max(self._config.send_gain, 1e-6)
 
-    def _waiting_costs(self) -> bool:
-        """Whether one more draft forward gains less than it costs, by the rate that sending now would reach.
+    def _asking(self, poll: Callable[[], None], nodes: Sequence[int]) -> Callable[[], bool]:
+        """Return what a draft forward asks between layers: did an exit just name a place that is far likelier?"""
+        self._rumour = None
+
+        def is_outrun() -> bool:
+            poll()
+            rumour, tree = self._rumour, self._tree
+            if rumour is None or rumour not in tree or tree[rumour].proposals is not None:
+                return False
+            return tree[rumour].reach > OUTRUN * max((tree[node].reach for node in nodes if node in tree), default=0.0)
+
+        return is_outrun
+
+    def _is_hit(self, anchor: int) -> bool:
+        return self._cutter.is_full(anchor, min(self._cutter.need(anchor), self._config.fixed_gamma))
+
+    def _is_late(self, root: int) -> bool:
+        fixed_s = self._controller.estimates.fixed_s
+        return fixed_s is not None and self._waiting_costs(root, fixed_s + self._clock() - self._landed_at)
+
+    def _waiting_costs(self, anchor: int, round_s: float) -> bool:
+        """Whether one more draft forward gains less than it costs in a round that takes `round_s` if sent now.
 
         The last step of maximising E(gamma) / (F + c gamma), with this draft's own probabilities for E.
         """
-        now = self._controller.estimates
-        root = self._tree.root
-        nodes = self._cutter.cut(root)
-        if not nodes or now.fixed_s is None or now.draft_s is None or now.acceptance is None:
+        now, tree = self._controller.estimates, self._tree
+        nodes = self._cutter.cut(anchor)
+        if not nodes or now.draft_s is None or now.acceptance is None:
             return False
-        leaves = self.next_nodes()
-        gain = sum(self._tree[leaf].reach for leaf in leaves) * now.acceptance
-        rate = (1.0 + self._cutter.value(root, nodes)) / (now.fixed_s + self._clock() - self._landed_at)
-        return gain <= rate * now.draft_s
+        gain = now.acceptance * sum(tree[leaf].reach for leaf in self._cutter.unfed(anchor, [])) / tree[anchor].reach
+        return gain * round_s <= (1.0 + self._cutter.value(anchor, nodes)) * now.draft_s
 
     # --- what to draft
 
@@ -306,7 +334,7 @@ class Speculator:
             return
         chance = ngrams.acceptance
         prefix = [*self._answer.tokens, *(tree[each].token for each in tree.path_to(node))]
-        limit = min(max(self._cutter.gamma, 1), self._cutter.room(node))
+        limit = min(NGRAM_TOKENS, self._cutter.room(node))
         if chance >= self._config.least:
             for token in ngrams.lookup(prefix, limit):
                 node = tree.add(node, token, chance, Origin.NGRAM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings
 from speculation.wire import FaultCode
 
 EDGE_STAGES = ("prefill_s", "draft_s", "predraft_s", "wait_s")
@@ -20,6 +21,8 @@ class StepRequest:
     step: number of the step on the wire; grows with every request of a session, also for a resumed answer.
     eos: tokens that end an answer (the target's, from `Welcome`). committed: the answer so far, after an interruption.
     deadline_s: seconds that this request may take; None waits as long as the link lives.
+    sampling: how tokens are drawn, as the session's Hello said. key: names the answer's random draws; a question that
+    is taken up again keeps it, and two answers are the same where prompt, image, settings and key are.
     """
 
     step: int
@@ -29,12 +32,16 @@ class StepRequest:
     max_tokens: int = 128
     deadline_s: float | None = None
     committed: tuple[int, ...] = ()
+    sampling: SamplingSettings = GREEDY
+    key: int = 0
 
     def __post_init__(self) -> None:
         if not self.eos:
             raise ValueError("eos is empty; give the tokens that end an answer")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens is {self.max_tokens}; give at least 1")
+        if not 0 <= self.key <= MAX_KEY:
+            raise ValueError(f"key is {self.key}; give 0 to 2^63 - 1")
 
 
 @dataclass
@@ -42,6 +49,7 @@ class DecodingStats:
     """Counts and seconds of one step. Bytes are message payloads; times are this machine's, or durations by the server.
 
     hits / misses: commits that landed on a full, unspent draft (nothing had to be drafted before sending) / did not.
+        Where gamma is chosen by a rule, four tokens are a full draft here.
     early_hits: hits whose landing an exit had named, by the first exit layer that named it.
     sent_ahead: places behind which a draft left before their commit. ahead_hits: hits on such a draft: no bubble.
     abandoned: draft forwards that a commit made useless and that were given up half-way.

@@ -38,8 +38,13 @@ _LOGITS_SETTINGS = {
     "forced_eos_token_id": None,
     "sequence_bias": None,
     "exponential_decay_length_penalty": None,
+    "encoder_no_repeat_ngram_size": 0,
+    "guidance_scale": 1.0,
+    "watermarking_config": None,
 }
-"""What a generation_config may ask for that changes greedy answers, and the value that asks for nothing."""
+"""What a generation_config may ask for that changes any answer, and the value that asks for nothing."""
+_DRAW_SETTINGS = {"min_p": 0.0, "top_h": None, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
+"""The same for what changes sampled answers only, beyond temperature, top_k and top_p."""
 
 
 class ModelFolderError(ValueError):
@@ -245,14 +250,20 @@ def generation_config(folder: Path) -> dict[str, Any]:
 
 
 def ignored_processors(folder: Path) -> dict[str, Any]:
-    """Return what generation_config.json asks for that would change greedy answers. It is not applied: see `load_vlm`.
+    """Return what generation_config.json asks for that would change answers. It is not applied: see `load_vlm`.
 
-    Sampling settings (temperature, top_k, top_p) are not among it: the robot's own settings decide them.
+    Temperature, top_k and top_p are not among it: the robot's own `SamplingSettings` decide them.
     """
     wanted = generation_config(folder)
-    return {
-        name: wanted[name] for name, nothing in _LOGITS_SETTINGS.items() if wanted.get(name) not in (None, nothing, [])
-    }
+    settings = _LOGITS_SETTINGS | (_DRAW_SETTINGS if wanted.get("do_sample") else {})
+    return {name: wanted[name] for name, nothing in settings.items() if wanted.get(name) not in (None, nothing, [])}
+
+
+def suggested_sampling(folder: Path) -> dict[str, Any]:
+    """Return the temperature, top_k and top_p that generation_config.json asks for; empty where it samples nothing."""
+    wanted = generation_config(folder)
+    names = ("temperature", "top_k", "top_p") if wanted.get("do_sample") else ()
+    return {name: wanted[name] for name in names if wanted.get(name) is not None}
 
 
 def end_tokens(folder: Path, tokenizer: Any) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ from speculation.vlm.folder import (
     model_name,
     read_config,
     stored_tensors,
+    suggested_sampling,
     tokenizer_fingerprint,
     weight_files,
 )
@@ -186,11 +187,7 @@ def load_vlm(
         _use_exact_norms(model)
     text = _decoder(model)
     _check_tokens(folder, model, processor)
-    for name, value in ignored_processors(folder).items():
-        logger.warning(
-            "%s asks for %s=%s; it is not applied, answers are the model's raw logits",
-            folder / "generation_config.json", name, value,
-        )  # fmt: skip
+    _tell_what_is_not_applied(folder)
     return Vlm(
         model=model,
         processor=processor,
@@ -202,6 +199,20 @@ def load_vlm(
         folder=folder,
         quantisation=stored_quantisation(config) or quantisation,
     )
+
+
+def _tell_what_is_not_applied(folder: Path) -> None:
+    path = folder / "generation_config.json"
+    if asked := ignored_processors(folder):
+        logger.warning(
+            "%s asks for %s; it is not applied, answers are drawn from the model's raw logits", path, _listed(asked)
+        )
+    if suggested := suggested_sampling(folder):
+        logger.info("%s suggests %s; the robot's own sampling setting decides", path, _listed(suggested))
+
+
+def _listed(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def _check_device(device: str) -> None:

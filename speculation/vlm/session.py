@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from speculation.drafting.model import Stop
+from speculation.sampling import GREEDY, SamplingSettings, StepDraws, perturbed
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
 from speculation.vlm.load import Vlm
@@ -112,10 +113,24 @@ class VlmSession:
         Ends with an end token or after `limit` tokens. This is what every decoding mode is compared with. Raises as
         `begin` does.
         """
+        return self.sampled(prompt, image, limit, GREEDY)
+
+    def sampled(
+        self,
+        prompt: str,
+        image: bytes | npt.NDArray[np.uint8] | None,
+        limit: int,
+        settings: SamplingSettings,
+        key: int = 0,
+    ) -> Iterator[tuple[int, Logits]]:
+        """Begin a step and yield what the model alone draws with `key`, as `greedy` does.
+
+        The logits are the model's own, neither perturbed nor cut.
+        """
         self.begin(prompt, image)
-        for _ in range(limit):
+        for position in range(limit):
             logits = self.root_logits()
-            token = int(np.argmax(logits))
+            token = int(np.argmax(perturbed(logits, settings, StepDraws(key, position))))
             yield token, logits
             if token in self.vlm.eos:
                 return

@@ -155,7 +155,7 @@ def test_a_repeated_round_is_verified_once_and_answered_again() -> None:
 
 def test_a_draft_for_another_image_is_no_silent_miss() -> None:
     step = state([])
-    with pytest.raises(ForeignDraft, match="prompt, image or committed tokens differ"):
+    with pytest.raises(ForeignDraft, match="prompt, image, sampling or committed tokens differ"):
         step.offer(Draft(7, 1, 0, begin_digest("p", b"another"), [3]))
 
 

@@ -17,6 +17,7 @@ from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import StepResult
 from speculation.emulation import Blackout, LinkConditions, WayConditions, load_link
 from speculation.exits import ExitHeads, Reliability
+from speculation.sampling import SamplingSettings, question_key
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from tests.cloud_verifier.test_engine import jpeg
@@ -141,6 +142,33 @@ def test_a_predictor_cuts_drafts_short_and_changes_no_answer(
     assert rounds - 1 <= tokens <= rounds, "one token a round, but for a last one without room"
     assert drafted["off"] == drafted["auto"] and drafted["off"][0] > drafted["off"][1]
     assert "trained for target t" in caplog.text
+
+
+def test_sampled_answers_are_the_target_s_own_draws(verifier: Verifier, tiny_target: Path, draft: Vlm) -> None:
+    """Over sockets, in every mode: the n-th question's key is a hash of seed and n."""
+    session = VlmSession(load_vlm(tiny_target, dtype="float64"), 512)
+    how = SamplingSettings(0.7, 50, 0.95)
+    edge = EdgeDecoder(config(Path(), verifier.address, sampling=how.text, seed=5), vlm=draft)
+    try:
+        assert edge.link is not None and edge.link.wait_nominal(20.0)
+        for number, mode in enumerate(("cloud", "sd", "fsd", "full")):
+            truth = session.sampled(PROMPT, jpeg(number % 2), ANSWER, how, question_key(5, number))
+            found = edge.decode(PROMPT, jpeg(number % 2), 60.0, mode).tokens
+            assert found == tuple(token for token, _ in truth)
+        alone = edge.decode(PROMPT, jpeg(0), 60.0, "edge").tokens
+    finally:
+        edge.close()
+    own = VlmSession(draft, 512).sampled(PROMPT, jpeg(0), ANSWER, how, question_key(5, 4))
+    assert alone == tuple(token for token, _ in own)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"sampling": "hot"}, "sampling 'hot' is unknown"), ({"seed": -1}, "seed is -1; give 0 to 2.63 - 1")],
+)
+def test_sampling_that_cannot_be_is_refused(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        config(Path(), "", **changes)
 
 
 def test_a_rounded_draft_of_another_padding_changes_no_token(

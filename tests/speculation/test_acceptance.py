@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.acceptance import AcceptanceRule, Greedy, Logits, Verdict
+from speculation.acceptance import AcceptanceRule, Coupled, Greedy, Logits, Verdict, rule_of
+from speculation.sampling import SamplingSettings, StepDraws, perturbed
 
 VOCABULARY = 4
 
@@ -102,3 +103,71 @@ def test_logits_that_are_not_finite_are_refused(broken: float) -> None:
 def test_malformed_trees_are_refused(tokens: list[int], parents: list[int], rows: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Greedy().judge(tokens, parents, np.zeros((rows, 2)))
+
+
+KEYS = st.integers(0, 2**63 - 1)
+SETTINGS = st.builds(SamplingSettings, st.floats(0.01, 4.0), st.integers(0, 4), st.floats(0.1, 1.0))
+
+
+def drawn(row: Logits, settings: SamplingSettings, draws: StepDraws) -> int:
+    return int(np.argmax(perturbed(row, settings, draws)))
+
+
+@given(judged_drafts(), SETTINGS, KEYS, st.integers(0, 500))
+def test_coupled_accepts_what_the_target_draws_at_each_depth(
+    draft: tuple[list[int], list[int], Logits], settings: SamplingSettings, key: int, position: int
+) -> None:
+    """Row by row: a twin perturbs every row with the noise of its own answer position and is greedy after that."""
+    tokens, parents, logits = draft
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 if parent == -1 else depths[parent] + 1)
+    rows = [
+        perturbed(row, settings, StepDraws(key, position + depth))
+        for row, depth in zip(logits, [0, *depths], strict=True)
+    ]
+    verdict = Coupled(settings).judge(tokens, parents, logits, StepDraws(key, position))
+    twin = Greedy().judge(tokens, parents, np.stack(rows))
+    assert (verdict.path, verdict.token) == (twin.path, twin.token)
+    assert verdict.confidence == pytest.approx(twin.confidence, rel=1e-9)
+
+
+@given(judged_drafts(), SETTINGS, KEYS)
+def test_the_draft_does_not_change_the_sample(
+    draft: tuple[list[int], list[int], Logits], settings: SamplingSettings, key: int
+) -> None:
+    """With logits that depend on the depth alone, every draft leads along the same answer."""
+    tokens, parents, logits = draft
+    verdict = Coupled(settings).judge(tokens, parents, np.repeat(logits[:1], len(logits), 0), StepDraws(key, 4))
+    said = [*(tokens[node] for node in verdict.path), verdict.token]
+    assert said == [drawn(logits[0], settings, StepDraws(key, 4 + depth)) for depth in range(len(said))]
+
+
+@given(judged_drafts(), KEYS)
+def test_coupled_at_temperature_nought_is_greedy(draft: tuple[list[int], list[int], Logits], key: int) -> None:
+    greedy = Greedy().judge(*draft)
+    assert Coupled(SamplingSettings(0.0)).judge(*draft, StepDraws(key, 3)) == greedy
+    assert isinstance(rule_of(SamplingSettings()), Greedy)
+    assert rule_of(SamplingSettings(0.5, 7)).name == "coupled(temperature=0.5,top_k=7)"
+
+
+@given(judged_drafts(), SETTINGS, KEYS, st.sets(st.integers(0, 300), min_size=VOCABULARY, max_size=VOCABULARY))
+def test_columns_of_a_list_are_drawn_by_their_tokens(
+    draft: tuple[list[int], list[int], Logits], settings: SamplingSettings, key: int, listed: set[int]
+) -> None:
+    """The same rows as part of a vocabulary whose other tokens cannot come."""
+    tokens, parents, logits = draft
+    ids = np.array(sorted(listed))
+    named = [int(ids[token]) for token in tokens]
+    whole = np.full((len(logits), 301), -np.inf)
+    whole[:, ids] = logits
+    for rule in (Greedy(), Coupled(SamplingSettings(settings.temperature, settings.top_k))):
+        part = rule.judge(named, parents, logits, StepDraws(key, 2), ids)
+        entire = rule.judge(named, parents, whole, StepDraws(key, 2))
+        assert (part.path, part.token) == (entire.path, entire.token) and part.token in listed
+        assert part.confidence == pytest.approx(entire.confidence)
+
+
+def test_broken_logits_are_refused_by_both_rules() -> None:
+    with pytest.raises(ValueError, match="logits after node -1 are not finite"):
+        Coupled(SamplingSettings(1.0)).judge([], [], np.array([[0.0, np.nan]]))

@@ -181,11 +181,17 @@ def test_four_draft_tokens_fit_fifty_bytes() -> None:
     assert len(encode(Draft(2**32 - 1, 2**32 - 1, 512, DIGEST, [2**20 - 1] * 4))) <= 50
 
 
-def slow_digest(prompt: str, jpeg: bytes, answer: list[int]) -> bytes:
+def slow_digest(prompt: str, jpeg: bytes, answer: list[int], key: int) -> bytes:
     """The digest, written out again from its definition."""
     text = prompt.encode()
     value = hashlib.blake2b(
-        struct.pack("<I", PROTOCOL) + struct.pack("<I", len(text)) + struct.pack("<I", 6) + text + b"greedy" + jpeg,
+        struct.pack("<I", PROTOCOL)
+        + struct.pack("<I", len(text))
+        + struct.pack("<I", 6)
+        + key.to_bytes(8, "little")
+        + text
+        + b"greedy"
+        + jpeg,
         digest_size=8,
     ).digest()
     for token in answer:
@@ -193,18 +199,24 @@ def slow_digest(prompt: str, jpeg: bytes, answer: list[int]) -> bytes:
     return value
 
 
-@given(st.text(max_size=20), st.binary(max_size=20), st.lists(tokens, max_size=8), st.integers(0, 8))
-def test_digests_extend_token_by_token_or_at_once(prompt: str, jpeg: bytes, answer: list[int], cut: int) -> None:
-    begin = begin_digest(prompt, jpeg)
+@given(st.text(max_size=20), st.binary(max_size=20), st.lists(tokens, max_size=8), st.integers(0, 8),
+       st.integers(0, 2**63 - 1))  # fmt: skip
+def test_digests_extend_token_by_token_or_at_once(
+    prompt: str, jpeg: bytes, answer: list[int], cut: int, key: int
+) -> None:
+    begin = begin_digest(prompt, jpeg, key=key)
     whole = extend_digest(begin, answer)
-    assert whole == slow_digest(prompt, jpeg, answer)
+    assert whole == slow_digest(prompt, jpeg, answer, key)
     assert extend_digest(extend_digest(begin, answer[:cut]), answer[cut:]) == whole
 
 
-prefix = st.tuples(st.text(max_size=4), st.binary(max_size=4), st.lists(tokens, max_size=3))
+drawing = st.tuples(st.sampled_from(["greedy", "coupled(temperature=1.0)"]), st.integers(0, 2))
+prefix = st.tuples(st.text(max_size=4), st.binary(max_size=4), drawing, st.lists(tokens, max_size=3))
 
 
 @given(st.lists(prefix, min_size=2, max_size=6))
-def test_different_prefixes_have_different_digests(prefixes: list[tuple[str, bytes, list[int]]]) -> None:
-    found = {extend_digest(begin_digest(prompt, jpeg), answer) for prompt, jpeg, answer in prefixes}
-    assert len(found) == len({(prompt, jpeg, tuple(answer)) for prompt, jpeg, answer in prefixes})
+def test_different_prefixes_have_different_digests(
+    prefixes: list[tuple[str, bytes, tuple[str, int], list[int]]],
+) -> None:
+    found = {extend_digest(begin_digest(prompt, jpeg, *drawn), answer) for prompt, jpeg, drawn, answer in prefixes}
+    assert len(found) == len({(prompt, jpeg, drawn, tuple(answer)) for prompt, jpeg, drawn, answer in prefixes})

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from cloud_verifier.step import StepState, Tree
 from speculation.drafting import LinkLost
 from speculation.drafting.model import Abandoned, Stop
+from speculation.sampling import GREEDY, SamplingSettings
 from speculation.wire import ROOT, AnyMessage, BeginStep, Commit, Draft, EarlyTokens, EndStep, decode, encode
 
 VOCABULARY = 8
@@ -155,6 +156,7 @@ class Weather:
     cut_after: int | None = None
     seed: int = 0
     eos: tuple[int, ...] = field(default=(EOS,))
+    sampling: SamplingSettings = GREEDY
 
 
 class FakeLink:
@@ -233,7 +235,7 @@ class FakeLink:
     def _serve(self, message: AnyMessage, now: float) -> None:
         if isinstance(message, BeginStep):
             self.begun.append(message)
-            self._state = StepState(message, self._weather.eos)
+            self._state = StepState(message, self._weather.eos, self._weather.sampling)
         elif isinstance(message, Draft) and self._state is not None and message.step == self._state.step:
             for commit in self._state.offer(message):
                 self._reply(commit, now)

@@ -11,7 +11,14 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from speculation.vlm.folder import DOWNLOAD_VARIABLE, ModelFolderError, find_model, ignored_processors, model_name
+from speculation.vlm.folder import (
+    DOWNLOAD_VARIABLE,
+    ModelFolderError,
+    find_model,
+    ignored_processors,
+    model_name,
+    suggested_sampling,
+)
 from speculation.vlm.load import load_vlm
 
 
@@ -69,10 +76,15 @@ def test_a_hub_that_fails_is_one_sentence(hub: Path, monkeypatch: pytest.MonkeyP
         find_model("me/other", allow_download=True)
 
 
-def test_only_what_changes_greedy_answers_is_reported(tmp_path: Path) -> None:
+def test_only_what_changes_answers_is_reported(tmp_path: Path) -> None:
     asked = {"repetition_penalty": 1.05, "temperature": 0.1, "top_k": 1, "min_length": 0, "suppress_tokens": [4]}
     (tmp_path / "generation_config.json").write_text(json.dumps(asked))
     assert ignored_processors(tmp_path) == {"repetition_penalty": 1.05, "suppress_tokens": [4]}
+    assert suggested_sampling(tmp_path) == {}
+    drawn = {"do_sample": True, "temperature": 0.01, "top_k": 1, "top_p": 0.001, "min_p": 0.1, "typical_p": 1.0}
+    (tmp_path / "generation_config.json").write_text(json.dumps(drawn))
+    assert ignored_processors(tmp_path) == {"min_p": 0.1}
+    assert suggested_sampling(tmp_path) == {"temperature": 0.01, "top_k": 1, "top_p": 0.001}
     (tmp_path / "generation_config.json").write_text("[")
     with pytest.raises(ModelFolderError, match="is no JSON object"):
         ignored_processors(tmp_path)

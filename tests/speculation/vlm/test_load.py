@@ -87,10 +87,14 @@ def test_generation_config_adds_ends_and_is_not_silently_dropped(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = folder / "generation_config.json"
-    path.write_text(json.dumps({"eos_token_id": [3, 5], "repetition_penalty": 1.05}))
-    vlm = load_vlm(folder)
+    asked = {"eos_token_id": [3, 5], "repetition_penalty": 1.05, "do_sample": True, "temperature": 0.01, "min_p": 0.1}
+    path.write_text(json.dumps(asked))
+    with caplog.at_level("INFO", "speculation"):
+        vlm = load_vlm(folder)
     assert vlm.eos == (3, 5, vlm.tokenizer.eos_token_id)
-    assert "repetition_penalty=1.05; it is not applied" in caplog.text
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "repetition_penalty=1.05, min_p=0.1; it is not applied" in warning
+    assert "suggests temperature=0.01; the robot's own sampling setting decides" in caplog.text
 
 
 def drop(name: str) -> Callable[[Path], object]:

@@ -26,6 +26,7 @@ from speculation.drafting import (
 from speculation.drafting.predictor import AUTO, Predictor, find
 from speculation.emulation import LinkConditions, declared_name, load_link
 from speculation.profile import load_profile
+from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings, question_key
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
@@ -49,7 +50,9 @@ class EdgeConfig:
     model: image and prompt, answer and token tree must fit. link: the link of config/links.json whose conditions are
     emulated, empty for none; the profile's communication time comes on top of its delays. rtt_s: round trip declared in
     place of the profile's own. extra_rtt_s: one on top of it; half of them each way. predictor: what ends drafts at the
-    first predicted rejection: a folder, "auto" for the one in the draft model's folder if there is one, "off" for none.
+    first predicted rejection: a folder, "auto" for the one in the draft model's folder if there is one, "off" for none. sampling:
+    how tokens are drawn, "greedy" or "coupled(temperature=0.7,top_k=50,top_p=0.9)", see `SamplingSettings`. seed: of the
+    draws, 0 to 2^63 - 1; the n-th question to two decoders of one seed is drawn alike.
     """
 
     draft_model: Path
@@ -76,12 +79,17 @@ class EdgeConfig:
     rtt_s: float | None = None
     extra_rtt_s: float = 0.0
     predictor: str = AUTO
+    sampling: str = GREEDY.text
+    seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("rtt_s", "extra_rtt_s"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value <= MAX_RTT_S:
                 raise ValueError(f"{name} is {value}; give 0 to {MAX_RTT_S:g} seconds")
+        SamplingSettings.parse(self.sampling)
+        if not 0 <= self.seed <= MAX_KEY:
+            raise ValueError(f"seed is {self.seed}; give 0 to 2^63 - 1")
 
 
 class EdgeDecoder:
@@ -120,6 +128,8 @@ class EdgeDecoder:
         )
         # Grows from start to start too, so that a session taken up again never meets an old step's number.
         self._step = time.time_ns() // 1_000_000_000 % 2**31
+        self._questions = 0
+        self.sampling = SamplingSettings.parse(config.sampling)
         self._lock = threading.Lock()
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._told_profile = self.profile.name
@@ -129,7 +139,7 @@ class EdgeDecoder:
             self.link = ZmqLink(
                 LinkConfig(
                     config.verifier,
-                    Hello(self.vlm.tokenizer_fingerprint, self.vlm.vocabulary, config.target),
+                    Hello(self.vlm.tokenizer_fingerprint, self.vlm.vocabulary, config.target, self.sampling.text),
                     keys,
                     self.conditions,
                     silent_s=max(config.silence_s, 2.0 * self.profile.verify_s),
@@ -202,13 +212,17 @@ class EdgeDecoder:
         began = time.perf_counter()
         stats = DecodingStats(mode=mode.value)
         committed: tuple[int, ...] = ()
+        key = 0 if self.sampling.greedy else question_key(self.config.seed, self._questions)
+        self._questions += 1
         why = ""
         while True:
             eos, drafter = self._ready(mode, began + limit, stats, why)
             since = time.perf_counter() - began
             self._step += 1
             left = max(0.0, limit - since)
-            request = StepRequest(self._step, prompt, jpeg, eos, self.config.max_tokens, left, committed)
+            request = StepRequest(
+                self._step, prompt, jpeg, eos, self.config.max_tokens, left, committed, self.sampling, key
+            )
             try:
                 result = drafter.run(request)
             except StepInterrupted as stop:

@@ -71,6 +71,10 @@ class VlmNav(Node):
                 predictor=parameter(
                     self, "predictor", "auto", "folder of an acceptance predictor; auto: the draft's; off"
                 ),
+                sampling=parameter(
+                    self, "sampling", "greedy", "greedy, or e.g. coupled(temperature=0.7,top_k=50,top_p=0.9)"
+                ),
+                seed=parameter(self, "seed", 0, "of sampled answers' draws", 0, 2**62),
                 threads=parameter(self, "threads", 1, "CPU threads of the draft model", 1, 64),
                 device=parameter(self, "device", "cpu", "where the draft model runs, e.g. cuda"),
                 dtype=parameter(self, "dtype", "float32", "what it computes in"),

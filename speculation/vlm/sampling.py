@@ -1,0 +1,58 @@
+"""Coupled draws where the logits are: on a GPU, a whole batch at once, so that no logits travel to the host (torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from speculation.sampling import BITS, SamplingSettings, StepDraws, blocks, key_words
+
+
+@torch.no_grad()
+def choose_rows(
+    logits: Tensor, settings: Sequence[SamplingSettings], draws: Sequence[StepDraws]
+) -> list[tuple[int, float]]:
+    """Return what `speculation.sampling.choose` returns of every row of logits [n, vocabulary], in float64.
+
+    The random bits are those of numpy; the logarithms may differ in their last bits, as may top-p's sums. A row that is
+    not finite gets the probability nan.
+    """
+    found: list[tuple[int, float]] = [(0, 0.0)] * len(logits)
+    for each in dict.fromkeys(settings):
+        rows = [index for index, own in enumerate(settings) if own == each]
+        values = logits[rows].double()
+        if not each.greedy:
+            outside = _outside(values / each.temperature, each)
+            noise = gumbel_rows([draws[index] for index in rows], values.shape[1], values.device)
+            values = (values + each.temperature * noise).masked_fill(outside, -torch.inf)
+        peaks = values.amax(-1, keepdim=True)
+        # argmax may return any of several equals on a GPU.
+        places = torch.arange(values.shape[1], device=values.device)
+        first = torch.where(values == peaks, places, values.shape[1]).amin(-1)
+        chances = 1.0 / (values - peaks).exp().sum(-1)
+        for index, column, chance in zip(rows, first.tolist(), chances.tolist(), strict=True):
+            found[index] = (column, chance)
+    return found
+
+
+def gumbel_rows(draws: Sequence[StepDraws], vocabulary: int, device: torch.device) -> Tensor:
+    """Return the standard Gumbel noise of all tokens [n, vocabulary] at several draws, float64."""
+    words = [(*key_words(each.key), each.position) for each in draws]
+    low, high, position = torch.tensor(words, device=device).T[:, :, None]
+    pairs = torch.arange((vocabulary + 1) // 2, device=device)[None]
+    bits = torch.stack(blocks(pairs, position, low, high), -1).flatten(1)[:, :vocabulary]
+    return -torch.log(-torch.log((bits.double() + 0.5) * 2.0**-BITS))
+
+
+def _outside(scaled: Tensor, settings: SamplingSettings) -> Tensor:
+    outside = torch.zeros_like(scaled, dtype=torch.bool)
+    if 0 < settings.top_k < scaled.shape[1]:
+        outside = scaled < scaled.topk(settings.top_k).values[:, -1:]
+    if settings.top_p < 1.0:
+        ascending, order = scaled.masked_fill(outside, -torch.inf).sort(stable=True)
+        dropped = ascending.softmax(-1).cumsum(-1) <= 1.0 - settings.top_p
+        dropped[:, -1] = False
+        outside |= dropped.scatter(1, order, dropped)
+    return outside

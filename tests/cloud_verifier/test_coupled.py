@@ -1,0 +1,179 @@
+"""Sampled answers through step state and engine: whatever is drafted, they are the target's own draws, in float64."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cloud_verifier.engine import VlmEngine
+from cloud_verifier.step import ForeignDraft, StepState
+from cloud_verifier.work import VerifyRow
+from speculation.acceptance import rule_of
+from speculation.exits import ExitHeads, Head
+from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings, StepDraws, question_key
+from speculation.vlm.load import Vlm
+from speculation.vlm.session import VlmSession
+from speculation.wire import ROOT, BeginStep, Draft, Fault, FaultCode, Hello, Idle, begin_digest, extend_digest
+from tests.cloud_verifier.bench import HELLO, Bench, begin, draft, faults, tokens_of
+from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, jpeg
+
+LENGTH = 12
+HOW = (SamplingSettings(0.7), SamplingSettings(1.0, 20), SamplingSettings(1.3, 0, 0.9), SamplingSettings(0.7, 50, 0.9))
+
+
+def truth(vlm: Vlm, row: int, how: SamplingSettings, key: int) -> list[int]:
+    session = VlmSession(vlm, CAPACITY)
+    return [token for token, _ in session.sampled(PROMPTS[row], jpeg(row), LENGTH, how, key)]
+
+
+def random_draft(
+    dice: random.Random, state: StepState, right: Sequence[int], round: int, key: int, how: SamplingSettings
+) -> Draft:
+    """Return a tree that follows the true answer for a while, with wrong branches; behind, at or ahead of the state."""
+    start = dice.randint(0, min(len(right), state.position + 2))
+    tokens: list[int] = []
+    parents: list[int] = []
+    node, place = ROOT, start
+    for _ in range(dice.randint(1, 8)):
+        if dice.random() < 0.75 and place < len(right):
+            tokens.append(right[place])
+            parents.append(node)
+            node, place = len(tokens) - 1, place + 1
+        else:
+            tokens.append(dice.randrange(300))
+            parents.append(dice.randint(ROOT, len(tokens) - 2))
+    digest = begin_digest(PROMPTS[0], jpeg(0), how.text, key)
+    return Draft(1, round, start, extend_digest(digest, list(right[:start])), tokens, parents)
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from((*HOW, GREEDY)), st.integers(0, MAX_KEY), st.integers(0, 2**16), st.booleans())
+def test_any_trees_in_any_order_give_the_target_s_own_draws(
+    target: Vlm, how: SamplingSettings, key: int, seed: int, on_device: bool
+) -> None:
+    dice, right = random.Random(seed), truth(target, 0, how, key)
+    committed = right[: dice.randint(0, 3)]
+    engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (1, 2), rank=4), 16, on_device)
+    begun = BeginStep(1, PROMPTS[0], jpeg(0), committed, LENGTH, dice.choice([Idle.WAIT, Idle.DECODE]), key=key)
+    state = StepState(begun, target.eos, how)
+    if not state.done:
+        engine.prefill(0, begun.prompt, begun.jpeg, committed, LENGTH)
+    for round in range(1, 200):
+        if state.done:
+            break
+        for again in range(dice.randint(1, 2)):
+            state.offer(random_draft(dice, state, right, 2 * round + again, key, how))
+        if state.ready():
+            tree = state.take()
+            row = VerifyRow(0, tree.tokens, tree.parents, True, state.sampling, state.draws)
+            *_, last = engine.verify([row])
+            verdict = last.verdicts[0]
+            if not state.accept(tree, verdict.path, verdict.token).done:
+                engine.keep(0, verdict.path, verdict.token)
+    assert state.answer == right
+
+
+def test_sessions_of_one_batch_draw_each_for_itself(target: Vlm) -> None:
+    """Greedy beside two kinds of sampling, each with a draft of its own."""
+    keys = (3, 5, 7)
+    each = (GREEDY, HOW[0], HOW[1])
+    answers = [truth(target, row, how, key) for row, (how, key) in enumerate(zip(each, keys, strict=True))]
+    engine = VlmEngine(target, 3, CAPACITY, max_draft=16)
+    for row in range(3):
+        engine.prefill(row, PROMPTS[row], jpeg(row), answers[row][:row], LENGTH)
+    rows = [
+        VerifyRow(row, tuple(answer[row : row + 3]), (ROOT, 0, 1), True, how, StepDraws(key, row))
+        for row, (answer, how, key) in enumerate(zip(answers, each, keys, strict=True))
+    ]
+    *_, last = engine.verify(rows)
+    found = [(last.verdicts[row].path, last.verdicts[row].token) for row in range(3)]
+    assert found == [((0, 1, 2), answer[row + 3]) for row, answer in enumerate(answers)]
+
+
+@pytest.mark.parametrize("how", HOW, ids=lambda how: how.text)
+def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingSettings) -> None:
+    """An exit whose logits are the target's says what the target says; on a short list, too, wherever it may speak."""
+    heads = ExitHeads(target, (1,), rank=4)
+    listed = sorted(random.Random(0).sample(range(target.vocabulary), 250))
+    heads.set_short_list(listed)
+    heads.use(Head.SHORT)
+    dice = np.random.default_rng(2)
+    spoke = 0
+    for number in range(60):
+        logits = 3.0 * dice.normal(size=(3, target.vocabulary))
+        outside = np.setdiff1d(np.arange(target.vocabulary), listed)
+        logits[:, outside] -= 30.0  # so that list and vocabulary have one support
+        rule, draws = rule_of(how), StepDraws(question_key(4, number), number)
+        first = rule.judge([], [], logits[:1], draws).token
+        tokens, parents = [first, int(dice.integers(target.vocabulary))], [ROOT, 0]
+        final = rule.judge(tokens, parents, logits, draws)
+        early = heads.judge(rule, tokens, parents, logits[:, listed], sampling=draws)
+        silent = tokens[1] not in listed
+        assert (early is None) is silent
+        if early is not None:
+            spoke += 1
+            assert (early.path, early.token) == (final.path, final.token)
+            assert early.confidence == pytest.approx(final.confidence, rel=1e-6)
+    assert spoke > 20
+
+
+def test_the_engine_s_exits_are_given_the_row_s_draws(target: Vlm) -> None:
+    """Untrained exits say what they like, but what they say hangs on the key where it is drawn, and not where not."""
+    engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (2,), rank=4), max_draft=16)
+    engine.prefill(0, PROMPTS[0], jpeg(0), (), LENGTH)
+    for how, drawn in ((HOW[0], True), (GREEDY, False)):
+        rows = [VerifyRow(0, (), (), True, how, StepDraws(key)) for key in range(8)]
+        said = {list(engine.verify([row]))[2].verdicts[0].token for row in rows}
+        assert (len(said) > 1) is drawn
+
+
+# --- through the server
+
+
+def test_a_session_s_sampling_is_its_hello_s() -> None:
+    bench = Bench()
+    bench.welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, sampling="coupled(top_k=4,temperature=0.5)"))
+    bench.ask(b"a", begin(key=9))
+    digest = begin_digest("long", b"jpeg", "coupled(temperature=0.5,top_k=4)", 9)
+    answers = bench.ask(b"a", Draft(1, 1, 0, digest, [1, 2]))
+    assert tokens_of(answers)
+
+
+@pytest.mark.parametrize(("sampling", "key"), [("greedy", 9), ("coupled(temperature=0.5)", 8)])
+def test_a_draft_for_other_draws_is_refused(sampling: str, key: int) -> None:
+    bench = Bench()
+    bench.welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, sampling="coupled(temperature=0.5)"))
+    bench.ask(b"a", begin(key=9))
+    answers = bench.ask(b"a", Draft(1, 1, 0, begin_digest("long", b"jpeg", sampling, key), [1, 2]))
+    assert faults(answers) == [FaultCode.NO_SESSION]
+
+
+def test_a_step_that_is_asked_for_again_with_another_key_begins_anew() -> None:
+    begun = BeginStep(1, "p", b"j", key=9)
+    state = StepState(begun, [0], HOW[0])
+    assert state.continues(begun, HOW[0])
+    assert not state.continues(BeginStep(1, "p", b"j", key=8), HOW[0])
+    assert not state.continues(begun, HOW[1])
+    with pytest.raises(ForeignDraft, match="sampling"):
+        state.offer(draft([1], prompt="p"))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sentence"),
+    [
+        ("beam(4)", "Hello.sampling: sampling 'beam(4)' is unknown; give greedy or coupled"),
+        (
+            "coupled(temperature=0.001)",
+            "Hello.sampling: sampling: temperature is 0.001; give 0 (greedy) or 0.01 to 100",
+        ),
+    ],
+)
+def test_sampling_that_is_not_known_is_refused_in_a_sentence(sampling: str, sentence: str) -> None:
+    (fault,) = Bench().ask(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, sampling=sampling))
+    assert isinstance(fault, Fault) and fault.code is FaultCode.UNSUPPORTED_SAMPLING
+    assert fault.message.startswith(sentence)

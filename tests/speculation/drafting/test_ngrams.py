@@ -1,0 +1,66 @@
+"""Earlier answers propose what followed there."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speculation.drafting.ngrams import KEPT_ANSWERS, LONGEST, Ngrams
+from speculation.wire import MAX_DRAFT_TOKENS
+
+ANSWERS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=12)
+
+
+def followed(answers: list[list[int]], prefix: list[int]) -> set[int]:
+    """Return, the slow way, the tokens that followed the longest known ending anywhere."""
+    marked = [[-1, *answer] for answer in answers]
+    whole = [-1, *prefix]
+    for size in range(min(LONGEST, len(whole)), 0, -1):
+        ending = whole[-size:]
+        if size < 2 and ending != [-1]:
+            break
+        places = [m[end] for m in marked for end in range(size, len(m)) if m[end - size : end] == ending]
+        if places:
+            return set(places)
+    return set()
+
+
+@given(answers=ANSWERS, prefix=st.lists(st.integers(0, 3), max_size=10), limit=st.integers(1, 6))
+def test_a_lookup_continues_the_longest_known_ending(answers: list[list[int]], prefix: list[int], limit: int) -> None:
+    ngrams = Ngrams()
+    kept: list[list[int]] = []
+    for answer in answers:
+        ngrams.remember(answer)
+        kept = [*(each for each in kept if each != answer), answer][-KEPT_ANSWERS:]
+    found = ngrams.lookup(prefix, limit)
+    followers = followed(kept, prefix)
+    assert bool(found) == bool(followers) and len(found) <= limit
+    assert not found or found[0] in followers
+
+
+def test_the_newest_answer_wins_and_hints_are_the_newest_first() -> None:
+    ngrams = Ngrams()
+    ngrams.remember([1, 2, 3])
+    ngrams.remember([1, 2, 4, 5])
+    assert ngrams.lookup([1, 2], 5) == [4, 5]
+    assert ngrams.lookup([], 2) == [1, 2]
+    ngrams.remember([1, 2, 3])
+    assert ngrams.lookup([1, 2], 5) == [3]
+    assert ngrams.hints == [[1, 2, 3], [1, 2, 4, 5]]
+    ngrams.remember(list(range(200)))
+    assert ngrams.hints[0] == list(range(MAX_DRAFT_TOKENS))
+
+
+def test_one_token_alone_is_no_reason_to_propose() -> None:
+    ngrams = Ngrams()
+    ngrams.remember([7, 1, 2])
+    assert ngrams.lookup([9, 9, 9, 9, 9, 9, 9, 9, 1], 3) == []
+    assert ngrams.lookup([9, 9, 9, 9, 9, 9, 9, 7, 1], 3) == [2]
+
+
+def test_acceptance_follows_the_verdicts() -> None:
+    ngrams = Ngrams()
+    before = ngrams.acceptance
+    for _ in range(100):
+        ngrams.judged(False)
+    assert ngrams.acceptance < 0.02 < before

@@ -1,0 +1,60 @@
+"""Draws in torch against draws in numpy, row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings, StepDraws, all_random_bits, choose, gumbel
+from speculation.vlm.sampling import choose_rows, gumbel_rows
+
+SETTINGS = (
+    GREEDY, SamplingSettings(1.0), SamplingSettings(0.7, 5), SamplingSettings(1.5, 0, 0.8),
+    SamplingSettings(0.7, 9, 0.9),
+)  # fmt: skip
+DRAWS = st.builds(StepDraws, st.integers(0, MAX_KEY), st.integers(0, 512))
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    return torch.device(request.param)
+
+
+@given(st.lists(st.tuples(st.sampled_from(SETTINGS), DRAWS), min_size=1, max_size=9), st.integers(0, 2**31))
+def test_a_batch_of_any_sessions_is_drawn_as_each_row_alone(
+    rows: list[tuple[SamplingSettings, StepDraws]], seed: int
+) -> None:
+    logits = 2.0 * np.random.default_rng(seed).normal(size=(len(rows), 41))
+    found = choose_rows(torch.from_numpy(logits), [how for how, _ in rows], [draws for _, draws in rows])
+    for (column, chance), row, (how, draws) in zip(found, logits, rows, strict=True):
+        expected, sure = choose(row, how, draws)
+        assert column == expected and chance == pytest.approx(sure, rel=1e-9)
+
+
+def test_rows_on_a_device_are_drawn_alike(device: torch.device) -> None:
+    logits = 4.0 * np.random.default_rng(1).normal(size=(10, 5003)).astype(np.float32)
+    draws = [StepDraws(number << 40, number) for number in range(10)]
+    settings = [SETTINGS[number % 5] for number in range(10)]
+    found = choose_rows(torch.from_numpy(logits).to(device), settings, draws)
+    expected = [choose(row, how, each)[0] for row, how, each in zip(logits, settings, draws, strict=True)]
+    assert [column for column, _ in found] == expected
+    noise = gumbel_rows(draws[:1], 5003, device)[0].cpu().numpy()
+    assert noise == pytest.approx(gumbel(all_random_bits(5003, draws[0])), rel=1e-12, abs=1e-14)
+
+
+def test_of_equals_the_lowest_is_taken(device: torch.device) -> None:
+    logits = torch.tensor([[0.0, 2.0, 2.0, 1.0]], device=device)
+    assert choose_rows(logits, [GREEDY], [StepDraws()])[0][0] == 1
+
+
+def test_broken_rows_are_no_draws(device: torch.device) -> None:
+    logits = torch.tensor([[0.0, torch.nan], [0.0, torch.inf], [0.0, 1.0]], device=device)
+    for how in (GREEDY, SamplingSettings(1.0, 0, 0.9)):
+        chances = [chance for _, chance in choose_rows(logits, [how] * 3, [StepDraws()] * 3)]
+        assert np.isnan(chances[:2]).all() and chances[2] > 0.0
