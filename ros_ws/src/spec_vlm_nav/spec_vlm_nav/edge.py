@@ -48,11 +48,12 @@ class EdgeConfig:
     fingerprint that the verifier must have, empty for any. silence_s: hearing nothing for so long is a lost link.
     resume_s: how long a step waits for a lost verifier before it is given up. capacity: cache slots of the draft
     model: image and prompt, answer and token tree must fit. link: the link of config/links.json whose conditions are
-    emulated, empty for none; the profile's communication time comes on top of its delays. rtt_s: round trip declared in
-    place of the profile's own. extra_rtt_s: one on top of it; half of them each way. predictor: what ends drafts at the
-    first predicted rejection: a folder, "auto" for the one in the draft model's folder if there is one, "off" for none. sampling:
-    how tokens are drawn, "greedy" or "coupled(temperature=0.7,top_k=50,top_p=0.9)", see `SamplingSettings`. seed: of the
-    draws, 0 to 2^63 - 1; the n-th question to two decoders of one seed is drawn alike.
+    emulated, empty for none; the profile's communication time comes on top of its delays. rtt_s: round trip declared
+    in place of the profile's own. extra_rtt_s: one on top of it; half of them each way. predictor: what ends drafts
+    at the first predicted rejection: a folder, "auto" for the one in the draft model's folder if there is one, "off"
+    for none. sampling: how tokens are drawn, "greedy" or "coupled(temperature=0.7,top_k=50,top_p=0.9)", see
+    `SamplingSettings`. seed: of the draws, 0 to 2^63 - 1; the n-th question to two decoders of one seed is drawn
+    alike.
     """
 
     draft_model: Path
