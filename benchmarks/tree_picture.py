@@ -39,8 +39,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 COLOURS = {Origin.COMMITTED: "#333333", Origin.DRAFT: "#4c78a8", Origin.EARLY: "#54a24b", Origin.NGRAM: "#f58518"}
-SHOWN = 18
-"""Nodes of one tree that are drawn, the likeliest."""
+SHOWN, LEAST = 20, 0.002
+"""Nodes of one tree that are drawn: the likeliest, down to a reach."""
 CAPACITY = 1024
 MAX_TOKENS = 64
 
@@ -115,13 +115,12 @@ class Pair:
                 early = EarlyTokens(1, draft.round, start, node, verdict.token, output.layer, confidence)
                 heard = speculator.hear(early)
                 said = (verdict.path, verdict.token)
-                word = self._word(verdict.token)
-                title = (
-                    f"2  the exit after layer {output.layer} says '{word}' ({confidence:.2f}), and the draft goes on"
-                )
+                word = f"'{self._word(verdict.token)}' (layer {output.layer}: {confidence:.2f}"
                 if heard and (len(speculator.tree) > known or not panels):
-                    panels = [before, Panel(title, [], -1)]
+                    panels = [before, Panel(f"2  an exit says {word}", [], -1)]
                     claim = said
+                elif heard and said == claim:
+                    panels[1] = Panel(f"{panels[1].title}, layer {output.layer}: {confidence:.2f}", [], -1)
             for _ in range(forwards):
                 if nodes := speculator.next_nodes():
                     speculator.grow(nodes)
@@ -137,6 +136,7 @@ class Pair:
             return []
         words = " ".join(self._word(token) for token in progress.tokens)
         title = f"3  the commit: '{words}'. What stood behind its last token is the next draft"
+        panels[1] = Panel(f"{panels[1].title}), and the draft goes on there", panels[1].nodes, panels[1].mark)
         return [*panels, self._panel(speculator, title, speculator.root)]
 
     def _landing(self, speculator: Speculator, path: Sequence[int], token: int) -> int:
@@ -147,7 +147,7 @@ class Pair:
     def _panel(self, speculator: Speculator, title: str, mark: int) -> Panel:
         tree, flight = speculator.tree, speculator.flight
         sent = set(flight.nodes) if flight is not None else set()
-        keep = [speculator.root, *tree.best_nodes(speculator.root, SHOWN, 64, 0.0, frozenset())]
+        keep = [speculator.root, *tree.best_nodes(speculator.root, SHOWN, 64, LEAST, frozenset())]
         if mark not in keep:
             keep = [*keep, *(node for node in tree.path_to(mark) if node not in keep)]
         places = {node: place for place, node in enumerate(keep)}
@@ -206,13 +206,13 @@ def _draw_tree(axes: Axes, panel: Panel) -> None:
             axes.plot([x - 1, x - 0.5, x], [heights[node.parent], y, y], color="#aaaaaa", linewidth=1, zorder=1)
         axes.text(
             x, y, f"{node.text}  {node.reach:.2f}" if place else node.text, ha="center", va="center", fontsize=8,
-            color="white" if node.reach > 0.3 or place == 0 else "black", zorder=2,
+            color="white" if node.reach > 0.45 or place == 0 else "black", zorder=2,
             bbox={"boxstyle": "round,pad=0.25", "facecolor": _faded(COLOURS[node.origin], node.reach),
                   "edgecolor": "black" if node.sent else "#cccccc", "linewidth": 1.8 if node.sent else 0.5},
         )  # fmt: skip
         if place == panel.mark and place:
             axes.annotate("", (x, y + 0.35), (x, y + 0.95), arrowprops={"arrowstyle": "-|>", "color": "#d62728"})
-    axes.set_xlim(-0.6, max(depths) + 0.6)
+    axes.set_xlim(-0.6, 9.0)
     axes.set_ylim(max(heights.values()) + 1.1, -0.8)
     axes.set_title(panel.title, loc="left", fontsize=10)
     axes.axis("off")

@@ -216,7 +216,7 @@ class Speculator:
             self._stats.misses += 1
             return Landing.MISS
         self._stats.hits += 1
-        self._stats.ahead_hits += flight is not None
+        self._stats.ahead_hits += whole
         layers = rerooting.path[-1][1].layers
         if layers:
             self._stats.early_hits[layers[0]] = self._stats.early_hits.get(layers[0], 0) + 1
