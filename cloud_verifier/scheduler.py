@@ -112,7 +112,9 @@ class Item:
         """What the verifier drafts here by itself: as many tokens as the step asks for and the answer has room for."""
         state = self.state
         count = min(state.self_draft, state.max_tokens - state.position - 1)
-        return DraftWish(self.row, tuple(state.answer), count) if count > 0 and not self.tree.tokens else None
+        if count < 1 or self.tree.tokens:
+            return None
+        return DraftWish(self.row, tuple(state.answer), count, state.sampling, state.draws)
 
     def with_draft(self, tokens: tuple[int, ...]) -> Item:
         """Return the item with a draft of the verifier's own, a chain, in place of its tree."""

@@ -14,8 +14,9 @@ import numpy as np
 from cloud_verifier.config import StartError
 from cloud_verifier.engine import check_room
 from cloud_verifier.work import DraftWish
+from speculation.sampling import perturbed
 from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import Chunk, forward, prefill
+from speculation.vlm.forward import Chunk, Logits, forward, prefill
 from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.load import Vlm
 from speculation.vlm.processing import prepare
@@ -60,15 +61,17 @@ class SelfDraft:
         self._fed[row] = []
 
     def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
-        """See `DraftEngine.draft`; greedy."""
+        """See `DraftEngine.draft`; tokens are drawn with the noise that the target's own are drawn with."""
         drafts: dict[int, tuple[int, ...]] = {}
         feeds = {wish.row: self._unfed(wish) for wish in wishes}
-        wanted = {wish.row: wish.count for wish in wishes}
+        wanted = {wish.row: wish for wish in wishes}
         while feeds:
-            for row, token in self._feed(feeds).items():
-                drafts[row] = (*drafts.get(row, ()), token)
+            for row, logits in self._feed(feeds).items():
+                wish, known = wanted[row], drafts.get(row, ())
+                token = int(np.argmax(perturbed(logits, wish.sampling, wish.draws.ahead(len(known)))))
+                drafts[row] = (*known, token)
                 feeds[row] = [token]
-                if len(drafts[row]) >= wanted[row] or token in self._ends:
+                if len(drafts[row]) >= wish.count or token in self._ends:
                     del feeds[row]
             yield drafts
 
@@ -83,12 +86,12 @@ class SelfDraft:
         del known[same:]
         return tokens[same:]
 
-    def _feed(self, feeds: Mapping[int, Sequence[int]]) -> dict[int, int]:
-        """Feed tokens behind each row's chain; return the likeliest token after them."""
+    def _feed(self, feeds: Mapping[int, Sequence[int]]) -> dict[int, Logits]:
+        """Feed tokens behind each row's chain; return the logits [vocabulary] after the last of them."""
         chunks = [Chunk(row, tokens, self._cache.chain(row, len(tokens))) for row, tokens in feeds.items()]
         following = {}
         for chunk, logits in zip(chunks, forward(self._vlm, self._cache, chunks), strict=True):
             self._cache.keep(chunk.row, range(self._cache.length[chunk.row], self._cache.used[chunk.row]))
             self._fed[chunk.row] += chunk.tokens
-            following[chunk.row] = int(np.argmax(logits[-1]))
+            following[chunk.row] = logits[-1]
         return following

@@ -45,11 +45,16 @@ class VerifyRow:
 
 @dataclass(frozen=True)
 class DraftWish:
-    """A step that the verifier drafts for itself: at most `count` tokens, at least one, behind its `answer` so far."""
+    """A step that the verifier drafts for itself: at most `count` tokens, at least one, behind its `answer` so far.
+
+    `draws` names the random draws of the token after the answer, where `sampling` draws at random.
+    """
 
     row: int
     answer: tuple[int, ...]
     count: int
+    sampling: SamplingSettings = GREEDY
+    draws: StepDraws = FIRST_DRAWS
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from cloud_verifier.config import StartError
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.self_draft import SelfDraft, check_pair
 from cloud_verifier.work import CapacityError, DraftWish, VerifyRow
+from speculation.sampling import SamplingSettings, StepDraws, choose
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, greedy, jpeg
@@ -96,6 +97,24 @@ def test_drafted_and_verified_in_one_place_the_answer_is_the_targets(target: Vlm
                 answers[row] += [*(given[row][node] for node in verdict.path), verdict.token]
         assert [answer[:12] for answer in answers] == truths
     assert passes[target.name] == 3 < passes[draft.name]
+
+
+def test_a_draft_is_drawn_as_the_targets_tokens_are(target: Vlm) -> None:
+    """The target drafting for itself draws what it will be judged by; without the draws it is often wrong."""
+    settings = SamplingSettings(temperature=1.5)
+    draws = StepDraws(key=7, position=3)
+    session = VlmSession(target, CAPACITY)
+    session.begin(PROMPTS[0], jpeg(0), (3, 4, 5))
+    truth: list[int] = []
+    for depth in range(8):
+        token, _ = choose(session.root_logits(), settings, draws.ahead(depth))
+        truth.append(token)
+        session.commit((), token)
+    coupled = DraftWish(0, (3, 4, 5), 8, settings, draws)
+    greedy_wish = DraftWish(1, (3, 4, 5), 8)
+    given = drafted(beside(target), coupled, greedy_wish)
+    assert list(given[0]) == truth != list(alone(target, 0, (3, 4, 5), 8))
+    assert given[1] == alone(target, 1, (3, 4, 5), 8)
 
 
 def test_a_new_step_forgets_the_old_one(draft: Vlm) -> None:
