@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.drafting.controller import Average, Controller, expected_tokens, tokens_per_second
+from speculation.drafting.controller import Average, Controller, balanced_gamma, expected_tokens, tokens_per_second
 
 
 @given(st.floats(0.0, 0.99), st.integers(0, 20))
@@ -59,3 +59,59 @@ def test_average_starts_at_its_first_sample() -> None:
     average.add(4.0)
     average.add(8.0)
     assert (average.value, average.samples) == (6.0, 2)
+
+
+VERIFY_S, DRAFT_S = 0.0942, 0.011
+SPECEDGE_POINTS = [(0.015, 7), (0.040, 5), (0.050, 4)]
+"""Round trip, depth; with the two times above (SpecEdge, Sec. 5, on Figure 12)."""
+
+
+def balanced(rtts: list[float], start: int = 4, **settings: float) -> list[int]:
+    """Return the depths that a controller chooses while it measures these round trips, one a verdict."""
+    controller = Controller("balance", start=start, **settings)  # type: ignore[arg-type]
+    depths = []
+    for rtt in rtts:
+        controller.drafted(DRAFT_S)
+        controller.verified(VERIFY_S)
+        controller.judged(controller.gamma, 0, VERIFY_S + rtt)
+        depths.append(controller.gamma)
+    return depths
+
+
+@pytest.mark.parametrize(("rtt", "depth"), SPECEDGE_POINTS)
+@pytest.mark.parametrize("start", [1, 4, 12])
+def test_balance_has_the_papers_points(rtt: float, depth: int, start: int) -> None:
+    assert round(balanced_gamma(VERIFY_S, DRAFT_S, rtt)) == depth
+    assert balanced([rtt] * 5, start)[-1] == depth
+
+
+def test_balance_follows_a_link_that_changes() -> None:
+    depths = balanced([rtt for rtt, _ in SPECEDGE_POINTS for _ in range(60)])
+    assert [depths[59], depths[119], depths[179]] == [depth for _, depth in SPECEDGE_POINTS]
+
+
+def test_balance_never_asks_for_less_than_one_token_nor_more_than_the_largest() -> None:
+    assert balanced([10.0] * 5)[-1] == 1
+    assert balanced([0.0] * 5, largest=6)[-1] == 6
+
+
+def test_balance_does_not_flap_at_the_halfway_point() -> None:
+    """Round trips that balance at a depth of 4.5, give or take a twentieth a sample."""
+    dice = random.Random(5)
+    noisy = [VERIFY_S - DRAFT_S * (4.5 + dice.uniform(-0.05, 0.05)) for _ in range(500)]
+    changes = {
+        hysteresis: sum(a != b for a, b in itertools.pairwise(balanced(noisy, hysteresis=hysteresis)))
+        for hysteresis in (0.03, 0.0)
+    }
+    assert changes[0.03] <= 1 < 10 < changes[0.0]
+
+
+@given(st.floats(0.0, 0.4), st.integers(1, 16))
+def test_balance_keeps_its_depth_until_that_is_clearly_wrong(rtt: float, start: int) -> None:
+    """It moves only beyond the halfway point and the hysteresis, and then to the nearest depth."""
+    ideal = balanced_gamma(VERIFY_S, DRAFT_S, rtt)
+    after = balanced([rtt] * 5, start, hysteresis=0.1)[-1]
+    if abs(ideal - start) < 0.599:
+        assert after == start
+    else:
+        assert abs(after - min(16.0, max(1.0, ideal))) <= 0.601
