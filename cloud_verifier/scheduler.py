@@ -365,7 +365,7 @@ class Scheduler:
     def _complete(self, ready: list[tuple[float, int]], now: float) -> bool:
         """Whether a batch should start: it is full, nobody else could join, or the first has waited long enough."""
         live = sum(not (a.suspended or a.state.done) for a in self._rows.values())
-        return len(ready) >= min(self.max_batch, live) or now - ready[0][0] >= self.collect_s
+        return len(ready) >= min(self.max_batch, live) or now >= ready[0][0] + self.collect_s
 
     def _by_itself(self, begin: BeginStep) -> BeginStep:
         """Return a step that is drafted for here as one that never waits for its edge. Raises Refused."""
