@@ -158,6 +158,17 @@ class Weather:
     eos: tuple[int, ...] = field(default=(EOS,))
     sampling: SamplingSettings = GREEDY
 
+    def delay(self, dice: random.Random) -> float:
+        """Return how long a message is on its way."""
+        return self.one_way_s + dice.random() * self.jitter_s
+
+    def copies(self, dice: random.Random) -> int:
+        """Return how often a message arrives."""
+        draw = dice.random()
+        if draw < self.losses:
+            return 0
+        return 2 if draw < self.losses + self.duplicates else 1
+
 
 class FakeLink:
     """Link and verifier on a fake clock. Delays are random, so messages overtake each other; some come twice or never.
@@ -199,8 +210,8 @@ class FakeLink:
         if isinstance(message, BeginStep):
             self._at(self._clock.now + self._weather.one_way_s, lambda now: self._serve(decode(payload), now))
             return
-        for _ in range(self._copies()):
-            self._at(self._clock.now + self._delay(), lambda now: self._serve(decode(payload), now))
+        for _ in range(self._weather.copies(self._random)):
+            self._at(self._clock.now + self._weather.delay(self._random), lambda now: self._serve(decode(payload), now))
 
     def receive(self, timeout: float) -> AnyMessage | None:
         deadline = self._clock.now + timeout
@@ -222,15 +233,6 @@ class FakeLink:
 
     def _at(self, time: float, action: Callable[[float], None]) -> None:
         heapq.heappush(self._events, (time, next(self._count), action))
-
-    def _delay(self) -> float:
-        return self._weather.one_way_s + self._random.random() * self._weather.jitter_s
-
-    def _copies(self) -> int:
-        draw = self._random.random()
-        if draw < self._weather.losses:
-            return 0
-        return 2 if draw < self._weather.losses + self._weather.duplicates else 1
 
     def _serve(self, message: AnyMessage, now: float) -> None:
         if isinstance(message, BeginStep):
@@ -297,8 +299,8 @@ class FakeLink:
 
     def _reply(self, message: AnyMessage, now: float) -> None:
         payload = encode(message)
-        for _ in range(self._copies()):
-            self._at(now + self._delay(), lambda at: self._deliver(payload))
+        for _ in range(self._weather.copies(self._random)):
+            self._at(now + self._weather.delay(self._random), lambda at: self._deliver(payload))
 
     def _deliver(self, payload: bytes) -> None:
         self.bytes_down += len(payload)

@@ -1,0 +1,194 @@
+"""Edges and one verifier, all of it real but time and the link: tiny models, both policies, a link that misbehaves."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.clocked.link import VirtualMailbox
+from benchmarks.clocked.timeline import Inbox, Timeline
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.engine import VlmEngine
+from cloud_verifier.self_draft import SelfDraft
+from cloud_verifier.server import Server
+from speculation.drafting import (
+    DecodingStats,
+    Drafter,
+    DraftingConfig,
+    Interruption,
+    LinkLost,
+    PacedModel,
+    StepInterrupted,
+    StepRequest,
+)
+from speculation.exits import ExitHeads
+from speculation.profile import DeviceProfile
+from speculation.vlm.load import Vlm
+from speculation.vlm.session import VlmSession
+from speculation.wire import AnyMessage, BeginStep, Fault, Hello, Welcome, decode, encode
+from tests.speculation.drafting.fakes import Weather
+
+MAX_DRAFT = 16
+CAPACITY = 256
+SERVER = ServerConfig(Path("target"), max_sessions=2, max_draft=MAX_DRAFT, early_rate=1000.0, idle_s=86400.0)
+
+
+class Post(VirtualMailbox):
+    """The verifier's end; it notices where an edge is gone when it next sends there."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        super().__init__(timeline)
+        self.gone: set[bytes] = set()
+
+    def send(self, peer: bytes, message: AnyMessage, droppable: bool = False) -> bool:
+        return peer not in self.gone and super().send(peer, message, droppable)
+
+
+class StormyLink:
+    """The edge's end. Messages overtake each other, come twice or never, and it breaks again and again.
+
+    Only Hello and BeginStep are spared: without them there is no step that could be wrong.
+    """
+
+    def __init__(self, timeline: Timeline, post: Post, name: str, weather: Weather, hello: Hello) -> None:
+        self._timeline = timeline
+        self._post = post
+        self._name = name
+        self._weather = weather
+        self._hello = hello
+        self._dice = random.Random(weather.seed)
+        self._inbox: Inbox[AnyMessage | None] = Inbox(timeline)
+        self._peer = b""
+        self._lost = True
+        self._left = weather.cut_after
+        self.cuts = 0
+        self.bytes_up = self.bytes_down = 0
+
+    def connect(self, resume: str = "") -> Welcome:
+        """Say Hello at a new address; messages to and from the old one are lost."""
+        self._peer = f"{self._name}.{self.cuts}".encode()
+        self._lost = False
+        self._inbox.clear()
+        self._post.join(self._peer, lambda message, peer=self._peer: self._send_down(message, peer))  # type: ignore[misc]
+        self.send(msgspec.structs.replace(self._hello, resume=resume))
+        while True:
+            message = self.receive(math.inf)
+            assert not isinstance(message, Fault), message
+            if isinstance(message, Welcome):
+                return message
+
+    def send(self, message: AnyMessage) -> None:
+        if self._lost:
+            raise LinkLost("the verifier is gone")
+        payload, peer = encode(message), self._peer
+        self.bytes_up += len(payload)
+        spared = isinstance(message, (Hello, BeginStep))
+        if isinstance(message, BeginStep):
+            self._inbox.clear()
+        for _ in range(1 if spared else self._weather.copies(self._dice)):
+            delay = self._weather.one_way_s if spared else self._weather.delay(self._dice)
+            self._timeline.at(self._timeline.now + delay, lambda: self._arrive(peer, payload))
+
+    def receive(self, timeout: float) -> AnyMessage | None:
+        message = self._inbox.take()
+        if message is None and timeout > 0.0 and not self._lost:
+            self._inbox.wait(timeout)
+            message = self._inbox.take()
+        if self._lost:
+            raise LinkLost("the verifier is gone")
+        return message
+
+    def _arrive(self, peer: bytes, payload: bytes) -> None:
+        if peer not in self._post.gone:
+            self._post.deliver(peer, payload)
+
+    def _send_down(self, message: AnyMessage, peer: bytes) -> None:
+        payload = encode(message)
+        for _ in range(1 if isinstance(message, Welcome) else self._weather.copies(self._dice)):
+            when = self._timeline.now + self._weather.delay(self._dice)
+            self._timeline.at(when, lambda: self._deliver(payload, peer))
+
+    def _deliver(self, payload: bytes, peer: bytes) -> None:
+        if self._lost or peer != self._peer:
+            return
+        self.bytes_down += len(payload)
+        if self._left == 0:
+            self._lost = True
+            self.cuts += 1
+            # Each time it lasts longer, so that every answer has an end.
+            self._left = (self._weather.cut_after or 0) * 2**self.cuts
+            self._post.gone.add(peer)
+            self._inbox.put(None)
+        else:
+            self._left = None if self._left is None else self._left - 1
+            self._inbox.put(decode(payload))
+
+
+@dataclass
+class Robot:
+    """One edge: its draft model and settings, what it asks, the weather over its link, and how it comes back."""
+
+    draft: Vlm = field(repr=False)
+    config: DraftingConfig
+    requests: Sequence[StepRequest]
+    weather: Weather
+    draft_s: float = 0.05
+    resumes: bool = True
+    answers: list[tuple[int, ...]] = field(default_factory=list)
+    stats: DecodingStats = field(default_factory=DecodingStats, repr=False)
+
+    def run(self, timeline: Timeline, post: Post, name: str, target: Vlm) -> None:
+        """Ask everything; a lost link is taken up again where the answer stood."""
+        sampling = self.requests[0].sampling.text
+        hello = Hello(target.tokenizer_fingerprint, target.vocabulary, sampling=sampling)
+        link = StormyLink(timeline, post, name, self.weather, hello)
+        welcome = link.connect()
+        session = VlmSession(self.draft, 2 * CAPACITY)
+        model = PacedModel(session, self.draft_s, timeline.clock, timeline.sleep, self.draft.num_layers)
+        drafter = Drafter(model, link, self.config, timeline.clock, max_draft=welcome.max_draft)
+        step = 0
+        for request in self.requests:
+            committed: tuple[int, ...] = ()
+            while len(self.answers) < len(self.requests):
+                step += 1
+                try:
+                    result = drafter.run(replace(request, step=step, committed=committed))
+                except StepInterrupted as stop:
+                    assert stop.cause is Interruption.LINK_LOST, stop
+                    self.stats.add(stop.stats)
+                    committed = stop.committed
+                    welcome = link.connect(welcome.session if self.resumes else "")
+                else:
+                    self.stats.add(result.stats)
+                    self.answers.append(result.tokens)
+                    break
+
+
+def run(
+    target: Vlm,
+    robots: Sequence[Robot],
+    *,
+    verify_s: float = 0.2,
+    exits: ExitHeads | None = None,
+    self_draft: Vlm | None = None,
+    config: ServerConfig = SERVER,
+) -> None:
+    """Let robots ask one verifier at the same time; what they heard is in `Robot.answers` and `Robot.stats`."""
+    timeline = Timeline()
+    post = Post(timeline)
+    engine = VlmEngine(target, config.max_sessions, CAPACITY, exits, config.max_draft)
+    beside = None
+    if self_draft is not None:
+        beside = SelfDraft(self_draft, config.max_sessions, CAPACITY, target.eos, config.max_draft)
+    profile = DeviceProfile("virtual", verify_s=verify_s, server_draft_s=verify_s / 10)
+    server = Server(engine, config, profile, post, clock=timeline.clock, self_draft=beside)
+
+    def task(number: int, robot: Robot) -> Callable[[], None]:
+        return lambda: robot.run(timeline, post, f"robot {number}", target)
+
+    timeline.run([task(number, robot) for number, robot in enumerate(robots)], [server.run])

@@ -1,0 +1,161 @@
+"""Whatever is drafted, lost, repeated, overtaken or cut off, an answer is the target's own, to the last token.
+
+Production's edge and verifier with real tiny models in float64, held against the target decoding alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from cloud_verifier.exit_queue import QueuePolicy as ExitPolicy
+from speculation.drafting import DraftingConfig, Mode, QueuePolicy, StepRequest
+from speculation.exits import ExitHeads, Reliability
+from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.session import VlmSession
+from tests.cloud_verifier.test_engine import PROMPTS, jpeg
+from tests.models import tiny_model
+from tests.pair import CAPACITY, SERVER, Robot, run
+from tests.speculation.drafting.fakes import Weather
+
+LINKED = [mode for mode in Mode if mode is not Mode.EDGE]
+ALONE = (Mode.CLOUD, Mode.SERVER_SD)
+"""Modes in which the edge says nothing: what is lost stays lost until the link breaks, so nothing may be lost."""
+HOW = (GREEDY, SamplingSettings(0.7), SamplingSettings(1.0, 20), SamplingSettings(1.3, 0, 0.9))
+
+
+def near(folder: Path, noise: float) -> Vlm:
+    """Return a model whose weights are another one's, stirred: a draft that is often right."""
+    vlm = load_vlm(folder, dtype="float64")
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in vlm.model.parameters():
+            if weight.ndim > 1:
+                scale = noise * weight.std() * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+                weight += scale
+    return vlm
+
+
+@pytest.fixture(scope="module")
+def pairs(
+    target: Vlm, draft: Vlm, tiny_target: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[Vlm, list[Vlm]]]:
+    """Targets, each with drafts from seldom to always right."""
+    folder = tiny_model(
+        tmp_path_factory.mktemp("other"), layers=3, hidden=32, seed=5, family="qwen2_5_vl", dtype=torch.float32
+    )
+    other = load_vlm(folder, dtype="float64")
+    return [(target, [draft, near(tiny_target, 0.05), target]), (other, [near(folder, 0.2), near(folder, 0.05)])]
+
+
+def rumours(target: Vlm, sureness: float) -> ExitHeads:
+    """Return untrained exits: sometimes right, and as sure as they are told to be."""
+    heads = ExitHeads(target, range(target.num_layers - 1), rank=4)
+    heads.set_reliability({layer: Reliability((0.0, 1.0), (sureness,)) for layer in heads.layers})
+    return heads
+
+
+def alone(target: Vlm, request: StepRequest) -> tuple[int, ...]:
+    """Return what the target says by itself."""
+    session = VlmSession(target, CAPACITY)
+    how = (request.max_tokens, request.sampling, request.key)
+    return tuple(token for token, _ in session.sampled(request.prompt, request.jpeg, *how))
+
+
+@st.composite
+def robots(draw: st.DrawFn, target: Vlm, drafts: list[Vlm]) -> Robot:
+    mode = draw(st.sampled_from(LINKED))
+    how, key = draw(st.sampled_from(HOW)), draw(st.integers(0, MAX_KEY))
+    prompt = draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=12))
+    request = StepRequest(
+        1, prompt, jpeg(draw(st.integers(0, 99))), target.eos, draw(st.integers(1, 20)), sampling=how, key=key
+    )
+    config = DraftingConfig.of(
+        mode,
+        gamma=draw(st.one_of(st.integers(0, 6), st.sampled_from(["auto", "balance"]))),
+        max_nodes=draw(st.integers(1, 60)),
+        queue_policy=draw(st.sampled_from(QueuePolicy)),
+        stop_below=draw(st.sampled_from([0.0, 0.2])),
+    )
+    weather = Weather(
+        one_way_s=draw(st.sampled_from([0.0, 0.02, 0.2])),
+        jitter_s=draw(st.sampled_from([0.0, 0.1, 0.4])),
+        duplicates=draw(st.sampled_from([0.0, 0.3])),
+        losses=0.0 if mode in ALONE else draw(st.sampled_from([0.0, 0.1])),
+        cut_after=draw(st.one_of(st.none(), st.integers(1, 20))),
+        seed=draw(st.integers(0, 999)),
+    )
+    again = draw(st.booleans())  # the second time the first answer proposes what may come
+    return Robot(
+        drafts[draw(st.sampled_from(range(len(drafts))))], config, [request, replace(request, step=2)][: 1 + again], weather,
+        draft_s=draw(st.sampled_from([0.01, 0.05, 0.2])), resumes=draw(st.booleans()),
+    )  # fmt: skip
+
+
+@settings(
+    deadline=None,
+    max_examples=40,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a failing world is small enough
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_every_answer_is_the_targets_own(pairs: list[tuple[Vlm, list[Vlm]]], data: st.DataObject) -> None:
+    """One edge or two at one verifier, each in its own mode, weather and kind of sampling."""
+    target, drafts = pairs[data.draw(st.sampled_from(range(len(pairs))), label="pair")]
+    edges = [data.draw(robots(target, drafts)) for _ in range(data.draw(st.integers(1, 2)))]
+    asked = edges[0].requests[0]
+    if data.draw(st.booleans(), label="an end token inside"):
+        ends = (data.draw(st.sampled_from(alone(target, asked))),)
+        target = replace(target, eos=ends)
+        for edge in edges:
+            edge.requests = [replace(request, eos=ends) for request in edge.requests]
+    policy = data.draw(st.sampled_from(ExitPolicy))
+    config = replace(SERVER, queue_policy=policy, collect_s=data.draw(st.sampled_from([0.0, 0.05])))
+    run(
+        target, edges, verify_s=data.draw(st.sampled_from([0.02, 0.2, 0.6])), config=config,
+        exits=rumours(target, data.draw(st.sampled_from([0.1, 0.9]))), self_draft=drafts[0],
+    )  # fmt: skip
+    for edge in edges:
+        assert edge.answers == [alone(target, request) for request in edge.requests]
+
+
+HAPPENS: dict[Mode, tuple[str, ...]] = {
+    Mode.CLOUD: ("interruptions",),
+    Mode.SERVER_SD: ("interruptions",),
+    Mode.SD: ("interruptions", "resent", "accepted", "misses"),
+    Mode.FSD: ("interruptions", "resent", "accepted", "misses", "hits", "early_hits"),
+    Mode.PROACTIVE: ("interruptions", "resent", "accepted", "misses", "hits"),
+    Mode.PIPELINED: ("interruptions", "resent", "accepted", "misses", "hits", "sent_ahead", "ahead_hits", "abandoned"),
+    Mode.FULL: (
+        "interruptions", "accepted", "misses", "hits", "early_hits", "sent_ahead", "ahead_hits", "abandoned",
+    ),
+}  # fmt: skip
+"""What a mode must have lived through before its exactness says anything."""
+
+
+@pytest.mark.parametrize("mode", LINKED)
+def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, pairs: list[tuple[Vlm, list[Vlm]]]) -> None:
+    target, drafts = pairs[0]
+    lived: Counter[str] = Counter()
+    for seed in range(4):
+        weather = Weather(
+            one_way_s=0.05, jitter_s=0.15, duplicates=0.1, losses=0.0 if mode in ALONE else 0.05,
+            cut_after=None if seed % 2 else 6, seed=seed,
+        )  # fmt: skip
+        how = HOW[seed]
+        first = StepRequest(1, PROMPTS[seed % 3], jpeg(seed), target.eos, 20, sampling=how, key=seed)
+        requests = [first, replace(first, jpeg=jpeg(seed + 9), key=seed + 1)]
+        robot = Robot(drafts[1], DraftingConfig.of(mode), requests, weather, resumes=seed < 2)
+        run(target, [robot], exits=rumours(target, 0.6), self_draft=drafts[1])
+        assert robot.answers == [alone(target, request) for request in requests]
+        for name in HAPPENS[mode]:
+            figure = getattr(robot.stats, name)
+            lived[name] += sum(figure.values()) if isinstance(figure, dict) else figure
+    assert {name for name in HAPPENS[mode] if not lived[name]} == set(), lived
