@@ -93,8 +93,9 @@ def robots(draw: st.DrawFn, target: Vlm, drafts: list[Vlm]) -> Robot:
         seed=draw(st.integers(0, 999)),
     )
     again = draw(st.booleans())  # the second time the first answer proposes what may come
+    draft = drafts[draw(st.sampled_from(range(len(drafts))))]
     return Robot(
-        drafts[draw(st.sampled_from(range(len(drafts))))], config, [request, replace(request, step=2)][: 1 + again], weather,
+        draft, config, [request, replace(request, step=2)][: 1 + again], weather,
         draft_s=draw(st.sampled_from([0.01, 0.05, 0.2])), resumes=draw(st.booleans()),
     )  # fmt: skip
 

@@ -52,9 +52,10 @@ class Bench:
         config: DraftingConfig,
         sureness: Callable[[Sequence[int]], float] = lambda prefix: 3.0,
         predictor: Predictor | None = None,
+        draft_s: float = DRAFT_S,
     ) -> None:
         self.clock = FakeClock()
-        self.model = FakeModel(draft, self.clock, DRAFT_S, sureness)
+        self.model = FakeModel(draft, self.clock, draft_s, sureness)
         self.link = FakeLink(target, self.clock, weather)
         self.trace = Trace(self.clock)
         self.drafter = Drafter(self.model, self.link, config, self.clock, self.trace, predictor=predictor)
