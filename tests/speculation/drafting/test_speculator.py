@@ -109,14 +109,13 @@ def test_a_better_draft_for_the_same_place_follows_a_part_that_left() -> None:
 
 def test_a_draft_leaves_early_where_one_more_forward_gains_less_than_it_costs() -> None:
     """The round trip is known from the first round on; a draft that is unsure of itself is cut, a sure one is not."""
-    sizes = {}
-    for name, draft_s, sureness in (("dear", 0.3, 1.0), ("cheap", 0.01, 9.0)):
-        config = DraftingConfig.of("sd", truncate=True)
-        bench = Bench(counting(99), counting(99), Weather(), config, lambda prefix, s=sureness: s, draft_s=draft_s)
+    config = DraftingConfig.of("sd", truncate=True)
+    dear = Bench(counting(99), counting(99), Weather(), config, lambda prefix: 1.0, draft_s=0.3)
+    cheap = Bench(counting(99), counting(99), Weather(), config, lambda prefix: 9.0, draft_s=0.01)
+    for bench in (dear, cheap):
         bench.run(request(max_tokens=15))
-        sizes[name] = [len(message.tokens) for _, message in drafts_of(bench)]
-    assert sizes["cheap"] == [4, 4, 4]
-    assert sizes["dear"][0] == 4 and set(sizes["dear"][1:-1]) == {1}
+    assert [len(message.tokens) for _, message in drafts_of(cheap)] == [4, 4, 4]
+    assert [len(message.tokens) for _, message in drafts_of(dear)] == [4, 1, 1, 1, 1, 1]
 
 
 # --- giving up
@@ -313,7 +312,7 @@ class SecondBest(FakeModel):
         return row
 
 
-@pytest.mark.parametrize(("width", "rounds"), [(1, 12), (2, 6)])
+@pytest.mark.parametrize(("width", "rounds"), [(1, 12), (2, 4)])
 def test_a_tree_says_who_follows_whom_and_its_second_best_are_accepted(width: int, rounds: int) -> None:
     config = DraftingConfig.of("sd", width=width, draft_tokens=6, leaves=4, gamma=2)
     bench = Bench(counting(99), counting(99), Weather(), config)
