@@ -123,7 +123,9 @@ def test_every_mode_says_what_the_target_says_alone(
         assert stats.draft_forwards == bench.model.forwards - before
         assert 0 <= stats.draft_forwards - stats.wasted_forwards <= stats.tokens
         assert stats.ahead_hits <= stats.hits and stats.ahead_hits <= stats.sent_ahead
-        assert sum(stats.early_hits.values()) <= stats.hits
+        assert sum(stats.early_hits.values()) <= stats.hits and stats.hits + stats.misses <= stats.rounds
+        assert stats.accepted <= stats.tokens and stats.abandoned <= stats.wasted_forwards
+        assert stats.rounds <= stats.tokens
         assert stats.prefill_s + stats.draft_s + stats.predraft_s + stats.wait_s == pytest.approx(stats.total_s)
 
 
