@@ -102,7 +102,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 @dataclass(frozen=True)
 class Sign:
-    """What gives a technique away: a figure that is 0 without it. `changes` and `exits` leave nothing else that does."""
+    """What gives a technique away: a figure that is 0 without it, where `changes` and `exits` leave nothing like it."""
 
     figure: Callable[[Seen], float]
     changes: dict[str, Any] = field(default_factory=dict)
