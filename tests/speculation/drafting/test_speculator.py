@@ -277,6 +277,14 @@ def test_a_forward_is_given_up_for_a_place_that_an_exit_makes_twice_as_likely(ti
 # --- listening
 
 
+def test_an_edge_without_a_guess_of_its_own_predrafts_what_an_exit_names_and_nothing_else() -> None:
+    """Early Exits, Sec. 3: a branch is begun where an exit says that the verdict lands."""
+    for exits in (0, 2):
+        bench = Bench(counting(99), counting(99), Weather(exits=exits), DraftingConfig.of("fsd"))
+        stats = bench.run(request(max_tokens=20)).stats
+        assert (stats.predraft_s > 0.0) == (stats.hits > 0) == (exits > 0)
+
+
 def test_an_exits_word_comes_too_late_for_a_draft_that_is_decided() -> None:
     world = World(DraftingConfig.of("full"))
     draft = world.launched()
