@@ -73,7 +73,7 @@ def alone(target: Vlm, request: StepRequest) -> tuple[int, ...]:
 def robots(draw: st.DrawFn, target: Vlm, drafts: list[Vlm]) -> Robot:
     mode = draw(st.sampled_from(LINKED))
     how, key = draw(st.sampled_from(HOW)), draw(st.integers(0, MAX_KEY))
-    prompt = draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=12))
+    prompt = "find " + draw(st.text(st.characters(codec="utf-8"), max_size=12))
     request = StepRequest(
         1, prompt, jpeg(draw(st.integers(0, 99))), target.eos, draw(st.integers(1, 20)), sampling=how, key=key
     )
