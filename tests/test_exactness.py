@@ -6,7 +6,7 @@ Production's edge and verifier with real tiny models in float64, held against th
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -43,16 +43,24 @@ def near(folder: Path, noise: float) -> Vlm:
     return vlm
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A target with drafts from seldom to always right."""
+
+    target: Vlm = field(repr=False)
+    drafts: tuple[Vlm, ...] = field(repr=False)
+
+
 @pytest.fixture(scope="module")
-def pairs(
-    target: Vlm, draft: Vlm, tiny_target: Path, tmp_path_factory: pytest.TempPathFactory
-) -> list[tuple[Vlm, list[Vlm]]]:
-    """Targets, each with drafts from seldom to always right."""
+def pairs(target: Vlm, draft: Vlm, tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Pair]:
     folder = tiny_model(
         tmp_path_factory.mktemp("other"), layers=3, hidden=32, seed=5, family="qwen2_5_vl", dtype=torch.float32
     )
     other = load_vlm(folder, dtype="float64")
-    return [(target, [draft, near(tiny_target, 0.05), target]), (other, [near(folder, 0.2), near(folder, 0.05)])]
+    return [
+        Pair(target, (draft, near(tiny_target, 0.05), target)),
+        Pair(other, (near(folder, 0.2), near(folder, 0.05))),
+    ]
 
 
 def rumours(target: Vlm, sureness: float) -> ExitHeads:
@@ -70,12 +78,12 @@ def alone(target: Vlm, request: StepRequest) -> tuple[int, ...]:
 
 
 @st.composite
-def robots(draw: st.DrawFn, target: Vlm, drafts: list[Vlm]) -> Robot:
+def robots(draw: st.DrawFn, pair: Pair) -> Robot:
     mode = draw(st.sampled_from(LINKED))
     how, key = draw(st.sampled_from(HOW)), draw(st.integers(0, MAX_KEY))
     prompt = "find " + draw(st.text(st.characters(codec="utf-8"), max_size=12))
     request = StepRequest(
-        1, prompt, jpeg(draw(st.integers(0, 99))), target.eos, draw(st.integers(1, 20)), sampling=how, key=key
+        1, prompt, jpeg(draw(st.integers(0, 99))), pair.target.eos, draw(st.integers(1, 20)), sampling=how, key=key
     )
     config = DraftingConfig.of(
         mode,
@@ -93,7 +101,7 @@ def robots(draw: st.DrawFn, target: Vlm, drafts: list[Vlm]) -> Robot:
         seed=draw(st.integers(0, 999)),
     )
     again = draw(st.booleans())  # the second time the first answer proposes what may come
-    draft = drafts[draw(st.sampled_from(range(len(drafts))))]
+    draft = pair.drafts[draw(st.integers(0, len(pair.drafts) - 1))]
     return Robot(
         draft, config, [request, replace(request, step=2)][: 1 + again], weather,
         draft_s=draw(st.sampled_from([0.01, 0.05, 0.2])), resumes=draw(st.booleans()),
@@ -107,10 +115,11 @@ def robots(draw: st.DrawFn, target: Vlm, drafts: list[Vlm]) -> Robot:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_every_answer_is_the_targets_own(pairs: list[tuple[Vlm, list[Vlm]]], data: st.DataObject) -> None:
+def test_every_answer_is_the_targets_own(pairs: list[Pair], data: st.DataObject) -> None:
     """One edge or two at one verifier, each in its own mode, weather and kind of sampling."""
-    target, drafts = pairs[data.draw(st.sampled_from(range(len(pairs))), label="pair")]
-    edges = [data.draw(robots(target, drafts)) for _ in range(data.draw(st.integers(1, 2)))]
+    pair = pairs[data.draw(st.integers(0, len(pairs) - 1), label="pair")]
+    target = pair.target
+    edges = [data.draw(robots(pair)) for _ in range(data.draw(st.integers(1, 2)))]
     asked = edges[0].requests[0]
     if data.draw(st.booleans(), label="an end token inside"):
         ends = (data.draw(st.sampled_from(alone(target, asked))),)
@@ -121,7 +130,7 @@ def test_every_answer_is_the_targets_own(pairs: list[tuple[Vlm, list[Vlm]]], dat
     config = replace(SERVER, queue_policy=policy, collect_s=data.draw(st.sampled_from([0.0, 0.05])))
     run(
         target, edges, verify_s=data.draw(st.sampled_from([0.02, 0.2, 0.6])), config=config,
-        exits=rumours(target, data.draw(st.sampled_from([0.1, 0.9]))), self_draft=drafts[0],
+        exits=rumours(target, data.draw(st.sampled_from([0.1, 0.9]))), self_draft=pair.drafts[0],
     )  # fmt: skip
     for edge in edges:
         assert edge.answers == [alone(target, request) for request in edge.requests]
@@ -142,8 +151,8 @@ HAPPENS: dict[Mode, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("mode", LINKED)
-def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, pairs: list[tuple[Vlm, list[Vlm]]]) -> None:
-    target, drafts = pairs[0]
+def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, pairs: list[Pair]) -> None:
+    target, draft = pairs[0].target, pairs[0].drafts[1]
     lived: Counter[str] = Counter()
     for seed in range(4):
         weather = Weather(
@@ -153,8 +162,8 @@ def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, pairs: lis
         how = HOW[seed]
         first = StepRequest(1, PROMPTS[seed % 3], jpeg(seed), target.eos, 20, sampling=how, key=seed)
         requests = [first, replace(first, jpeg=jpeg(seed + 9), key=seed + 1)]
-        robot = Robot(drafts[1], DraftingConfig.of(mode), requests, weather, resumes=seed < 2)
-        run(target, [robot], exits=rumours(target, 0.6), self_draft=drafts[1])
+        robot = Robot(draft, DraftingConfig.of(mode), requests, weather, resumes=seed < 2)
+        run(target, [robot], exits=rumours(target, 0.6), self_draft=draft)
         assert robot.answers == [alone(target, request) for request in requests]
         for name in HAPPENS[mode]:
             figure = getattr(robot.stats, name)
