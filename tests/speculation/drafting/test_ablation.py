@@ -36,7 +36,7 @@ def without(config: DraftingConfig, name: str) -> DraftingConfig:
 
 
 @pytest.mark.parametrize(("mode", "name"), ABLATIONS, ids=lambda each: getattr(each, "value", each))
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10_000),
     agreement=st.floats(0.0, 1.0),
