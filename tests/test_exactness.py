@@ -156,7 +156,7 @@ def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, pairs: lis
     lived: Counter[str] = Counter()
     for seed in range(4):
         weather = Weather(
-            one_way_s=0.05, jitter_s=(0.15, 0.15, 0.15, 0.0)[seed], duplicates=0.1, losses=0.0 if mode in ALONE else 0.05,
+            one_way_s=0.05, jitter_s=0.15 if seed < 3 else 0.0, duplicates=0.1, losses=0.0 if mode in ALONE else 0.05,
             cut_after=None if seed % 2 else 6, seed=seed,
         )  # fmt: skip
         how = HOW[seed]
