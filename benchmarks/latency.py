@@ -21,11 +21,12 @@ from spec_vlm_nav.edge import MAX_RTT_S, EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import report, summary
 from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
+    add_drafting,
     add_link,
     add_predictor,
     add_prompt_options,
     draft_flags,
-    gamma,
+    drafted_as,
     machine,
     verifier,
 )
@@ -68,9 +69,10 @@ def parser() -> argparse.ArgumentParser:
     add_link(line)
     line.add_argument("--rtt-ms", type=float, metavar="MS", help="round trip in place of the profile's own")
     line.add_argument("--steps", type=int, default=200, help="frames, each decoded in every mode (default: 200)")
-    line.add_argument("--modes", nargs="+", default=["cloud", "sd", "fsd"], choices=[mode.value for mode in Mode])
-    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
-    line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted per verification (default: 3)")
+    line.add_argument(
+        "--modes", nargs="+", default=["cloud", "sd", "fsd", "full"], choices=[mode.value for mode in Mode]
+    )
+    add_drafting(line)
     add_predictor(line)
     line.add_argument("--max-tokens", type=int, default=128)
     line.add_argument("--dtype", default="float32")
@@ -102,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     "fsd",
                     profile.name,
                     gamma=options.gamma,
-                    branches=options.branches,
+                    drafting=options.drafting,
                     max_tokens=options.max_tokens,
                     dtype=options.dtype,
                     resume_s=CONNECT_LIMIT_S,
@@ -122,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     declared = "no declared delays" if profile.is_raw else f"declared delays: {profile.scale}"
     print(
         f"{options.steps} frames ({options.frames}), profile {profile.name} ({declared}), {options.dtype}, "
-        f"gamma {options.gamma}"
+        f"{drafted_as(options)}"
     )
     if link.name:
         print(f"link {link.name} ({link.scale})")

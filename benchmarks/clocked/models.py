@@ -159,12 +159,14 @@ class FactsDraftModel:
 
     def _compute(self, seconds: float, stop: Stop) -> None:
         """Let a forward's time pass, and ask `stop` at the end of every layer in which a message came, and at last."""
-        layer, passed = seconds / DRAFT_LAYERS, 0.0
-        while passed < seconds:
+        done, passed = 0, 0.0
+        while done < DRAFT_LAYERS and passed < seconds:
             passed += self._listen(seconds - passed)
-            end = min(seconds, (math.floor(passed / layer) + 1) * layer)
+            # One layer at least: times below a clock's resolution round to nothing.
+            done = max(done, math.floor(DRAFT_LAYERS * (passed / seconds))) + 1
+            end = min(seconds, done * (seconds / DRAFT_LAYERS))
             self._sleep(end - passed)
-            passed = end
+            passed = max(passed, end)
             if stop():
                 raise Abandoned
 
