@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def paired(results: Mapping[str, Sequence[StepResult]]) -> dict[str, tuple[float, float, float]]:
-    """Return how many times faster the fastest mode is than each other, frame by frame: median and its 95 % interval."""
+    """Return how many times faster the fastest mode is than each other: median over frames, with its 95 % interval."""
     seconds = {mode: [each.stats.total_s for each in entries] for mode, entries in results.items()}
     best = min(seconds, key=lambda mode: median(seconds[mode]))
     return {
