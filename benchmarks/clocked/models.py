@@ -68,6 +68,10 @@ class FactsPredictor:
         chances = self.facts.chances
         return float(chances[round(_TAG - float(logits[-1])), min(depth, chances.shape[1]) - 1])
 
+    def chances(self, logits: Logits, depths: Sequence[int]) -> list[float]:
+        """See `Predictor.chances`."""
+        return [self.chance(row, depth) for row, depth in zip(logits, depths, strict=True)]
+
 
 class FactsDraftModel:
     """A `DraftModel`; counts nodes and forwards exactly as `speculation.vlm.session.VlmSession` does.

@@ -12,29 +12,44 @@ from speculation.drafting.tree import Node, Origin, Proposals, Rerooting, TokenT
 from speculation.wire import ROOT
 
 
+_TAKEN = -1.0
+"""Below every weight that is left."""
+
+
 def propose(
-    logits: Logits, predictor: Predictor | None = None, depth: int = 1, width: int = 1, also: Sequence[int] = ()
-) -> Proposals:
-    """Return the `width` likeliest next tokens of one row of logits [vocabulary], and those in `also`, best first.
+    rows: Logits,
+    depths: Sequence[int],
+    also: Sequence[Sequence[int]],
+    predictor: Predictor | None = None,
+    width: int = 1,
+) -> list[Proposals]:
+    """Return, for each row of logits [n, vocabulary], the `width` likeliest next tokens and those in `also`, best first.
 
     Each with the probability that it is accepted. For the likeliest that is the predictor's, which is calibrated, or
-    without one the draft's own, which need not be; the others share the rest as the draft sees them. `depth` counts
-    from 1 for the token behind the last committed one.
+    without one the draft's own, which need not be; the others share the rest as the draft sees them. Of equals the lower
+    token comes first. `depths` count from 1 for the token behind the last committed one. What a row proposes does not
+    depend on the other rows.
     """
-    best = int(np.argmax(logits))
-    weights = np.exp(logits - logits[best])
-    own = float(1.0 / weights.sum())
-    first = own if predictor is None else predictor.chance(logits, depth)
-    share = (1.0 - first) / (1.0 - own) * own if own < 1.0 else 0.0
-    proposals = [(best, first)]
-    if width > 1:
-        count = min(width, len(weights))
-        top = np.argpartition(weights, -count)[-count:]
-        ranked = sorted((int(token) for token in top if token != best), key=lambda token: -float(weights[token]))
-        proposals += [(token, share * float(weights[token])) for token in ranked]
-    known = {token for token, _ in proposals}
-    proposals += [(token, share * float(weights[token])) for token in also if token not in known]
-    return tuple(proposals)
+    each, last = np.arange(len(rows)), rows.argmax(axis=1)
+    weights = np.exp(rows - rows[each, last][:, None])
+    own: list[float] = (1.0 / np.add.reduce(weights, axis=1)).tolist()
+    first = own if predictor is None else predictor.chances(rows, depths)
+    ranked = [list(zip(last.tolist(), first, strict=True))]
+    shares = [(1.0 - f) / (1.0 - o) * o if o < 1.0 else 0.0 for f, o in zip(first, own, strict=True)]
+    for _ in range(min(width, weights.shape[1]) - 1):
+        weights[each, last] = _TAKEN
+        last = weights.argmax(axis=1)
+        near = weights[each, last].tolist()
+        chances = (share * weight for share, weight in zip(shares, near, strict=True))
+        ranked.append(list(zip(last.tolist(), chances, strict=True)))
+    proposals = list(zip(*ranked, strict=True))
+    for row, tokens in enumerate(also):
+        if tokens:
+            known = {token for token, _ in proposals[row]}
+            proposals[row] += tuple(
+                (token, shares[row] * weights.item(row, token)) for token in tokens if token not in known
+            )
+    return proposals
 
 
 class Grower:
@@ -71,9 +86,10 @@ class Grower:
         if root in tree and tree[root].proposals is None:
             # Free where tokens were fed behind the root: it went in front of them.
             rows[root] = self._model.root_logits(None if pending else stop)
-        new = [self._add_children(node, row) for node, row in sorted(rows.items()) if node in tree]
-        if not new:
+        possible = [node for node in sorted(rows) if node in tree]
+        if not possible:
             raise Abandoned
+        new = self._add_children(possible, np.array([rows[node] for node in possible]))
         seconds = self._clock() - started
         self._book(new, seconds)
         return seconds
@@ -102,19 +118,21 @@ class Grower:
                 node = self.tree.parent(node)
         return sorted(pending)
 
-    def _add_children(self, node: int, logits: Logits) -> int:
-        """Score a fed node; return its likeliest child. What earlier answers proposed gets the draft's word on it."""
+    def _add_children(self, nodes: Sequence[int], rows: Logits) -> list[int]:
+        """Score fed nodes; return the likeliest child of each. What earlier answers proposed gets the draft's word."""
         tree = self.tree
-        content = tree[node]
-        known = tuple(content.children)
-        depth = content.depth - tree[tree.root].depth + 1
-        proposals = propose(logits, self._predictor, depth, self._width, known)
-        tree.score(node, proposals)
-        for token, probability in proposals:
-            child = tree.add(node, token, probability, Origin.DRAFT)
-            if tree[child].origin is Origin.NGRAM:
-                tree.rate(child, probability)
-        return content.children[proposals[0][0]]
+        above = tree[tree.root].depth - 1
+        depths = [tree[node].depth - above for node in nodes]
+        known = [tuple(tree[node].children) for node in nodes]
+        likeliest = []
+        for node, proposals in zip(nodes, propose(rows, depths, known, self._predictor, self._width), strict=True):
+            tree.score(node, proposals)
+            for token, probability in proposals:
+                child = tree.add(node, token, probability, Origin.DRAFT)
+                if tree[child].origin is Origin.NGRAM:
+                    tree.rate(child, probability)
+            likeliest.append(tree[node].children[proposals[0][0]])
+        return likeliest
 
     def _book(self, nodes: list[int], seconds: float) -> None:
         """Charge a forward to the first token that it proposed, and its time to all of them alike."""
