@@ -6,50 +6,38 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from speculation.drafting.distributions import Distributions
 from speculation.drafting.model import Abandoned, Clock, DraftModel, Logits, Stop
 from speculation.drafting.predictor import Predictor
 from speculation.drafting.tree import Node, Origin, Proposals, Rerooting, TokenTree
 from speculation.wire import ROOT
 
 
-_TAKEN = -1.0
-"""Below every weight that is left."""
-
-
 def propose(
-    rows: Logits,
+    rows: Distributions,
     depths: Sequence[int],
     also: Sequence[Sequence[int]],
     predictor: Predictor | None = None,
     width: int = 1,
 ) -> list[Proposals]:
-    """Return, for each row of logits [n, vocabulary], the `width` likeliest next tokens and those in `also`, best first.
+    """Return, for each row, the `width` likeliest next tokens and those in `also`, the likeliest first.
 
     Each with the probability that it is accepted. For the likeliest that is the predictor's, which is calibrated, or
-    without one the draft's own, which need not be; the others share the rest as the draft sees them. Of equals the lower
-    token comes first. `depths` count from 1 for the token behind the last committed one. What a row proposes does not
-    depend on the other rows.
+    without one the draft's own, which need not be; the others share the rest as the draft sees them. `depths` count
+    from 1 for the token behind the last committed one.
     """
-    each, last = np.arange(len(rows)), rows.argmax(axis=1)
-    weights = np.exp(rows - rows[each, last][:, None])
-    own: list[float] = (1.0 / np.add.reduce(weights, axis=1)).tolist()
+    own = [1.0 / total for total in rows.totals]
     first = own if predictor is None else predictor.chances(rows, depths)
-    ranked = [list(zip(last.tolist(), first, strict=True))]
     shares = [(1.0 - f) / (1.0 - o) * o if o < 1.0 else 0.0 for f, o in zip(first, own, strict=True)]
-    for _ in range(min(width, weights.shape[1]) - 1):
-        weights[each, last] = _TAKEN
-        last = weights.argmax(axis=1)
-        near = weights[each, last].tolist()
-        chances = (share * weight for share, weight in zip(shares, near, strict=True))
-        ranked.append(list(zip(last.tolist(), chances, strict=True)))
-    proposals = list(zip(*ranked, strict=True))
+    proposals = [[pair] for pair in zip(rows.rank(0)[0], first, strict=True)]
+    for place in range(1, min(width, rows.size)):
+        for row, (token, weight) in enumerate(zip(*rows.rank(place), strict=True)):
+            proposals[row].append((token, shares[row] * weight))
     for row, tokens in enumerate(also):
         if tokens:
             known = {token for token, _ in proposals[row]}
-            proposals[row] += tuple(
-                (token, shares[row] * weights.item(row, token)) for token in tokens if token not in known
-            )
-    return proposals
+            proposals[row] += [(t, shares[row] * rows.weights.item(row, t)) for t in tokens if t not in known]
+    return [tuple(each) for each in proposals]
 
 
 class Grower:
@@ -125,7 +113,7 @@ class Grower:
         depths = [tree[node].depth - above for node in nodes]
         known = [tuple(tree[node].children) for node in nodes]
         likeliest = []
-        for node, proposals in zip(nodes, propose(rows, depths, known, self._predictor, self._width), strict=True):
+        for node, proposals in zip(nodes, propose(Distributions(rows), depths, known, self._predictor, self._width), strict=True):
             tree.score(node, proposals)
             for token, probability in proposals:
                 child = tree.add(node, token, probability, Origin.DRAFT)

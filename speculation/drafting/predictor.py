@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from speculation.drafting.distributions import Distributions, products
 from speculation.drafting.model import Logits
 
 CONFIG_FILE = "predictor.json"
@@ -42,36 +44,15 @@ def features(logits: Logits, depth: int) -> Features:
     WISP, Appendix B; the paper leaves open what its margin is a difference of: probabilities lose it near 1. Tokens of
     logit -inf, which sampling rules out, do not count.
     """
-    row: Features = features_of_rows(np.asarray(logits)[None], (depth,))[0]
-    return row
-
-
-def features_of_rows(logits: Logits, depths: Sequence[int]) -> Features:
-    """Return the features [n, 5] of rows of logits [n, vocabulary], each the same whatever stands in the other rows.
-
-    A draft forward waits for these, so they take few passes; ufuncs' own methods spare numpy's wrappers.
-    """
-    rows = np.asarray(logits, dtype=np.float64)
-    count, size = rows.shape
-    sums = np.add.reduce(rows, axis=1)
-    if -np.inf in sums.tolist():
-        finite = [row[~np.isneginf(row)][None] for row in rows]
-        return np.concatenate([features_of_rows(row, (depth,)) for row, depth in zip(finite, depths, strict=True)])
-    each, best = np.arange(count), rows.argmax(axis=1)
-    shifted = rows - rows[each, best][:, None]
+    row = np.asarray(logits, dtype=np.float64)
+    row = row[~np.isneginf(row)]
+    best = int(np.argmax(row))
+    shifted = row - row[best]
     weights = np.exp(shifted)
-    totals = np.add.reduce(weights, axis=1)
-    entropies = np.log(totals) - np.matmul(weights[:, None], shifted[:, :, None])[:, 0, 0] / totals
-    centred = rows - (sums / size)[:, None]
-    found = np.empty((count, len(FEATURES)))
-    found[:, 0] = 1.0 / totals
-    found[:, 1] = entropies
-    found[:, 3] = np.sqrt(np.add.reduce(centred * centred, axis=1) / size)
-    found[:, 4] = depths
-    # The second likeliest: without the first, and no further away than a margin is told.
-    shifted[each, best] = -LARGEST_MARGIN
-    found[:, 2] = -np.maximum.reduce(shifted, axis=1, initial=-LARGEST_MARGIN)
-    return found
+    total = float(weights.sum())
+    second = max(shifted[:best].max(initial=-LARGEST_MARGIN), shifted[best + 1 :].max(initial=-LARGEST_MARGIN))
+    entropy = float(np.log(total) - weights @ shifted / total)
+    return np.array([1.0 / total, entropy, -float(second), float(row.std()), float(depth)])
 
 
 @dataclass(frozen=True)
@@ -115,31 +96,60 @@ class Predictor:
 
         Given that everything before it is. `depth` as in `features`.
         """
-        return self.chances(np.asarray(logits)[None], (depth,))[0]
+        return float(self.probabilities(features(logits, depth)[None])[0])
 
-    def chances(self, logits: Logits, depths: Sequence[int]) -> list[float]:
-        """Return `chance` of each row of logits [n, vocabulary], the same whatever stands in the other rows."""
-        # One product for each row: a product of matrices would round by their size.
-        chances: list[float] = self.probabilities(features_of_rows(logits, depths)[:, None])[:, 0].tolist()
-        return chances
+    def chances(self, rows: Distributions, depths: Sequence[int]) -> list[float]:
+        """Return `chance` of each row, to rounding; a draft forward waits for these, so they take few passes."""
+        sums: list[float] = np.add.reduce(rows.shifted, axis=1).tolist()
+        if -math.inf in sums:
+            return [self.chance(row, depth) for row, depth in zip(rows.logits, depths, strict=True)]
+        size = rows.size
+        second = rows.rank(1)[1] if size > 1 else [0.0] * len(sums)
+        least = math.exp(-LARGEST_MARGIN)
+        told = [
+            (
+                1.0 / total,
+                math.log(total) - weighted / total,
+                -math.log(max(weight, least)),
+                math.sqrt(max(0.0, square / size - (sum_ / size) ** 2)),
+                float(min(depth, self.max_depth)),
+                1.0,
+            )
+            for total, weighted, weight, square, sum_, depth in zip(
+                rows.totals, products(rows.weights, rows.shifted), second, products(rows.shifted, rows.shifted), sums,
+                depths, strict=True,
+            )
+        ]  # fmt: skip
+        # A product for each row: a product of matrices would round by their size.
+        hidden: Features = np.array(told)[:, None]
+        for weight in self._folded[:-1]:
+            hidden = np.maximum(hidden @ weight, 0.0)
+        scores: list[float] = (hidden @ self._folded[-1])[:, 0, 0].tolist()
+        return [1.0 / (1.0 + math.exp(-min(60.0, max(-60.0, score)))) for score in scores]
+
+    @cached_property
+    def _folded(self) -> tuple[Features, ...]:
+        """The layers as one matrix each: a last input that is always 1 carries the biases, the first one the scale."""
+        folded = []
+        for number, (weight, bias) in enumerate(self.layers):
+            whole = np.zeros((weight.shape[0] + 1, weight.shape[1] + 1))
+            whole[:-1, :-1], whole[-1, :-1], whole[-1, -1] = weight, bias, 1.0
+            if number == 0:
+                whole[:-1] /= self.scale[:, None]
+                whole[-1] -= self.mean @ whole[:-1]
+            folded.append(whole)
+        return tuple(folded)
 
     def probabilities(self, rows: Features) -> Features:
-        """Return the probabilities [...] for features [..., 5]."""
-        hidden: npt.NDArray[Any] = (np.minimum(rows, self._limits) - self.mean) / self.scale
-        for weight, bias in self._wide_layers[:-1]:
+        """Return the probabilities [n] for rows of features [n, 5]."""
+        limited = np.minimum(rows, np.array([*[np.inf] * (len(FEATURES) - 1), self.max_depth]))
+        hidden: npt.NDArray[Any] = (limited - self.mean) / self.scale
+        for weight, bias in self.layers[:-1]:
             hidden = np.maximum(hidden @ weight + bias, 0.0)
-        weight, bias = self._wide_layers[-1]
-        score = np.minimum(np.maximum((hidden @ weight + bias)[..., 0], -60.0), 60.0)
+        weight, bias = self.layers[-1]
+        score = np.clip((hidden @ weight + bias)[:, 0], -60.0, 60.0)
         probabilities: Features = 1.0 / (1.0 + np.exp(-score))
         return probabilities
-
-    @cached_property
-    def _limits(self) -> Features:
-        return np.array([*[np.inf] * (len(FEATURES) - 1), self.max_depth])
-
-    @cached_property
-    def _wide_layers(self) -> tuple[tuple[Features, Features], ...]:
-        return tuple((weight.astype(np.float64), bias.astype(np.float64)) for weight, bias in self.layers)
 
     def save(self, folder: Path, notes: dict[str, Any] | None = None) -> None:
         """Write predictor.safetensors and predictor.json; `notes` tell people how it was made and how good it is."""
