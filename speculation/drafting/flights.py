@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from speculation.drafting.tree import TokenTree
@@ -78,9 +78,5 @@ class Flights:
         """Return the nodes where a verdict on one of these drafts may come down, the likeliest first."""
         inside = {node for flight in self for node in flight.nodes}
         covered = inside.union(flight.anchor for flight in self)
-        found = [node for node in tree.ids() if tree[node].parent in covered and node not in inside]
-        return _by_reach(found, tree)
-
-
-def _by_reach(nodes: Iterable[int], tree: TokenTree) -> list[int]:
-    return sorted(nodes, key=lambda node: -tree[node].reach)
+        found = {child for node in covered if node in tree for child in tree[node].children.values()} - inside
+        return sorted(found, key=lambda node: (-tree[node].reach, node))
