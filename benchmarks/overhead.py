@@ -1,4 +1,4 @@
-"""What the edge's policy costs: tree, cutter, controller, predictor and proposals, against a forward of the draft model.
+"""What the edge's policy costs: tree, cutter, controller, predictor and proposals, against a draft forward.
 
 Real models, a real verifier process, real sockets; modes take turns on every frame. Every call of the draft model and
 of the link is timed, and what is left of a step is the policy's. The headline is CPU time of the deciding thread, which

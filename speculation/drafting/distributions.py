@@ -24,10 +24,12 @@ class Distributions:
     def __init__(self, logits: Logits) -> None:
         self.logits = logits
         rows = np.asarray(logits, dtype=np.float64)
-        self.shifted: Rows = rows - np.maximum.reduce(rows, axis=1, keepdims=True)
+        self._each = np.arange(len(rows))
+        self._best = rows.argmax(axis=1)
+        self.shifted: Rows = rows - rows[self._each, self._best][:, None]
         self.weights: Rows = np.exp(self.shifted)
         self.totals: list[float] = np.add.reduce(self.weights, axis=1).tolist()
-        self._ranks: list[tuple[list[int], list[float]]] = []
+        self._ranks: list[tuple[list[int], list[float]]] = [(self._best.tolist(), [1.0] * len(rows))]
 
     @property
     def size(self) -> int:
@@ -46,11 +48,9 @@ class Distributions:
 
     @cached_property
     def _left(self) -> Rows:
-        return self.weights.copy()
-
-    @cached_property
-    def _each(self) -> npt.NDArray[np.integer]:
-        return np.arange(len(self.weights))
+        left = self.weights.copy()
+        left[self._each, self._best] = _TAKEN
+        return left
 
 
 def products(one: Rows, other: Rows) -> list[float]:

@@ -74,9 +74,13 @@ class Flights:
         current = (flight for flight in reversed(self._by_round.values()) if flight.covers(root, tree))
         self.current = next(current, None)
 
-    def landings(self, tree: TokenTree) -> list[int]:
-        """Return the nodes where a verdict on one of these drafts may come down, the likeliest first."""
+    def landings(self, tree: TokenTree, least: float = 0.0) -> Iterator[int]:
+        """Yield the nodes, of a reach of at least `least`, where a verdict on these drafts may come down.
+
+        The likeliest first; the tree must not change meanwhile.
+        """
         inside = {node for flight in self for node in flight.nodes}
         covered = inside.union(flight.anchor for flight in self)
-        found = {child for node in covered if node in tree for child in tree[node].children.values()} - inside
-        return sorted(found, key=lambda node: (-tree[node].reach, node))
+        for node in tree.likeliest_first(tree.root, len(tree), least, frozenset()):
+            if node not in inside and tree[node].parent in covered:
+                yield node

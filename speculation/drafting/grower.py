@@ -113,7 +113,9 @@ class Grower:
         depths = [tree[node].depth - above for node in nodes]
         known = [tuple(tree[node].children) for node in nodes]
         likeliest = []
-        for node, proposals in zip(nodes, propose(Distributions(rows), depths, known, self._predictor, self._width), strict=True):
+        for node, proposals in zip(
+            nodes, propose(Distributions(rows), depths, known, self._predictor, self._width), strict=True
+        ):
             tree.score(node, proposals)
             for token, probability in proposals:
                 child = tree.add(node, token, probability, Origin.DRAFT)
