@@ -34,7 +34,8 @@ class Distributions:
     @property
     def size(self) -> int:
         """How many tokens there are."""
-        return self.weights.shape[1]
+        size: int = self.weights.shape[1]
+        return size
 
     def rank(self, place: int) -> tuple[list[int], list[float]]:
         """Return each row's token at a place, 0 for the likeliest, and its weight. Of equals the lower comes first."""
@@ -48,7 +49,7 @@ class Distributions:
 
     @cached_property
     def _left(self) -> Rows:
-        left = self.weights.copy()
+        left: Rows = self.weights.copy()
         left[self._each, self._best] = _TAKEN
         return left
 
