@@ -40,6 +40,8 @@ class Flights:
 
     def __init__(self) -> None:
         self._by_round: dict[int, Flight] = {}
+        self._inside: set[int] = set()
+        self._anchors: set[int] = set()
         self.current: Flight | None = None
 
     def __len__(self) -> int:
@@ -60,6 +62,8 @@ class Flights:
     def add(self, flight: Flight, root: int) -> None:
         """Take in a draft that leaves now."""
         self._by_round[flight.message.round] = flight
+        self._inside.update(flight.nodes)
+        self._anchors.add(flight.anchor)
         if flight.anchor == root:
             self.current = flight
 
@@ -71,6 +75,8 @@ class Flights:
             for number, flight in self._by_round.items()
             if number != round and (flight.covers(root, tree) or (flight.anchor in tree and flight.anchor != root))
         }
+        self._inside = {node for flight in self for node in flight.nodes}
+        self._anchors = {flight.anchor for flight in self}
         current = (flight for flight in reversed(self._by_round.values()) if flight.covers(root, tree))
         self.current = next(current, None)
 
@@ -79,8 +85,9 @@ class Flights:
 
         The likeliest first; the tree must not change meanwhile.
         """
-        inside = {node for flight in self for node in flight.nodes}
-        covered = inside.union(flight.anchor for flight in self)
+        inside, anchors = self._inside, self._anchors
         for node in tree.likeliest_first(tree.root, len(tree), least, frozenset()):
-            if node not in inside and tree[node].parent in covered:
-                yield node
+            if node not in inside:
+                parent = tree[node].parent
+                if parent in anchors or parent in inside:
+                    yield node
