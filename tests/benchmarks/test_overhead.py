@@ -5,19 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from benchmarks.overhead import (
-    Part,
-    Seconds,
-    StepCost,
-    Stopwatch,
-    TimedLink,
-    TimedModel,
-    figures,
-    main,
-    median_forward,
-    parser,
-    report,
-)
+from benchmarks.overhead import StepCost, figures, main, median_forward, parser, report
+from benchmarks.stopwatch import Part, Seconds, Stopwatch, TimedLink, TimedModel
 from speculation.drafting.model import Abandoned, Logits, Stop
 from speculation.wire import AnyMessage, EndStep
 
