@@ -126,17 +126,18 @@ def measure(
     costs: dict[str, list[StepCost]] = {mode: [] for mode in modes}
     single: list[Seconds] = []
     different = 0
-    for index, question in enumerate(tqdm([*asked[:WARM_UP], *asked], unit="frame", disable=None)):
+    warm = asked[:WARM_UP]
+    for index, question in enumerate(tqdm([*warm, *asked], unit="frame", disable=None)):
         turn = index % len(modes)
         answers = set()
         for mode in [*modes[turn:], *modes[:turn]]:
             edge.timed.single.clear()
             result, cost = edge.decode(question, mode)
             answers.add(result.tokens)
-            if index >= WARM_UP:
+            if index >= len(warm):
                 costs[mode].append(cost)
                 single += edge.timed.single if mode == Mode.SD else []
-        different += len(answers) > 1 and index >= WARM_UP
+        different += len(answers) > 1 and index >= len(warm)
     return costs, single, different
 
 
