@@ -15,6 +15,7 @@ from benchmarks.clocked.facts import Facts, Recording
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.work import LayerVerdicts, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
+from speculation.drafting.distributions import Distributions
 from speculation.drafting.model import Abandoned, Logits, Stop
 from speculation.wire import ROOT
 
@@ -67,6 +68,10 @@ class FactsPredictor:
         assert self.facts is not None, "the draft model begins a step before it has logits"
         chances = self.facts.chances
         return float(chances[round(_TAG - float(logits[-1])), min(depth, chances.shape[1]) - 1])
+
+    def chances(self, rows: Distributions, depths: Sequence[int]) -> list[float]:
+        """See `Predictor.chances`."""
+        return [self.chance(row, depth) for row, depth in zip(rows.logits, depths, strict=True)]
 
 
 class FactsDraftModel:
