@@ -22,10 +22,11 @@ from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, add_prompt_options, draft_flags, machine, verifier
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
+from speculation.drafting import Mode
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 
-MODES = ("cloud", "sd", "fsd", "server_sd")
+MODES = tuple(mode.value for mode in Mode if mode is not Mode.EDGE)
 LIMITS = {"float64": 0.0, "float32": 1e-4}
 
 

@@ -9,23 +9,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tqdm import tqdm
 
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
 from spec_vlm_nav.edge import MAX_RTT_S, EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.figures import report, summary
+from spec_vlm_nav.evaluation.figures import median_interval, report, summary
 from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
+    add_drafting,
     add_link,
     add_predictor,
     add_prompt_options,
     draft_flags,
-    gamma,
+    drafted_as,
     machine,
     verifier,
 )
@@ -68,9 +70,10 @@ def parser() -> argparse.ArgumentParser:
     add_link(line)
     line.add_argument("--rtt-ms", type=float, metavar="MS", help="round trip in place of the profile's own")
     line.add_argument("--steps", type=int, default=200, help="frames, each decoded in every mode (default: 200)")
-    line.add_argument("--modes", nargs="+", default=["cloud", "sd", "fsd"], choices=[mode.value for mode in Mode])
-    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
-    line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted per verification (default: 3)")
+    line.add_argument(
+        "--modes", nargs="+", default=["cloud", "sd", "fsd", "full"], choices=[mode.value for mode in Mode]
+    )
+    add_drafting(line)
     add_predictor(line)
     line.add_argument("--max-tokens", type=int, default=128)
     line.add_argument("--dtype", default="float32")
@@ -102,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     "fsd",
                     profile.name,
                     gamma=options.gamma,
-                    branches=options.branches,
+                    drafting=options.drafting,
                     max_tokens=options.max_tokens,
                     dtype=options.dtype,
                     resume_s=CONNECT_LIMIT_S,
@@ -122,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     declared = "no declared delays" if profile.is_raw else f"declared delays: {profile.scale}"
     print(
         f"{options.steps} frames ({options.frames}), profile {profile.name} ({declared}), {options.dtype}, "
-        f"gamma {options.gamma}"
+        f"{drafted_as(options)}"
     )
     if link.name:
         print(f"link {link.name} ({link.scale})")
@@ -130,6 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"round trip {options.rtt_ms:g} ms in place of the profile's {2e3 * profile.one_way_s:g} ms")
     print(report(figures))
     print(f"frames on which the modes' tokens differ: {different} of {options.steps}")
+    ratios = paired(results)
+    for name, (low, middle, high) in ratios.items():
+        print(f"{name}, frame by frame: {middle:.2f}x in the median (95 % interval {low:.2f} to {high:.2f})")
     for mode, entry in figures.items():
         if entry["early_received"]:
             print(f"{mode}: {entry['early_received']:.0f} early tokens, hits by exit layer {entry['early_hits']}")
@@ -137,12 +143,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.trace is not None:
         edge.trace.write(options.trace)
     if options.save:
-        save(options, figures, results, different)
+        save(options, figures, results, different, ratios)
     return 0
 
 
+def paired(results: Mapping[str, Sequence[StepResult]]) -> dict[str, tuple[float, float, float]]:
+    """Return how many times faster the fastest mode is than each other: median over frames, with its 95 % interval."""
+    seconds = {mode: [each.stats.total_s for each in entries] for mode, entries in results.items()}
+    best = min(seconds, key=lambda mode: median(seconds[mode]))
+    return {
+        f"{best} against {mode}": median_interval([a / b for a, b in zip(seconds[mode], seconds[best], strict=True)])
+        for mode in seconds
+        if mode != best
+    }
+
+
 def save(
-    options: argparse.Namespace, figures: dict[str, Any], results: dict[str, list[StepResult]], different: int
+    options: argparse.Namespace,
+    figures: dict[str, Any],
+    results: dict[str, list[StepResult]],
+    different: int,
+    ratios: Mapping[str, tuple[float, float, float]],
 ) -> None:
     """Write the figures and how long every step took; raw and declared times never share a file."""
     data = {
@@ -151,6 +172,7 @@ def save(
         "machine": machine(),
         "frames_with_different_tokens": different,
         "figures": figures,
+        "paired_ratio_low_median_high": ratios,
         "step_s": {mode: [round(each.stats.total_s, 4) for each in entries] for mode, entries in results.items()},
     }
     RESULTS.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions, settings_of
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import summary
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, gamma, machine, table, verifier
+from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_drafting, machine, table, verifier
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import Mode, StepResult
@@ -146,8 +146,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--profile", default="go2_a100_scaled", help="declared delays; raw: none (default: %(default)s)")
     line.add_argument("--steps", type=int, default=50, help="frames, each decoded by every arm (default: %(default)s)")
     line.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
-    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
-    line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted per verification (default: 3)")
+    add_drafting(line)
     line.add_argument("--max-tokens", type=int, default=128)
     line.add_argument("--dtype", default="float32")
     line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
@@ -165,7 +164,7 @@ def decoders(options: argparse.Namespace, address: str) -> Iterator[dict[tuple[s
             vlm = load_vlm(folder, dtype=options.dtype)
             for stops, choice in ((WITHOUT, OFF), (WITH, predictor)):
                 config = EdgeConfig(
-                    folder, address, "fsd", options.profile, gamma=options.gamma, branches=options.branches,
+                    folder, address, "fsd", options.profile, gamma=options.gamma, drafting=options.drafting,
                     max_tokens=options.max_tokens, dtype=options.dtype, silence_s=SILENCE_S, resume_s=CONNECT_LIMIT_S,
                     predictor=choice,
                 )  # fmt: skip

@@ -162,7 +162,7 @@ class Pair:
         return Node(word, parent, content.reach, Origin.COMMITTED if parent < 0 else origin, sent)
 
     def _word(self, token: int) -> str:
-        return str(self.target.tokenizer.decode([token])).strip() or "␣"
+        return str(self.target.tokenizer.decode([token])).strip(" ").replace("\n", "↵") or "␣"
 
 
 def draw(panels: Sequence[Panel]) -> Figure:
@@ -211,9 +211,9 @@ def _draw_tree(axes: Axes, panel: Panel) -> None:
                   "edgecolor": "black" if node.sent else "#cccccc", "linewidth": 1.8 if node.sent else 0.5},
         )  # fmt: skip
         if place == panel.mark and place:
-            axes.annotate("", (x, y + 0.35), (x, y + 0.95), arrowprops={"arrowstyle": "-|>", "color": "#d62728"})
+            axes.annotate("", (x, y - 0.3), (x, y - 0.8), arrowprops={"arrowstyle": "-|>", "color": "#d62728"})
     axes.set_xlim(-0.6, 9.0)
-    axes.set_ylim(max(heights.values()) + 1.1, -0.8)
+    axes.set_ylim(max(heights.values()) + 1.1, -1.0)
     axes.set_title(panel.title, loc="left", fontsize=10)
     axes.axis("off")
 

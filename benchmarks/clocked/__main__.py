@@ -20,9 +20,10 @@ from benchmarks.clocked.synthetic import Synthetic
 from benchmarks.clocked.timings import PAPERS, Timings, load_timings
 from benchmarks.setting import FRAME_SOURCES, RESULTS, asked_as, questions, settings_of
 from spec_vlm_nav.evaluation.setting import (
+    add_drafting,
     add_predictor,
     add_prompt_options,
-    gamma,
+    drafted_as,
     machine,
     milliseconds,
     several,
@@ -46,9 +47,11 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--timings", default="go2", help=f"{', '.join(PAPERS)}, or a device profile (default: go2)")
     run.add_argument("--times", default="", metavar="NAME=VALUE,...", help=_told(Timings(), "changes of the timings"))
     run.add_argument("--split", default="", metavar="NAME=VALUE,...", help=_told(LayerSplit(), "layer_split"))
-    run.add_argument("--modes", type=several(MODES), default=["cloud", "sd", "fsd"], help=f"of {','.join(MODES)}")
+    run.add_argument(
+        "--modes", type=several(MODES), default=["cloud", "sd", "fsd", "full"], help=f"of {','.join(MODES)}"
+    )
     run.add_argument("--rtt-ms", type=milliseconds, help="round trips, e.g. 0,40,200 (default: the timings' own)")
-    run.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
+    add_drafting(run)
     run.add_argument("--edges", type=int, default=1, help="robots that share the verifier and the steps (default: 1)")
     run.add_argument("--save", metavar="NAME", help="write the figures to benchmarks/results/clocked_NAME.json")
     run.set_defaults(action=run_modes)
@@ -64,9 +67,10 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--profile", default="go2_a100_scaled", help="declared delays (default: %(default)s)")
     # A verifier's durations do not tell its own draft forwards from the target's, so server_sd cannot be checked so.
     linked = [mode.value for mode in Mode if mode not in (Mode.EDGE, Mode.SERVER_SD)]
-    check.add_argument("--modes", type=several(linked), default=["cloud", "sd", "fsd"], help=f"of {','.join(linked)}")
-    check.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
-    check.add_argument("--branches", type=int, default=3, help="continuations pre-drafted (default: 3)")
+    check.add_argument(
+        "--modes", type=several(linked), default=["cloud", "sd", "fsd", "full"], help=f"of {','.join(linked)}"
+    )
+    add_drafting(check)
     check.add_argument("--within", type=float, default=0.1, help="share that medians may differ by (default: 0.1)")
     check.add_argument("--save", metavar="NAME", help="write the comparison to benchmarks/results/clocked_NAME.json")
     check.set_defaults(action=check_time)
@@ -148,10 +152,19 @@ def run_modes(options: argparse.Namespace) -> None:
     round_trips = [None] if options.rtt_ms is None else [each / 1e3 for each in options.rtt_ms]
     for rtt_s in tqdm(round_trips, unit="round trip", disable=None):
         entries.append(
-            at_round_trip(rtt_s, options.modes, recording, timings, split, options.edges, gamma=options.gamma)
+            at_round_trip(
+                rtt_s,
+                options.modes,
+                recording,
+                timings,
+                split,
+                options.edges,
+                gamma=options.gamma,
+                text=options.drafting,
+            )
         )
     source_name = options.facts.name if options.facts is not None else recording.notes["synthetic"]
-    print(f"{len(recording.steps)} steps of {source_name}\n{timings}\nvirtual time, gamma {options.gamma}")
+    print(f"{len(recording.steps)} steps of {source_name}\n{timings}\nvirtual time, {drafted_as(options)}")
     for entry in entries:
         print(
             f"\nround trip {1e3 * entry['rtt_s']:g} ms; sd is fastest at gamma {entry['sd_best_gamma']}, tau "
@@ -201,14 +214,14 @@ def check_time(options: argparse.Namespace) -> int:
     models = Models.load(options.target_model, options.draft_model, options.exits, options.predictor, options.dtype)
     recording = record(models, asked, options.max_tokens)
     config = EdgeConfig(
-        options.draft_model, "", "fsd", profile.name, gamma=options.gamma, branches=options.branches,
+        options.draft_model, "", "fsd", profile.name, gamma=options.gamma, drafting=options.drafting,
         max_tokens=options.max_tokens, dtype=options.dtype, predictor=options.predictor,
     )  # fmt: skip
     real = check.measure_real(config, options.target_model, options.exits, asked, options.modes)
     timings = check.clocked_timings(profile, real)
-    rows = check.agree(real, recording, timings, options.gamma, options.branches)
+    rows = check.agree(real, recording, timings, gamma=options.gamma, text=options.drafting)
     print(
-        f"{options.steps} frames ({options.frames}), gamma {options.gamma}; real sockets, then virtual time\n{timings}"
+        f"{options.steps} frames ({options.frames}), {drafted_as(options)}; real sockets, then virtual time\n{timings}"
     )
     print(check.report(rows, timings))
     print(machine())

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.clocked.facts import Recording
 from benchmarks.clocked.figures import run_mode
@@ -79,13 +80,16 @@ def clocked_timings(profile: DeviceProfile, real: Mapping[str, Sequence[StepResu
 
 
 def agree(
-    real: Mapping[str, Sequence[StepResult]], recording: Recording, timings: Timings, gamma: int | str, branches: int
+    real: Mapping[str, Sequence[StepResult]], recording: Recording, timings: Timings, **changes: Any
 ) -> list[Agreement]:
-    """Run the clocked engine in every mode of `real`, warmed up like it, and set both side by side."""
+    """Run the clocked engine in every mode of `real`, warmed up like it, and set both side by side.
+
+    `changes` are those of `run_mode`.
+    """
     rows = []
     for mode, results in real.items():
         clocked, waited = (
-            run_mode(mode, recording, each, warm_up=WARM_UP, gamma=gamma, branches=branches)
+            run_mode(mode, recording, each, warm_up=WARM_UP, **changes)
             for each in (timings, as_waited(timings, _sum(results)))
         )
         different = sum(one.tokens != other.tokens for one, other in zip(results, clocked, strict=True))

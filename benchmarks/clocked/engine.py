@@ -28,9 +28,12 @@ SERVER = ServerConfig(Path(FINGERPRINT), idle_s=86400.0)
 """A verifier's settings by default; a session is never closed for being quiet."""
 
 
-def drafting(mode: Mode | str, recording: Recording, **changes: Any) -> DraftingConfig:
-    """Return a mode's settings as the edge has them with this pair: drafts end where the predictor stops them."""
-    return DraftingConfig.of(mode, **{"stop_below": recording.stop_below, **changes})
+def drafting(mode: Mode | str, recording: Recording, text: str = "", **changes: Any) -> DraftingConfig:
+    """Return a mode's settings as the edge has them with this pair: drafts end where the predictor stops them.
+
+    `text` and `changes` are those of `DraftingConfig.of`.
+    """
+    return DraftingConfig.of(mode, text, **{"stop_below": recording.stop_below, **changes})
 
 
 def decode(

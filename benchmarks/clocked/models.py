@@ -15,6 +15,7 @@ from benchmarks.clocked.facts import Facts, Recording
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.work import LayerVerdicts, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
+from speculation.drafting.distributions import Distributions
 from speculation.drafting.model import Abandoned, Logits, Stop
 from speculation.wire import ROOT
 
@@ -67,6 +68,10 @@ class FactsPredictor:
         assert self.facts is not None, "the draft model begins a step before it has logits"
         chances = self.facts.chances
         return float(chances[round(_TAG - float(logits[-1])), min(depth, chances.shape[1]) - 1])
+
+    def chances(self, rows: Distributions, depths: Sequence[int]) -> list[float]:
+        """See `Predictor.chances`."""
+        return [self.chance(row, depth) for row, depth in zip(rows.logits, depths, strict=True)]
 
 
 class FactsDraftModel:
@@ -159,12 +164,14 @@ class FactsDraftModel:
 
     def _compute(self, seconds: float, stop: Stop) -> None:
         """Let a forward's time pass, and ask `stop` at the end of every layer in which a message came, and at last."""
-        layer, passed = seconds / DRAFT_LAYERS, 0.0
-        while passed < seconds:
+        done, passed = 0, 0.0
+        while done < DRAFT_LAYERS and passed < seconds:
             passed += self._listen(seconds - passed)
-            end = min(seconds, (math.floor(passed / layer) + 1) * layer)
+            # One layer at least: times below a clock's resolution round to nothing.
+            done = max(done, math.floor(DRAFT_LAYERS * (passed / seconds))) + 1
+            end = min(seconds, done * (seconds / DRAFT_LAYERS))
             self._sleep(end - passed)
-            passed = end
+            passed = max(passed, end)
             if stop():
                 raise Abandoned
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -111,13 +111,17 @@ class DraftingConfig:
                 raise ValueError(f"{name} needs drafts")
 
     @classmethod
-    def of(cls, mode: Mode | str, **changes: Any) -> DraftingConfig:
-        """Return the settings of `mode` with `changes`. ValueError for an unknown mode, naming the known ones."""
+    def of(cls, mode: Mode | str, text: str = "", **changes: Any) -> DraftingConfig:
+        """Return the settings of `mode` with `changes`, and with those of `read_changes(text)` where it drafts at all.
+
+        Raises ValueError for an unknown mode, naming the known ones, and for what `text` gets wrong.
+        """
         try:
             flags = _MODES[Mode(mode)]
         except ValueError:
             raise ValueError(f"mode is {str(mode)!r}; known modes are {', '.join(m.value for m in Mode)}") from None
-        return replace(cls(**flags), **changes)
+        told = read_changes(text)
+        return replace(cls(**flags), **(changes | (told if flags.get("drafts", True) else {})))
 
     @property
     def predrafts(self) -> bool:
@@ -151,3 +155,52 @@ _MODES: dict[Mode, dict[str, Any]] = {
         "truncate": True, "interrupt": True, "ngrams": True,
     },
 }  # fmt: skip
+
+WHO_DECODES = ("drafts", "self_draft")
+"""Fields that make another mode of a mode; `read_changes` leaves them alone."""
+
+
+def read_changes(text: str) -> dict[str, Any]:
+    """Return the changes of a `DraftingConfig` that NAME=VALUE,... says, e.g. "interrupt=off,branches=3,gamma=auto".
+
+    Raises ValueError, naming the field and what it takes, for what cannot be read; limits are `DraftingConfig`'s.
+    """
+    known = {each.name: each.default for each in fields(DraftingConfig) if each.name not in WHO_DECODES}
+    changes: dict[str, Any] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, _, value = part.partition("=")
+        if name not in known:
+            raise ValueError(f"drafting: {name!r} is unknown; known are {', '.join(known)}")
+        changes[name] = _read(name, value, known[name])
+    if changes:
+        DraftingConfig(**changes)
+    return changes
+
+
+def read_gamma(text: str) -> int | str:
+    """Read a draft length: a number or the name of a rule. Raises ValueError for anything else."""
+    if text in GAMMA_RULES:
+        return text
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is no draft length; give a number or {' or '.join(GAMMA_RULES)}")
+    return int(text)
+
+
+def _read(name: str, text: str, default: Any) -> Any:
+    if name == "gamma":
+        return read_gamma(text)
+    if isinstance(default, bool):
+        choices: dict[str, Any] = {"on": True, "off": False}
+    elif isinstance(default, Idle):
+        choices = {each.name.lower(): each for each in Idle}
+    elif isinstance(default, QueuePolicy):
+        choices = {each.value: each for each in QueuePolicy}
+    else:
+        try:
+            return type(default)(text)
+        except ValueError:
+            kind = "whole number" if isinstance(default, int) else "number"
+            raise ValueError(f"drafting: {name}={text} is no {kind}") from None
+    if text not in choices:
+        raise ValueError(f"drafting: {name}={text!r} is unknown; give {', '.join(choices)}")
+    return choices[text]

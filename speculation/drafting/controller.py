@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from speculation.drafting.config import AUTO, BALANCE, GAMMA_RULES
+from speculation.drafting.stats import DecodingStats
 
 
 def expected_tokens(acceptance: float, gamma: int) -> float:
@@ -102,6 +103,13 @@ class Controller:
     def estimates(self) -> Estimates:
         """What has been measured so far."""
         return Estimates(self._draft_s.value, self._verify_s.value, self._fixed_s.value, self._acceptance.value)
+
+    def tell(self, stats: DecodingStats) -> None:
+        """Write gamma and the estimates into a step's figures."""
+        now = self.estimates
+        stats.gamma = self.gamma
+        stats.estimated_draft_s, stats.estimated_verify_s = now.draft_s, now.verify_s
+        stats.estimated_rtt_s, stats.estimated_acceptance = now.rtt_s, now.acceptance
 
     def drafted(self, seconds: float) -> None:
         """Take the time of one draft forward."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 
 from speculation.drafting.answer import Answer
@@ -28,6 +29,9 @@ class Cutter:
         self._max_draft = max_draft
         self.ends = frozenset(ends)
         self.gamma = gamma
+        self._known_at: tuple[int, int, int] | None = None
+        self._paths: dict[tuple[int, int], list[int]] = {}
+        self._cuts: dict[int, list[int]] = {}
 
     def ahead(self, node: int) -> int:
         """Return how many more tokens are committed once the answer reaches `node`."""
@@ -52,8 +56,13 @@ class Cutter:
 
     def path(self, node: int, want: int) -> list[int]:
         """Return the likeliest chain of at most `want` nodes behind `node`, up to one that closes it."""
-        path = self._tree.likeliest_path(node, want, self.ends)
-        return path[: next((place for place, each in enumerate(path, 1) if self.closes(each)), None)]
+        self._forget_the_past()
+        path = self._paths.get((node, want))
+        if path is None:
+            path = self._tree.likeliest_path(node, want, self.ends)
+            path = path[: next((place for place, each in enumerate(path, 1) if self.closes(each)), None)]
+            self._paths[node, want] = path
+        return path
 
     def end(self, node: int, want: int) -> int:
         """Return the last node of that chain; `node` where there is none."""
@@ -70,8 +79,13 @@ class Cutter:
         """Return the nodes of the best draft behind `anchor`, parents first: a chain, or a tree."""
         if not self._config.draft_tokens:
             return self.path(anchor, self.need(anchor))
-        limit = min(self._config.draft_tokens, self._max_draft)
-        return self._tree.best_nodes(anchor, limit, self.room(anchor), self._config.least, self.ends)
+        self._forget_the_past()
+        nodes = self._cuts.get(anchor)
+        if nodes is None:
+            limit = min(self._config.draft_tokens, self._max_draft)
+            nodes = self._tree.best_nodes(anchor, limit, self.room(anchor), self._config.least, self.ends)
+            self._cuts[anchor] = nodes
+        return nodes
 
     def value(self, anchor: int, nodes: Sequence[int]) -> float:
         """Return how many tokens of a draft are expected to stand."""
@@ -85,9 +99,18 @@ class Cutter:
             return leaves
         tree, found = self._tree, list(leaves)
         depth = max(0, self.room(anchor) - 1)
-        for node in tree.best_nodes(anchor, self._config.max_nodes, depth, self._config.least, self.ends):
+        likeliest = tree.likeliest_first(anchor, depth, self._config.least, self.ends)
+        for node in itertools.islice(likeliest, self._config.max_nodes):
             if tree[node].proposals is None and not self.ends_at(node) and node not in leaves:
                 found.append(node)
                 if len(found) >= most:
                     break
         return found
+
+    def _forget_the_past(self) -> None:
+        """What was cut stays right until the tree, the answer or gamma changes."""
+        now = (self._tree.version, self._answer.position, self.gamma)
+        if now != self._known_at:
+            self._known_at = now
+            self._paths.clear()
+            self._cuts.clear()

@@ -96,7 +96,7 @@ class Drafter:
             if stats.first_commit_s is None:
                 stats.first_commit_s = self._clock() - started
         _close(stats, answer, request, self._clock() - started)
-        trace.ended(stats.tokens, started + stats.total_s)
+        trace.ended(stats, started + stats.total_s)
         return StepResult(tuple(answer.tokens), stats)
 
 
@@ -288,7 +288,9 @@ class _Step:
         self._stats.bytes_up = self._link.bytes_up - self._bytes[0]
         self._stats.bytes_down = self._link.bytes_down - self._bytes[1]
         _close(self._stats, self._answer, self._request, self._clock() - self._started)
-        self._trace.ended(self._stats.tokens, self._started + self._stats.total_s)
+        if self._model is not None:
+            self._controller.tell(self._stats)
+        self._trace.ended(self._stats, self._started + self._stats.total_s)
 
 
 def _answer(request: StepRequest) -> Answer:

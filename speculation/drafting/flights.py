@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from speculation.drafting.tree import TokenTree
@@ -40,6 +40,8 @@ class Flights:
 
     def __init__(self) -> None:
         self._by_round: dict[int, Flight] = {}
+        self._inside: set[int] = set()
+        self._anchors: set[int] = set()
         self.current: Flight | None = None
 
     def __len__(self) -> int:
@@ -60,6 +62,8 @@ class Flights:
     def add(self, flight: Flight, root: int) -> None:
         """Take in a draft that leaves now."""
         self._by_round[flight.message.round] = flight
+        self._inside.update(flight.nodes)
+        self._anchors.add(flight.anchor)
         if flight.anchor == root:
             self.current = flight
 
@@ -71,16 +75,19 @@ class Flights:
             for number, flight in self._by_round.items()
             if number != round and (flight.covers(root, tree) or (flight.anchor in tree and flight.anchor != root))
         }
+        self._inside = {node for flight in self for node in flight.nodes}
+        self._anchors = {flight.anchor for flight in self}
         current = (flight for flight in reversed(self._by_round.values()) if flight.covers(root, tree))
         self.current = next(current, None)
 
-    def landings(self, tree: TokenTree) -> list[int]:
-        """Return the nodes where a verdict on one of these drafts may come down, the likeliest first."""
-        inside = {node for flight in self for node in flight.nodes}
-        covered = inside.union(flight.anchor for flight in self)
-        found = [node for node in tree.ids() if tree[node].parent in covered and node not in inside]
-        return _by_reach(found, tree)
+    def landings(self, tree: TokenTree, least: float = 0.0) -> Iterator[int]:
+        """Yield the nodes, of a reach of at least `least`, where a verdict on these drafts may come down.
 
-
-def _by_reach(nodes: Iterable[int], tree: TokenTree) -> list[int]:
-    return sorted(nodes, key=lambda node: -tree[node].reach)
+        The likeliest first; the tree must not change meanwhile.
+        """
+        inside, anchors = self._inside, self._anchors
+        for node in tree.likeliest_first(tree.root, len(tree), least, frozenset()):
+            if node not in inside:
+                parent = tree[node].parent
+                if parent in anchors or parent in inside:
+                    yield node

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from speculation.drafting.distributions import Distributions
 from speculation.drafting.model import Abandoned, Clock, DraftModel, Logits, Stop
 from speculation.drafting.predictor import Predictor
 from speculation.drafting.tree import Node, Origin, Proposals, Rerooting, TokenTree
@@ -13,28 +14,30 @@ from speculation.wire import ROOT
 
 
 def propose(
-    logits: Logits, predictor: Predictor | None = None, depth: int = 1, width: int = 1, also: Sequence[int] = ()
-) -> Proposals:
-    """Return the `width` likeliest next tokens of one row of logits [vocabulary], and those in `also`, best first.
+    rows: Distributions,
+    depths: Sequence[int],
+    also: Sequence[Sequence[int]],
+    predictor: Predictor | None = None,
+    width: int = 1,
+) -> list[Proposals]:
+    """Return, for each row, the `width` likeliest next tokens and those in `also`, the likeliest first.
 
     Each with the probability that it is accepted. For the likeliest that is the predictor's, which is calibrated, or
-    without one the draft's own, which need not be; the others share the rest as the draft sees them. `depth` counts
+    without one the draft's own, which need not be; the others share the rest as the draft sees them. `depths` count
     from 1 for the token behind the last committed one.
     """
-    best = int(np.argmax(logits))
-    weights = np.exp(logits - logits[best])
-    own = float(1.0 / weights.sum())
-    first = own if predictor is None else predictor.chance(logits, depth)
-    share = (1.0 - first) / (1.0 - own) * own if own < 1.0 else 0.0
-    proposals = [(best, first)]
-    if width > 1:
-        count = min(width, len(weights))
-        top = np.argpartition(weights, -count)[-count:]
-        ranked = sorted((int(token) for token in top if token != best), key=lambda token: -float(weights[token]))
-        proposals += [(token, share * float(weights[token])) for token in ranked]
-    known = {token for token, _ in proposals}
-    proposals += [(token, share * float(weights[token])) for token in also if token not in known]
-    return tuple(proposals)
+    own = [1.0 / total for total in rows.totals]
+    first = own if predictor is None else predictor.chances(rows, depths)
+    shares = [(1.0 - f) / (1.0 - o) * o if o < 1.0 else 0.0 for f, o in zip(first, own, strict=True)]
+    proposals = [[pair] for pair in zip(rows.rank(0)[0], first, strict=True)]
+    for place in range(1, min(width, rows.size)):
+        for row, (token, weight) in enumerate(zip(*rows.rank(place), strict=True)):
+            proposals[row].append((token, shares[row] * weight))
+    for row, tokens in enumerate(also):
+        if tokens:
+            known = {token for token, _ in proposals[row]}
+            proposals[row] += [(t, shares[row] * rows.weights.item(row, t)) for t in tokens if t not in known]
+    return [tuple(each) for each in proposals]
 
 
 class Grower:
@@ -71,9 +74,10 @@ class Grower:
         if root in tree and tree[root].proposals is None:
             # Free where tokens were fed behind the root: it went in front of them.
             rows[root] = self._model.root_logits(None if pending else stop)
-        new = [self._add_children(node, row) for node, row in sorted(rows.items()) if node in tree]
-        if not new:
+        possible = [node for node in sorted(rows) if node in tree]
+        if not possible:
             raise Abandoned
+        new = self._add_children(possible, np.array([rows[node] for node in possible]))
         seconds = self._clock() - started
         self._book(new, seconds)
         return seconds
@@ -102,19 +106,23 @@ class Grower:
                 node = self.tree.parent(node)
         return sorted(pending)
 
-    def _add_children(self, node: int, logits: Logits) -> int:
-        """Score a fed node; return its likeliest child. What earlier answers proposed gets the draft's word on it."""
+    def _add_children(self, nodes: Sequence[int], rows: Logits) -> list[int]:
+        """Score fed nodes; return the likeliest child of each. What earlier answers proposed gets the draft's word."""
         tree = self.tree
-        content = tree[node]
-        known = tuple(content.children)
-        depth = content.depth - tree[tree.root].depth + 1
-        proposals = propose(logits, self._predictor, depth, self._width, known)
-        tree.score(node, proposals)
-        for token, probability in proposals:
-            child = tree.add(node, token, probability, Origin.DRAFT)
-            if tree[child].origin is Origin.NGRAM:
-                tree.rate(child, probability)
-        return content.children[proposals[0][0]]
+        above = tree[tree.root].depth - 1
+        depths = [tree[node].depth - above for node in nodes]
+        known = [tuple(tree[node].children) for node in nodes]
+        likeliest = []
+        for node, proposals in zip(
+            nodes, propose(Distributions(rows), depths, known, self._predictor, self._width), strict=True
+        ):
+            tree.score(node, proposals)
+            for token, probability in proposals:
+                child = tree.add(node, token, probability, Origin.DRAFT)
+                if tree[child].origin is Origin.NGRAM:
+                    tree.rate(child, probability)
+            likeliest.append(tree[node].children[proposals[0][0]])
+        return likeliest
 
     def _book(self, nodes: list[int], seconds: float) -> None:
         """Charge a forward to the first token that it proposed, and its time to all of them alike."""

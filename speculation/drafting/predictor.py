@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from speculation.drafting.distributions import Distributions, products
 from speculation.drafting.model import Logits
 
 CONFIG_FILE = "predictor.json"
@@ -93,6 +97,48 @@ class Predictor:
         Given that everything before it is. `depth` as in `features`.
         """
         return float(self.probabilities(features(logits, depth)[None])[0])
+
+    def chances(self, rows: Distributions, depths: Sequence[int]) -> list[float]:
+        """Return `chance` of each row, to rounding; a draft forward waits for these, so they take few passes."""
+        sums: list[float] = np.add.reduce(rows.shifted, axis=1).tolist()
+        if -math.inf in sums:
+            return [self.chance(row, depth) for row, depth in zip(rows.logits, depths, strict=True)]
+        size = rows.size
+        second = rows.rank(1)[1] if size > 1 else [0.0] * len(sums)
+        least = math.exp(-LARGEST_MARGIN)
+        told = [
+            (
+                1.0 / total,
+                math.log(total) - weighted / total,
+                -math.log(max(weight, least)),
+                math.sqrt(max(0.0, square / size - (sum_ / size) ** 2)),
+                float(min(depth, self.max_depth)),
+                1.0,
+            )
+            for total, weighted, weight, square, sum_, depth in zip(
+                rows.totals, products(rows.weights, rows.shifted), second, products(rows.shifted, rows.shifted), sums,
+                depths, strict=True,
+            )
+        ]  # fmt: skip
+        # A product for each row: a product of matrices would round by their size.
+        hidden: Features = np.array(told)[:, None]
+        for weight in self._folded[:-1]:
+            hidden = np.maximum(hidden @ weight, 0.0)
+        scores: list[float] = (hidden @ self._folded[-1])[:, 0, 0].tolist()
+        return [1.0 / (1.0 + math.exp(-min(60.0, max(-60.0, score)))) for score in scores]
+
+    @cached_property
+    def _folded(self) -> tuple[Features, ...]:
+        """The layers as one matrix each: a last input that is always 1 carries the biases, the first one the scale."""
+        folded = []
+        for number, (weight, bias) in enumerate(self.layers):
+            whole = np.zeros((weight.shape[0] + 1, weight.shape[1] + 1))
+            whole[:-1, :-1], whole[-1, :-1], whole[-1, -1] = weight, bias, 1.0
+            if number == 0:
+                whole[:-1] /= self.scale[:, None]
+                whole[-1] -= self.mean @ whole[:-1]
+            folded.append(whole)
+        return tuple(folded)
 
     def probabilities(self, rows: Features) -> Features:
         """Return the probabilities [n] for rows of features [n, 5]."""

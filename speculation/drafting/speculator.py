@@ -244,9 +244,7 @@ class Speculator:
         return self._next_ahead() if self._config.ahead and len(self._flights) < MAX_AHEAD else None
 
     def _next_ahead(self) -> int | None:
-        for landing in self._flights.landings(self._tree):
-            if self._tree[landing].reach < self._config.ahead_above:
-                return None
+        for landing in self._flights.landings(self._tree, self._config.ahead_above):
             if not self._tree[landing].children or self._cutter.ends_at(landing):
                 continue
             flight = self._flights.at(landing)

@@ -56,6 +56,8 @@ class DecodingStats:
     wasted_forwards, wasted_s: draft forwards, and their time, that proposed tokens that were never committed (WDT).
     draft_s and predraft_s: draft forwards while no verification ran / while one ran. wait_s: idle at the link.
     first_commit_s: request to first committed token (TTFT).
+    gamma: draft tokens per verification at the step's end. estimated_*: what the controller then made of draft
+        forwards, target forwards, round trip (seconds) and a draft token's chance; None before the first sample.
     """
 
     mode: str = ""
@@ -87,6 +89,11 @@ class DecodingStats:
     server_queue_s: float = 0.0
     server_compute_s: float = 0.0
     server_prefill_s: float = 0.0
+    gamma: int = 0
+    estimated_draft_s: float | None = None
+    estimated_verify_s: float | None = None
+    estimated_rtt_s: float | None = None
+    estimated_acceptance: float | None = None
 
     @property
     def tau(self) -> float:
@@ -112,10 +119,18 @@ class DecodingStats:
             self.early_hits[layer] = self.early_hits.get(layer, 0) + count
         if self.first_commit_s is None and other.first_commit_s is not None:
             self.first_commit_s = after_s + other.first_commit_s
+        self.gamma = other.gamma
+        for name in ESTIMATES:
+            if getattr(other, name) is not None:
+                setattr(self, name, getattr(other, name))
 
 
+ESTIMATES = ("estimated_draft_s", "estimated_verify_s", "estimated_rtt_s", "estimated_acceptance")
+"""Fields of `DecodingStats`: the controller's view at the end."""
 _SUMMED = tuple(
-    name for name in DecodingStats.__dataclass_fields__ if name not in ("mode", "early_hits", "first_commit_s")
+    name
+    for name in DecodingStats.__dataclass_fields__
+    if name not in ("mode", "early_hits", "first_commit_s", "gamma", *ESTIMATES)
 )
 
 

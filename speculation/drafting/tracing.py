@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from speculation.drafting.speculator import Landing, Speculator
+from speculation.drafting.stats import ESTIMATES, DecodingStats
 from speculation.trace import Kind, Lane, Trace
 from speculation.wire import Commit, EarlyTokens
 
@@ -68,6 +69,9 @@ class StepTrace:
             Kind.COMMIT.value, Lane.EDGE, now, step=self._step, round=commit.round, tokens=tokens, landing=landing.value
         )
 
-    def ended(self, tokens: int, now: float) -> None:
-        """Record the whole step."""
-        self._trace.add(Kind.STEP.value, Lane.EDGE, self._begun, now, step=self._step, tokens=tokens)
+    def ended(self, stats: DecodingStats, now: float) -> None:
+        """Record the whole step, with what the controller then knew."""
+        known = {name: round(getattr(stats, name), 6) for name in ESTIMATES if getattr(stats, name) is not None}
+        if known:
+            known["gamma"] = stats.gamma
+        self._trace.add(Kind.STEP.value, Lane.EDGE, self._begun, now, step=self._step, tokens=stats.tokens, **known)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -62,6 +63,8 @@ class TokenTree:
         self._nodes: dict[int, Node] = {0: Node(root_token, None, 1.0, 1.0, Origin.COMMITTED, 0)}
         self._next = 1
         self.root = 0
+        self.version = 0
+        """Another number whenever which nodes there are, or how likely they are, has changed."""
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -91,6 +94,7 @@ class TokenTree:
             return existing
         node = self._next
         self._next += 1
+        self.version += 1
         self._nodes[node] = Node(token, parent, above.reach * probability, probability, origin, above.depth + 1)
         above.children[token] = node
         return node
@@ -102,6 +106,7 @@ class TokenTree:
         behind the child rises with it: a rumour can make a branch likelier, but it never makes one impossible.
         """
         node = self.add(anchor, token, 0.0, Origin.EARLY)
+        self.version += 1
         content = self._nodes[node]
         content.layers += (layer,)
         if 0.0 < content.reach < confidence:
@@ -118,6 +123,7 @@ class TokenTree:
         content = self._nodes[node]
         if content.parent is None:
             raise ValueError("the root is committed: its chance is 1")
+        self.version += 1
         reach = self._nodes[content.parent].reach * chance
         content.chance = chance
         if content.reach > 0.0:
@@ -138,12 +144,16 @@ class TokenTree:
 
         Stops after a token in `ends`: nothing follows the end of an answer.
         """
-        path: list[int] = []
+        nodes, path = self._nodes, list[int]()
         while len(path) < limit:
-            children = self._nodes[node].children.values()
-            if not children or (path and self._nodes[node].token in ends):
+            content = nodes[node]
+            if not content.children or (path and content.token in ends):
                 break
-            node = max(children, key=lambda child: (self._nodes[child].reach, -child))
+            best = -1.0
+            # Children get their ids in the order in which they come here: of equals the older one stays.
+            for child in content.children.values():
+                if nodes[child].reach > best:
+                    node, best = child, nodes[child].reach
             path.append(node)
         return path
 
@@ -153,16 +163,24 @@ class TokenTree:
         None deeper than `depth` behind it, none whose reach given the anchor is below `least`, none behind a token in
         `ends`.
         """
-        nodes: list[int] = []
-        floor = least * self._nodes[anchor].reach
+        return list(itertools.islice(self.likeliest_first(anchor, depth, least, ends), limit))
+
+    def likeliest_first(self, anchor: int, depth: int, least: float, ends: frozenset[int]) -> Iterator[int]:
+        """Yield all such nodes; the tree must not change meanwhile."""
+        nodes = self._nodes
+        floor = least * nodes[anchor].reach
         waiting: list[tuple[float, int, int]] = []
-        self._push(waiting, anchor, depth, floor)
-        while waiting and len(nodes) < limit:
+        node, left = anchor, depth
+        while True:
+            if left > 0 and (node == anchor or nodes[node].token not in ends):
+                for child in nodes[node].children.values():
+                    reach = nodes[child].reach
+                    if reach >= floor:
+                        heapq.heappush(waiting, (-reach, child, left - 1))
+            if not waiting:
+                return
             _, node, left = heapq.heappop(waiting)
-            nodes.append(node)
-            if self._nodes[node].token not in ends:
-                self._push(waiting, node, left, floor)
-        return nodes
+            yield node
 
     def path_to(self, node: int) -> list[int]:
         """Return the nodes from the root's child to `node`; empty for the root."""
@@ -181,36 +199,31 @@ class TokenTree:
         for token in tokens:
             path.append(self.add(path[-1] if path else self.root, token, 0.0, Origin.COMMITTED))
         landing = path[-1]
-        kept = self._subtree(landing)
         committed = tuple((node, self._nodes[node]) for node in path)
-        spared = {self.root, *path, *kept}
-        lost = tuple(content for node, content in self._nodes.items() if node not in spared)
+        spared = {self.root, *path}
         scale = self._nodes[landing].reach
-        self._nodes = {node: self._nodes[node] for node in sorted(kept)}
-        for content in self._nodes.values():
-            content.reach = min(1.0, content.reach / scale) if scale > 0.0 else 0.0
+        kept = {landing: self._nodes[landing]}
+        lost: list[Node] = []
+        for node, content in self._nodes.items():  # parents come before their children
+            if content.parent in kept:
+                kept[node] = content
+                content.reach = min(1.0, content.reach / scale) if scale > 0.0 else 0.0
+            elif node not in spared:
+                lost.append(content)
+        self._nodes = kept
         self._nodes[landing].reach = self._nodes[landing].chance = 1.0
         self._nodes[landing].parent = None
         self.root = landing
-        return Rerooting(committed, lost)
-
-    def _push(self, waiting: list[tuple[float, int, int]], node: int, left: int, floor: float) -> None:
-        if left > 0:
-            for child in self._nodes[node].children.values():
-                reach = self._nodes[child].reach
-                if reach >= floor:
-                    heapq.heappush(waiting, (-reach, child, left - 1))
+        self.version += 1
+        return Rerooting(committed, tuple(lost))
 
     def _scale(self, node: int, factor: float) -> None:
-        for each in self._subtree(node) - {node}:
+        for each in self._below(node):
             content = self._nodes[each]
             content.reach = min(1.0, content.reach * factor)
 
-    def _subtree(self, node: int) -> set[int]:
-        inside = {node}
-        waiting = [node]
-        while waiting:
-            children = self._nodes[waiting.pop()].children.values()
-            inside.update(children)
-            waiting.extend(children)
-        return inside
+    def _below(self, node: int) -> list[int]:
+        below = list(self._nodes[node].children.values())
+        for each in below:
+            below += self._nodes[each].children.values()
+        return below

@@ -196,7 +196,7 @@ def test_a_draft_that_sees_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def test_early_tokens_arrive_and_bytes_are_counted(verifier: Verifier, tiny_draft: Path) -> None:
-    edge = EdgeDecoder(config(tiny_draft, verifier.address))
+    edge = EdgeDecoder(config(tiny_draft, verifier.address, mode="fsd"))
     try:
         assert edge.link is not None
         assert edge.link.wait_nominal(20.0)

@@ -18,6 +18,7 @@ from benchmarks.clocked.timeline import Inbox, Timeline
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.work import VerifyRow
 from speculation.acceptance import Greedy
+from speculation.drafting.distributions import Distributions
 from speculation.drafting.grower import propose
 from speculation.drafting.model import Abandoned
 from speculation.wire import ROOT
@@ -92,9 +93,8 @@ def test_the_drafts_rows_have_the_recorded_probabilities() -> None:
         softmax = np.exp(row) / np.exp(row).sum()
         np.testing.assert_allclose(softmax[facts.draft_tokens[place]], facts.draft_chances[place], rtol=1e-5)
         assert softmax[-1] < 1e-20
-        assert propose(row, model.predictor, 2)[0] == (  # type: ignore[arg-type]
-            facts.draft_tokens[place, 0], pytest.approx(float(facts.chances[place, 1]))
-        )  # fmt: skip
+        ((said,),) = propose(Distributions(row[None]), [2], [()], model.predictor)  # type: ignore[arg-type]
+        assert said == (facts.draft_tokens[place, 0], pytest.approx(float(facts.chances[place, 1])))
         assert model.predictor.chance(row, 9) == pytest.approx(float(facts.chances[place, 2]))
 
 

@@ -123,13 +123,13 @@ def test_the_check_sets_medians_side_by_side(recording: Recording) -> None:
     told = check.clocked_timings(profile, real)
     assert (told.edge_prefill_s, told.cloud_prefill_s) == pytest.approx((0.03, 0.05))
     assert replace(told, edge_prefill_s=0.03, cloud_prefill_s=0.05) == timings
-    rows = check.agree(real, recording, timings, gamma=4, branches=3)
+    rows = check.agree(real, recording, timings, gamma=4)
     assert [row.error for row in rows] == pytest.approx([0.0, 0.0], abs=1e-9)
     assert [row.different for row in rows] == [0, 0]
     assert [row.error_as_waited for row in rows] == pytest.approx([0.0, 0.0], abs=1e-9)
-    slower = check.agree(real, recording, replace(timings, verify_s=0.2), gamma=4, branches=3)
+    slower = check.agree(real, recording, replace(timings, verify_s=0.2), gamma=4)
     assert min(row.error for row in slower) > 0.5
-    late = check.agree(real, recording, replace(timings, verify_s=0.05), gamma=4, branches=3)
+    late = check.agree(real, recording, replace(timings, verify_s=0.05), gamma=4)
     assert max(row.error for row in late) < -0.2
     assert [row.error_as_waited for row in late] == pytest.approx([0.0, 0.0], abs=1e-9)
     assert "sd" in check.report(rows, timings)

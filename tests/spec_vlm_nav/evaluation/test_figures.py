@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_vlm_nav.evaluation.figures import mean_exit, percentiles, report, spread, stale, summary, table8, tpot
+from spec_vlm_nav.evaluation.figures import (
+    mean_exit,
+    median_interval,
+    percentiles,
+    report,
+    spread,
+    stale,
+    summary,
+    table8,
+    tpot,
+)
 from speculation.drafting import DecodingStats
 
 
@@ -80,3 +90,9 @@ def test_no_frame_is_younger_than_its_answer_takes(gaps: list[tuple[float, float
 def test_percentiles_are_interpolated() -> None:
     found = percentiles([float(value) for value in range(101)])
     assert (found["p50"], found["p90"], found["p99"], found["mean"]) == (50.0, 90.0, 99.0, 50.0)
+
+
+@pytest.mark.parametrize(("count", "lower", "upper"), [(3, 1, 3), (6, 1, 6), (10, 2, 9), (25, 8, 18), (200, 86, 115)])
+def test_the_medians_interval_lies_between_the_ranks_of_the_tables(count: int, lower: int, upper: int) -> None:
+    values = [float(value) for value in range(count, 0, -1)]
+    assert median_interval(values) == (lower, (count + 1) / 2, upper)

@@ -119,7 +119,7 @@ def test_two_runs_agree_and_a_third_goes_on(
         (("--skip", "-1"), "--skip -1: give 0 or more"),
         (("--profile", "warp"), "unknown device profile"),
         (("--link", "string"), "unknown link 'string'; links.json has wifi"),
-        (("--branches", "0"), "--branches 0 is outside 1 to"),
+        (("--drafting", "branches=-1"), "branches is -1; give at least 0"),
         (("--profile", "go2_a100_scaled"), "the verifier declares profile 'raw', this replay 'go2_a100_scaled'"),
         (("--instruction", "find the dragon"), "no frame was evaluated: instruction 'find the dragon' names no known"),
     ],

@@ -29,7 +29,7 @@ def test_a_landing_on_a_draft_that_left_ahead_makes_it_current() -> None:
     (other,) = chain(tree, first[0], [9])
     flights.add(flight(1, tree.root, first), tree.root)
     flights.add(flight(2, bonus, second), tree.root)
-    assert flights.landings(tree) == [other, bonus] and flights.current is flights.get(1)
+    assert list(flights.landings(tree)) == [other, bonus] and flights.current is flights.get(1)
     tree.reroot([1, 2, 3])
     flights.land(1, tree)
     assert flights.current is flights.get(2) and len(flights) == 1

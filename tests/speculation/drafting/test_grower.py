@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speculation.drafting.distributions import Distributions
 from speculation.drafting.grower import Grower, propose
 from speculation.drafting.tree import Origin, Rerooting
 from tests.speculation.drafting.fakes import FakeClock, FakeModel, hashed_target
@@ -83,10 +84,36 @@ def test_a_fed_landing_keeps_what_was_drafted_behind_it() -> None:
 
 def test_proposals_are_the_softmax_of_the_logits() -> None:
     logits = np.array([1.0, 4.0, 2.0])
-    ((token, probability),) = propose(logits)
+    (((token, probability),),) = propose(Distributions(logits[None]), [1], [()])
     assert token == 1
     assert probability == pytest.approx(np.exp(4.0) / np.exp(logits).sum())
-    assert propose(np.array([1000.0, 2000.0]))[0] == (1, 1.0)
+    assert propose(Distributions(np.array([[1000.0, 2000.0]])), [1], [()]) == [((1, 1.0),)]
+
+
+@given(
+    st.lists(st.lists(st.integers(-30, 30), min_size=5, max_size=5), min_size=1, max_size=6),
+    st.integers(1, 7),
+    st.sets(st.integers(0, 4)),
+    st.booleans(),
+)
+def test_rows_propose_what_each_would_alone(
+    logits: list[list[int]], width: int, also: set[int], has_predictor: bool
+) -> None:
+    """The twin makes one proposal after another, from a sorted softmax."""
+    predictor = network(1) if has_predictor else None
+    rows = np.array(logits) / 3.0
+    depths = list(range(1, len(rows) + 1))
+    for row, depth, found in zip(
+        rows, depths, propose(Distributions(rows), depths, [tuple(also)] * len(rows), predictor, width), strict=True
+    ):
+        softmax = np.exp(row) / np.exp(row).sum()
+        ranked = sorted(range(5), key=lambda token: (-row[token], token))
+        first = softmax[ranked[0]] if predictor is None else predictor.chance(row, depth)
+        rest = (1 - first) / (1 - softmax[ranked[0]])
+        tokens = ranked[:width] + [token for token in also if token not in ranked[:width]]
+        assert [token for token, _ in found] == tokens
+        expected = [first, *(rest * softmax[token] for token in tokens[1:])]
+        assert [chance for _, chance in found] == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_predictors_chances_multiply_to_the_reach() -> None:

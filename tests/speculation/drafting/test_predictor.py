@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speculation.drafting.distributions import Distributions
 from speculation.drafting.predictor import CONFIG_FILE, FEATURES, WEIGHTS_FILE, Predictor, features, find, name
 
 
@@ -50,6 +51,20 @@ def test_the_network_is_layers_with_relu_between() -> None:
     (first, shift), (last, end) = made.layers
     score = np.maximum(hidden @ first + shift, 0) @ last + end
     assert made.chance(logits, 3) == pytest.approx(1 / (1 + np.exp(-score[0])))
+
+
+@given(st.integers(0, 100), st.integers(1, 6), st.sampled_from([1, 2, 40]), st.floats(0.1, 100.0), st.booleans())
+def test_many_chances_at_once_are_those_one_by_one(
+    seed: int, count: int, size: int, scale: float, ruled_out: bool
+) -> None:
+    dice = np.random.default_rng(seed)
+    made, rows = network(seed), dice.normal(size=(count, size)) * scale
+    if ruled_out:
+        rows[dice.random(rows.shape) < 0.3] = -np.inf
+        rows[:, 0] = 1.0
+    depths = dice.integers(1, 12, count).tolist()
+    expected = [made.chance(row, depth) for row, depth in zip(rows, depths, strict=True)]
+    assert made.chances(Distributions(rows), depths) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_deeper_than_the_training_counts_as_its_deepest() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from simulation.episode import SUCCESS_GAP
 from spec_vlm_nav.bag import BagWriter
-from spec_vlm_nav.evaluation.setting import add_prompt_options
+from spec_vlm_nav.evaluation.setting import add_changes, add_prompt_options, decoding_arguments
 from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.messages import EDGE_ONLY, FALLBACK, HOLD, to_action
 from spec_vlm_nav.runner import Log, Runner, StartError, free_address, require_models, take_private_domain
@@ -33,7 +33,9 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--layout", default="room", choices=SIM_GRAPH.argument("layout").choices)
     line.add_argument("--target", default="silver bottle", help="object to hide and to find (default: silver bottle)")
     line.add_argument("--instruction", help="what the robot is told (default: find the TARGET)")
-    line.add_argument("--mode", default="fsd", choices=SIM_GRAPH.argument("mode").choices)
+    mode = SIM_GRAPH.argument("mode")
+    line.add_argument("--mode", default=mode.default, choices=mode.choices, help=f"(default: {mode.default})")
+    add_changes(line)
     add_prompt_options(line)
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
     line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
@@ -92,12 +94,10 @@ def run(options: argparse.Namespace) -> int:
         "difficulty": options.difficulty,
         "layout": options.layout,
         "target": options.target,
-        "mode": options.mode,
+        **decoding_arguments(options.mode, options.drafting, options.target_model, options.draft_model),
         "profile": options.profile,
         "response_order": options.response_order,
         "guide": options.guide,
-        "target_model": str(options.target_model.resolve()),
-        "draft_model": str(options.draft_model.resolve()),
         "verifier": free_address(),
         "trace": str((options.out / "trace.json").resolve()),
     }

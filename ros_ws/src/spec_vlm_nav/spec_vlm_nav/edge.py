@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from spec_vlm_nav.link import LinkConfig, LinkState, ZmqLink, load_keys
 from spec_vlm_nav.navigator import AnswerLate, Reply, VerifierLost, VerifierRefused
@@ -44,8 +45,9 @@ class EdgeConfig:
     """What one robot decodes with. `keys` is a folder of CURVE keys, empty for plain TCP.
 
     draft_model: a folder, or a name on the hub. device to allow_download: how it is loaded, see `ModelSettings`.
-    gamma: draft tokens per verification, or "auto". branches: continuations pre-drafted per verification. target:
-    fingerprint that the verifier must have, empty for any. silence_s: hearing nothing for so long is a lost link.
+    gamma: draft tokens per verification, or "auto" or "balance". drafting: what a mode that drafts does otherwise than
+    it is known for, "NAME=VALUE,...", see `read_changes`. target: fingerprint that the verifier must have, empty for
+    any. silence_s: hearing nothing for so long is a lost link.
     resume_s: how long a step waits for a lost verifier before it is given up. capacity: cache slots of the draft
     model: image and prompt, answer and token tree must fit. link: the link of config/links.json whose conditions are
     emulated, empty for none; the profile's communication time comes on top of its delays. rtt_s: round trip declared
@@ -58,11 +60,11 @@ class EdgeConfig:
 
     draft_model: Path
     verifier: str = "tcp://127.0.0.1:5555"
-    mode: str = "fsd"
+    mode: str = Mode.FULL.value
     profile: str = "raw"
     keys: str = ""
     gamma: int | str = 4
-    branches: int = 3
+    drafting: str = ""
     threads: int = 1
     max_tokens: int = 128
     target: str = ""
@@ -89,8 +91,13 @@ class EdgeConfig:
             if value is not None and not 0.0 <= value <= MAX_RTT_S:
                 raise ValueError(f"{name} is {value}; give 0 to {MAX_RTT_S:g} seconds")
         SamplingSettings.parse(self.sampling)
+        self.settings(self.mode)
         if not 0 <= self.seed <= MAX_KEY:
             raise ValueError(f"seed is {self.seed}; give 0 to 2^63 - 1")
+
+    def settings(self, mode: Mode | str, **more: Any) -> DraftingConfig:
+        """Return the drafting settings of `mode` with this robot's changes. A mode that drafts nothing takes none."""
+        return DraftingConfig.of(mode, self.drafting, gamma=self.gamma, **more)
 
 
 class EdgeDecoder:
@@ -117,7 +124,7 @@ class EdgeDecoder:
         one_way = self.profile.one_way_s if config.rtt_s is None else config.rtt_s / 2.0
         named = conditions if conditions is not None else load_link(config.link)
         self.conditions = named.delayed(one_way + config.extra_rtt_s / 2.0)
-        needs_link = DraftingConfig.of(config.mode, gamma=config.gamma, branches=config.branches).needs_link
+        needs_link = config.settings(config.mode).needs_link
         keys = load_keys(Path(config.keys)) if config.keys else None
         self.trace = trace if trace is not None else Trace()
         self.vlm = vlm or self._load(config)
@@ -273,7 +280,7 @@ class EdgeDecoder:
 
     def _drafting(self, mode: Mode | str) -> DraftingConfig:
         stop_below = self.predictor.threshold if self.predictor is not None else 0.0
-        return DraftingConfig.of(mode, gamma=self.config.gamma, branches=self.config.branches, stop_below=stop_below)
+        return self.config.settings(mode, stop_below=stop_below)
 
     def _compare_targets(self, welcome: Welcome) -> None:
         if self.predictor is not None and self._told_target != welcome.model != self.predictor.target:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import speculation
+from speculation.drafting import Mode
 from speculation.prompts import Guidance, ResponseOrder
 
 PACKAGE = "spec_vlm_nav"
@@ -133,8 +134,13 @@ PROFILE = Argument("profile", "raw", "device profile of config/profiles.json who
 LINK = Argument("link", "", "link of config/links.json that is emulated, e.g. lte; empty: none")
 TRACE = Argument("trace", "", "file for the trace (Perfetto JSON), written whenever a goal ends; empty: none")
 MODE = Argument(
-    "mode", "fsd", "who decodes: the target, the draft, both in turn, or both at once", ("cloud", "edge", "sd", "fsd")
+    "mode",
+    Mode.FULL.value,
+    "who decodes, and how: docs/decoding.md tells the modes apart; server_sd needs server_draft",
+    tuple(mode.value for mode in Mode),
 )
+DRAFTING = Argument("drafting", "", "changes of the mode's drafting settings, e.g. interrupt=off,gamma=auto")
+SERVER_DRAFT = Argument("server_draft", "", "folder of a draft model beside the target, for mode server_sd")
 RESPONSE_ORDER = Argument(
     "response_order",
     ResponseOrder.REASON_FIRST.value,
@@ -152,13 +158,14 @@ VERIFIER = CommandSpec(
     "verifier",
     (
         "python3", "-m", "cloud_verifier", "serve", "--model", Use("target_model"), "--bind", Use("verifier"),
-        "--profile", Use("profile"), "--keys", Use("keys"),
+        "--profile", Use("profile"), "--keys", Use("keys"), "--draft-model", Use("server_draft"),
     ),
 )  # fmt: skip
 _NAVIGATION = (
     ("draft_model", Use("draft_model")),
     ("verifier", Use("verifier")),
     ("mode", Use("mode")),
+    ("drafting", Use("drafting")),
     ("profile", Use("profile")),
     ("link", Use("link")),
     ("keys", Use("keys")),
@@ -168,7 +175,8 @@ _NAVIGATION = (
 )
 
 VERIFIER_GRAPH = Graph(
-    (TARGET, VERIFIER_ADDRESS, PROFILE, KEYS), (CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),)
+    (TARGET, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS),
+    (CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),),
 )
 """The cloud side alone."""
 
@@ -178,7 +186,8 @@ SIM_GRAPH = Graph(
         Argument("difficulty", "middle", "what the room is like", ("easy", "middle", "hard")),
         Argument("target", "silver bottle", "the object that is hidden in the room"),
         Argument("layout", "room", "how many rooms there are", ("room", "two_rooms", "hallway")),
-        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
+        MODE, DRAFTING, TARGET, DRAFT, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER,
+        GUIDE,
     ),
     (
         VERIFIER,
@@ -199,7 +208,7 @@ GO2_GRAPH = Graph(
     (
         Argument("odom_topic", "/utlidar/robot_odom", "nav_msgs/Odometry of the robot"),
         Argument("camera_topic", "/camera/image/compressed", "sensor_msgs/CompressedImage of the front camera, JPEG"),
-        MODE, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
+        MODE, DRAFTING, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
     ),
     (
         NodeSpec("go2_bridge", "go2.yaml", remaps=(("odom", Use("odom_topic")),)),
@@ -225,7 +234,8 @@ REPLAY_GRAPH = Graph(
         Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float),
         Argument("start", "0.0", "seconds of the bag that are left out at its start", kind=float),
         Argument("laps", "1", "how often it is played; 0: for ever", kind=int),
-        MODE, TARGET, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
+        MODE, DRAFTING, TARGET, DRAFT, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER,
+        GUIDE,
     ),
     (
         CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from spec_vlm_nav.motion import Outcome
-from speculation.drafting.stats import DecodingStats
+from speculation.drafting.stats import ESTIMATES, DecodingStats
 from speculation.prompts import ActionKind, ActionSize, NavigationAction
 from speculation.wire import MAX_PROMPT_CHARS
 
@@ -20,7 +20,8 @@ KINDS = {ActionKind.FORWARD: 1, ActionKind.TURN_LEFT: 2, ActionKind.TURN_RIGHT: 
 SIZES: dict[ActionSize | None, int] = {None: 0, ActionSize.SMALL: 1, ActionSize.MEDIUM: 2, ActionSize.LARGE: 3}
 COUNTS = (
     "tokens", "rounds", "drafted", "accepted", "hits", "misses", "early_received", "draft_forwards", "wasted_forwards",
-    "cloud_passes", "resent", "interruptions", "bytes_up", "bytes_down",
+    "cloud_passes", "sent_ahead", "ahead_hits", "abandoned", "resent", "interruptions", "bytes_up", "bytes_down",
+    "gamma",
 )  # fmt: skip
 SECONDS = (
     "total_s", "prefill_s", "draft_s", "predraft_s", "wasted_s", "wait_s", "server_prefill_s", "server_queue_s",
@@ -74,9 +75,13 @@ def figures(stats: DecodingStats) -> dict[str, Any]:
     return {
         "mode": stats.mode,
         "tau": float(stats.tau),
-        "first_commit_s": -1.0 if stats.first_commit_s is None else float(stats.first_commit_s),
         "early_layers": layers,
         "early_hits": [stats.early_hits[layer] for layer in layers],
         **{name: int(getattr(stats, name)) for name in COUNTS},
         **{name: float(getattr(stats, name)) for name in SECONDS},
+        **{name: _known(getattr(stats, name)) for name in ("first_commit_s", *ESTIMATES)},
     }
+
+
+def _known(value: float | None) -> float:
+    return -1.0 if value is None else float(value)

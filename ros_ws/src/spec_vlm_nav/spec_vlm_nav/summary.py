@@ -13,6 +13,8 @@ def step_lines(stats: Any) -> list[str]:
     tokens = f"{stats.tokens} tokens, tau {stats.tau:.2f}, {stats.cloud_passes} cloud passes"
     if stats.hits + stats.misses:
         tokens += f", hits {stats.hits}/{stats.hits + stats.misses}"
+    if getattr(stats, "ahead_hits", 0):  # bags of older versions know none
+        tokens += f" ({stats.ahead_hits} on a draft sent ahead)"
     if len(stats.early_layers):
         tokens += ", early exit " + " ".join(
             f"layer {layer} x{count}" for layer, count in zip(stats.early_layers, stats.early_hits, strict=True)
@@ -47,6 +49,7 @@ def decoding_rows(stats: Sequence[Any]) -> list[tuple[str, str]]:
         ("tokens per commit (tau)", _ratio(total["tokens"], total["rounds"])),
         ("draft tokens accepted", f"{total['accepted']} of {total['drafted']}"),
         ("pre-draft hits", f"{total['hits']} of {judged}" if judged else "none judged"),
+        ("hits on a draft sent ahead", str(sum(getattr(entry, "ahead_hits", 0) for entry in stats))),
         ("early tokens; hits by exit layer", f"{total['early_received']}; {_counts(early)}"),
         (
             "draft forwards, wasted",

@@ -25,10 +25,11 @@ from tqdm import tqdm
 from spec_vlm_nav.evaluation.episodes import Answerers, Episode, EpisodeKey, Policy, Setting, run_one
 from spec_vlm_nav.evaluation.journal import Journal
 from spec_vlm_nav.evaluation.setting import (
+    add_drafting,
     add_link,
     add_predictor,
     add_prompt_options,
-    gamma,
+    draft_flags,
     machine,
     milliseconds,
     several,
@@ -53,8 +54,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--seeds", default="0-19", help="rooms, e.g. 0-19 or 3,5,8-11 (default: %(default)s)")
     line.add_argument("--difficulty", default="middle", choices=(*LEVELS, "all"))
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
-    line.add_argument("--modes", type=several(MODES), default=["cloud", "sd", "fsd"],
-                      help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd)")  # fmt: skip
+    line.add_argument("--modes", type=several(MODES), default=["cloud", "sd", "fsd", "full"],
+                      help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd,full)")  # fmt: skip
     line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
                       help="round trips declared on top of the profile's (default: 0)")  # fmt: skip
     add_prompt_options(line)
@@ -65,8 +66,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
     line.add_argument("--max-actions", type=int, default=40)
     line.add_argument("--max-tokens", type=int, default=96)
-    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
-    line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted per verification (default: 3)")
+    add_drafting(line)
     add_predictor(line)
     line.add_argument("--dtype", default="float32")
     line.add_argument("--processes", type=int, default=1, help="episodes at once; times are honest with 1 (default: 1)")
@@ -175,7 +175,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return what must be equal for two runs' episodes to stand in one table."""
     from speculation.vlm.load import folder_fingerprint
 
-    names = ("target", "profile", "link", "max_actions", "max_tokens", "gamma", "branches", "dtype", "response_order")
+    names = ("target", "profile", "link", "max_actions", "max_tokens", "gamma", "drafting", "dtype", "response_order")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
     modes = set(options.modes)
     for name, folder, needless in (
@@ -200,7 +200,7 @@ def setting(options: argparse.Namespace, address: str) -> Setting:
         object_name=options.target,
         max_actions=options.max_actions,
         gamma=options.gamma,
-        branches=options.branches,
+        drafting=options.drafting,
         predictor=options.predictor,
         max_tokens=options.max_tokens,
         dtype=options.dtype,
@@ -222,6 +222,7 @@ def served(options: argparse.Namespace, keys: Sequence[EpisodeKey]) -> Iterator[
     # A link that is opened anew may meet its predecessor's session.
     flags += ["--max-sessions", str(max(8, 2 * options.processes))]
     flags += ["--exits", str(options.exits)] if options.exits else []
+    flags += draft_flags([key.policy.value for key in keys], options.draft_model)
     needed = any(key.policy.linked for key in keys)
     with verifier(options.target_model, *flags) if needed else nullcontext("") as address:
         yield address

@@ -12,6 +12,7 @@ import matplotlib
 
 from simulation.episode import Outcome
 from spec_vlm_nav.evaluation.episodes import Episode
+from spec_vlm_nav.evaluation.pictures import MODE_COLOURS
 from spec_vlm_nav.evaluation.success import Figures, first_links, group, name_of
 
 matplotlib.use("Agg")
@@ -19,10 +20,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-COLOURS = {
-    "oracle": "#7f7f7f", "target": "#9467bd", "draft": "#c7b09b", "cloud": "#1f77b4", "sd": "#ff7f0e",
-    "fsd": "#2ca02c", "edge": "#8c564b",
-}  # fmt: skip
+COLOURS = {**MODE_COLOURS, "oracle": "#7f7f7f", "target": "#17324d", "draft": "#c7b09b"}
 OUTCOME_COLOURS = {
     Outcome.FOUND.value: "#2ca02c",
     Outcome.STOPPED_AWAY.value: "#d62728",

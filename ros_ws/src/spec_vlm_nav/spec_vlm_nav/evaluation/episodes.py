@@ -47,12 +47,16 @@ class Policy(str, Enum):
     CLOUD = "cloud"
     SD = "sd"
     FSD = "fsd"
+    SERVER_SD = "server_sd"
+    PROACTIVE = "proactive"
+    PIPELINED = "pipelined"
+    FULL = "full"
     EDGE = "edge"
 
     @property
     def linked(self) -> bool:
         """Whether it asks a verifier."""
-        return self in (Policy.CLOUD, Policy.SD, Policy.FSD)
+        return self not in (Policy.ORACLE, Policy.TARGET, Policy.DRAFT, Policy.EDGE)
 
     @property
     def timed(self) -> bool:
@@ -75,7 +79,7 @@ class Setting:
     object_name: str = "silver bottle"
     max_actions: int = 40
     gamma: int | str = 4
-    branches: int = 3
+    drafting: str = ""
     predictor: str = EdgeConfig.predictor
     max_tokens: int = 96
     dtype: str = "float32"
@@ -211,7 +215,7 @@ class Answerers:
                 mode=Mode.EDGE.value if rtt_ms is None else Mode.FSD.value,
                 profile=setting.profile,
                 gamma=setting.gamma,
-                branches=setting.branches,
+                drafting=setting.drafting,
                 predictor=setting.predictor,
                 max_tokens=setting.max_tokens,
                 dtype=setting.dtype,

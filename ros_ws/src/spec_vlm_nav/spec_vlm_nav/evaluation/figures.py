@@ -6,6 +6,8 @@ Rates are totals over totals. Seconds are spreads over steps. Ratios of times ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from math import comb
 from statistics import median
 from typing import Any
 
@@ -29,6 +31,18 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     return {f"p{q}": float(value) for q, value in zip(PERCENTILES, found, strict=True)} | {
         "mean": float(np.mean(values))
     }
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Return (lower end, median, upper end) of a confidence interval of the median, whatever the distribution.
+
+    The ends are order statistics: half of the distribution lies below the median, so the number of values below it is
+    binomial. Fewer than six values have no such interval at 95 %; their minimum and maximum are returned then.
+    """
+    ranked, count = sorted(values), len(values)
+    at_most = accumulate(comb(count, below) / 2.0**count for below in range(count // 2))
+    rank = max(1, sum(chance <= (1.0 - confidence) / 2.0 for chance in at_most))
+    return ranked[rank - 1], median(ranked), ranked[count - rank]
 
 
 def tpot(stats: DecodingStats) -> float | None:

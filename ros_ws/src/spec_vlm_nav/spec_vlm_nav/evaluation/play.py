@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from spec_vlm_nav.bag import read
-from spec_vlm_nav.evaluation.setting import add_prompt_options
+from spec_vlm_nav.evaluation.setting import add_changes, add_prompt_options, decoding_arguments
 from spec_vlm_nav.graph import PROJECT, REPLAY_GRAPH
 from spec_vlm_nav.runner import Log, Runner, free_address, require_models, take_private_domain
 from spec_vlm_nav.summary import decoding_table
@@ -28,7 +28,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--rate", type=float, default=1.0, help="times the bag's own speed (default: 1)")
     line.add_argument("--start", type=float, default=0.0, help="seconds left out at the start (default: 0)")
     line.add_argument("--laps", type=int, default=1, help="how often; 0: until Ctrl-C (default: 1)")
-    line.add_argument("--mode", default="fsd", choices=REPLAY_GRAPH.argument("mode").choices)
+    mode = REPLAY_GRAPH.argument("mode")
+    line.add_argument("--mode", default=mode.default, choices=mode.choices, help=f"(default: {mode.default})")
+    add_changes(line)
     add_prompt_options(line)
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
     line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
@@ -56,12 +58,10 @@ def run(options: argparse.Namespace) -> int:
         "rate": str(options.rate),
         "start": str(options.start),
         "laps": str(options.laps),
-        "mode": options.mode,
+        **decoding_arguments(options.mode, options.drafting, options.target_model, options.draft_model),
         "profile": options.profile,
         "response_order": options.response_order,
         "guide": options.guide,
-        "target_model": str(options.target_model.resolve()),
-        "draft_model": str(options.draft_model.resolve()),
         "verifier": free_address(),
     }
     log = Log(options.out / "log.txt")

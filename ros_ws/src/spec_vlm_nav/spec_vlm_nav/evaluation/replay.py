@@ -23,11 +23,11 @@ from spec_vlm_nav.evaluation.results import TARGET_ALONE, Arm, FrameKey, Results
 from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
     SILENCE_S,
+    add_drafting,
     add_link,
     add_predictor,
     add_prompt_options,
     draft_flags,
-    gamma,
     machine,
     milliseconds,
     several,
@@ -121,7 +121,7 @@ class Decoders:
             options.profile,
             options.keys,
             options.gamma,
-            options.branches,
+            options.drafting,
             max_tokens=options.max_tokens,
             dtype=options.dtype,
             capacity=CAPACITY,
@@ -247,7 +247,7 @@ def run(options: argparse.Namespace) -> int:
     profile = load_profile(options.profile)
     link = load_link(options.link)
     bags = name_bags(options.bags)
-    for flag, value in (("gamma", options.gamma), ("branches", options.branches), ("max-tokens", options.max_tokens)):
+    for flag, value in (("gamma", options.gamma), ("max-tokens", options.max_tokens)):
         if isinstance(value, int) and not 1 <= value <= MAX_ANSWER_TOKENS:
             raise ValueError(f"--{flag} {value} is outside 1 to {MAX_ANSWER_TOKENS}")
     needs_link = any(arm.mode != Mode.EDGE for arm in arms)
@@ -285,7 +285,7 @@ def run(options: argparse.Namespace) -> int:
 def _settings(options: argparse.Namespace, bags: dict[str, Path], decoders: Decoders) -> dict[str, Any]:
     welcome = decoders.welcome
     names = (
-        "modes", "rtt_ms", "profile", "link", "gamma", "branches", "max_tokens", "dtype", "topic", "skip", "fps",
+        "modes", "rtt_ms", "profile", "link", "gamma", "drafting", "max_tokens", "dtype", "topic", "skip", "fps",
         "limit", "instruction", "anew", "response_order", "check",
     )  # fmt: skip
     return {
@@ -304,8 +304,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Register the command."""
     line = commands.add_parser("replay", help="decode the frames of bags in several modes", description=__doc__)
     line.add_argument("bags", nargs="+", type=Path, metavar="BAG", help="rosbag2 folder, or a single .mcap or .db3")
-    line.add_argument("--modes", type=several([mode.value for mode in Mode]), default=["cloud", "sd", "fsd"],
-                      help=f"some of {', '.join(mode.value for mode in Mode)} (default: cloud,sd,fsd)")  # fmt: skip
+    line.add_argument("--modes", type=several([mode.value for mode in Mode]),
+                      default=["cloud", "sd", "fsd", "full"],
+                      help=f"of {', '.join(mode.value for mode in Mode)} (default: cloud,sd,fsd,full)")  # fmt: skip
     line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
                       help="round trips to declare on top of the profile's own (default: 0)")  # fmt: skip
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
@@ -322,8 +323,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--skip", type=int, default=0, help="frames to pass over at the start of each bag")
     line.add_argument("--fps", type=float, default=0.0, help="at most so many frames per second of the bag; 0: all")
     line.add_argument("--limit", type=int, default=0, help="at most so many frames of each bag; 0: all")
-    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
-    line.add_argument("--branches", type=int, default=3, help="continuations pre-drafted (default: 3)")
+    add_drafting(line)
     add_predictor(line)
     line.add_argument("--max-tokens", type=int, default=128)
     line.add_argument("--dtype", default="float32", choices=list(DTYPES))

@@ -17,6 +17,7 @@ from simulation.speed import host
 from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
 from speculation.drafting import Mode
+from speculation.drafting.config import read_gamma
 from speculation.drafting.predictor import AUTO
 
 START_LIMIT_S = 120.0
@@ -48,6 +49,17 @@ def verifier(model: Path, *flags: str) -> Iterator[str]:
 def draft_flags(modes: Sequence[str], draft_model: Path) -> list[str]:
     """Return a verifier's flags for these modes: a draft model beside the target where one of them needs it."""
     return ["--draft-model", str(draft_model)] if Mode.SERVER_SD.value in modes else []
+
+
+def decoding_arguments(mode: str, drafting: str, target_model: Path, draft_model: Path) -> dict[str, str]:
+    """Return a process graph's arguments for a mode, its changes and a model pair."""
+    return {
+        "mode": mode,
+        "drafting": drafting,
+        "target_model": str(target_model.resolve()),
+        "draft_model": str(draft_model.resolve()),
+        "server_draft": str(draft_model.resolve()) if mode == Mode.SERVER_SD.value else "",
+    }
 
 
 def _wait_until_serving(process: subprocess.Popen[bytes], log: Path) -> None:
@@ -129,8 +141,27 @@ def add_link(line: argparse.ArgumentParser) -> None:
     )
 
 
+def add_drafting(line: argparse.ArgumentParser) -> None:
+    """Register --gamma and --drafting: what modes that draft do otherwise than they are known for."""
+    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, auto or balance "
+                      "(default: 4)")  # fmt: skip
+    add_changes(line)
+
+
+def add_changes(line: argparse.ArgumentParser) -> None:
+    """Register --drafting."""
+    line.add_argument("--drafting", default="", metavar="NAME=VALUE,...", help="changes of the drafting settings of "
+                      "every mode that drafts, e.g. interrupt=off,width=3 (docs/decoding.md names them)")  # fmt: skip
+
+
+def drafted_as(options: argparse.Namespace) -> str:
+    """Return in words what `add_drafting` was told."""
+    return f"gamma {options.gamma}" + (f", {options.drafting}" if options.drafting else "")
+
+
 def gamma(text: str) -> int | str:
-    """Read a number of draft tokens, or auto; an argparse type."""
-    if text != "auto" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number or auto")
-    return int(text) if text.isdecimal() else text
+    """Read a number of draft tokens, or a rule's name; an argparse type."""
+    try:
+        return read_gamma(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

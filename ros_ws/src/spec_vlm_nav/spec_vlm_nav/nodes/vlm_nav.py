@@ -25,6 +25,7 @@ from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.messages import OUTCOME_OF, AskedPrompt, figures, to_numbers
 from spec_vlm_nav.navigator import End, Ending, Frame, Navigator, NavigatorConfig, Reply, State
 from spec_vlm_nav.nodes.common import Heartbeat, choice, parameter, run
+from speculation.drafting import Mode
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary, instruction_problem, parse_answer
 from speculation.prompts import NavigationAction as Action
 from speculation.trace import Kind, Lane
@@ -62,12 +63,13 @@ class VlmNav(Node):
             EdgeConfig(
                 draft_model=folder,
                 verifier=parameter(self, "verifier", "tcp://127.0.0.1:5555", "address of the verifier"),
-                mode=parameter(self, "mode", "fsd", "cloud, edge, sd, fsd or server_sd"),
+                mode=parameter(self, "mode", "full", ", ".join(mode.value for mode in Mode)),
                 profile=parameter(self, "profile", "raw", "device profile whose times are waited for"),
                 link=parameter(self, "link", "", "link of config/links.json to emulate; empty: none"),
                 target=parameter(self, "target_fingerprint", "", "only target that is acceptable; empty: any"),
                 keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP"),
                 gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),
+                drafting=parameter(self, "drafting", "", "changes of the mode's settings, e.g. interrupt=off"),
                 predictor=parameter(
                     self, "predictor", "auto", "folder of an acceptance predictor; auto: the draft's; off"
                 ),
