@@ -67,3 +67,35 @@ def test_what_is_current_leads_on_from_the_root(answer: list[int], wrong: int, s
     flights.land(0, tree)
     leads_on = tokens[: len(answer)] == answer and len(tokens) > len(answer)
     assert (flights.current is not None) == leads_on
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from([0.0, 0.3, 0.6, 0.9])), max_size=12),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=4),
+    st.integers(0, 9),
+    st.sampled_from([0.0, 0.1, 0.4]),
+)
+def test_landings_are_the_places_next_to_what_is_in_flight(
+    additions: list[tuple[int, int, float]], sent: list[tuple[int, int]], verdict: int, least: float
+) -> None:
+    """Slow twin: every node that no draft holds, behind one that a draft holds or follows; the likeliest first."""
+    tree, flights = TokenTree(), Flights()
+    for where, token, chance in additions:
+        tree.add(list(tree.ids())[-1 - where % len(tree)], token, chance, Origin.DRAFT)
+    for round, (where, limit) in enumerate(sent, start=1):
+        anchor = list(tree.ids())[where % len(tree)]
+        flights.add(flight(round, anchor, tree.best_nodes(anchor, limit, 9, 0.0, frozenset())), tree.root)
+    for _ in range(2):
+        held = {node for each in flights for node in each.nodes}
+        near = held | {each.anchor for each in flights}
+        places = {
+            node: tree[node].reach
+            for node in tree.ids()
+            if node not in held and tree[node].parent in near and tree[node].reach >= least
+        }
+        found = list(flights.landings(tree, least))
+        assert len(found) == len(places) and set(found) == set(places)
+        assert [places[node] for node in found] == sorted(places.values(), reverse=True)
+        landing = list(tree.ids())[verdict % len(tree)]
+        tree.reroot([tree[node].token for node in tree.path_to(landing)])
+        flights.land(1, tree)
