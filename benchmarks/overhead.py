@@ -1,9 +1,10 @@
-"""What the edge's policy costs: tree, cutter, controller, predictor and proposals, against a draft forward.
+"""What the edge's policy costs: tree, cutter, controller and all that belongs to a step, against a draft forward.
 
 Real models, a real verifier process, real sockets; modes take turns on every frame. Every call of the draft model and
-of the link is timed, and what is left of a step is the policy's. The headline is CPU time of the deciding thread, which
-other processes on the machine do not lengthen; wall time stands beside it. The measure is the median forward of one
-token in mode sd.
+of the link is timed, and what is left of a step is the policy's. Reading tokens and their chances off the logits has a
+column of its own, because any drafter does that. The headline is CPU time of the deciding thread, which other
+processes on the machine do not lengthen; wall time stands beside it. The measure is the median forward of one token in
+mode sd.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
-from benchmarks.stopwatch import Part, Seconds, Stopwatch, TimedLink, TimedModel
+from benchmarks.stopwatch import Part, Seconds, Stopwatch, TimedLink, TimedModel, timing
 from spec_vlm_nav.evaluation.figures import spread
 from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
@@ -45,6 +46,7 @@ from speculation.drafting import (
     StepInterrupted,
     StepRequest,
     StepResult,
+    grower,
 )
 from speculation.drafting.predictor import Predictor, find
 from speculation.emulation import IDEAL
@@ -109,7 +111,8 @@ class Edge:
         )  # fmt: skip
         others = time.process_time() - time.thread_time()
         self._watch.restart()
-        result = self._drafters[mode].run(request)
+        with timing(self._watch, Part.READ, grower, "Distributions", "propose"):
+            result = self._drafters[mode].run(request)
         parts = self._watch.stop()
         others = time.process_time() - time.thread_time() - others
         return result, StepCost(result.stats.draft_forwards, len(result.tokens), parts, max(0.0, others))
@@ -162,6 +165,7 @@ def figures(costs: Sequence[StepCost], single: Seconds) -> dict[str, Any]:
         "share_cpu": spread([each / single.cpu for each in policy["cpu"]]),
         "share_wall": spread([each / single.wall for each in policy["wall"]]),
         "forward_cpu_s": spread(per_forward(Part.FORWARD, "cpu")),
+        "read_cpu_s": spread(per_forward(Part.READ, "cpu")),
         "cache_cpu_s": spread(per_forward(Part.CACHE, "cpu")),
         "link_cpu_s": spread(per_forward(Part.LINK, "cpu")),
         "other_threads_cpu_s": spread([cost.others_cpu_s / cost.forwards for cost in drafted]),
@@ -183,8 +187,8 @@ def report(entries: Mapping[str, Mapping[str, Any]]) -> str:
         return f"{mid:.1f} ({low:.1f}-{high:.1f})"
 
     header = (
-        "mode", "forwards", "policy us", "% of a forward", "by the wall %", "forward us", "cache us", "link us",
-        "link threads us",
+        "mode", "forwards", "policy us", "% of a forward", "by the wall %", "reading us", "forward us", "cache us",
+        "link us", "link threads us",
     )  # fmt: skip
     rows = [
         (
@@ -195,7 +199,7 @@ def report(entries: Mapping[str, Mapping[str, Any]]) -> str:
             told(entry["share_wall"], 1e2),
             *(
                 f"{1e6 * entry[name]['median']:.0f}"
-                for name in ("forward_cpu_s", "cache_cpu_s", "link_cpu_s", "other_threads_cpu_s")
+                for name in ("read_cpu_s", "forward_cpu_s", "cache_cpu_s", "link_cpu_s", "other_threads_cpu_s")
             ),
         )
         for mode, entry in entries.items()

@@ -21,17 +21,17 @@ from tqdm import tqdm
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions, settings_of
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import summary
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_drafting, machine, table, verifier
+from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_drafting, drafted_as, machine, table, verifier
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
-from speculation.drafting import Mode, StepResult
+from speculation.drafting import DraftingConfig, Mode, StepResult
 from speculation.drafting.predictor import OFF
 from speculation.profile import load_profile
 from speculation.trace import Trace
 from speculation.vlm.load import load_vlm
 
 WARM_UP = 1
-MODES = (Mode.SD.value, Mode.FSD.value)
+MODES = tuple(mode.value for mode in Mode if DraftingConfig.of(mode).drafts)
 WITH, WITHOUT = "predictor", "none"
 
 
@@ -145,7 +145,7 @@ def parser() -> argparse.ArgumentParser:
                       help="folders; may be repeated (default: shipped=models/draft)")  # fmt: skip
     line.add_argument("--profile", default="go2_a100_scaled", help="declared delays; raw: none (default: %(default)s)")
     line.add_argument("--steps", type=int, default=50, help="frames, each decoded by every arm (default: %(default)s)")
-    line.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
+    line.add_argument("--modes", nargs="+", default=["sd", "fsd", "full"], choices=MODES)
     add_drafting(line)
     line.add_argument("--max-tokens", type=int, default=128)
     line.add_argument("--dtype", default="float32")
@@ -198,8 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"predictor: {error}", file=sys.stderr)
         return 2
     declared = "no declared delays" if profile.is_raw else f"declared delays: {profile.scale}"
-    print(f"{options.steps} frames ({options.frames}), profile {profile.name} ({declared}), {options.dtype}, gamma "
-          f"{options.gamma}")  # fmt: skip
+    print(f"{options.steps} frames ({options.frames}), profile {profile.name} ({declared}), {options.dtype}, "
+          f"{drafted_as(options)}")  # fmt: skip
     print(text(results))
     rows = compare(results)
     for row in rows:

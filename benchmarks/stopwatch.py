@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from types import ModuleType
+from typing import Any
 
 from speculation.drafting import DraftModel
 from speculation.drafting.model import Clock, Link, Logits, Stop
@@ -15,13 +18,15 @@ from speculation.wire import AnyMessage
 class Part(str, Enum):
     """Where a step's time goes. POLICY is what no other part claims.
 
-    CACHE: commits of the draft model, which move keys and values. LINK: sending (encoding included) and listening,
-    waiting too. PACE: waiting for a declared forward's end.
+    READ: the likeliest tokens and their chances, by the softmax and the predictor, read off the logits; any drafter
+    does that. CACHE: commits of the draft model, which move keys and values. LINK: sending (encoding included) and
+    listening, waiting too. PACE: waiting for a declared forward's end.
     """
 
     POLICY = "policy"
     PREFILL = "prefill"
     FORWARD = "forward"
+    READ = "read"
     CACHE = "cache"
     LINK = "link"
     PACE = "pace"
@@ -81,6 +86,30 @@ class Stopwatch:
         spent[0] += wall - self._since_wall
         spent[1] += (cpu - self._since_cpu) - (again - cpu)
         self._since_cpu, self._since_wall = again, self._wall()
+
+
+@contextmanager
+def timing(watch: Stopwatch, part: Part, module: ModuleType, *names: str) -> Iterator[None]:
+    """Let time inside these functions of a module count for `part`, as long as the context lasts."""
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            watch.enter(part)
+            try:
+                return function(*arguments)
+            finally:
+                watch.leave()
+
+        return call
+
+    before = {name: getattr(module, name) for name in names}
+    for name, function in before.items():
+        setattr(module, name, timed(function))
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(module, name, function)
 
 
 class TimedModel:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from benchmarks.overhead import StepCost, figures, main, median_forward, parser, report
-from benchmarks.stopwatch import Part, Seconds, Stopwatch, TimedLink, TimedModel
+from benchmarks.stopwatch import Part, Seconds, Stopwatch, TimedLink, TimedModel, timing
 from speculation.drafting.model import Abandoned, Logits, Stop
 from speculation.wire import AnyMessage, EndStep
 
@@ -112,6 +113,18 @@ def test_every_second_belongs_to_the_innermost_part_and_clocks_cost_nothing() ->
     assert model.single == [Seconds(11.0, 11.0)]
     watch.restart()
     assert cpu(watch.stop()) == {}
+
+
+def test_functions_of_a_module_are_timed_while_they_shall_be() -> None:
+    machine = Machine()
+    watch = machine.watch()
+    module = ModuleType("functions")
+    module.halve = halve = lambda value: (machine.work(2.0), value / 2)[1]  # type: ignore[attr-defined]
+    with timing(watch, Part.READ, module, "halve"):
+        assert module.halve(6.0) == 3.0
+        machine.work(1.0)
+    assert module.halve is halve
+    assert cpu(watch.stop()) == {Part.READ: 2.0, Part.POLICY: 1.0}
 
 
 def test_a_forward_that_is_given_up_counts_and_is_no_measure() -> None:
