@@ -21,7 +21,15 @@ from tqdm import tqdm
 from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions, settings_of
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import summary
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_drafting, drafted_as, machine, table, verifier
+from spec_vlm_nav.evaluation.setting import (
+    CONNECT_LIMIT_S,
+    SILENCE_S,
+    add_drafting,
+    drafted_as,
+    machine,
+    table,
+    verifier,
+)
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import DraftingConfig, Mode, StepResult
