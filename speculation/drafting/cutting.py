@@ -90,7 +90,7 @@ class Cutter:
     def value(self, anchor: int, nodes: Sequence[int]) -> float:
         """Return how many tokens of a draft are expected to stand."""
         reach = self._tree[anchor].reach
-        return sum(self._tree[node].reach for node in nodes) / reach if reach > 0.0 else 0.0
+        return self._tree.total_reach(nodes) / reach if reach > 0.0 else 0.0
 
     def unfed(self, anchor: int, leaves: list[int]) -> list[int]:
         """Return `leaves` and the likeliest other unfed nodes behind `anchor`, as many as one forward takes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from speculation.drafting.controller import Average
@@ -19,7 +18,7 @@ class Ngrams:
     """The last `KEPT_ANSWERS` different answers, indexed by their n-grams of `SHORTEST` to `LONGEST` tokens."""
 
     def __init__(self) -> None:
-        self._answers: deque[tuple[int, ...]] = deque(maxlen=KEPT_ANSWERS)
+        self._answers: list[tuple[int, ...]] = []
         self._places: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
         self._acceptance = Average(WEIGHT, START_ACCEPTANCE)
 
@@ -43,13 +42,15 @@ class Ngrams:
         if marked in self._answers:
             self._answers.remove(marked)
         self._answers.append(marked)
-        self._places.clear()
-        for kept in self._answers:
-            for end in range(1, len(kept)):
-                for size in range(1, LONGEST + 1):
-                    key = kept[max(0, end - size) : end]
-                    if len(key) >= SHORTEST or key == (_BEGIN,):
-                        self._places[key] = (kept, end)
+        for end in range(1, len(marked)):
+            for size in range(1, LONGEST + 1):
+                key = marked[max(0, end - size) : end]
+                if len(key) >= SHORTEST or key == (_BEGIN,):
+                    self._places[key] = (marked, end)
+        if len(self._answers) > KEPT_ANSWERS:
+            # What an older answer said is overwritten by newer ones: nothing comes to light below the oldest.
+            oldest = self._answers.pop(0)
+            self._places = {key: place for key, place in self._places.items() if place[0] is not oldest}
 
     def lookup(self, prefix: Sequence[int], limit: int) -> list[int]:
         """Return at most `limit` tokens that followed the longest known ending of `prefix`; none for none."""

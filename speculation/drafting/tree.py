@@ -65,6 +65,8 @@ class TokenTree:
         self.root = 0
         self.version = 0
         """Another number whenever which nodes there are, or how likely they are, has changed."""
+        self._order: list[tuple[float, int]] = []
+        self._order_of = -1
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -110,7 +112,7 @@ class TokenTree:
         content = self._nodes[node]
         content.layers += (layer,)
         if 0.0 < content.reach < confidence:
-            self._scale(node, confidence / content.reach)
+            self._change(node, confidence)
         current: int | None = node
         while current is not None:
             content = self._nodes[current]
@@ -124,11 +126,8 @@ class TokenTree:
         if content.parent is None:
             raise ValueError("the root is committed: its chance is 1")
         self.version += 1
-        reach = self._nodes[content.parent].reach * chance
         content.chance = chance
-        if content.reach > 0.0:
-            self._scale(node, reach / content.reach)
-        content.reach = reach
+        self._change(node, self._nodes[content.parent].reach * chance)
 
     def score(self, node: int, proposals: Proposals) -> None:
         """Store what the draft model expects after `node`, likeliest first."""
@@ -167,6 +166,39 @@ class TokenTree:
 
     def likeliest_first(self, anchor: int, depth: int, least: float, ends: frozenset[int]) -> Iterator[int]:
         """Yield all such nodes; the tree must not change meanwhile."""
+        return (
+            self._behind_root(depth, least, ends) if anchor == self.root else self._behind(anchor, depth, least, ends)
+        )
+
+    def total_reach(self, nodes: Iterable[int]) -> float:
+        """Return the sum of the nodes' reach: how many of them are expected to stand."""
+        known = self._nodes
+        return sum([known[node].reach for node in nodes])
+
+    def _behind_root(self, depth: int, least: float, ends: frozenset[int]) -> Iterator[int]:
+        """The same from the root, out of one sorting per version: no node is likelier, or older, than its parent."""
+        if self._order_of != self.version:
+            self._order = sorted([(-content.reach, node) for node, content in self._nodes.items()])
+            self._order_of = self.version
+        nodes, root = self._nodes, self.root
+        floor = -least * nodes[root].reach
+        deepest = nodes[root].depth + depth
+        closed: set[int] = set()
+        for reach, node in self._order:
+            if reach > floor:
+                return
+            content = nodes[node]
+            if node == root:
+                continue
+            if content.parent in closed:
+                closed.add(node)
+                continue
+            if content.token in ends:
+                closed.add(node)
+            if content.depth <= deepest:
+                yield node
+
+    def _behind(self, anchor: int, depth: int, least: float, ends: frozenset[int]) -> Iterator[int]:
         nodes = self._nodes
         floor = least * nodes[anchor].reach
         waiting: list[tuple[float, int, int]] = []
@@ -217,10 +249,14 @@ class TokenTree:
         self.version += 1
         return Rerooting(committed, tuple(lost))
 
-    def _scale(self, node: int, factor: float) -> None:
+    def _change(self, node: int, reach: float) -> None:
+        """Give a node another reach, and what is behind it in proportion; rounding makes no child likelier."""
+        nodes = self._nodes
+        factor = reach / nodes[node].reach if nodes[node].reach > 0.0 else 1.0
+        nodes[node].reach = reach
         for each in self._below(node):
-            content = self._nodes[each]
-            content.reach = min(1.0, content.reach * factor)
+            content = nodes[each]
+            content.reach = min(nodes[self.parent(each)].reach, content.reach * factor)
 
     def _below(self, node: int) -> list[int]:
         below = list(self._nodes[node].children.values())

@@ -105,7 +105,11 @@ def test_any_history_gives_the_twins_tree(commands: list[tuple[object, ...]]) ->
         assert {path: tree[node].chance for path, node in paths(tree).items()} == pytest.approx(twin.chance)
         for node in tree.ids():
             parent = tree[node].parent
-            assert parent is None or tree[node].reach <= tree[parent].reach + 1e-12
+            assert parent is None or (tree[node].reach <= tree[parent].reach and parent < node)
+        # From the root they come out of one sorting, which is right as long as the line above is.
+        for depth, least, ends in ((2, 0.1, frozenset({0})), (40, 0.0, frozenset[int]())):
+            walked = list(tree._behind(tree.root, depth, least, ends))
+            assert list(tree.likeliest_first(tree.root, depth, least, ends)) == walked
 
 
 def test_survivors_keep_their_ids_and_proposals() -> None:
