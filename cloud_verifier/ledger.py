@@ -27,6 +27,8 @@ _SLACK = 1e-9
 """Rounding of sums of tokens."""
 _WHOLE = 0.98
 """A draft is verified whole where that is nearly as good as verifying its best part."""
+_TRIES = 2
+"""How many verifications of one token a lost stake must leave room for: a step that has none left can only decode."""
 
 
 class Act(str, Enum):
@@ -248,11 +250,14 @@ class Ledger:
     def _stake(self, tree: Tree, acceptance: Acceptance, now: float) -> int:
         """Return how many of the tree's first tokens to verify now; 0 where decoding alone is better or all is spent.
 
-        A pass may begin if it ends before decoding alone is two tokens ahead: now + T_v <= t0 + (N + 2) T_d.
+        A pass may begin if it ends before decoding alone is two tokens ahead: now + T_v <= t0 + (N + 2) T_d. More than
+        one token is staked only as far as its loss leaves `_TRIES` tries, each of which may cost T_v(1) - T_d more.
         """
         limit = (self.credit(now) + 2.0 + _SLACK) * self._decode_s / self._caution
-        size, _, _ = self._best(tree.levels, acceptance.chance, limit)
-        return size or int(acceptance.due and self._times.seconds(1, 2) <= limit)
+        least = self._times.seconds(1, 2)
+        kept = _TRIES * max(0.0, least - self._decode_s / self._caution)
+        size, _, _ = self._best(tree.levels, acceptance.chance, max(limit - kept, min(least, limit)))
+        return size or int(acceptance.due and least <= limit)
 
     def _best(self, levels: Sequence[int], chance: float, limit: float = math.inf) -> tuple[int, float, float]:
         """Return tokens, E and T_v of the largest part of a draft about as good as the best one, within `limit` s.
