@@ -14,8 +14,8 @@ PRIOR_SLOPE = 0.175
 """Share of a one-token pass that one more token is taken to cost until two sizes were seen: T_q(5) = 1.7 T_q(1)."""
 _WEIGHT = 8
 """A size counts by its passes, up to so many: one far size says more of the slope than a hundred near ones."""
-_FEW = 8
-"""Passes below which nothing is said of their spread."""
+_FEW, _SEVERAL = 8, 3
+"""Passes below which nothing is said of their spread, and passes of one size below which these are left out."""
 
 
 class Estimator:
@@ -63,7 +63,7 @@ class Estimator:
     def _fitted(self) -> tuple[float, float, float]:
         if self._fit is None:
             constant, slope = _line(self._passes)
-            self._fit = (constant, slope, _spread(self._passes, constant, slope))
+            self._fit = (constant, slope, _spread(self._passes))
         return self._fit
 
 
@@ -88,8 +88,17 @@ def _line(passes: deque[tuple[int, float]]) -> tuple[float, float]:
     return (constant, slope) if constant >= 0.0 else (0.0, mean_s / mean_n)
 
 
-def _spread(passes: deque[tuple[int, float]], constant: float, slope: float) -> float:
-    shares = [s / fit for n, s in passes if (fit := constant + slope * n) > 0.0]
+def _spread(passes: deque[tuple[int, float]]) -> float:
+    """Return how uneven passes of equal size are; that sizes do not lie on a line is no unevenness."""
+    sizes: dict[int, list[float]] = {}
+    for tokens, seconds in passes:
+        sizes.setdefault(tokens, []).append(seconds)
+    shares = [
+        each / middle
+        for seen in sizes.values()
+        if len(seen) >= _SEVERAL and (middle := median(seen)) > 0.0
+        for each in seen
+    ]
     if len(shares) < _FEW:
         return 0.0
     tenths = quantiles(shares, n=10, method="inclusive")

@@ -69,3 +69,10 @@ def test_a_prefill_is_what_most_prefills_are() -> None:
     for seconds in (0.4, 5.0, 0.5):
         times.observe_prefill(seconds)
     assert times.prefill_s == 0.5
+
+
+def test_sizes_that_lie_on_no_line_are_no_unevenness() -> None:
+    times = Estimator()
+    for tokens, seconds in [(1, 0.1), (4, 0.2), (30, 0.21)] * 10:
+        times.observe(1, tokens, seconds)
+    assert times.spread == pytest.approx(0.0, abs=1e-9)
