@@ -10,7 +10,7 @@ from spec_vlm_nav import messages
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.messages import AskedPrompt, figures, to_action, to_numbers
 from spec_vlm_nav.motion import Outcome
-from speculation.drafting.stats import DecodingStats
+from speculation.drafting.stats import ESTIMATES, DecodingStats
 from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction
 from speculation.wire import MAX_PROMPT_CHARS
 
@@ -50,6 +50,7 @@ def test_figures_fill_fields_that_the_message_has() -> None:
     stats = DecodingStats(mode="fsd", tokens=12, rounds=4, early_hits={3: 2, 1: 1}, first_commit_s=None)
     got = figures(stats)
     assert set(got) <= fields
+    assert [got[name] for name in ESTIMATES] == [-1.0] * len(ESTIMATES)
     assert (got["tau"], got["early_layers"], got["early_hits"], got["first_commit_s"]) == (3.0, [1, 3], [1, 2], -1.0)
 
 

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.drafting import DraftingConfig, StepResult
+from speculation.drafting.stats import ESTIMATES
 from speculation.drafting.tracing import StepTrace
 from speculation.trace import Kind, Lane, Span, Trace
 from speculation.wire import Commit, Draft
 from tests.speculation.drafting.fakes import Weather, hashed_draft, hashed_target
-from tests.speculation.drafting.test_drafter import Bench, request
+from tests.speculation.drafting.test_drafter import DRAFT_S, Bench, request
 
 SECONDS = st.floats(0.0, 2.0)
 
@@ -66,6 +67,25 @@ def test_the_cloud_decodes_or_verifies(mode: str, kind: Kind) -> None:
     bench, result = traced(mode)
     passes = [span for span in bench.trace.spans if span.name in (Kind.DECODE.value, Kind.VERIFY.value)]
     assert len(passes) == result.stats.rounds and {span.name for span in passes} == {kind.value}
+
+
+@pytest.mark.parametrize("mode", ["sd", "fsd"])
+def test_the_controllers_view_is_in_the_figures_and_in_the_steps_span(mode: str) -> None:
+    bench, result = traced(mode)
+    stats = result.stats
+    assert stats.gamma == DraftingConfig.of(mode).gamma
+    assert stats.estimated_verify_s == pytest.approx(Weather().verify_s)
+    assert stats.estimated_draft_s == pytest.approx(DRAFT_S)
+    assert stats.estimated_acceptance is not None and 0.0 < stats.estimated_acceptance < 1.0
+    (step,) = named(bench.trace.spans, Kind.STEP)
+    for name in ("gamma", *ESTIMATES):
+        assert step.args[name] == pytest.approx(getattr(stats, name), abs=1e-6)
+
+
+def test_the_target_alone_teaches_the_controller_nothing() -> None:
+    bench, result = traced("cloud")
+    assert result.stats.estimated_draft_s is None and result.stats.gamma == 0
+    assert not set(ESTIMATES) & set(named(bench.trace.spans, Kind.STEP)[0].args)
 
 
 def test_the_edge_alone_has_one_lane() -> None:
