@@ -101,6 +101,7 @@ def summary(stats: Sequence[DecodingStats]) -> dict[str, Any]:
         else None,
         "verify_s": rate("server_compute_s", total("cloud_passes")) if total("cloud_passes") else None,
         "passes_per_token": rate("cloud_passes", total("tokens")),
+        "forwards_per_token": rate("draft_forwards", total("tokens")),
         "wasted_forwards": rate("wasted_forwards", total("draft_forwards")),
         "wasted_s_per_step": total("wasted_s") / len(stats),
         "wasted_s_per_token": rate("wasted_s", total("tokens")),
