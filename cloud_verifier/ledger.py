@@ -206,7 +206,7 @@ class Ledger:
             return
         alone = self._times.seconds(rows, beside + 1)
         ratio = self._times.seconds(rows, beside + 1 + len(tree.tokens)) / alone if alone > _TICK_S else 1.0
-        self._plain += max(0.0, ratio * self._caution - 1.0)
+        self._plain += max(0.0, ratio - 1.0) * self._caution
         (self._hints if act is Act.HINT else self._drafts).judged(accepted, tree.levels[-1])
 
     def committed(self, position: int, in_hand: bool, now: float) -> None:
@@ -253,9 +253,9 @@ class Ledger:
         A pass may begin if it ends before decoding alone is two tokens ahead: now + T_v <= t0 + (N + 2) T_d. More than
         one token is staked only as far as its loss leaves `_TRIES` tries, each of which may cost T_v(1) - T_d more.
         """
-        limit = (self.credit(now) + 2.0 + _SLACK) * self._decode_s / self._caution
+        limit = (1.0 + (self.credit(now) + 1.0 + _SLACK) / self._caution) * self._decode_s
         least = self._times.seconds(1, 2)
-        kept = _TRIES * max(0.0, least - self._decode_s / self._caution)
+        kept = _TRIES * max(0.0, least - self._decode_s)
         size, _, _ = self._best(tree.levels, acceptance.chance, max(limit - kept, min(least, limit)))
         return size or int(acceptance.due and least <= limit)
 
@@ -342,7 +342,7 @@ class Ledger:
 
     @property
     def _caution(self) -> float:
-        """By how much a slow pass and a fast one differ: what is spent is counted at the dear end of it."""
+        """How far a slow pass and a fast one differ: what is spent beyond a decode is counted at the dear end of it."""
         return 1.0 + self._times.spread
 
 

@@ -225,7 +225,9 @@ class _Step:
             stats.first_commit_s = now - self._started
         speculator = self._speculator
         flight = speculator.flight if speculator is not None else None
-        sent = flight.sent_at if flight is not None else self._landed_at
+        # A draft that left ahead waited for the commit before it, and what has no draft began there.
+        own = flight is not None and flight.message.round == commit.round
+        sent = max(flight.sent_at, self._landed_at) if flight is not None and own else self._landed_at
         self._landed_at = now
         landing = speculator.land(commit, tokens, now) if speculator is not None else Landing.NEITHER
         if speculator is not None and landing is Landing.HIT and speculator.flight is None:
