@@ -12,22 +12,28 @@ reliability table, which was measured on greedy verdicts.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
+from benchmarks.setting import (
+    Question,
+    add_pair,
+    add_questions,
+    add_save,
+    asked_as,
+    questions,
+    settings_of,
+    write_result,
+)
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.work import VerifyRow
-from spec_vlm_nav.evaluation.setting import add_prompt_options, machine, table
-from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.evaluation.setting import machine, table
 from speculation.sampling import GREEDY, Logits, Row, SamplingSettings, StepDraws, choose, question_key, support
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
@@ -153,18 +159,13 @@ def figures(frames: Sequence[Sequence[Place]]) -> dict[str, Any]:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = argparse.ArgumentParser(prog="python -m benchmarks.coupling", description=(__doc__ or "").splitlines()[0])
-    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
-    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    add_pair(line)
     line.add_argument("--steps", type=int, default=40, help="frames (default: 40)")
     line.add_argument("--temperatures", default="0.7,1.0", help="temperatures, comma-separated (default: 0.7,1.0)")
     line.add_argument("--top-k", type=int, default=0, help="0: all tokens (default)")
     line.add_argument("--top-p", type=float, default=1.0, help="1: all tokens (default)")
-    line.add_argument("--dtype", default="float32", help="float64, float32 or bfloat16 (default: float32)")
-    line.add_argument("--max-tokens", type=int, default=128)
-    line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
-    add_prompt_options(line)
-    line.add_argument("--seed", type=int, default=0, help="which held-out rooms, and of the draws")
-    line.add_argument("--save", action="store_true", help="write the result to benchmarks/results/")
+    add_questions(line)
+    add_save(line)
     return line
 
 
@@ -246,11 +247,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(exits_text(found["exits"]))
     print(machine())
     if options.save:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        path = RESULTS / f"coupling_{options.dtype}.json"
         data = {"settings": settings_of(options, "save"), "machine": machine(), **found}
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        print(f"saved {path.relative_to(PROJECT)}")
+        write_result(f"coupling_{options.dtype}", data)
     return 0
 
 

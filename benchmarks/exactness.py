@@ -7,20 +7,26 @@ flip is shown with its margin, the target's logit for its own token less that fo
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
+from benchmarks.setting import (
+    Question,
+    add_pair,
+    add_questions,
+    add_save,
+    asked_as,
+    questions,
+    settings_of,
+    write_result,
+)
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, add_prompt_options, draft_flags, machine, verifier
-from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, add_drafting, draft_flags, drafted_as, machine, verifier
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import Mode
 from speculation.vlm.load import load_vlm
@@ -55,16 +61,11 @@ def first_flip(
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = argparse.ArgumentParser(prog="python -m benchmarks.exactness", description=(__doc__ or "").splitlines()[0])
-    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
-    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    add_pair(line)
     line.add_argument("--steps", type=int, default=200, help="frames (default: 200)")
-    line.add_argument("--dtype", default="float64", help="float64, float32 or bfloat16 (default: float64)")
-    line.add_argument("--gamma", type=int, default=4)
-    line.add_argument("--max-tokens", type=int, default=128)
-    line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
-    add_prompt_options(line)
-    line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
-    line.add_argument("--save", action="store_true", help="write the result to benchmarks/results/")
+    add_drafting(line)
+    add_questions(line, dtype="float64")
+    add_save(line)
     return line
 
 
@@ -80,6 +81,7 @@ def compare(options: argparse.Namespace, asked: Sequence[Question]) -> tuple[int
                 options.draft_model,
                 address,
                 gamma=options.gamma,
+                drafting=options.drafting,
                 max_tokens=options.max_tokens,
                 dtype=options.dtype,
                 resume_s=CONNECT_LIMIT_S,
@@ -114,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bugs = [flip for flip in flips if limit is not None and not flip.margin <= limit]
     print(
         f"{options.steps} frames ({options.frames}), {count} tokens of the target alone, {options.dtype}, "
-        f"gamma {options.gamma}"
+        f"{drafted_as(options)}"
     )
     for mode in MODES:
         margins = sorted(flip.margin for flip in flips if flip.mode == mode)
@@ -130,10 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "tokens": count,
             "flips": [asdict(flip) for flip in flips],
         }
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        path = RESULTS / f"exactness_{options.dtype}.json"
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        print(f"saved {path.relative_to(PROJECT)}")
+        write_result(f"exactness_{options.dtype}", data)
     return 1 if bugs else 0
 
 

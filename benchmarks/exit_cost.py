@@ -9,7 +9,6 @@ machine, the share of the whole is computed for all layers from the median layer
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from tqdm import tqdm
 
 from adapters_training.exit_choice.report import Spread, machine
 from adapters_training.exit_choice.timing import PassTimes, time_forward
-from benchmarks.setting import RESULTS, settings_of
+from benchmarks.setting import add_save, settings_of, write_result
 from benchmarks.shapes import SHAPES, build, shortened
 from spec_vlm_nav.evaluation.setting import table
 from spec_vlm_nav.graph import PROJECT
@@ -99,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--device", default="cpu")
     line.add_argument("--dtype", default="float32", choices=DTYPES)
     line.add_argument("--threads", type=int, default=1)
-    line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
+    add_save(line)
     return line
 
 
@@ -162,10 +161,7 @@ def save(options: argparse.Namespace, vlm: Vlm, tokens: int, entries: Sequence[d
         "short_list": tokens,
         "counts": list(entries),
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"exit_cost_{name}_{options.device.partition(':')[0]}_{options.dtype}.json"
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print(f"saved {path.relative_to(PROJECT)}")
+    write_result(f"exit_cost_{name}_{options.device.partition(':')[0]}_{options.dtype}", data)
 
 
 def _target(options: argparse.Namespace) -> Vlm:

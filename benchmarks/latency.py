@@ -7,7 +7,6 @@ device profile the declared times are waited for on both sides; without one (raw
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,7 +16,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
+from benchmarks.setting import (
+    Question,
+    add_pair,
+    add_questions,
+    add_save,
+    asked_as,
+    questions,
+    settings_of,
+    write_result,
+)
 from spec_vlm_nav.edge import MAX_RTT_S, EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import median_interval, report, summary
 from spec_vlm_nav.evaluation.setting import (
@@ -25,13 +33,11 @@ from spec_vlm_nav.evaluation.setting import (
     add_drafting,
     add_link,
     add_predictor,
-    add_prompt_options,
     draft_flags,
     drafted_as,
     machine,
     verifier,
 )
-from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import Mode, StepResult
 from speculation.emulation import load_link
@@ -64,8 +70,7 @@ def measure(
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = argparse.ArgumentParser(prog="python -m benchmarks.latency", description=(__doc__ or "").splitlines()[0])
-    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
-    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    add_pair(line)
     line.add_argument("--profile", default="go2_a100_scaled", help="declared delays; raw: none (default: %(default)s)")
     add_link(line)
     line.add_argument("--rtt-ms", type=float, metavar="MS", help="round trip in place of the profile's own")
@@ -75,13 +80,9 @@ def parser() -> argparse.ArgumentParser:
     )
     add_drafting(line)
     add_predictor(line)
-    line.add_argument("--max-tokens", type=int, default=128)
-    line.add_argument("--dtype", default="float32")
-    line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
-    add_prompt_options(line)
-    line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
+    add_questions(line)
     line.add_argument("--trace", type=Path, help="write a Chrome/Perfetto trace of the edge here")
-    line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
+    add_save(line)
     return line
 
 
@@ -165,7 +166,7 @@ def save(
     different: int,
     ratios: Mapping[str, tuple[float, float, float]],
 ) -> None:
-    """Write the figures and how long every step took; raw and declared times never share a file."""
+    """Write the figures and how long every step took."""
     data = {
         "settings": settings_of(options, "save", "trace"),
         "declared_link": asdict(load_link(options.link)),
@@ -175,11 +176,8 @@ def save(
         "paired_ratio_low_median_high": ratios,
         "step_s": {mode: [round(each.stats.total_s, 4) for each in entries] for mode, entries in results.items()},
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
     trip = "" if options.rtt_ms is None else f"rtt_{options.rtt_ms:g}_ms"
-    path = RESULTS / f"{'_'.join(filter(None, ('latency', options.profile, options.link, trip, options.dtype)))}.json"
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print(f"saved {path.relative_to(PROJECT)}")
+    write_result("_".join(filter(None, ("latency", options.profile, options.link, trip, options.dtype))), data)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from benchmarks.setting import RESULTS, settings_of
+from benchmarks.setting import RESULTS, add_save, settings_of
 from benchmarks.shapes import SHAPES, build
 from spec_vlm_nav.evaluation.setting import machine, table
 from speculation.exits import ExitHeads
@@ -244,7 +244,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--repeats", type=int, default=10, help="timed repetitions, of which the median (default: 10)")
     line.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
     line.add_argument("--out", type=Path, help="write the figures to this JSON file")
-    line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
+    add_save(line)
     return line
 
 

@@ -10,31 +10,37 @@ mode sd.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, asked_as, questions, settings_of
+from benchmarks.setting import (
+    Question,
+    add_pair,
+    add_questions,
+    add_save,
+    asked_as,
+    questions,
+    settings_of,
+    write_result,
+)
 from benchmarks.stopwatch import Part, Seconds, Stopwatch, TimedLink, TimedModel, timing
 from spec_vlm_nav.evaluation.figures import spread
 from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
     SILENCE_S,
+    add_drafting,
     add_predictor,
-    add_prompt_options,
-    gamma,
+    drafted_as,
     machine,
     table,
     verifier,
 )
-from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.link import LinkConfig, ZmqLink
 from speculation.drafting import (
     Drafter,
@@ -100,7 +106,7 @@ class Edge:
         welcome = self._link.welcome
         if mode not in self._drafters:
             stop_below = self._predictor.threshold if self._predictor is not None else 0.0
-            config = DraftingConfig.of(mode, gamma=self._options.gamma, stop_below=stop_below)
+            config = DraftingConfig.of(mode, self._options.drafting, gamma=self._options.gamma, stop_below=stop_below)
             link = TimedLink(self._link, self._watch)
             self._drafters[mode] = Drafter(
                 self._model, link, config, max_draft=welcome.max_draft, predictor=self._predictor
@@ -210,19 +216,14 @@ def report(entries: Mapping[str, Mapping[str, Any]]) -> str:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=(__doc__ or "").splitlines()[0])
-    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
-    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    add_pair(line)
     line.add_argument("--profile", default="raw", help="declared delays; raw: none (default: %(default)s)")
     line.add_argument("--steps", type=int, default=20, help="frames, each decoded in every mode (default: 20)")
     line.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES, help="sd is the measure, always there")
-    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, or auto (default: 4)")
+    add_drafting(line)
     add_predictor(line)
-    line.add_argument("--max-tokens", type=int, default=128)
-    line.add_argument("--dtype", default="float32")
-    line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
-    add_prompt_options(line)
-    line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
-    line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
+    add_questions(line)
+    add_save(line)
     return line
 
 
@@ -247,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"overhead: {error}", file=sys.stderr)
         return 2
     print(
-        f"{options.steps} frames ({options.frames}), profile {profile.name}, {options.dtype}, gamma {options.gamma}; "
+        f"{options.steps} frames ({options.frames}), profile {profile.name}, {options.dtype}, {drafted_as(options)}; "
         f"a forward of one token in sd: median {1e6 * single.cpu:.0f} us CPU, {1e6 * single.wall:.0f} us by the wall "
         f"({len(forwards)} of them)"
     )
@@ -270,10 +271,7 @@ def save(options: argparse.Namespace, entries: Mapping[str, Any], single: Second
         "forward_s": {"cpu": single.cpu, "wall": single.wall},
         "modes": entries,
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"overhead_{options.profile}_{options.dtype}.json"
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print(f"saved {path.relative_to(PROJECT)}")
+    write_result(f"overhead_{options.profile}_{options.dtype}", data)
 
 
 if __name__ == "__main__":

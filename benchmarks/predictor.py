@@ -8,7 +8,6 @@ committed.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.setting import FRAME_SOURCES, RESULTS, Question, questions, settings_of
+from benchmarks.setting import (
+    Question,
+    add_questions,
+    add_save,
+    asked_as,
+    questions,
+    settings_of,
+    write_result,
+)
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import summary
 from spec_vlm_nav.evaluation.setting import (
@@ -155,11 +162,8 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--steps", type=int, default=50, help="frames, each decoded by every arm (default: %(default)s)")
     line.add_argument("--modes", nargs="+", default=["sd", "fsd", "full"], choices=MODES)
     add_drafting(line)
-    line.add_argument("--max-tokens", type=int, default=128)
-    line.add_argument("--dtype", default="float32")
-    line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
-    line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
-    line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
+    add_questions(line)
+    add_save(line)
     return line
 
 
@@ -194,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if len(set(names)) < len(names):
             raise ValueError(f"--draft: two drafts have one name: {', '.join(names)}")
         profile = load_profile(options.profile)
-        asked = questions(options.frames, options.steps, options.seed)
+        asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
         flags = ("--profile", profile.name, "--dtype", options.dtype, "--max-sessions", str(4 * len(names)))
         with verifier(options.target_model, *flags) as address, decoders(options, address) as edges:
             arms = [Arm(name, mode, stops) for name in names for mode in options.modes for stops in (WITHOUT, WITH)]
@@ -225,16 +229,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "figures": {arm.label: summary([each.stats for each in part]) for arm, part in results.items()},
             "step_s": {arm.label: [round(each.stats.total_s, 4) for each in part] for arm, part in results.items()},
         }
-        save(options, data)
+        write_result(f"predictor_{options.profile}_{options.dtype}", data)
     return 0
-
-
-def save(options: argparse.Namespace, data: dict[str, Any]) -> None:
-    """Write a result; raw and declared times never share a file."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"predictor_{options.profile}_{options.dtype}.json"
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print(f"saved {path.relative_to(PROJECT)}")
 
 
 if __name__ == "__main__":

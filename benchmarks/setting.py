@@ -1,12 +1,14 @@
-"""What the decoding benchmarks share: frames with questions."""
+"""What benchmarks share: frames with questions, the options that name them, and where results are kept."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -16,6 +18,7 @@ from simulation.dataset import encode_jpeg
 from simulation.episode import oracle_policy, run_episode
 from simulation.scene import UNSEEN_SEED, Difficulty, Scene, make_scene
 from simulation.world import World
+from spec_vlm_nav.evaluation.setting import add_prompt_options
 from spec_vlm_nav.graph import PROJECT
 from speculation.prompts import Guidance, NavigationAction, ResponseOrder, Vocabulary, compose
 
@@ -45,6 +48,34 @@ def questions(
     if source == "simulation":
         return list(itertools.islice(_rooms(seed, order, guide), count))
     raise ValueError(f"frames {source!r} are unknown; choose {', '.join(FRAME_SOURCES)}")
+
+
+def add_pair(line: argparse.ArgumentParser) -> None:
+    """Register --target-model and --draft-model: folders, the embedded pair's by default."""
+    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
+    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+
+
+def add_questions(line: argparse.ArgumentParser, dtype: str = "float32") -> None:
+    """Register what is asked and how it is computed: --frames, --seed, how prompts are put, --max-tokens, --dtype."""
+    line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
+    line.add_argument("--seed", type=int, default=0, help="which held-out rooms, and of random draws (default: 0)")
+    add_prompt_options(line)
+    line.add_argument("--max-tokens", type=int, default=128)
+    line.add_argument("--dtype", default=dtype, help=f"float64, float32 or bfloat16 (default: {dtype})")
+
+
+def add_save(line: argparse.ArgumentParser) -> None:
+    """Register --save."""
+    line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
+
+
+def write_result(name: str, data: Mapping[str, Any]) -> None:
+    """Write benchmarks/results/NAME.json and say so; raw and declared times never share a name."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print(f"saved {path.relative_to(PROJECT)}")
 
 
 def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:

@@ -17,12 +17,11 @@ from pathlib import Path
 
 import matplotlib
 
-from benchmarks.setting import Question, questions
+from benchmarks.setting import Question, add_pair, questions
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.step import StepState
 from cloud_verifier.work import VerifyRow
-from spec_vlm_nav.graph import PROJECT
 from speculation.drafting import DecodingStats, DraftingConfig
 from speculation.drafting.answer import Answer
 from speculation.drafting.controller import Controller
@@ -227,8 +226,7 @@ def _faded(colour: str, reach: float) -> tuple[float, float, float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw the picture. Returns the exit code: 0, or 2 after one sentence on stderr."""
     line = argparse.ArgumentParser(prog="python -m benchmarks.tree_picture", description=(__doc__ or "").split("\n")[0])
-    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
-    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    add_pair(line)
     line.add_argument("--frames", type=int, default=30, help="held-out frames to look through (default: 30)")
     line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
     line.add_argument("--forwards", type=int, default=1, help="draft forwards in the time of a layer (default: 1)")

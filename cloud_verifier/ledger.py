@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Protocol
 
 from cloud_verifier.step import NOTHING, Tree
+from speculation.acceptance import expected_tokens
 
 PASS_PRICE = 0.5
 """Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md says why."""
@@ -344,8 +345,3 @@ class Ledger:
     def _caution(self) -> float:
         """How far a slow pass and a fast one differ: what is spent beyond a decode is counted at the dear end of it."""
         return 1.0 + self._times.spread
-
-
-def expected_tokens(chance: float, depth: int) -> float:
-    """Return E(k) = 1 + a + ... + a^k: tokens that a draft `depth` levels deep commits, the target's own among them."""
-    return sum(chance**level for level in range(depth + 1))

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from speculation.ngrams import Ngrams
 from speculation.sampling import GREEDY, SamplingSettings, StepDraws
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
@@ -29,8 +30,6 @@ from speculation.wire import (
 HELD_DRAFTS = 16
 """Drafts that a step holds, current or ahead; the one that starts farthest ahead gives way, of equals the oldest."""
 MAX_COMMIT = MAX_DRAFT_TOKENS + 1
-LOOK_BACK = 8
-"""Tokens of the answer's end that are searched for in a hint, at most; one token alone says too little."""
 
 
 class ForeignDraft(ValueError):
@@ -96,7 +95,9 @@ class StepState:
         self._digests = [_begin_digest(begin, sampling)]
         self._held: dict[int, Draft] = {}
         self._best: Tree | None = None
-        self._hints = tuple(tuple(hint) for hint in begin.hints)
+        self._earlier = Ngrams()
+        for hint in reversed(begin.hints):
+            self._earlier.remember(hint)
         self._verifying = False
         self._append(begin.committed)
         self.base = self.position
@@ -171,16 +172,12 @@ class StepState:
     def hint(self, most: int) -> Tree | None:
         """Return at most `most` tokens that followed in an earlier answer, None where none fits.
 
-        Where the answer is so far the beginning of a hint, its continuation; else what followed the longest n-gram that
-        ends the answer (2 to LOOK_BACK tokens), the latest in the first hint that has it (prompt lookup decoding).
+        It followed the longest n-gram that ends the answer, see `Ngrams.lookup` (prompt lookup decoding).
         """
         room = min(most, self.max_tokens - self.position - 1)
         if room < 1:
             return None
-        answer = tuple(self.answer)
-        begun = (h[len(answer) :] for h in self._hints if len(h) > len(answer) and h[: len(answer)] == answer)
-        tokens = next(begun, None) or self._look_up(answer)
-        tokens = _until(tokens, self._eos)[:room]
+        tokens = _until(tuple(self._earlier.lookup(self.answer, room)), self._eos)
         return Tree(0, tokens, tuple(range(ROOT, len(tokens) - 1)), tuple(range(len(tokens)))) if tokens else None
 
     def take(self, tree: Tree | None = None) -> Tree:
@@ -233,19 +230,6 @@ class StepState:
         placed = (d for d in self._held.values() if d.start <= self.position and self._digests[d.start] == d.digest)
         trees = (tree for draft in placed if (tree := self._walk(draft)) is not None)
         return max(trees, key=lambda tree: (tree.levels[-1], tree.round), default=None)
-
-    def _look_up(self, answer: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what followed the longest end of the answer that a hint has."""
-        longest = 1
-        found: tuple[int, ...] = ()
-        for hint in self._hints:
-            for end in range(len(hint) - 1, 1, -1):
-                same = 0
-                while same < min(LOOK_BACK, end, len(answer)) and hint[end - 1 - same] == answer[-1 - same]:
-                    same += 1
-                if same > longest:
-                    longest, found = same, hint[end:]
-        return found
 
     def _walk(self, draft: Draft) -> Tree | None:
         """Return what of a draft continues the answer; None where the answer left it or used it up."""

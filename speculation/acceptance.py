@@ -188,3 +188,12 @@ def _children(tokens: Sequence[int], parents: Sequence[int]) -> dict[tuple[int, 
             raise ValueError(f"parent {parent} of node {node} must be in {ROOT}..{node - 1}")
         children.setdefault((parent, token), node)
     return children
+
+
+def expected_tokens(chance: float, depth: int) -> float:
+    """Return E(k) = 1 + a + ... + a^k, the tokens that verifying a draft `depth` levels deep commits.
+
+    The target's own token is one of them; `chance` is that of each draft token whose ancestors stand (Leviathan et al.,
+    arXiv 2211.17192, Eq. 1).
+    """
+    return sum(chance**level for level in range(depth + 1))

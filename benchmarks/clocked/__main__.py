@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,17 +17,22 @@ from benchmarks.clocked.figures import at_round_trip, report
 from benchmarks.clocked.layer_split import LAYER_SPLIT, LayerSplit
 from benchmarks.clocked.synthetic import Synthetic
 from benchmarks.clocked.timings import PAPERS, Timings, load_timings
-from benchmarks.setting import FRAME_SOURCES, RESULTS, asked_as, questions, settings_of
+from benchmarks.setting import (
+    add_pair,
+    add_questions,
+    asked_as,
+    questions,
+    settings_of,
+    write_result,
+)
 from spec_vlm_nav.evaluation.setting import (
     add_drafting,
     add_predictor,
-    add_prompt_options,
     drafted_as,
     machine,
     milliseconds,
     several,
 )
-from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import Mode
 from speculation.profile import load_profile
@@ -78,15 +82,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_models(line: argparse.ArgumentParser) -> None:
-    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
-    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    add_pair(line)
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
     add_predictor(line)
-    line.add_argument("--dtype", default="float32")
-    line.add_argument("--max-tokens", type=int, default=128)
-    line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
-    add_prompt_options(line)
-    line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
+    add_questions(line)
 
 
 def _told(defaults: Any, what: str) -> str:
@@ -229,7 +228,10 @@ def check_time(options: argparse.Namespace) -> int:
         names = ("real_s", "clocked_s", "error", "as_waited_s", "error_as_waited", "different")
         found = {row.mode: {name: getattr(row, name) for name in names} for row in rows}
         told = settings_of(options, "save", "action", "command")
-        write(options.save, {"settings": told, "machine": machine(), "timings": asdict(timings), "modes": found})
+        write_result(
+            f"clocked_{options.save}",
+            {"settings": told, "machine": machine(), "timings": asdict(timings), "modes": found},
+        )
     return int(any(abs(row.error) > options.within or row.different for row in rows))
 
 
@@ -241,15 +243,7 @@ def save(options: argparse.Namespace, recording: Recording, timings: Timings, en
         "source": dict(recording.notes),
         "round_trips": entries,
     }
-    write(options.save, data)
-
-
-def write(name: str, data: dict[str, Any]) -> None:
-    """Write benchmarks/results/clocked_NAME.json."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"clocked_{name}.json"
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print(f"saved {path.relative_to(PROJECT)}")
+    write_result(f"clocked_{options.save}", data)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

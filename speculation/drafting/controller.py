@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from speculation.acceptance import expected_tokens
 from speculation.drafting.config import AUTO, BALANCE, GAMMA_RULES
 from speculation.drafting.stats import DecodingStats
-
-
-def expected_tokens(acceptance: float, gamma: int) -> float:
-    """Return E(gamma) = 1 + a + ... + a^gamma, tokens committed by verifying `gamma` (Leviathan et al., Eq. 1)."""
-    return sum(acceptance**power for power in range(gamma + 1))
 
 
 def tokens_per_second(acceptance: float, gamma: int, fixed_s: float, draft_s: float) -> float:

@@ -10,12 +10,12 @@ from speculation.drafting.config import DraftingConfig
 from speculation.drafting.controller import Controller
 from speculation.drafting.grower import Grower
 from speculation.drafting.model import Clock, DraftModel, Link, LinkLost
-from speculation.drafting.ngrams import Ngrams
 from speculation.drafting.predictor import Predictor
 from speculation.drafting.sampled import sampled
 from speculation.drafting.speculator import Landing, Speculator
 from speculation.drafting.stats import DecodingStats, Interruption, StepInterrupted, StepRequest, StepResult
 from speculation.drafting.tracing import StepTrace
+from speculation.ngrams import Ngrams
 from speculation.trace import Trace
 from speculation.wire import MAX_DRAFT_TOKENS, AnyMessage, BeginStep, Commit, EarlyTokens, EndStep, Fault, FaultCode
 

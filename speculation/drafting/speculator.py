@@ -13,10 +13,10 @@ from speculation.drafting.cutting import Cutter
 from speculation.drafting.flights import Flight, Flights
 from speculation.drafting.grower import Grower, work
 from speculation.drafting.model import Abandoned, Clock, DraftModel
-from speculation.drafting.ngrams import Ngrams
 from speculation.drafting.predictor import Predictor
 from speculation.drafting.stats import DecodingStats
 from speculation.drafting.tree import Node, Origin, Rerooting, TokenTree
+from speculation.ngrams import Ngrams
 from speculation.wire import ROOT, Commit, Draft, EarlyTokens, Idle, extend_digest
 
 MAX_AHEAD = 12
@@ -293,7 +293,7 @@ class Speculator:
         nodes = self._cutter.cut(anchor)
         if not nodes or now.draft_s is None or now.acceptance is None:
             return False
-        gain = now.acceptance * sum(tree[leaf].reach for leaf in self._cutter.unfed(anchor, [])) / tree[anchor].reach
+        gain = now.acceptance * tree.total_reach(self._cutter.unfed(anchor, [])) / tree[anchor].reach
         return gain * round_s <= (1.0 + self._cutter.value(anchor, nodes)) * now.draft_s
 
     # --- what to draft

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.drafting.controller import Average, Controller, balanced_gamma, expected_tokens, tokens_per_second
+from speculation.acceptance import expected_tokens
+from speculation.drafting.controller import Average, Controller, balanced_gamma, tokens_per_second
 
 
 @given(st.floats(0.0, 0.99), st.integers(0, 20))

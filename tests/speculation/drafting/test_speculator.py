@@ -15,8 +15,8 @@ from speculation.drafting import DecodingStats, DraftingConfig, Mode
 from speculation.drafting.answer import Answer
 from speculation.drafting.controller import Controller
 from speculation.drafting.model import Logits, Stop
-from speculation.drafting.ngrams import Ngrams
 from speculation.drafting.speculator import Speculator
+from speculation.ngrams import Ngrams
 from speculation.trace import Kind
 from speculation.wire import ROOT, AnyMessage, Commit, Draft, EarlyTokens, begin_digest, extend_digest
 from tests.speculation.drafting.fakes import (

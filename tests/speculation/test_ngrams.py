@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.drafting.ngrams import KEPT_ANSWERS, LONGEST, Ngrams
+from speculation.ngrams import KEPT_ANSWERS, LONGEST, Ngrams
 from speculation.wire import MAX_DRAFT_TOKENS
 
 ANSWERS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=12)

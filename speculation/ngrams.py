@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from speculation.drafting.controller import Average
 from speculation.wire import MAX_DRAFT_TOKENS
 
 KEPT_ANSWERS = 8
@@ -20,16 +19,12 @@ class Ngrams:
     def __init__(self) -> None:
         self._answers: list[tuple[int, ...]] = []
         self._places: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
-        self._acceptance = Average(WEIGHT, START_ACCEPTANCE)
-
-    @property
-    def acceptance(self) -> float:
+        self.acceptance = START_ACCEPTANCE
         """How often a proposed token was right, lately; half the time before the first."""
-        return self._acceptance.value or 0.0
 
     def judged(self, right: bool) -> None:
         """Take the verdict on one proposed token whose ancestors stood."""
-        self._acceptance.add(float(right))
+        self.acceptance += WEIGHT * (float(right) - self.acceptance)
 
     @property
     def hints(self) -> list[list[int]]:
