@@ -34,7 +34,7 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.work import VerifyRow
 from spec_vlm_nav.evaluation.setting import machine, table
-from speculation.sampling import GREEDY, Logits, Row, SamplingSettings, StepDraws, choose, question_key, support
+from speculation.sampling import GREEDY, Distribution, Logits, Row, SamplingSettings, StepDraws, choose, question_key
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
@@ -59,16 +59,6 @@ class Place:
         return self.rejection / (2.0 - self.rejection)
 
 
-def distribution(logits: Logits, settings: SamplingSettings) -> Row:
-    """Return what settings other than greedy make of logits [vocabulary]: probabilities."""
-    columns = support(logits, settings)
-    chances = np.zeros(len(logits))
-    shifted = logits[columns].astype(np.float64) / settings.temperature
-    chances[columns] = np.exp(shifted - shifted.max())
-    result: Row = chances / chances.sum()
-    return result
-
-
 def coupled_agreement(p: Row, q: Row) -> float:
     """Return the probability that argmax(log p + g) = argmax(log q + g) over Gumbel noise g.
 
@@ -87,7 +77,7 @@ def coupled_agreement(p: Row, q: Row) -> float:
 
 def compare(p: Logits, q: Logits, settings: SamplingSettings, draws: StepDraws) -> Place:
     """Return what becomes of the draft's draw, with logits q, where the target's logits are p."""
-    ours, theirs = distribution(p, settings), distribution(q, settings)
+    ours, theirs = Distribution.of(p, settings).row, Distribution.of(q, settings).row
     same = choose(p, settings, draws)[0] == choose(q, settings, draws)[0]
     return Place(same, coupled_agreement(ours, theirs), float(np.minimum(ours, theirs).sum()))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, VerifyRow
-from speculation.acceptance import Verdict, depths_of, judge_picks, rule_of
+from speculation.acceptance import Verdict, depths_of, judge_picks
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import Logits
 from speculation.vlm.cache import KVCache
@@ -112,6 +112,8 @@ class VlmEngine:
         chunks = []
         for row in rows:
             self._cache.truncate(row.row, self._cache.length[row.row])
+            if row.root is not None:
+                self._roots[row.row] = row.root
             chunks.append(draft_chunk(self._cache, row.row, self._roots[row.row], row.tokens, row.parents))
         last = self._vlm.num_layers - 1
         asking = [index for index, row in enumerate(rows) if row.exits]
@@ -138,7 +140,7 @@ class VlmEngine:
         """
         verdicts = {}
         for row, part in _by_row(rows, to_numpy(exits.logits(layer, hidden))):
-            verdict = exits.judge(rule_of(row.sampling), row.tokens, row.parents, part, sampling=row.draws)
+            verdict = exits.judge(row.rule, row.tokens, row.parents, part, sampling=row.draws)
             if verdict is not None and layer in exits.table:
                 verdict = replace(verdict, confidence=exits.reliability(layer, verdict.confidence))
             if verdict is not None:
@@ -146,10 +148,11 @@ class VlmEngine:
         return verdicts
 
     def _judge(self, rows: Sequence[VerifyRow], logits: Tensor) -> dict[int, Verdict]:
-        if self._draws_on_device:
+        # What follows a rejection may have to travel, so its logits come to the host in any case.
+        if self._draws_on_device and not any(row.sampling.rule.rejects for row in rows):
             return _judge_on_device(rows, logits)
         return {
-            row.row: rule_of(row.sampling).judge(row.tokens, row.parents, part, row.draws)
+            row.row: row.rule.judge(row.tokens, row.parents, part, row.draws)
             for row, part in _by_row(rows, to_numpy(logits))
         }
 

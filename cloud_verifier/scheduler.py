@@ -17,8 +17,9 @@ from cloud_verifier.ledger import PASS_PRICE, Act, Choice, Ledger
 from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree
 from cloud_verifier.work import DraftWish, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
+from speculation.rejection import read_draft
 from speculation.sampling import GREEDY, SamplingSettings
-from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Idle, parents_of
+from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Fetch, Idle, parents_of
 
 HINT_TOKENS = 8
 _CHEAP = 0.1
@@ -124,7 +125,10 @@ class Item:
     @property
     def request(self) -> VerifyRow:
         state = self.state
-        return VerifyRow(self.row, self.tree.tokens, self.tree.parents, self.exits, state.sampling, state.draws)
+        return VerifyRow(
+            self.row, self.tree.tokens, self.tree.parents, self.exits, state.sampling, state.draws,
+            state.answer[-1] if state.answer else None, state.digest, self.tree.drawn,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,13 @@ class Scheduler:
         for index, hint in enumerate(begin.hints):
             self._check_tokens(f"BeginStep.hints[{index}]", hint, begin.step)
         begin = self._by_itself(begin) if begin.self_draft else begin
+        if sampling.rule.rejects and (begin.idle is Idle.LEDGER or begin.self_draft or begin.hints):
+            raise Refused(
+                FaultCode.UNSUPPORTED_SAMPLING,
+                f"sampling {sampling.rule.value} excludes idle decoding, hints and drafts of the verifier's own; begin "
+                "the step with idle WAIT, or DECODE without drafts",
+                begin.step,
+            )
         active = self._rows.get(row)
         if active is not None and begin.step < active.state.step:
             raise Refused(
@@ -209,10 +220,18 @@ class Scheduler:
             message = f"Draft.tokens has {len(draft.tokens)} tokens, the limit is {self.max_draft} (Welcome.max_draft)"
             raise Refused(FaultCode.TOO_LARGE, message, draft.step)
         self._check_tokens("Draft.tokens", draft.tokens, draft.step)
+        self._check_tokens("Draft.drawn", [] if draft.drawn is None else [draft.drawn], draft.step)
+        sampling = active.state.sampling
+        try:
+            if sampling.rule.rejects and active.state.idle is not Idle.WAIT:
+                raise ValueError(f"sampling {sampling.rule.value} excludes idle decoding; begin the step with WAIT")
+            drawn = read_draft(draft, sampling, self.model.vocabulary)
+        except ValueError as error:
+            raise Refused(FaultCode.UNSUPPORTED_SAMPLING, str(error), draft.step) from None
         active.suspended = False
         was_ready = self._ready(active, now)
         try:
-            commits = active.state.offer(draft)
+            commits = active.state.offer(draft, drawn)
         except ForeignDraft as error:
             raise Refused(FaultCode.NO_SESSION, str(error), draft.step) from None
         if not was_ready and active.begin is None:
@@ -221,6 +240,11 @@ class Scheduler:
             depth = Tree(tokens=tuple(draft.tokens), parents=tuple(parents_of(draft))).levels[-1]
             active.ledger.draft_came(draft.start, active.state.holds_current(draft.round), depth, now)
         return commits
+
+    def fetch(self, row: int, fetch: Fetch) -> list[Commit]:
+        """Return what an edge needs to draw the token that is left to it; nothing where that was decided meanwhile."""
+        active = self._rows.get(row)
+        return active.state.fetch(fetch) if active is not None and active.state.step == fetch.step else []
 
     def end(self, row: int, step: int | None = None) -> Tally | None:
         """Drop a session's step (`step` only, where given). Returns what it cost; None where there was none."""
@@ -284,7 +308,7 @@ class Scheduler:
         active = self._active(item.row, item.state)
         if active is None:
             return None
-        progress: Progress = item.state.accept(item.tree, verdict.path, verdict.token)
+        progress: Progress = item.state.accept(item.tree, verdict.path, verdict.token, verdict.rest)
         active.since = now
         first = active.tally.passes == 0
         active.tally.count(item.act, len(progress.tokens))
@@ -302,6 +326,7 @@ class Scheduler:
             queue_s=item.waited_s,
             compute_s=compute_s,
             prefill_s=active.tally.prefill_s if first else 0.0,
+            rest=item.state.rest(),
         )
         return Outcome(commit, keep=not progress.done)
 

@@ -187,6 +187,9 @@ class Server:
             if tally is not None:
                 self._exits.overtake(session.row)
                 self._log_step(session, tally, f"ended by the edge: {message.reason[:100]}")
+        elif isinstance(message, wire.Fetch):
+            for commit in self._scheduler.fetch(session.row, message):
+                self._send(session, commit)
         elif isinstance(message, wire.Ping):
             self._send(session, wire.Pong(message.nonce))
         elif isinstance(message, wire.Fault):

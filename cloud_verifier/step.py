@@ -5,6 +5,9 @@ down: its tokens are compared with the answer until the walk stands where the an
 current. Ahead it is held until a commit makes it current or void. Of several current drafts the deepest is verified.
 
 Hints are earlier answers: what followed there is proposed here, where no draft is at hand.
+
+With rejection sampling the verifier may leave the token after a rejected one to the edge (`speculation.rejection`).
+Then the answer waits for it: the next draft brings it.
 """
 
 from __future__ import annotations
@@ -14,14 +17,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from speculation.ngrams import Ngrams
-from speculation.sampling import GREEDY, SamplingSettings, StepDraws
+from speculation.rejection import Drawn, pack
+from speculation.sampling import GREEDY, Distribution, Rule, SamplingSettings, StepDraws
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
     ROOT,
     BeginStep,
     Commit,
     Draft,
+    Fetch,
     Idle,
+    Masses,
     begin_digest,
     extend_digest,
     parents_of,
@@ -40,7 +46,8 @@ class ForeignDraft(ValueError):
 class Tree:
     """What to verify after the answer's last token: a draft, or nothing (`round` 0, no tokens) to decode alone.
 
-    `nodes[i]` is token i's node in the draft as it was sent, `origin` that of the root.
+    `nodes[i]` is token i's node in the draft as it was sent, `origin` that of the root. `drawn`: how the tokens were
+    drawn, for rejection sampling.
     """
 
     round: int = 0
@@ -48,6 +55,7 @@ class Tree:
     parents: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
     origin: int = ROOT
+    drawn: tuple[Drawn, ...] = ()
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
@@ -63,11 +71,20 @@ class Tree:
         """Return the tree of the first `size` tokens."""
         if size >= len(self.tokens):
             return self
-        return replace(self, tokens=self.tokens[:size], parents=self.parents[:size], nodes=self.nodes[:size])
+        parts = {name: getattr(self, name)[:size] for name in ("tokens", "parents", "nodes", "drawn")}
+        return replace(self, **parts)
 
 
 NOTHING = Tree()
 """No draft: decode one token alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """What the edge is to draw the answer's next token from, after the verdict on a `round`."""
+
+    round: int
+    target: Distribution
 
 
 @dataclass(frozen=True)
@@ -94,6 +111,8 @@ class StepState:
         self._eos = frozenset(eos)
         self._digests = [_begin_digest(begin, sampling)]
         self._held: dict[int, Draft] = {}
+        self._drawn: dict[int, tuple[Drawn, ...]] = {}
+        self._rest: Rest | None = None
         self._best: Tree | None = None
         self._earlier = Ngrams()
         for hint in reversed(begin.hints):
@@ -120,14 +139,24 @@ class StepState:
         return StepDraws(self.key, self.position)
 
     def continues(self, begin: BeginStep, sampling: SamplingSettings = GREEDY) -> bool:
-        """Whether `begin` asks again for this very step, from a position that this answer has passed."""
+        """Whether `begin` asks again for this very step, from a position that this answer has passed.
+
+        Not where a token is left to an edge that may have forgotten what to draw it with: drafting again repeats it.
+        """
         if begin.step != self.step or len(begin.committed) > self.position or begin.max_tokens != self.max_tokens:
+            return False
+        if self._rest is not None:
             return False
         digest = extend_digest(_begin_digest(begin, sampling), begin.committed)
         return digest == self._digests[len(begin.committed)]
 
-    def offer(self, draft: Draft) -> list[Commit]:
-        """Take in a draft. Returns the commits that answer it at once: those it has missed. Raises ForeignDraft."""
+    def offer(self, draft: Draft, drawn: tuple[Drawn, ...] = ()) -> list[Commit]:
+        """Take in a draft. Returns the commits that answer it at once: those it has missed. Raises ForeignDraft.
+
+        `drawn`: how its tokens were drawn, for rejection sampling.
+        """
+        if self._rest is not None:
+            self._take_drawn(draft, self._rest)
         if draft.start <= self.base and draft.digest != self._digests[draft.start]:
             raise ForeignDraft(
                 f"Draft.digest {draft.digest.hex()} at answer position {draft.start} is not this step's "
@@ -139,7 +168,7 @@ class StepState:
         if draft.start <= self.position:
             if self._digests[draft.start] != draft.digest:
                 return []
-            if self.done or self._walk(draft) is None:
+            if self.done or self._rest is not None or self._walk(draft) is None:
                 return self.repeat(draft.start, draft.round)
         rivals = [r for r, d in self._held.items() if (d.start, d.digest) == (draft.start, draft.digest)]
         if any(round > draft.round for round in rivals):
@@ -147,6 +176,7 @@ class StepState:
         for round in rivals:
             del self._held[round]
         self._held[draft.round] = draft
+        self._drawn[draft.round] = drawn
         while len(self._held) > HELD_DRAFTS:
             del self._held[max(self._held, key=lambda round: (self._held[round].start, -round))]
         self._best = self._current()
@@ -154,8 +184,8 @@ class StepState:
 
     @property
     def free(self) -> bool:
-        """Whether a pass may begin: none is under way and the answer is not complete."""
-        return not self._verifying and not self.done
+        """Whether a pass may begin: none is under way, the answer is not complete and waits for no token."""
+        return not self._verifying and not self.done and self._rest is None
 
     def ready(self) -> bool:
         """Whether `take` has something to verify."""
@@ -194,25 +224,61 @@ class StepState:
         self._verifying = True
         return tree
 
-    def accept(self, tree: Tree, path: Sequence[int], token: int) -> Progress:
-        """Append a verdict: the tokens at `path`, then `token`, cut at the answer's end; re-place what is held."""
+    def accept(self, tree: Tree, path: Sequence[int], token: int, rest: Distribution | None = None) -> Progress:
+        """Append a verdict: the tokens at `path`, then `token`, cut at the answer's end; re-place what is held.
+
+        `rest`: not `token` follows them, but what the edge draws out of it.
+        """
         start = self.position
-        self._append([*(tree.tokens[node] for node in path), token])
+        self._append([*(tree.tokens[node] for node in path), *([token] if rest is None else [])])
+        self._rest = None if rest is None or self.done else Rest(tree.round, rest)
         self._verifying = False
         self._held = {} if self.done else {r: d for r, d in self._held.items() if self._hopeful(d)}
+        self._drawn = {round: drawn for round, drawn in self._drawn.items() if round in self._held}
         self._best = self._current()
         return Progress(start, tuple(self.answer[start:]), self.digest, self.done)
 
+    def rest(self, whole: bool = False) -> Masses | None:
+        """Return what the edge is to draw the next token from, `whole` or as much as its rule sends; None: nothing."""
+        if self._rest is None:
+            return None
+        keep = self.sampling.keep if self.sampling.rule is Rule.SPARSE and not whole else 0
+        return pack(self._rest.target, keep)
+
+    def fetch(self, fetch: Fetch) -> list[Commit]:
+        """Return the commit that says the whole of what the next token is drawn from; none where that is decided."""
+        if self._rest is None or (fetch.start, fetch.digest) != (self.position, self.digest):
+            return []
+        rest = self.rest(whole=True)
+        return [Commit(self.step, self._rest.round, self.position, [], self.digest, False, passes=0, rest=rest)]
+
     def repeat(self, start: int, round: int) -> list[Commit]:
-        """Return the answer from `start` as commits again, or an empty one where nothing follows and all is done."""
+        """Return the answer from `start` as commits again, or an empty one where nothing follows and all is done.
+
+        The last one says what the edge is to draw, too.
+        """
         commits: list[Commit] = []
-        while start < self.position or (self.done and not commits):
+        open_end = self.done or self._rest is not None
+        while start < self.position or (open_end and not commits):
             tokens = self.answer[start : start + MAX_COMMIT]
             end = start + len(tokens)
-            done = self.done and end == self.position
-            commits.append(Commit(self.step, round, start, tokens, self._digests[end], done, passes=0))
+            last = end == self.position
+            rest = self.rest() if last else None
+            commits.append(
+                Commit(self.step, round, start, tokens, self._digests[end], self.done and last, passes=0, rest=rest)
+            )
             start = end
         return commits
+
+    def _take_drawn(self, draft: Draft, rest: Rest) -> None:
+        """Append the token that the edge drew, where this draft brings it; ForeignDraft for an impossible one."""
+        token = draft.drawn
+        if token is None or draft.start != self.position + 1 or extend_digest(self.digest, [token]) != draft.digest:
+            return
+        if rest.target.weights[token] <= 0.0:
+            raise ForeignDraft(f"Draft.drawn {token} has no probability at answer position {self.position}")
+        self._rest = None
+        self._append([token])
 
     def _append(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -255,6 +321,7 @@ class StepState:
             parents=tuple(index[parents[node]] for node in nodes),
             nodes=tuple(nodes),
             origin=root,
+            drawn=tuple(drawn[node] for node in nodes) if (drawn := self._drawn.get(draft.round)) else (),
         )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from speculation.acceptance import Verdict
+from speculation.acceptance import AcceptanceRule, Verdict, rule_of
+from speculation.rejection import Drawn, Rejection
 from speculation.sampling import FIRST_DRAWS, GREEDY, SamplingSettings, StepDraws
 
 
@@ -32,7 +33,9 @@ class VerifyRow:
     """One session's share of a target forward: draft tokens after the row's root, none to decode one token.
 
     `parents[i]` is the node before token i, -1 for the root. `exits` asks for early verdicts. `draws` names the random
-    draws of the token after the root, where `sampling` draws at random.
+    draws of the token after the root, where `sampling` draws at random. `root` is the last committed token, None for
+    the one that the engine has there: the prompt's last, or what it kept. Rejection sampling needs the answer's
+    `digest`, and how the draft tokens were `drawn`.
     """
 
     row: int
@@ -41,6 +44,15 @@ class VerifyRow:
     exits: bool = True
     sampling: SamplingSettings = GREEDY
     draws: StepDraws = FIRST_DRAWS
+    root: int | None = None
+    digest: bytes = b""
+    drawn: tuple[Drawn, ...] = ()
+
+    @property
+    def rule(self) -> AcceptanceRule:
+        """What judges the draft."""
+        rejects = self.sampling.rule.rejects
+        return Rejection(self.sampling, self.digest, self.drawn) if rejects else rule_of(self.sampling)
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,10 @@ class Engine(Protocol):
         """Run one target forward over all rows and yield after every layer; it must be driven to its end."""
 
     def keep(self, row: int, path: Sequence[int], token: int) -> None:
-        """Commit the nodes of `path` (root-first, of the last verify) and make `token` the root."""
+        """Commit the nodes of `path` (root-first, of the last verify) and make `token` the root.
+
+        The next `VerifyRow.root` may name another one: a token that was left to the edge to draw.
+        """
 
 
 class DraftEngine(Protocol):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from speculation.sampling import FIRST_DRAWS, GREEDY, Logits, SamplingSettings, StepDraws, Tokens, choose
+from speculation.sampling import FIRST_DRAWS, GREEDY, Distribution, Logits, SamplingSettings, StepDraws, Tokens, choose
 from speculation.wire import ROOT
 
 
@@ -18,11 +18,14 @@ class Verdict:
 
     `confidence` is the probability of the whole verdict: the softmax score of one token (Fast and Cost-effective
     Speculative Edge-Cloud Decoding with Early Exits, Eq. 4), multiplied over the tokens on the path and `token`.
+    `rest`: where only the edge can draw what follows (see `speculation.rejection`), the target's distribution there;
+    `token` is then a guess.
     """
 
     path: tuple[int, ...]
     token: int
     confidence: float
+    rest: Distribution | None = None
 
 
 class AcceptanceRule(Protocol):
@@ -80,6 +83,8 @@ class Greedy:
 class Coupled:
     """Accept a node while it is what the target itself draws there (Daliri, Musco, Suresh, arXiv 2408.07978).
 
+    With `Rule.POINT` the target draws just so, and only the draft does otherwise.
+
     The draw at an answer position is the argmax of logits + noise, and the noise is a hash of key, position and token
     (`speculation.sampling`): it does not depend on the draft. So in a tree all siblings at a depth are held against one
     draw, and the answer is the target's own with that key, whatever was drafted. Temperature 0 is `Greedy`.
@@ -113,7 +118,7 @@ class Coupled:
 
 
 def rule_of(settings: SamplingSettings) -> AcceptanceRule:
-    """Return the rule that draws as `settings` say."""
+    """Return the rule that draws as `settings` say and needs nothing but tokens of a draft."""
     return Greedy() if settings.greedy else Coupled(settings)
 
 

@@ -1,4 +1,4 @@
-"""Coupled sampling: logits -> what may be said, and the same noise for it on both sides (numpy, no torch).
+"""How tokens are drawn: logits -> what may be said, and the same noise for it on both sides (numpy, no torch).
 
 A token is drawn as the argmax of logits + temperature x Gumbel noise: a sample of softmax(logits / temperature) (the
 Gumbel-max trick). The noise of a token at an answer position is a hash of (key, position, token), so draft, exits and
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,8 +32,10 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 MAX_TOP_K = 2**20
 MAX_KEY = 2**63 - 1
 GREEDY_TEXT = "greedy"
-_FORM = "greedy or coupled(temperature=0.7,top_k=50,top_p=0.9)"
-_COUPLED = re.compile(r"coupled\((?P<fields>[^()]*)\)")
+MAX_KEEP = 4096
+START_KEEP = 32
+_FORM = "greedy, coupled(temperature=0.7,top_k=50,top_p=0.9), or point, whole, split or sparse in place of coupled"
+_TEXT = re.compile(r"(?P<rule>[a-z]+)\((?P<fields>[^()]*)\)")
 
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -43,20 +47,51 @@ BITS = 52
 """Of a draw: the middle of each of 2^52 equal parts of (0, 1) is a float64; with 53 bits the last would round to 1."""
 
 
+class Rule(str, Enum):
+    """Which draft tokens stand when an answer is drawn at random; all keep the target's distribution.
+
+    COUPLED: those that the target draws itself, with noise that the draft knows, too (arXiv 2408.07978).
+    POINT: the same, but the draft proposes its likeliest tokens, whatever the noise: the point-mass rule for
+        deterministic proposals, a token x of the target's distribution p is accepted with probability p(x).
+    WHOLE, SPLIT, SPARSE: rejection sampling (Leviathan et al., arXiv 2211.17192), see `speculation.rejection`. WHOLE:
+        the draft's whole distributions go up (DSD). SPLIT: its probabilities of the tokens that it chose go up, and
+        after a rejection the target's whole distribution comes down (DSSD). SPARSE: of that only the head, and the rest
+        where it is needed (PicoSpec, made exact).
+    """
+
+    COUPLED = "coupled"
+    POINT = "point"
+    WHOLE = "whole"
+    SPLIT = "split"
+    SPARSE = "sparse"
+
+    @property
+    def rejects(self) -> bool:
+        """Whether what follows a rejected token depends on the draft's distribution."""
+        return self not in (Rule.COUPLED, Rule.POINT)
+
+
 @dataclass(frozen=True)
 class SamplingSettings:
     """How tokens are drawn from logits; temperature 0 is greedy decoding.
 
     temperature: 0, or 0.01 to 100. top_k: only so many likeliest tokens, 0 for all. top_p: only the likeliest tokens
     that together reach this probability, 1 for all. In this order, ties as in transformers: tokens as likely as the
-    k-th all stay. Raises ValueError, naming field and limit.
+    k-th all stay. rule: which draft tokens stand. keep: so many of the target's likeliest tokens come down with
+    `Rule.SPARSE`. Raises ValueError, naming field and limit.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    rule: Rule = Rule.COUPLED
+    keep: int = START_KEEP
 
     def __post_init__(self) -> None:
+        if self.temperature == 0.0 and self.rule is not Rule.COUPLED:
+            raise ValueError(f"sampling: {self.rule.value} draws at random; give a temperature above 0, or greedy")
+        if not 1 <= self.keep <= MAX_KEEP or (self.keep != START_KEEP and self.rule is not Rule.SPARSE):
+            raise ValueError(f"sampling: keep is {self.keep}; give 1 to {MAX_KEEP}, with sparse only")
         if self.temperature != 0.0 and not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
             raise ValueError(
                 f"sampling: temperature is {self.temperature:g}; give 0 (greedy) or "
@@ -82,32 +117,36 @@ class SamplingSettings:
             fields.append(f"top_k={self.top_k}")
         if self.top_p < 1.0:
             fields.append(f"top_p={self.top_p!r}")
-        return f"coupled({','.join(fields)})"
+        if self.rule is Rule.SPARSE:
+            fields.append(f"keep={self.keep}")
+        return f"{self.rule.value}({','.join(fields)})"
 
     @classmethod
     def parse(cls, text: str) -> SamplingSettings:
         """Return the settings that a text names. Raises ValueError, naming the field and its limit."""
         if text.strip() == GREEDY_TEXT:
             return cls()
-        match = _COUPLED.fullmatch(text.strip())
-        if match is None:
+        match = _TEXT.fullmatch(text.strip())
+        if match is None or match["rule"] not in {rule.value for rule in Rule}:
             raise ValueError(f"sampling {text[:80]!r} is unknown; give {_FORM}")
-        found: dict[str, float] = {}
+        rule = Rule(match["rule"])
+        known = {"temperature": float, "top_k": int, "top_p": float}
+        if rule is Rule.SPARSE:
+            known["keep"] = int
+        found: dict[str, Any] = {}
         for field in match["fields"].split(","):
             name, equals, value = (part.strip() for part in field.partition("="))
-            if not equals or name not in cls.__dataclass_fields__:
-                raise ValueError(
-                    f"sampling: {field.strip()[:40]!r} is no field; known are temperature, top_k and top_p"
-                )
+            if not equals or name not in known:
+                raise ValueError(f"sampling: {field.strip()[:40]!r} is no field; known are {', '.join(known)}")
             if name in found:
                 raise ValueError(f"sampling: {name} is given twice")
             try:
-                found[name] = int(value) if name == "top_k" else float(value)
+                found[name] = known[name](value)
             except ValueError:
                 raise ValueError(f"sampling: {name} is {value[:40]!r}, no number; give {_FORM}") from None
         if "temperature" not in found:
             raise ValueError(f"sampling {text[:80]!r} names no temperature; give {_FORM}")
-        return cls(found["temperature"], int(found.get("top_k", 0)), found.get("top_p", 1.0))
+        return cls(rule=rule, **found)
 
 
 GREEDY = SamplingSettings()
@@ -219,6 +258,32 @@ def _nucleus(columns: Tokens, weights: Row, top_p: float) -> Tokens:
     kept = known + np.cumsum(chances[order]) > 1.0 - top_p
     kept[-1] = True
     return np.sort(columns[order[kept]])
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution:
+    """What a token is drawn from, as both sides know it to the last bit: `weights` of all tokens over their `total`.
+
+    The weights are float32 [vocabulary], so that they can be sent as they are, 0 for tokens that may not be drawn.
+    """
+
+    weights: npt.NDArray[np.float32]
+    total: float
+
+    @classmethod
+    def of(cls, logits: Logits, settings: SamplingSettings) -> Distribution:
+        """Return what settings other than greedy make of logits [vocabulary]. Raises as `support`."""
+        columns = support(logits, settings)
+        shifted = logits[columns].astype(np.float64) / settings.temperature
+        weights = np.zeros(len(logits), dtype=np.float32)
+        weights[columns] = np.exp(shifted - shifted.max())
+        return cls(weights, float(weights.sum(dtype=np.float64)))
+
+    @cached_property
+    def row(self) -> Row:
+        """The probabilities [vocabulary]."""
+        row: Row = self.weights.astype(np.float64) / self.total
+        return row
 
 
 def noised(

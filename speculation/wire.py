@@ -10,6 +10,7 @@ to different numbers of tokens. A *digest* names the exact prefix that a message
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import struct
 from enum import IntEnum
@@ -18,7 +19,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
@@ -79,6 +80,20 @@ class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
     """Base of all messages: an immutable msgpack array whose first element is the tag."""
 
 
+class Masses(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A distribution over tokens, or the head of one (rejection sampling only), see `speculation.rejection.pack`.
+
+    `weights` are float32, little endian; divided by `total` they are probabilities. `ids` are their tokens, uint32,
+    ascending; empty for a weight of every token of the vocabulary. `tail` is the probability of all tokens that may be
+    drawn and are not listed; 0: there are none.
+    """
+
+    weights: Annotated[bytes, Meta(max_length=MAX_IMAGE_BYTES)]
+    total: Annotated[float, Meta(gt=0.0)]
+    ids: Annotated[bytes, Meta(max_length=MAX_IMAGE_BYTES)] = b""
+    tail: Probability = 0.0
+
+
 class Hello(Message, tag=1, frozen=True):
     """Edge to cloud: open or resume a session.
 
@@ -135,6 +150,9 @@ class Draft(Message, tag=4, frozen=True):
 
     Rounds count from 1 within a step (0 is the verifier's own); the same round sent again asks for its `Commit` again.
     `parents[i]` is the node that token i follows (`ROOT` = the last committed token); None means a chain.
+
+    Rejection sampling only: `chosen` are the probabilities with which the tokens were drawn or, in their place, `whole`
+    what they were drawn from; `drawn` is the token before `start` where the edge drew it out of `Commit.rest`.
     """
 
     step: Step
@@ -143,6 +161,9 @@ class Draft(Message, tag=4, frozen=True):
     digest: Digest
     tokens: DraftTokens
     parents: DraftParents | None = None
+    chosen: Annotated[list[Probability], Meta(max_length=MAX_DRAFT_TOKENS)] = []
+    whole: Annotated[list[Masses], Meta(max_length=MAX_DRAFT_TOKENS)] = []
+    drawn: Token | None = None
 
 
 class EarlyTokens(Message, tag=5, frozen=True):
@@ -168,6 +189,9 @@ class Commit(Message, tag=6, frozen=True):
 
     `round` is that of the draft it answers, 0 where the verifier decoded by itself. A commit may repeat tokens that
     the edge has (then `passes` is 0) and may be empty (an answer that was complete already).
+
+    `rest` (rejection sampling only): the target's distribution of the token after them, or the head of it. The edge
+    draws that token, and says so in its next `Draft`; where it cannot, it asks for the whole with `Fetch`.
     """
 
     step: Step
@@ -180,6 +204,7 @@ class Commit(Message, tag=6, frozen=True):
     queue_s: Seconds = 0.0
     compute_s: Seconds = 0.0
     prefill_s: Seconds = 0.0
+    rest: Masses | None = None
 
 
 class EndStep(Message, tag=7, frozen=True):
@@ -209,11 +234,24 @@ class Fault(Message, tag=10, frozen=True):
     step: Step | None = None
 
 
-AnyMessage: TypeAlias = Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault
+class Fetch(Message, tag=11, frozen=True):
+    """Edge to cloud: say the last `Commit` again with the whole distribution in `rest`, of which it had the head.
+
+    `start` is the answer position of the token that is to be drawn, `digest` names the answer before it.
+    """
+
+    step: Step
+    start: Position
+    digest: Digest
+
+
+AnyMessage: TypeAlias = (
+    Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault | Fetch
+)
 
 _BY_TAG: dict[object, type[Message]] = {
     kind.__struct_config__.tag: kind
-    for kind in (Hello, Welcome, BeginStep, Draft, EarlyTokens, Commit, EndStep, Ping, Pong, Fault)
+    for kind in (Hello, Welcome, BeginStep, Draft, EarlyTokens, Commit, EndStep, Ping, Pong, Fault, Fetch)
 }
 _PLACE = re.compile(r"(?P<what>.*?) - at `\$\[(?P<index>\d+)\](?P<rest>.*)`", re.DOTALL)
 _encoder = msgspec.msgpack.Encoder()
@@ -235,6 +273,10 @@ def decode(payload: bytes) -> AnyMessage:
         raise WireError(_explain(payload, error)) from None
     if isinstance(message, Draft):
         _check_tree(message)
+        for masses in message.whole:
+            _check_masses("Draft.whole", masses)
+    elif isinstance(message, Commit) and message.rest is not None:
+        _check_masses("Commit.rest", message.rest)
     return message
 
 
@@ -271,6 +313,16 @@ def _check_tree(draft: Draft) -> None:
     for node, parent in enumerate(draft.parents):
         if parent >= node:
             raise WireError(f"malformed message: Draft.parents[{node}] = {parent} does not come before its child")
+
+
+def _check_masses(field: str, masses: Masses) -> None:
+    if not masses.weights or len(masses.weights) % 4 or (masses.ids and len(masses.ids) != len(masses.weights)):
+        raise WireError(
+            f"malformed message: {field} has {len(masses.weights)} bytes of weights and {len(masses.ids)} of ids, "
+            "expected 4 of each for every token"
+        )
+    if not math.isfinite(masses.total):
+        raise WireError(f"malformed message: {field}: total {masses.total} is not finite")
 
 
 def parents_of(draft: Draft) -> list[int]:

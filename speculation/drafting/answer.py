@@ -33,6 +33,8 @@ class Answer:
         self.tokens: list[int] = list(committed)
         self.digest = extend_digest(begin_digest(prompt, jpeg, sampling.text, key), self.tokens)
         self.done = self._is_over()
+        self.drawn_at = -1
+        """Position of the last token that the edge drew itself; the verifier hears of it with the next draft."""
 
     @property
     def position(self) -> int:
@@ -45,7 +47,9 @@ class Answer:
         return max(0, self._max_tokens - self.position)
 
     def take(self, commit: Commit) -> list[tuple[Commit, list[int]]]:
-        """Append what `commit`, and commits held for it, add; return each with its new tokens (none for a bare 'done').
+        """Append what `commit`, and commits held for it, add; return each with its new tokens.
+
+        There are none for a bare 'done', and for a rejection at once. `rests` says whether a token is left to draw.
 
         A commit ahead of the answer is held, at most `HELD_COMMITS` of them, the nearest first.
         Raises Contradiction for a commit about another prefix.
@@ -60,9 +64,19 @@ class Answer:
             nearest = self._held.pop(start)
             was_done = self.done
             tokens = self._append(nearest)
-            if tokens or self.done != was_done:
+            if tokens or self.done != was_done or self.rests(nearest):
                 taken.append((nearest, tokens))
         return taken
+
+    def rests(self, commit: Commit) -> bool:
+        """Whether the answer's next token is to be drawn out of `commit.rest`."""
+        ends = commit.start + len(commit.tokens)
+        return commit.rest is not None and ends == self.position and not self.done
+
+    def draw(self, token: int) -> None:
+        """Append a token that the edge drew."""
+        self.drawn_at = self.position
+        self.append([token])
 
     def append(self, tokens: Sequence[int]) -> None:
         """Append tokens that need no commit: those of a model that answers alone."""

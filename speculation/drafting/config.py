@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
+from speculation.sampling import SamplingSettings
 from speculation.wire import MAX_DRAFT_TOKENS, Idle
 
 AUTO = "auto"
@@ -123,6 +124,25 @@ class DraftingConfig:
         told = read_changes(text)
         return replace(cls(**flags), **(changes | (told if flags.get("drafts", True) else {})))
 
+    def check_sampling(self, sampling: SamplingSettings) -> None:
+        """Raise ValueError where drafts of these settings cannot be judged as `sampling` says.
+
+        Rejection sampling judges one chain at a time, of tokens that were drawn: no tree, no tokens from elsewhere, no
+        better draft for the same place; and the verifier must not decode where a draft may come.
+        """
+        if not sampling.rule.rejects or not (self.drafts or self.self_draft):
+            return
+        fit = {
+            "idle": Idle.WAIT, "self_draft": False, "width": 1, "draft_tokens": 0, "ahead": False, "ngrams": False,
+        }  # fmt: skip
+        wrong = [name for name, value in fit.items() if getattr(self, name) != value]
+        if wrong:
+            needed = ",".join(f"{name}={_told(fit[name])}" for name in wrong)
+            raise ValueError(
+                f"sampling {sampling.rule.value} judges one drafted chain at a time and excludes idle decoding: take "
+                f"mode sd or fsd, or change this one's drafting: {needed}"
+            )
+
     @property
     def predrafts(self) -> bool:
         """Whether the edge drafts while a verification runs."""
@@ -175,6 +195,13 @@ def read_changes(text: str) -> dict[str, Any]:
     if changes:
         DraftingConfig(**changes)
     return changes
+
+
+def _told(value: Any) -> str:
+    """Return a value as `read_changes` reads it."""
+    if isinstance(value, Idle):
+        return value.name.lower()
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
 
 
 def read_gamma(text: str) -> int | str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 
 from speculation.drafting.answer import Answer, Contradiction
 from speculation.drafting.config import DraftingConfig
 from speculation.drafting.controller import Controller
+from speculation.drafting.drawn import DrawnModel
 from speculation.drafting.grower import Grower
 from speculation.drafting.model import Clock, DraftModel, Link, LinkLost
 from speculation.drafting.predictor import Predictor
@@ -16,8 +18,19 @@ from speculation.drafting.speculator import Landing, Speculator
 from speculation.drafting.stats import DecodingStats, Interruption, StepInterrupted, StepRequest, StepResult
 from speculation.drafting.tracing import StepTrace
 from speculation.ngrams import Ngrams
+from speculation.sampling import Rule
 from speculation.trace import Trace
-from speculation.wire import MAX_DRAFT_TOKENS, AnyMessage, BeginStep, Commit, EarlyTokens, EndStep, Fault, FaultCode
+from speculation.wire import (
+    MAX_DRAFT_TOKENS,
+    AnyMessage,
+    BeginStep,
+    Commit,
+    EarlyTokens,
+    EndStep,
+    Fault,
+    FaultCode,
+    Fetch,
+)
 
 NO_DEADLINE_S = 3600.0
 LONGEST_DRAFT = 16
@@ -62,8 +75,12 @@ class Drafter:
         Raises StepInterrupted, with the tokens committed so far, when the link is lost, the deadline passes or the
         verifier refuses; ValueError when the draft model cannot read the image.
         """
+        self.config.check_sampling(request.sampling)
         stats = DecodingStats()
-        drafts = self._model and sampled(self._model, request.sampling, request.key)
+        alone = not self.config.needs_link
+        # The point-mass rule leaves the drawing to the verifier; here there is none.
+        how = replace(request.sampling, rule=Rule.COUPLED) if alone else request.sampling
+        drafts = self._model and sampled(self._model, how, request.key)
         if self._link is not None and self.config.needs_link:
             model = drafts if self.config.drafts else None
             result = _Step(self, request, self._link, model, stats).run()
@@ -122,6 +139,7 @@ class _Step:
         self._started = self._heard_at = self._landed_at = self._clock()
         self._trace = StepTrace(drafter._trace, request.step, self._started)
         self._answer = _answer(request)
+        self._unlanded: list[int] = []
         self._speculator: Speculator | None = None
         if model is not None:
             self._speculator = Speculator(
@@ -142,6 +160,8 @@ class _Step:
         except ValueError:
             self._end_step("the edge cannot read the frame")
             raise
+        if self._answer.drawn_at == self._answer.position - 1 >= 0:
+            self._end_step("the edge drew the last token")
         self._finish()
         return StepResult(tuple(self._answer.tokens), self._stats)
 
@@ -203,7 +223,9 @@ class _Step:
             case Commit(step=self._request.step):
                 self._heard_at = self._clock()
                 for commit, tokens in self._answer.take(message):
-                    self._land(commit, tokens)
+                    self._count(commit)
+                    if self._is_whole(commit, tokens):
+                        self._land(commit)
             case EarlyTokens(step=self._request.step) if self._speculator is not None:
                 used = self._speculator.hear(message)
                 self._trace.heard(message, used, self._clock())
@@ -212,12 +234,35 @@ class _Step:
             case EndStep(step=self._request.step):
                 raise self._interrupted(Interruption.REFUSED, f"the verifier ended the step: {message.reason}")
 
-    def _land(self, commit: Commit, tokens: list[int]) -> None:
-        stats, now = self._stats, self._clock()
+    def _count(self, commit: Commit) -> None:
+        stats = self._stats
         stats.cloud_passes += commit.passes
         stats.server_queue_s += commit.queue_s
         stats.server_compute_s += commit.compute_s
         stats.server_prefill_s += commit.prefill_s
+
+    def _is_whole(self, commit: Commit, tokens: list[int]) -> bool:
+        """Take in a commit's tokens and draw the one left to the edge; False where that needs more of `rest`."""
+        self._unlanded += tokens
+        if commit.rest is None or not self._answer.rests(commit):
+            return True
+        try:
+            if not isinstance(self._model, DrawnModel):
+                raise ValueError("Commit.rest came to an answer that is drawn by another rule")
+            token = self._model.draw_rest(self._answer.digest, commit.rest)
+        except ValueError as error:
+            raise Contradiction(str(error)) from error
+        if token is None:
+            self._stats.fetches += 1
+            self._link.send(Fetch(self._request.step, self._answer.position, self._answer.digest))
+            return False
+        self._answer.draw(token)
+        self._unlanded.append(token)
+        return True
+
+    def _land(self, commit: Commit) -> None:
+        stats, now = self._stats, self._clock()
+        tokens, self._unlanded = self._unlanded, []
         if not tokens:
             return
         stats.rounds += 1

@@ -6,14 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from speculation.drafting.drawn import DrawnModel
 from speculation.drafting.model import DraftModel, Logits, Stop
-from speculation.sampling import SamplingSettings, StepDraws, perturbed
+from speculation.sampling import Rule, SamplingSettings, StepDraws, perturbed
 from speculation.wire import ROOT
 
 
 def sampled(model: DraftModel, settings: SamplingSettings, key: int) -> DraftModel:
-    """Return the model as it drafts for an answer that is drawn with `settings` and `key`; greedy needs no change."""
-    return model if settings.greedy else SampledModel(model, settings, key)
+    """Return the model as it drafts for an answer that is drawn with `settings` and `key`.
+
+    Greedy needs no change, nor does the point-mass rule: it is for a draft that names its likeliest tokens.
+    """
+    if settings.greedy or settings.rule is Rule.POINT:
+        return model
+    return (DrawnModel if settings.rule.rejects else SampledModel)(model, settings, key)
 
 
 class SampledModel:

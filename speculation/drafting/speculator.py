@@ -10,6 +10,7 @@ from speculation.drafting.branches import Branch, BranchQueue
 from speculation.drafting.config import DraftingConfig
 from speculation.drafting.controller import Controller
 from speculation.drafting.cutting import Cutter
+from speculation.drafting.drawn import DrawnModel
 from speculation.drafting.flights import Flight, Flights
 from speculation.drafting.grower import Grower, work
 from speculation.drafting.model import Abandoned, Clock, DraftModel
@@ -58,6 +59,7 @@ class Speculator:
         self._controller = controller
         self._ngrams = ngrams if config.ngrams else None
         self._grower = Grower(model, clock, predictor, config.width)
+        self._source = model if isinstance(model, DrawnModel) else None
         self._tree = self._grower.tree
         self._queue = BranchQueue(config.queue_policy, config.branches, config.seed)
         self._flights = Flights()
@@ -152,10 +154,10 @@ class Speculator:
         is_chain = parents == list(range(ROOT, len(nodes) - 1))
         prefix = extend_digest(self._answer.digest, [tree[node].token for node in tree.path_to(anchor)])
         self._round += 1
-        message = Draft(
-            step, self._round, self._answer.position + ahead, prefix, tokens,
-            None if is_chain else parents,
-        )  # fmt: skip
+        start = self._answer.position + ahead
+        chosen, whole = ([], []) if self._source is None else self._source.evidence(prefix, tokens)
+        drawn = self._answer.tokens[-1] if ahead == 0 and self._answer.drawn_at == start - 1 >= 0 else None
+        message = Draft(step, self._round, start, prefix, tokens, None if is_chain else parents, chosen, whole, drawn)
         before = self._flights.at(anchor)
         now = self._clock()
         flight = Flight(

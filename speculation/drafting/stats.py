@@ -56,6 +56,7 @@ class DecodingStats:
     wasted_forwards, wasted_s: draft forwards, and their time, that proposed tokens that were never committed (WDT).
     draft_s and predraft_s: draft forwards while no verification ran / while one ran. wait_s: idle at the link.
     first_commit_s: request to first committed token (TTFT).
+    fetches: times that a rejected token's successor could not be drawn without the tail of the target's distribution.
     gamma: draft tokens per verification at the step's end. estimated_*: what the controller then made of draft
         forwards, target forwards, round trip (seconds) and a draft token's chance; None before the first sample.
     """
@@ -77,6 +78,7 @@ class DecodingStats:
     ahead_hits: int = 0
     abandoned: int = 0
     resent: int = 0
+    fetches: int = 0
     interruptions: int = 0
     bytes_up: int = 0
     bytes_down: int = 0

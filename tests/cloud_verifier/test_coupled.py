@@ -166,7 +166,7 @@ def test_a_step_that_is_asked_for_again_with_another_key_begins_anew() -> None:
 @pytest.mark.parametrize(
     ("sampling", "sentence"),
     [
-        ("beam(4)", "Hello.sampling: sampling 'beam(4)' is unknown; give greedy or coupled"),
+        ("beam(4)", "Hello.sampling: sampling 'beam(4)' is unknown; give greedy, coupled("),
         (
             "coupled(temperature=0.001)",
             "Hello.sampling: sampling: temperature is 0.001; give 0 (greedy) or 0.01 to 100",

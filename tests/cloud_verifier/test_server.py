@@ -27,7 +27,7 @@ def test_a_welcome_tells_what_the_edge_must_know() -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"protocol": 3}, FaultCode.PROTOCOL_MISMATCH),
+        ({"protocol": 2}, FaultCode.PROTOCOL_MISMATCH),
         ({"tokenizer": "another"}, FaultCode.TOKENIZER_MISMATCH),
         ({"vocabulary": 7}, FaultCode.TOKENIZER_MISMATCH),
         ({"model": "another"}, FaultCode.MODEL_MISMATCH),

@@ -16,6 +16,7 @@ from speculation.sampling import (
     GREEDY,
     MAX_KEY,
     Logits,
+    Rule,
     SamplingSettings,
     StepDraws,
     all_random_bits,
@@ -111,12 +112,15 @@ def test_texts() -> None:
     assert SamplingSettings(1.0).text == "coupled(temperature=1.0)"
     assert SamplingSettings.parse("greedy") == GREEDY == SamplingSettings.parse(GREEDY.text)
     assert SamplingSettings.parse("coupled(temperature=0,top_k=3)").text == "greedy"
+    assert SamplingSettings(0.5, rule=Rule.SPLIT).text == "split(temperature=0.5)"
+    assert SamplingSettings.parse("sparse(temperature=1,keep=8)") == SamplingSettings(1.0, rule=Rule.SPARSE, keep=8)
+    assert SamplingSettings.parse("point(temperature=1.0)").rule is Rule.POINT
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("nucleus", "'nucleus' is unknown; give greedy or coupled"),
+        ("nucleus", "'nucleus' is unknown; give greedy, coupled"),
         ("coupled()", "'' is no field"),
         ("coupled(top_k=3)", "names no temperature"),
         ("coupled(temperature=0.001)", "temperature is 0.001; give 0 .greedy. or 0.01 to 100"),
@@ -127,8 +131,11 @@ def test_texts() -> None:
         ("coupled(temperature=1,top_k=2.5)", "top_k is '2.5', no number"),
         ("coupled(temperature=1,top_p=0)", "top_p is 0; give more than 0, up to 1"),
         ("coupled(temperature=1,top_p=1.5)", "top_p is 1.5"),
-        ("coupled(temperature=1,heat=2)", "'heat=2' is no field; known are temperature, top_k and top_p"),
+        ("coupled(temperature=1,heat=2)", "'heat=2' is no field; known are temperature, top_k, top_p"),
         ("coupled(temperature=1,temperature=2)", "temperature is given twice"),
+        ("split(temperature=0)", "split draws at random; give a temperature above 0"),
+        ("split(temperature=1,keep=8)", "'keep=8' is no field"),
+        ("sparse(temperature=1,keep=0)", "keep is 0; give 1 to 4096"),
     ],
 )
 def test_texts_that_mean_nothing_are_refused_in_a_sentence(text: str, sentence: str) -> None:

@@ -23,8 +23,10 @@ from speculation.wire import (
     EndStep,
     Fault,
     FaultCode,
+    Fetch,
     Hello,
     Idle,
+    Masses,
     Ping,
     Pong,
     Welcome,
@@ -96,7 +98,16 @@ messages = st.one_of(
         digest=digests,
         done=st.booleans(),
         passes=st.integers(0, 100),
+        rest=st.none()
+        | st.builds(
+            Masses,
+            weights=st.just(bytes(8)),
+            total=st.floats(0.1, 1e6),
+            ids=st.sampled_from([b"", bytes(8)]),
+            tail=st.floats(0, 1),
+        ),
     ),
+    st.builds(Fetch, step=steps, start=st.integers(0, 512), digest=digests),
     st.builds(EndStep, step=steps, reason=names),
     st.builds(Ping, st.integers(0, 2**63 - 1)),
     st.builds(Pong, st.integers(0, 2**63 - 1)),
@@ -142,13 +153,13 @@ def test_a_broken_message_is_a_message_or_a_wire_error(message: wire.AnyMessage,
         ([4, 1, 1, 6, DIGEST, [1] * 65], r"Draft\.tokens: Expected array of length <= 64"),
         ([4, 1, 1, 6, DIGEST, [1, 2], [-1]], r"Draft\.parents has 1 entries for 2 tokens"),
         ([4, 1, 1, 6, DIGEST, [1, 2], [-1, 1]], r"Draft\.parents\[1\] = 1 does not come before"),
-        ([4, 1, 1], r"Draft: 3 array elements, expected 6 to 7"),
-        ([4, 1, 1, 6, DIGEST, [], None, 9], r"Draft: 8 array elements, expected 6 to 7"),
+        ([4, 1, 1], r"Draft: 3 array elements, expected 6 to 10"),
+        ([4, 1, 1, 6, DIGEST, [], None, [], [], 1, 9], r"Draft: 11 array elements, expected 6 to 10"),
         ([3, 1, "", b"x"], r"BeginStep\.prompt: Expected str of length >= 1"),
         ([3, 1, "p", b"x", [], 100, 0, 1.0, [[1], [2**20]]], r"BeginStep\.hints\[1\]\[0\]: Expected int <= 104"),
         ([5, 1, 1, 0, 0, 1, 1, float("nan")], r"EarlyTokens\.confidence"),
         ([10, 99, "x"], r"Fault\.code: Invalid enum value 99"),
-        ([77, 1], r"unknown tag '77'; known are 1 to 10"),
+        ([77, 1], r"unknown tag '77'; known are 1 to 11"),
         ([True], r"malformed message"),
         ({"tag": 1}, r"expected an array"),
         (None, r"malformed message"),
@@ -220,3 +231,25 @@ def test_different_prefixes_have_different_digests(
 ) -> None:
     found = {extend_digest(begin_digest(prompt, jpeg, *drawn), answer) for prompt, jpeg, drawn, answer in prefixes}
     assert len(found) == len({(prompt, jpeg, drawn, tuple(answer)) for prompt, jpeg, drawn, answer in prefixes})
+
+
+@pytest.mark.parametrize(
+    ("masses", "message"),
+    [
+        (Masses(b"", 1.0), "Commit.rest has 0 bytes of weights and 0 of ids"),
+        (Masses(bytes(6), 1.0), "Commit.rest has 6 bytes of weights"),
+        (Masses(bytes(8), 1.0, bytes(4)), "Commit.rest has 8 bytes of weights and 4 of ids"),
+        (Masses(bytes(8), float("inf")), "Commit.rest: total inf is not finite"),
+        (Masses(bytes(8), 0.0), "Commit.rest"),
+    ],
+)
+def test_masses_that_cannot_be_are_refused(masses: Masses, message: str) -> None:
+    commit = Commit(1, 1, 0, [], bytes(8), False, rest=masses)
+    with pytest.raises(WireError, match=message):
+        decode(encode(commit))
+
+
+def test_a_draft_with_its_probabilities_fits_the_goal_of_ninety_bytes() -> None:
+    """Tokens alone take at most 50, see above; float64 probabilities add nine each."""
+    draft = Draft(7, 3, 40, bytes(8), [150_000, 150_001, 150_002, 150_003], None, [0.3, 0.5, 0.7, 0.9])
+    assert len(encode(draft)) <= 90

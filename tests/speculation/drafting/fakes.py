@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud_verifier.step import StepState, Tree
+from speculation.acceptance import Verdict
 from speculation.drafting import LinkLost
 from speculation.drafting.model import Abandoned, Stop
+from speculation.rejection import read_draft
 from speculation.sampling import GREEDY, SamplingSettings
-from speculation.wire import ROOT, AnyMessage, BeginStep, Commit, Draft, EarlyTokens, EndStep, decode, encode
+from speculation.wire import ROOT, AnyMessage, BeginStep, Commit, Draft, EarlyTokens, EndStep, Fetch, decode, encode
 
 VOCABULARY = 8
 EOS = 7
@@ -239,7 +241,11 @@ class FakeLink:
             self.begun.append(message)
             self._state = StepState(message, self._weather.eos, self._weather.sampling)
         elif isinstance(message, Draft) and self._state is not None and message.step == self._state.step:
-            for commit in self._state.offer(message):
+            drawn = read_draft(message, self._weather.sampling, VOCABULARY)
+            for commit in self._state.offer(message, drawn):
+                self._reply(commit, now)
+        elif isinstance(message, Fetch) and self._state is not None and message.step == self._state.step:
+            for commit in self._state.fetch(message):
                 self._reply(commit, now)
         elif isinstance(message, EndStep):
             self._state = None
@@ -251,18 +257,18 @@ class FakeLink:
             return
         self._busy = True
         tree = state.take()
-        path, token = self._verdict(state.answer, tree)
+        verdict = self.judge(state, tree)
         for layer in range(self._weather.exits):
             part = (layer + 1) / (self._weather.exits + 1)
-            early = self._early(state, tree, path, token, layer)
+            early = self._early(state, tree, self.rumour(state, tree, verdict, layer), layer)
             self._at(now + part * self._weather.verify_s, partial(self._reply, early))
-        self._at(now + self._weather.verify_s, lambda at: self._verified(state, tree, path, token, at))
+        self._at(now + self._weather.verify_s, lambda at: self._verified(state, tree, verdict, at))
 
-    def _verified(self, state: StepState, tree: Tree, path: list[int], token: int, now: float) -> None:
+    def _verified(self, state: StepState, tree: Tree, verdict: Verdict, now: float) -> None:
         self._busy = False
         if state is not self._state:
             return
-        progress = state.accept(tree, path, token)
+        progress = state.accept(tree, verdict.path, verdict.token, verdict.rest)
         self._reply(
             Commit(
                 state.step,
@@ -272,25 +278,31 @@ class FakeLink:
                 progress.digest,
                 progress.done,
                 compute_s=self._weather.verify_s,
+                rest=state.rest(),
             ),
             now,
         )
         self._verify_if_ready(now)
 
-    def _verdict(self, answer: Sequence[int], tree: Tree) -> tuple[list[int], int]:
+    def judge(self, state: StepState, tree: Tree) -> Verdict:
+        """Return the target's verdict on a tree."""
         path: list[int] = []
-        prefix = list(answer)
+        prefix = list(state.answer)
         while True:
             token = self._target(prefix)
             node = path[-1] if path else ROOT
             found = [n for n, parent in enumerate(tree.parents) if parent == node and tree.tokens[n] == token]
             if not found:
-                return path, token
+                return Verdict(tuple(path), token, 1.0)
             path.append(found[0])
             prefix.append(token)
 
-    def _early(self, state: StepState, tree: Tree, path: list[int], token: int, layer: int) -> EarlyTokens:
-        node = tree.nodes[path[-1]] if path else tree.origin
+    def rumour(self, state: StepState, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
+        """Return what an exit takes the verdict for."""
+        return verdict
+
+    def _early(self, state: StepState, tree: Tree, verdict: Verdict, layer: int) -> EarlyTokens:
+        node, token = tree.nodes[verdict.path[-1]] if verdict.path else tree.origin, verdict.token
         confidence = 0.5 + self._random.random() / 2
         if self._random.random() < self._weather.wrong_exits:
             node = self._random.choice([tree.origin, *tree.nodes])

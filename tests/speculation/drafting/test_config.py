@@ -4,6 +4,7 @@ import pytest
 
 from speculation.drafting import DraftingConfig, Mode, QueuePolicy
 from speculation.drafting.branches import Branch, BranchQueue
+from speculation.sampling import Rule, SamplingSettings
 from speculation.wire import Idle
 
 
@@ -44,6 +45,21 @@ def test_the_modes_are_settings_of_one_drafter() -> None:
 def test_bad_settings_are_named(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         DraftingConfig(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", [Rule.WHOLE, Rule.SPLIT, Rule.SPARSE])
+def test_rejection_sampling_takes_one_chain_at_a_time(rule: Rule) -> None:
+    how = SamplingSettings(1.0, rule=rule)
+    for mode in (Mode.SD, Mode.FSD, Mode.CLOUD, Mode.EDGE):
+        DraftingConfig.of(mode).check_sampling(how)
+    needed = "idle=wait,width=1,draft_tokens=0,ahead=off,ngrams=off"
+    with pytest.raises(ValueError, match=f"excludes idle decoding: take mode sd or fsd, or .*: {needed}"):
+        DraftingConfig.of(Mode.FULL).check_sampling(how)
+    DraftingConfig.of(Mode.FULL, needed).check_sampling(how)
+    with pytest.raises(ValueError, match="idle=wait,self_draft=off"):
+        DraftingConfig.of(Mode.SERVER_SD).check_sampling(how)
+    for free in (Rule.COUPLED, Rule.POINT):
+        DraftingConfig.of(Mode.FULL).check_sampling(SamplingSettings(1.0, rule=free))
 
 
 def test_an_unknown_mode_names_the_known_ones() -> None:

@@ -27,7 +27,7 @@ from speculation.drafting import (
 from speculation.drafting.predictor import AUTO, Predictor, find
 from speculation.emulation import LinkConditions, declared_name, load_link
 from speculation.profile import load_profile
-from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings, question_key
+from speculation.sampling import GREEDY, MAX_KEY, Rule, SamplingSettings, question_key
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
@@ -37,6 +37,7 @@ from speculation.wire import FaultCode, Hello, Welcome
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
 FOREVER_S = 3600.0
+PATENT_NOTE = "the authors of DSSD name a filed patent on split verification, CN2025108856278; see docs/decoding.md"
 MAX_RTT_S = 10.0
 
 
@@ -53,8 +54,8 @@ class EdgeConfig:
     emulated, empty for none; the profile's communication time comes on top of its delays. rtt_s: round trip declared
     in place of the profile's own. extra_rtt_s: one on top of it; half of them each way. predictor: what ends drafts
     at the first predicted rejection: a folder, "auto" for the one in the draft model's folder if there is one, "off"
-    for none. sampling: how tokens are drawn, "greedy" or "coupled(temperature=0.7,top_k=50,top_p=0.9)", see
-    `SamplingSettings`. seed: of the draws, 0 to 2^63 - 1; the n-th question to two decoders of one seed is drawn
+    for none. sampling: how tokens are drawn, "greedy", "coupled(temperature=0.7,top_k=50,top_p=0.9)" or another rule
+    of `SamplingSettings`. seed: of the draws, 0 to 2^63 - 1; the n-th question to two decoders of one seed is drawn
     alike.
     """
 
@@ -90,8 +91,7 @@ class EdgeConfig:
             value = getattr(self, name)
             if value is not None and not 0.0 <= value <= MAX_RTT_S:
                 raise ValueError(f"{name} is {value}; give 0 to {MAX_RTT_S:g} seconds")
-        SamplingSettings.parse(self.sampling)
-        self.settings(self.mode)
+        self.settings(self.mode).check_sampling(SamplingSettings.parse(self.sampling))
         if not 0 <= self.seed <= MAX_KEY:
             raise ValueError(f"seed is {self.seed}; give 0 to 2^63 - 1")
 
@@ -138,6 +138,8 @@ class EdgeDecoder:
         self._step = time.time_ns() // 1_000_000_000 % 2**31
         self._questions = 0
         self.sampling = SamplingSettings.parse(config.sampling)
+        if self.sampling.rule in (Rule.SPLIT, Rule.SPARSE):
+            _log.info("sampling %s: %s", self.sampling.text, PATENT_NOTE)
         self._lock = threading.Lock()
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._told_profile = self.profile.name

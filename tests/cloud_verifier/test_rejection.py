@@ -1,0 +1,113 @@
+"""Rejection sampling at the verifier: the token that is left to the edge, and what the rule does not go with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cloud_verifier.step import ForeignDraft, StepState
+from speculation.acceptance import Verdict
+from speculation.rejection import Drawn, unpack
+from speculation.sampling import Distribution, Rule, SamplingSettings
+from speculation.wire import BeginStep, Draft, Fault, FaultCode, Fetch, Hello, Idle, begin_digest, extend_digest
+from tests.cloud_verifier.bench import HELLO, Bench, begin
+
+SPLIT = SamplingSettings(1.0, rule=Rule.SPLIT)
+SPARSE = SamplingSettings(1.0, rule=Rule.SPARSE, keep=2)
+TARGET = Distribution(np.array([0.1, 0.4, 0.0, 0.3, 0.2, 0.0], dtype=np.float32), 1.0)
+
+
+def draft(how: SamplingSettings, prefix: list[int], tokens: list[int], round: int = 1, **more: object) -> Draft:
+    digest = extend_digest(begin_digest("p", b"j", how.text), prefix)
+    return Draft(1, round, len(prefix), digest, tokens, None, [0.5] * len(tokens), **more)  # type: ignore[arg-type]
+
+
+def rejected(how: SamplingSettings, max_tokens: int = 8) -> StepState:
+    """Return a step whose draft 3, 2, 1 stood up to the 3."""
+    state = StepState(BeginStep(1, "p", b"j", max_tokens=max_tokens), [5], how)
+    assert state.offer(draft(how, [], [3, 2, 1]), (Drawn(0.5),) * 3) == []
+    tree = state.take()
+    assert [each.chance for each in tree.drawn] == [0.5] * 3
+    verdict = Verdict((0,), 4, 1.0, TARGET)
+    state.accept(tree, verdict.path, verdict.token, verdict.rest)
+    return state
+
+
+def test_the_answer_waits_for_the_token_that_the_edge_draws() -> None:
+    state = rejected(SPLIT)
+    assert state.answer == [3] and not state.free
+    (again,) = state.offer(draft(SPLIT, [], [3, 2, 1]))
+    assert again.tokens == [3] and again.passes == 0 and again.rest is not None
+    assert (unpack(again.rest, 6).row == TARGET.row).all()
+    assert state.offer(draft(SPLIT, [3, 4], [1], round=2, drawn=4)) == []
+    assert state.answer == [3, 4] and state.ready() and state.take().tokens == (1,)
+
+
+def test_a_draft_that_brings_another_token_than_its_prefix_says_is_none() -> None:
+    state = rejected(SPLIT)
+    state.offer(draft(SPLIT, [3, 4], [1], round=2, drawn=1))
+    assert state.answer == [3] and not state.free
+    with pytest.raises(ForeignDraft, match="Draft.drawn 2 has no probability at answer position 1"):
+        state.offer(draft(SPLIT, [3, 2], [1], round=2, drawn=2))
+
+
+def test_a_drawn_token_may_end_the_answer() -> None:
+    state = StepState(BeginStep(1, "p", b"j", max_tokens=8), [4], SPLIT)
+    state.offer(draft(SPLIT, [], [3, 2]), (Drawn(0.5),) * 2)
+    state.accept(state.take(), (0,), 1, TARGET)
+    (last,) = state.offer(draft(SPLIT, [3, 4], [], round=2, drawn=4))
+    assert last.done and last.tokens == [] and state.done
+
+
+def test_a_head_comes_down_and_the_rest_when_it_is_asked_for() -> None:
+    state = rejected(SPARSE)
+    (again,) = state.repeat(0, 1)
+    assert again.rest is not None and len(again.rest.ids) == 8 and again.rest.tail == pytest.approx(0.3)
+    digest = extend_digest(begin_digest("p", b"j", SPARSE.text), [3])
+    (whole,) = state.fetch(Fetch(1, 1, digest))
+    assert whole.rest is not None and whole.rest.tail == 0.0 and (whole.start, whole.tokens) == (1, [])
+    assert (unpack(whole.rest, 6).row == TARGET.row).all()
+    assert state.fetch(Fetch(1, 1, bytes(8))) == [] == state.fetch(Fetch(1, 0, digest))
+    state.offer(draft(SPARSE, [3, 1], [], round=2, drawn=1))
+    assert state.fetch(Fetch(1, 1, digest)) == []
+
+
+def test_an_answer_that_a_rejection_cannot_lengthen_is_over() -> None:
+    state = rejected(SPLIT, max_tokens=1)
+    assert state.done and state.rest() is None
+
+
+def test_a_step_that_waits_for_its_edge_begins_anew_when_it_is_asked_for_again() -> None:
+    begun = BeginStep(1, "p", b"j", max_tokens=8)
+    assert not rejected(SPLIT).continues(begun, SPLIT)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ({"idle": Idle.LEDGER}, "sampling split excludes idle decoding"),
+        ({"hints": [[1]]}, "sampling split excludes idle decoding, hints"),
+    ],
+)
+def test_what_the_rule_does_not_go_with_is_refused(step: dict[str, object], message: str) -> None:
+    bench = Bench()
+    bench.welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, sampling=SPLIT.text))
+    (fault,) = bench.ask(b"a", begin(**step))
+    assert isinstance(fault, Fault) and fault.code is FaultCode.UNSUPPORTED_SAMPLING and message in fault.message
+
+
+@pytest.mark.parametrize(
+    ("idle", "fields", "message"),
+    [
+        (Idle.DECODE, {"chosen": [0.5]}, "excludes idle decoding; begin the step with WAIT"),
+        (Idle.WAIT, {}, "Draft.chosen has 0 entries for 1 tokens"),
+        (Idle.WAIT, {"chosen": [0.5], "drawn": 17}, "Draft.drawn"),
+    ],
+)
+def test_a_draft_that_cannot_be_judged_is_refused(idle: Idle, fields: dict[str, object], message: str) -> None:
+    bench = Bench()
+    bench.welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, sampling=SPLIT.text))
+    bench.ask(b"a", begin(idle=idle))
+    digest = begin_digest("long", b"jpeg", SPLIT.text)
+    answers = bench.ask(b"a", Draft(1, 1, 0, digest, [1], **fields))  # type: ignore[arg-type]
+    assert any(isinstance(each, Fault) and message in each.message for each in answers)

@@ -1,0 +1,230 @@
+"""Rejection sampling through the whole system: the textbook's algorithm, token by token, and the target's distribution.
+
+The first half runs production's edge and verifier with tiny models in float64 and holds every answer against
+Leviathan's Algorithm 1, written down plainly with the same random numbers. The second half draws thousands of answers
+over a vocabulary of eight and holds their frequencies against the target's distribution.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from cloud_verifier.step import StepState, Tree
+from cloud_verifier.work import VerifyRow
+from speculation.acceptance import Verdict
+from speculation.drafting import Drafter, DraftingConfig, DraftModel, Mode, StepRequest
+from speculation.rejection import Purpose, draw, draw_rest, noisy, uniform
+from speculation.sampling import MAX_KEY, Distribution, Rule, SamplingSettings
+from speculation.vlm.load import Vlm
+from speculation.vlm.session import VlmSession
+from speculation.wire import begin_digest, extend_digest
+from tests.cloud_verifier.test_engine import PROMPTS, jpeg
+from tests.pair import CAPACITY, Robot, run
+from tests.speculation.drafting.fakes import EOS, VOCABULARY, FakeClock, FakeLink, FakeModel, Weather
+from tests.test_exactness import Pair, pairs, rumours
+
+__all__ = ["pairs"]
+WHOLE, SPLIT = SamplingSettings(0.9, rule=Rule.WHOLE), SamplingSettings(0.9, rule=Rule.SPLIT)
+SPARSE = SamplingSettings(0.9, rule=Rule.SPARSE, keep=2)
+POINT = SamplingSettings(0.9, rule=Rule.POINT)
+
+
+def chain(mode: Mode, **changes: object) -> DraftingConfig:
+    """Return a mode that drafts one chain at a time."""
+    return DraftingConfig.of(mode, **{"width": 1, "draft_tokens": 0, **changes})
+
+
+def textbook(target: Vlm, draft: Vlm, request: StepRequest, gamma: int) -> tuple[int, ...]:
+    """Return the answer by Algorithm 1 of arXiv 2211.17192, each model asked for one token after another."""
+    how = request.sampling
+
+    def source(vlm: Vlm, answer: Sequence[int]) -> Distribution:
+        session = VlmSession(vlm, CAPACITY)
+        session.begin(request.prompt, request.jpeg, answer)
+        return Distribution.of(session.root_logits(), how)
+
+    answer: list[int] = []
+    digest = begin_digest(request.prompt, request.jpeg, how.text, request.key)
+    while len(answer) < request.max_tokens and not (answer and answer[-1] in request.eos):
+        most = min(gamma, request.max_tokens - len(answer) - 1)
+        for place in range(most + 1):
+            p = source(target, answer)
+            last = place == most
+            if last:
+                token = draw(p.row, digest)[0]
+            else:
+                q = source(draft, answer)
+                token = int(np.argmax(noisy(q.row, digest, Purpose.DRAFT)))
+                last = uniform(digest, Purpose.ACCEPT) * q.row[token] >= p.row[token]
+                if last:
+                    token = draw_rest(p, q, digest, how.keep if how.rule is Rule.SPARSE else 0)
+            answer.append(token)
+            digest = extend_digest(digest, [token])
+            if last or token in request.eos:
+                break
+    return tuple(answer)
+
+
+@settings(
+    deadline=None, max_examples=12, phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+@given(data=st.data())
+def test_every_answer_is_the_textbooks(pairs: list[Pair], data: st.DataObject) -> None:
+    pair = pairs[data.draw(st.integers(0, len(pairs) - 1), label="pair")]
+    target, draft = pair.target, pair.drafts[data.draw(st.integers(0, 1), label="draft")]
+    how = data.draw(st.sampled_from([WHOLE, SPLIT, SPARSE, replace(SPARSE, top_k=20, keep=5)]), label="sampling")
+    gamma = data.draw(st.integers(1, 4), label="gamma")
+    request = StepRequest(
+        1, PROMPTS[0], jpeg(data.draw(st.integers(0, 9))), target.eos, data.draw(st.integers(1, 10)), sampling=how,
+        key=data.draw(st.integers(0, MAX_KEY)),
+    )  # fmt: skip
+    config = chain(data.draw(st.sampled_from([Mode.SD, Mode.FSD, Mode.PROACTIVE]), label="mode"), gamma=gamma)
+    weather = Weather(
+        one_way_s=data.draw(st.sampled_from([0.0, 0.2])), jitter_s=data.draw(st.sampled_from([0.0, 0.4])),
+        duplicates=data.draw(st.sampled_from([0.0, 0.3])), losses=data.draw(st.sampled_from([0.0, 0.1])),
+        cut_after=data.draw(st.one_of(st.none(), st.integers(1, 12))), seed=data.draw(st.integers(0, 99)),
+    )  # fmt: skip
+    robot = Robot(draft, config, [request], weather, resumes=data.draw(st.booleans()))
+    run(target, [robot], exits=rumours(target, 0.9))
+    assert robot.answers == [textbook(target, draft, request, gamma)]
+
+
+@pytest.mark.parametrize("how", [SPLIT, SPARSE], ids=lambda how: how.rule.value)
+def test_what_the_edge_draws_survives_a_bad_link(how: SamplingSettings, pairs: list[Pair]) -> None:
+    target, draft = pairs[0].target, pairs[0].drafts[0]
+    request = StepRequest(1, PROMPTS[1], jpeg(3), target.eos, 16, sampling=how, key=5)
+    bad = Weather(one_way_s=0.05, jitter_s=0.2, duplicates=0.2, losses=0.1, cut_after=8, seed=1)
+    robots = [
+        Robot(draft, chain(Mode.FSD), [request], weather, resumes=resumes)
+        for weather, resumes in ((Weather(), True), (bad, True), (bad, False))
+    ]
+    for robot in robots:
+        run(target, [robot], exits=rumours(target, 0.9))
+        assert robot.answers == [textbook(target, draft, request, 4)]
+    assert robots[1].stats.interruptions > 0 and robots[1].stats.resent > 0
+    if how is SPARSE:
+        assert robots[0].stats.fetches > 0
+
+
+# --- frequencies
+
+LENGTH = 3
+SAMPLES = 1200
+
+
+def table(seed: int, spread: float) -> Callable[[Sequence[int]], npt.NDArray[np.floating]]:
+    """Return a model over three of the tokens: fixed random logits after every prefix."""
+    known: dict[tuple[int, ...], npt.NDArray[np.floating]] = {}
+
+    def logits(prefix: Sequence[int]) -> npt.NDArray[np.floating]:
+        key = tuple(prefix)
+        if key not in known:
+            row = np.full(VOCABULARY, -60.0)
+            row[:3] = np.random.default_rng([seed, *key]).normal(0.0, spread, 3)
+            known[key] = row
+        return known[key]
+
+    return logits
+
+
+TARGET, DRAFT, EXIT = table(1, 1.0), table(2, 1.2), table(3, 1.0)
+
+
+class TableModel(FakeModel):
+    """The draft, with logits of its own table."""
+
+    def _logits(self, prefix: Sequence[int]) -> npt.NDArray[np.floating]:
+        return DRAFT(prefix)
+
+
+class TableLink(FakeLink):
+    """A verifier whose target and exits are tables."""
+
+    def judge(self, state: StepState, tree: Tree) -> Verdict:
+        return self._by(TARGET, state, tree)
+
+    def rumour(self, state: StepState, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
+        return self._by((EXIT, TARGET)[layer % 2], state, tree)
+
+    def _by(self, model: Callable[[Sequence[int]], npt.NDArray[np.floating]], state: StepState, tree: Tree) -> Verdict:
+        prefixes = [list(state.answer)]
+        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+            prefixes.append([*prefixes[parent + 1], token])
+        row = VerifyRow(0, tree.tokens, tree.parents, True, state.sampling, state.draws, None, state.digest, tree.drawn)
+        return row.rule.judge(tree.tokens, tree.parents, np.stack([model(each) for each in prefixes]), state.draws)
+
+
+def answers(config: DraftingConfig, how: SamplingSettings, exits: int) -> Counter[tuple[int, ...]]:
+    """Draw many answers, each with a key of its own."""
+    found: Counter[tuple[int, ...]] = Counter()
+    clock = FakeClock()
+    model: DraftModel = TableModel(lambda prefix: 0, clock, 0.05)
+    link = TableLink(lambda prefix: 0, clock, Weather(exits=exits, sampling=how))
+    drafter = Drafter(model, link, config, clock)
+    for key in range(SAMPLES):
+        result = drafter.run(StepRequest(key + 1, "find it", b"jpeg", (EOS,), LENGTH, sampling=how, key=key))
+        found[result.tokens] += 1
+    return found
+
+
+def expected(how: SamplingSettings) -> dict[tuple[int, ...], float]:
+    """Return the target's probability of every answer."""
+    chances = {}
+    for tokens in itertools.product(range(3), repeat=LENGTH):
+        rows = [Distribution.of(TARGET(tokens[:place]), how).row for place in range(LENGTH)]
+        chances[tokens] = float(np.prod([row[token] for row, token in zip(rows, tokens, strict=True)]))
+    return chances
+
+
+def p_value(found: Counter[tuple[int, ...]], chances: dict[tuple[int, ...], float]) -> float:
+    """Return how likely frequencies at least so far from these probabilities are (chi-square)."""
+    assert set(found) <= set(chances)
+    total = sum(found.values())
+    return float(chisquare([found[each] for each in chances], [total * chance for chance in chances.values()]).pvalue)
+
+
+@dataclass(frozen=True)
+class Case:
+    config: DraftingConfig
+    how: SamplingSettings
+    exits: int = 0
+
+
+CASES = {
+    f"{how.rule.value}, {name}": Case(config, how, exits)
+    for how in (WHOLE, SPLIT, SPARSE)
+    for name, config, exits in (
+        ("sd", chain(Mode.SD, gamma=2), 0),
+        ("fsd, early exits", chain(Mode.FSD, gamma=2), 3),
+    )
+} | {
+    "point, linear": Case(chain(Mode.SD, gamma=2), POINT),
+    "point, tree": Case(DraftingConfig.of(Mode.PROACTIVE, gamma=2), POINT),
+    "point, tree, early exits": Case(DraftingConfig.of(Mode.PROACTIVE, gamma=2, early_tokens=True), POINT, 3),
+    "split, proactive chain, early exits": Case(chain(Mode.PROACTIVE, gamma=1, early_tokens=True), SPLIT, 3),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_answers_are_samples_of_the_target(name: str) -> None:
+    case = CASES[name]
+    assert p_value(answers(case.config, case.how, case.exits), expected(case.how)) > 1e-3
+
+
+def test_the_check_finds_a_rule_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing what follows a rejection from p itself, not from what q leaves of it."""
+    monkeypatch.setattr(
+        "speculation.drafting.drawn.draw_rest", lambda target, source, digest, keep=0: draw(target.row, digest)[0]
+    )
+    assert p_value(answers(chain(Mode.SD, gamma=2), SPLIT, 0), expected(SPLIT)) < 1e-6
