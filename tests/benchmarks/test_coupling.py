@@ -13,7 +13,6 @@ from benchmarks.coupling import (
     Place,
     compare,
     coupled_agreement,
-    distribution,
     exit_figures,
     exits_text,
     figures,
@@ -23,7 +22,7 @@ from benchmarks.coupling import (
 from benchmarks.setting import questions
 from cloud_verifier.engine import VlmEngine
 from speculation.exits import ExitHeads, Reliability
-from speculation.sampling import SamplingSettings, StepDraws, question_key
+from speculation.sampling import Distribution, SamplingSettings, StepDraws, question_key
 from speculation.vlm.load import Vlm
 
 chances = (
@@ -47,7 +46,7 @@ def test_agreement_is_what_shared_noise_gives() -> None:
     p, q = dice.normal(size=12), dice.normal(size=12)
     settings = SamplingSettings(0.8, 10, 0.95)
     places = [compare(p, q, settings, StepDraws(question_key(0, number))) for number in range(3000)]
-    expected = coupled_agreement(distribution(p, settings), distribution(q, settings))
+    expected = coupled_agreement(Distribution.of(p, settings).row, Distribution.of(q, settings).row)
     assert places[0].coupled == pytest.approx(expected) and 0.2 < expected < 0.8
     assert np.mean([place.same for place in places]) == pytest.approx(expected, abs=0.03)
 

@@ -1,0 +1,59 @@
+"""The comparison of ways to draw, over real sockets with tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import sampling, setting
+from speculation.sampling import Rule
+
+
+def test_every_way_has_its_modes_and_a_base_to_compare_with() -> None:
+    options = sampling.parser().parse_args(["--keep", "4"])
+    found = {way.name: way for way in sampling.ways(options)}
+    assert set(found) == {"greedy", *(rule.value for rule in Rule)}
+    assert found["sparse"].settings.keep == 4
+    arms = {f"{way.name} {mode.value}" for way in found.values() for mode in way.modes}
+    assert {way.base for way in found.values()} == {"greedy cloud", "coupled cloud"} <= arms
+    assert "split full" not in arms and "coupled full" in arms
+
+
+def test_bytes_are_measured_on_the_socket(
+    tiny_target: Path,
+    tiny_draft: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(setting, "RESULTS", tmp_path)
+    monkeypatch.setattr(setting, "PROJECT", tmp_path)
+    monkeypatch.setattr("benchmarks.pictures.KEPT", tmp_path)
+    code = sampling.main(
+        ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft), "--frames", "random", "--quick",
+         "--max-tokens", "6", "--gamma", "2", "--save"]
+    )  # fmt: skip
+    assert code == 0, capsys.readouterr().err
+    data = json.loads((tmp_path / "sampling_raw_float32.json").read_text())
+    up = {name: each["bytes_up_per_round"] for name, each in data["figures"].items()}
+    down = {name: each["bytes_down_per_round"] for name, each in data["figures"].items()}
+    # Two float64 probabilities, or two distributions of float32, on top of the tokens.
+    assert up["coupled sd"] < up["split sd"] < up["coupled sd"] + 40
+    assert up["whole sd"] > data["vocabulary"] * 4
+    assert down["split sd"] > down["coupled sd"] + 200
+    assert (tmp_path / "sampling.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--steps", "0"], "--steps 0: give at least 1"),
+        (["--temperature", "0"], "--temperature 0: give more than 0"),
+        (["--keep", "0"], "keep is 0; give 1 to 4096"),
+    ],
+)
+def test_bad_options_are_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sampling.main(arguments) == 2
+    assert sentence in capsys.readouterr().err
