@@ -3,7 +3,7 @@
 The rule (Leviathan et al., arXiv 2211.17192, Algorithm 1): a token x that the draft drew from q stands with probability
 min(1, p(x) / q(x)); where it does not, the next token is drawn from norm(max(0, p - q)); where all stand, from p. So
 every token is a sample of the target's p. Three wire forms share the rule (`sampling.Rule`): WHOLE sends q up and the
-verifier draws (DSD); SPLIT sends q(x) up, and after a rejection p comes down and the edge draws (DSSD, Sec. III);
+verifier draws (DSD); SPLIT sends q(x) up, and after a rejection p comes down and the edge draws (DSSD, Sec. 3);
 SPARSE sends down the head of p and the mass of its tail (PicoSpec, Sec. 3.3, made exact): where that mass leaves open
 what is drawn, the edge fetches the tail. The authors of DSSD name a filed patent, CN2025108856278.
 

@@ -1,0 +1,67 @@
+"""Every table and picture of docs/benchmarks.md, one program after another: `make benchmarks`, or a look with --quick.
+
+Each runs in a process of its own, so that none of them warms another up, and prints what it prints alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.pictures import OUT, add_outputs
+from spec_vlm_nav.evaluation.setting import several, table
+
+PROGRAMS = {
+    "analytic": "the papers' latency models, beside their tables and the clocked engine",
+    "break_even": "where edge speculation pays",
+    "decoding": "modes, round trips, ablation, queues, sweeps, cost",
+    "sampling": "ways to draw answers, and their bytes",
+    "peers": "transformers' own generation on the same pair",
+}
+COMMANDS = {"decoding": ["all"]}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=(__doc__ or "").splitlines()[0],
+        epilog="programs: " + "; ".join(f"{name}: {shown}" for name, shown in PROGRAMS.items()),
+    )
+    line.add_argument("--only", type=several(list(PROGRAMS)), default=list(PROGRAMS), help=f"of {','.join(PROGRAMS)}")
+    add_outputs(line)
+    return line
+
+
+def command(name: str, options: argparse.Namespace) -> list[str]:
+    """Return the command line of a program with this one's options."""
+    flags = [f"--{flag}" for flag in ("quick", "save") if getattr(options, flag)]
+    out = [] if options.out == OUT else ["--out", str(options.out)]
+    return [sys.executable, "-m", f"benchmarks.{name}", *COMMANDS.get(name, []), *flags, *out]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the programs. Returns 0 or, where one failed, its exit code; the others run all the same."""
+    options = parser().parse_args(arguments)
+    rows, failed = [], 0
+    for number, name in enumerate(options.only, start=1):
+        print(f"\n[{number}/{len(options.only)}] {name}: {PROGRAMS[name]}", flush=True)
+        began = time.monotonic()
+        code = subprocess.run(command(name, options), check=False).returncode
+        failed = failed or code
+        rows.append((name, f"{time.monotonic() - began:.0f}", "done" if code == 0 else f"failed, exit code {code}"))
+    print("\n" + table(("program", "seconds", "end"), rows))
+    print(f"pictures: {'docs/benchmarks' if options.save else _shown(options.out)}")
+    return failed
+
+
+def _shown(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+if __name__ == "__main__":
+    sys.exit(main())
