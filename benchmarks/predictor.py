@@ -22,8 +22,10 @@ from benchmarks.setting import (
     add_questions,
     add_save,
     asked_as,
+    in_words,
     questions,
     settings_of,
+    text_flags,
     write_result,
 )
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
@@ -200,7 +202,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         profile = load_profile(options.profile)
         asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
         flags = ("--profile", profile.name, "--dtype", options.dtype, "--max-sessions", str(4 * len(names)))
-        with verifier(options.target_model, *flags) as address, decoders(options, address) as edges:
+        words = text_flags(in_words(options.frames))
+        with verifier(options.target_model, *flags, *words) as address, decoders(options, address) as edges:
             arms = [Arm(name, mode, stops) for name in names for mode in options.modes for stops in (WITHOUT, WITH)]
             results, different = measure(edges, asked, arms)
             thresholds = {
