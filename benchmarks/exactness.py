@@ -24,6 +24,7 @@ from benchmarks.setting import (
     check_prompts,
     in_words,
     questions,
+    result_name,
     settings_of,
     text_flags,
     write_result,
@@ -137,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "tokens": count,
             "flips": [asdict(flip) for flip in flips],
         }
-        write_result(f"exactness_{options.dtype}", data)
+        write_result(f"{result_name('exactness', options.frames)}_{options.dtype}", data)
     return 1 if bugs else 0
 
 

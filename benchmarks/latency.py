@@ -25,6 +25,7 @@ from benchmarks.setting import (
     check_prompts,
     in_words,
     questions,
+    result_name,
     settings_of,
     text_flags,
     write_result,
@@ -182,7 +183,12 @@ def save(
         "step_s": {mode: [round(each.stats.total_s, 4) for each in entries] for mode, entries in results.items()},
     }
     trip = "" if options.rtt_ms is None else f"rtt_{options.rtt_ms:g}_ms"
-    write_result("_".join(filter(None, ("latency", options.profile, options.link, trip, options.dtype))), data)
+    write_result(
+        "_".join(
+            filter(None, (result_name("latency", options.frames), options.profile, options.link, trip, options.dtype))
+        ),
+        data,
+    )
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from benchmarks.setting import (
     asked_as,
     in_words,
     questions,
+    result_name,
     settings_of,
     text_flags,
     write_result,
@@ -274,7 +275,7 @@ def save(options: argparse.Namespace, entries: Mapping[str, Any], single: Second
         "forward_s": {"cpu": single.cpu, "wall": single.wall},
         "modes": entries,
     }
-    write_result(f"overhead_{options.profile}_{options.dtype}", data)
+    write_result(f"{result_name('overhead', options.frames)}_{options.profile}_{options.dtype}", data)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from benchmarks.setting import (
     check_prompts,
     in_words,
     questions,
+    result_name,
     settings_of,
     text_flags,
     write_result,
@@ -67,8 +68,8 @@ LOOKUP_TOKENS = 10
 """Tokens that prompt lookup proposes at once: the default of transformers' own candidate generator."""
 
 GREEDY = "generate"
-ASSISTED, SIGHTED, TUNED = "assisted, as shipped", "assisted, with sight", "assisted, with sight, tuned"
-TUNED_WORDS = "assisted, tuned"
+ASSISTED, SIGHTED, FIXED = "assisted, as shipped", "assisted, with sight", "assisted, with sight, fixed gamma"
+FIXED_WORDS = "assisted, fixed gamma"
 LOOKUP, LOOKUP_WORDS = "prompt lookup", "prompt lookup, words alone"
 ALONE = "own loop, target alone"
 IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", IMAGE_PLACE)
@@ -122,8 +123,8 @@ def peers_of(target: Vlm, draft: Vlm, max_tokens: int, gamma: int | str) -> dict
     Prompt lookup may propose the image's placeholders, which transformers then takes for a second image and refuses;
     with `suppress_tokens` they are barred, as its own option, and no answer has them anyway.
     """
-    # As many tokens a round as ours, always all of them: what its defaults' dynamic end of drafts costs or brings.
-    tuned = {
+    # As many tokens a round as ours, always all of them: what the dynamic end of drafts, its default, costs or brings.
+    fixed = {
         "num_assistant_tokens": gamma if isinstance(gamma, int) else 4,
         "num_assistant_tokens_schedule": "constant",
         "assistant_confidence_threshold": 0.0,
@@ -139,7 +140,7 @@ def peers_of(target: Vlm, draft: Vlm, max_tokens: int, gamma: int | str) -> dict
             target, max_tokens, prompt_lookup_num_tokens=LOOKUP_TOKENS, suppress_tokens=barred
         )
         arms[SIGHTED] = Assisted(target, draft, max_tokens, sight=True)
-    arms[TUNED if target.sees_images else TUNED_WORDS] = Assisted(target, draft, max_tokens, sight=True, **tuned)
+    arms[FIXED if target.sees_images else FIXED_WORDS] = Assisted(target, draft, max_tokens, sight=True, **fixed)
     return arms
 
 
@@ -353,7 +354,7 @@ def tell(options: argparse.Namespace, run: Run, figures: Mapping[str, Mapping[st
 
 def finish(options: argparse.Namespace, run: Run, figures: Mapping[str, Mapping[str, Any]]) -> None:
     """Draw, and write the figures and how long every step took where asked."""
-    name = "peers_text" if in_words(options.frames) else "peers"
+    name = result_name("peers", options.frames)
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
     folder = PROJECT / "docs" / "benchmarks" if options.save else options.out
     folder.mkdir(parents=True, exist_ok=True)

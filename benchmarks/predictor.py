@@ -24,6 +24,7 @@ from benchmarks.setting import (
     asked_as,
     in_words,
     questions,
+    result_name,
     settings_of,
     text_flags,
     write_result,
@@ -232,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "figures": {arm.label: summary([each.stats for each in part]) for arm, part in results.items()},
             "step_s": {arm.label: [round(each.stats.total_s, 4) for each in part] for arm, part in results.items()},
         }
-        write_result(f"predictor_{options.profile}_{options.dtype}", data)
+        write_result(f"{result_name('predictor', options.frames)}_{options.profile}_{options.dtype}", data)
     return 0
 
 

@@ -132,6 +132,11 @@ def write_result(name: str, data: Mapping[str, Any]) -> None:
     print(f"saved {path.relative_to(PROJECT)}")
 
 
+def result_name(base: str, source: str) -> str:
+    """Return what the results of a benchmark are called: those of text never overwrite those of frames."""
+    return f"{base}_text" if in_words(source) else base
+
+
 def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
     """Return what a result says about its run: all options but the `outputs`, paths as seen from the project."""
 
@@ -145,17 +150,25 @@ def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
 def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool]:
     """Return the order and the guide that a command's options name; the target's vocabulary decides for `auto`.
 
-    Raises ValueError where questions without frames meet a target that sees: it answers about frames alone.
+    Raises ValueError where frames are asked of a language model alone, or words of a target that sees.
     """
-    if in_words(options.frames):
-        folder = find_model(options.target_model)
-        if (folder / "config.json").is_file() and read_config(folder)["model_type"] in SEEING:
-            raise ValueError(
-                f"--frames {options.frames} asks in words, and target {options.target_model} sees images; give a pair "
-                "of language models alone with --target-model and --draft-model"
-            )
+    _check_sight(options.target_model, options.frames)
     guide = Guidance(options.guide).applies(Vocabulary.load(options.target_model))
     return ResponseOrder(options.response_order), guide
+
+
+def _check_sight(target: Path, source: str) -> None:
+    folder = find_model(target)
+    if not (folder / "config.json").is_file():
+        return  # whoever loads it says what is wrong
+    sees = read_config(folder)["model_type"] in SEEING
+    if sees and in_words(source):
+        raise ValueError(
+            f"--frames {source} asks in words, and target {target} sees images; give a pair of language models alone "
+            "with --target-model and --draft-model"
+        )
+    if not sees and not in_words(source):
+        raise ValueError(f"target {target} is a language model alone; ask it with --frames text or text:PATH")
 
 
 def _noise(count: int, seed: int, order: ResponseOrder, guide: bool) -> Iterator[Question]:

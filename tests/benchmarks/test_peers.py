@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import peers, setting
 from benchmarks.generation import Answer
-from benchmarks.peers import ALONE, ASSISTED, GREEDY, LOOKUP, OURS, SIGHTED, TUNED_WORDS, Run, TargetAlone
+from benchmarks.peers import ALONE, ASSISTED, GREEDY, LOOKUP, OURS, SIGHTED, FIXED_WORDS, Run, TargetAlone
 from benchmarks.setting import Question, questions
 from speculation.vlm.load import Vlm
 from tests.models import tiny_text_model
@@ -85,7 +85,7 @@ def test_the_whole_comparison_over_real_sockets(
     name = "peers_text" if source == "text" else "peers"
     saved = json.loads((tmp_path / f"{name}_float64.json").read_text())
     assert saved["flips"] == [] and {GREEDY, ALONE, *OURS} <= saved["figures"].keys()
-    assert (SIGHTED in saved["figures"]) == (source == "random") and (TUNED_WORDS in saved["figures"]) == (
+    assert (SIGHTED in saved["figures"]) == (source == "random") and (FIXED_WORDS in saved["figures"]) == (
         source == "text"
     )
     assert all(len(times) == 3 for times in saved["step_s"].values())

@@ -20,6 +20,7 @@ from benchmarks.setting import (
     in_words,
     questions,
     read_source,
+    result_name,
     text_flags,
 )
 from speculation.vlm.load import load_vlm
@@ -134,7 +135,7 @@ def test_questions_in_words_have_no_frame(tmp_path: Path) -> None:
             read_source(source)
 
 
-def test_a_target_that_sees_is_not_asked_in_words(tiny_target: Path, tmp_path: Path) -> None:
+def test_a_target_is_asked_what_it_can_answer(tiny_target: Path, tmp_path: Path) -> None:
     line = argparse.ArgumentParser()
     add_pair(line)
     add_questions(line)
@@ -143,6 +144,9 @@ def test_a_target_that_sees_is_not_asked_in_words(tiny_target: Path, tmp_path: P
     asked_as(line.parse_args(["--target-model", str(tiny_target)]))
     blind = tiny_text_model(tmp_path / "blind", layers=1)
     asked_as(line.parse_args(["--frames", "text", "--target-model", str(blind)]))
+    with pytest.raises(ValueError, match="is a language model alone; ask it with --frames text"):
+        asked_as(line.parse_args(["--frames", "random", "--target-model", str(blind)]))
+    assert result_name("latency", "text:some") == "latency_text" and result_name("latency", "random") == "latency"
 
 
 def test_prompts_that_no_session_holds_are_named_before_work(tmp_path: Path) -> None:
