@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import peers, setting
 from benchmarks.generation import Answer
-from benchmarks.peers import ALONE, ASSISTED, GREEDY, LOOKUP, OURS, SIGHTED, FIXED_WORDS, Run, TargetAlone
+from benchmarks.peers import ALONE, ASSISTED, FIXED_WORDS, GREEDY, LOOKUP, OURS, SIGHTED, Run, TargetAlone
 from benchmarks.setting import Question, questions
 from speculation.vlm.load import Vlm
 from tests.models import tiny_text_model
