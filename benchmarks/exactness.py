@@ -21,8 +21,12 @@ from benchmarks.setting import (
     add_questions,
     add_save,
     asked_as,
+    check_prompts,
+    in_words,
     questions,
+    result_name,
     settings_of,
+    text_flags,
     write_result,
 )
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
@@ -72,9 +76,10 @@ def parser() -> argparse.ArgumentParser:
 def compare(options: argparse.Namespace, asked: Sequence[Question]) -> tuple[int, list[Flip]]:
     """Return how many tokens the target alone said, and the flips of all modes."""
     session = VlmSession(load_vlm(options.target_model, dtype=options.dtype), 2048)
+    check_prompts(session.vlm, asked, options.max_tokens)
     flips: list[Flip] = []
     count = 0
-    flags = ["--dtype", options.dtype, *draft_flags(MODES, options.draft_model)]
+    flags = ["--dtype", options.dtype, *text_flags(in_words(options.frames)), *draft_flags(MODES, options.draft_model)]
     with verifier(options.target_model, *flags) as address:
         edge = EdgeDecoder(
             EdgeConfig(
@@ -84,6 +89,7 @@ def compare(options: argparse.Namespace, asked: Sequence[Question]) -> tuple[int
                 drafting=options.drafting,
                 max_tokens=options.max_tokens,
                 dtype=options.dtype,
+                text_only=in_words(options.frames),
                 resume_s=CONNECT_LIMIT_S,
             )
         )
@@ -132,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "tokens": count,
             "flips": [asdict(flip) for flip in flips],
         }
-        write_result(f"exactness_{options.dtype}", data)
+        write_result(f"{result_name('exactness', options.frames)}_{options.dtype}", data)
     return 1 if bugs else 0
 
 

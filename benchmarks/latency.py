@@ -22,8 +22,12 @@ from benchmarks.setting import (
     add_questions,
     add_save,
     asked_as,
+    check_prompts,
+    in_words,
     questions,
+    result_name,
     settings_of,
+    text_flags,
     write_result,
 )
 from spec_vlm_nav.edge import MAX_RTT_S, EdgeConfig, EdgeDecoder
@@ -97,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         profile = load_profile(options.profile)
         link = load_link(options.link)
         asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
-        flags = ["--profile", profile.name, "--dtype", options.dtype]
+        flags = ["--profile", profile.name, "--dtype", options.dtype, *text_flags(in_words(options.frames))]
         with verifier(options.target_model, *flags, *draft_flags(options.modes, options.draft_model)) as address:
             edge = EdgeDecoder(
                 EdgeConfig(
@@ -109,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     drafting=options.drafting,
                     max_tokens=options.max_tokens,
                     dtype=options.dtype,
+                    text_only=in_words(options.frames),
                     resume_s=CONNECT_LIMIT_S,
                     predictor=options.predictor,
                     link=link.name,
@@ -116,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
             )
             try:
+                check_prompts(edge.vlm, asked, options.max_tokens)
                 results, different = measure(edge, asked, options.modes)
             finally:
                 edge.close()
@@ -177,7 +183,12 @@ def save(
         "step_s": {mode: [round(each.stats.total_s, 4) for each in entries] for mode, entries in results.items()},
     }
     trip = "" if options.rtt_ms is None else f"rtt_{options.rtt_ms:g}_ms"
-    write_result("_".join(filter(None, ("latency", options.profile, options.link, trip, options.dtype))), data)
+    write_result(
+        "_".join(
+            filter(None, (result_name("latency", options.frames), options.profile, options.link, trip, options.dtype))
+        ),
+        data,
+    )
 
 
 if __name__ == "__main__":

@@ -25,8 +25,11 @@ from benchmarks.setting import (
     add_questions,
     add_save,
     asked_as,
+    in_words,
     questions,
+    result_name,
     settings_of,
+    text_flags,
     write_result,
 )
 from benchmarks.stopwatch import Part, Seconds, Stopwatch, TimedLink, TimedModel, timing
@@ -236,7 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(f"--steps {options.steps}: give at least 1")
         profile = load_profile(options.profile)
         asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
-        with verifier(options.target_model, "--profile", profile.name, "--dtype", options.dtype) as address:
+        flags = ["--profile", profile.name, "--dtype", options.dtype, *text_flags(in_words(options.frames))]
+        with verifier(options.target_model, *flags) as address:
             edge = Edge(options, profile, address)
             try:
                 costs, forwards, different = measure(edge, asked, options.modes)
@@ -271,7 +275,7 @@ def save(options: argparse.Namespace, entries: Mapping[str, Any], single: Second
         "forward_s": {"cpu": single.cpu, "wall": single.wall},
         "modes": entries,
     }
-    write_result(f"overhead_{options.profile}_{options.dtype}", data)
+    write_result(f"{result_name('overhead', options.frames)}_{options.profile}_{options.dtype}", data)
 
 
 if __name__ == "__main__":

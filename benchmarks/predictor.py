@@ -22,8 +22,11 @@ from benchmarks.setting import (
     add_questions,
     add_save,
     asked_as,
+    in_words,
     questions,
+    result_name,
     settings_of,
+    text_flags,
     write_result,
 )
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
@@ -200,7 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         profile = load_profile(options.profile)
         asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
         flags = ("--profile", profile.name, "--dtype", options.dtype, "--max-sessions", str(4 * len(names)))
-        with verifier(options.target_model, *flags) as address, decoders(options, address) as edges:
+        words = text_flags(in_words(options.frames))
+        with verifier(options.target_model, *flags, *words) as address, decoders(options, address) as edges:
             arms = [Arm(name, mode, stops) for name in names for mode in options.modes for stops in (WITHOUT, WITH)]
             results, different = measure(edges, asked, arms)
             thresholds = {
@@ -229,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "figures": {arm.label: summary([each.stats for each in part]) for arm, part in results.items()},
             "step_s": {arm.label: [round(each.stats.total_s, 4) for each in part] for arm, part in results.items()},
         }
-        write_result(f"predictor_{options.profile}_{options.dtype}", data)
+        write_result(f"{result_name('predictor', options.frames)}_{options.profile}_{options.dtype}", data)
     return 0
 
 

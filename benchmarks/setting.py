@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from benchmarks.prompts import SAMPLE, load_prompts, pick
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
 from simulation.episode import oracle_policy, run_episode
@@ -21,15 +22,20 @@ from simulation.world import World
 from spec_vlm_nav.evaluation.setting import add_prompt_options
 from spec_vlm_nav.graph import PROJECT
 from speculation.prompts import Guidance, NavigationAction, ResponseOrder, Vocabulary, compose
+from speculation.vlm.folder import SEEING, find_model, read_config
+from speculation.wire import MAX_DRAFT_TOKENS
 
 RESULTS = PROJECT / "benchmarks" / "results"
 FRAMES_PER_ROOM = 10
-FRAME_SOURCES = ("simulation", "random")
+FRAME_SOURCES = ("simulation", "random", "text")
+TEXT_FILE = "text:"
+TEXT_CAPACITY = 2048
+"""Cache slots of a session that is asked in words: the edge's own, where a verifier's default is made for frames."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One step: what is asked, word for word, about which JPEG."""
+    """One step: what is asked, word for word, about which JPEG; an empty one where a language model alone is asked."""
 
     prompt: str
     jpeg: bytes
@@ -38,16 +44,57 @@ class Question:
 def questions(
     source: str, count: int, seed: int = 0, order: ResponseOrder = ResponseOrder.REASON_FIRST, guide: bool = False
 ) -> list[Question]:
-    """Return `count` questions: held-out rooms of the simulator, or noise that needs no simulator (tiny models).
+    """Return `count` questions: held-out rooms of the simulator, noise that needs no simulator (tiny models), or text.
 
     In rooms they are what the oracle would have been asked on its way, with what it had done by then. `order` and
-    `guide` as in `speculation.prompts.compose`.
+    `guide` as in `speculation.prompts.compose`. `text` is the sample of our own, `text:PATH` a file that
+    `benchmarks.prompts` reads; its prompts stay word for word, `seed` says which are picked where there are more.
     """
+    if in_words(source):
+        prompts = load_prompts(Path(source.removeprefix(TEXT_FILE)) if source.startswith(TEXT_FILE) else SAMPLE)
+        return [Question(prompt.text, b"") for prompt in pick(prompts, count, seed)]
     if source == "random":
         return list(_noise(count, seed, order, guide))
     if source == "simulation":
         return list(itertools.islice(_rooms(seed, order, guide), count))
-    raise ValueError(f"frames {source!r} are unknown; choose {', '.join(FRAME_SOURCES)}")
+    raise ValueError(f"frames {source!r} are unknown; choose {', '.join(FRAME_SOURCES)} or {TEXT_FILE}PATH")
+
+
+def in_words(source: str) -> bool:
+    """Return whether `source` asks a language model alone, without frames."""
+    return source == "text" or source.startswith(TEXT_FILE)
+
+
+def text_flags(text_only: bool) -> list[str]:
+    """Return a verifier's flags where it is asked in words: it serves a language model alone."""
+    return ["--text-only", "--capacity", str(TEXT_CAPACITY)] if text_only else []
+
+
+def check_prompts(vlm: Any, asked: Sequence[Question], max_tokens: int, capacity: int = TEXT_CAPACITY) -> None:
+    """Raise ValueError for a text that `vlm` cannot be asked, or whose prompt, answer and draft fit no session.
+
+    Frames are not looked at: their prompts are short, and how many tokens a frame takes is each model's own.
+    """
+    for question in asked:
+        if question.jpeg:
+            continue
+        shown = repr(question.prompt if len(question.prompt) < 50 else f"{question.prompt[:47]}...")
+        try:
+            tokens = len(vlm.processor.encode_text(question.prompt, 0))
+        except ValueError as error:
+            raise ValueError(f"prompt {shown}: {error}") from None
+        if tokens + max_tokens + MAX_DRAFT_TOKENS > capacity:
+            raise ValueError(
+                f"prompt {shown} has {tokens} tokens; with an answer of {max_tokens} and a draft it does not fit the "
+                f"{capacity} of a session; take it out of the file or ask for fewer tokens (--max-tokens)"
+            )
+
+
+def read_source(text: str) -> str:
+    """Return a source of questions; an argparse type."""
+    if text in FRAME_SOURCES or (text.startswith(TEXT_FILE) and text != TEXT_FILE):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is unknown; choose {', '.join(FRAME_SOURCES)} or {TEXT_FILE}PATH")
 
 
 def add_pair(line: argparse.ArgumentParser) -> None:
@@ -58,7 +105,14 @@ def add_pair(line: argparse.ArgumentParser) -> None:
 
 def add_questions(line: argparse.ArgumentParser, dtype: str = "float32") -> None:
     """Register what is asked and how it is computed: --frames, --seed, how prompts are put, --max-tokens, --dtype."""
-    line.add_argument("--frames", default="simulation", choices=FRAME_SOURCES)
+    line.add_argument(
+        "--frames",
+        default="simulation",
+        type=read_source,
+        metavar="SOURCE",
+        help=f"{', '.join(FRAME_SOURCES)} (prompts of our own, for a pair of language models), or {TEXT_FILE}PATH of a "
+        "file in the form of GSM8K, HumanEval, MT-Bench or Spec-Bench (default: %(default)s)",
+    )
     line.add_argument("--seed", type=int, default=0, help="which held-out rooms, and of random draws (default: 0)")
     add_prompt_options(line)
     line.add_argument("--max-tokens", type=int, default=128)
@@ -78,6 +132,11 @@ def write_result(name: str, data: Mapping[str, Any]) -> None:
     print(f"saved {path.relative_to(PROJECT)}")
 
 
+def result_name(base: str, source: str) -> str:
+    """Return what the results of a benchmark are called: those of text never overwrite those of frames."""
+    return f"{base}_text" if in_words(source) else base
+
+
 def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
     """Return what a result says about its run: all options but the `outputs`, paths as seen from the project."""
 
@@ -89,9 +148,27 @@ def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
 
 
 def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool]:
-    """Return the order and the guide that a command's options name; the target's vocabulary decides for `auto`."""
+    """Return the order and the guide that a command's options name; the target's vocabulary decides for `auto`.
+
+    Raises ValueError where frames are asked of a language model alone, or words of a target that sees.
+    """
+    _check_sight(options.target_model, options.frames)
     guide = Guidance(options.guide).applies(Vocabulary.load(options.target_model))
     return ResponseOrder(options.response_order), guide
+
+
+def _check_sight(target: Path, source: str) -> None:
+    folder = find_model(target)
+    if not (folder / "config.json").is_file():
+        return  # whoever loads it says what is wrong
+    sees = read_config(folder)["model_type"] in SEEING
+    if sees and in_words(source):
+        raise ValueError(
+            f"--frames {source} asks in words, and target {target} sees images; give a pair of language models alone "
+            "with --target-model and --draft-model"
+        )
+    if not sees and not in_words(source):
+        raise ValueError(f"target {target} is a language model alone; ask it with --frames text or text:PATH")
 
 
 def _noise(count: int, seed: int, order: ResponseOrder, guide: bool) -> Iterator[Question]:

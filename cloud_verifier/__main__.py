@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     add("--quantisation", "what the weights are rounded to while loading", choices=exact)
     add("--min-pixels", "least pixels of a resized frame; 0 keeps the model's own", type=int)
     add("--max-pixels", "most pixels of a resized frame; 0 keeps the model's own", type=int)
+    add("--text-only", "serve a language model alone, to edges that send no frames (benchmarks)", action="store_true")
     add("--allow-download", "fetch a model that is given by its name on the hub and not on disk", action="store_true")
     add("--max-sessions", "robots at once", type=int)
     add("--max-batch", "robots in one forward", type=int)

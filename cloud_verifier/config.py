@@ -42,6 +42,8 @@ class ServerConfig:
     min_pixels: int = 0
     max_pixels: int = 0
     """Bounds of the resized frame; 0 keeps the model's own."""
+    text_only: bool = False
+    """Target and draft model are language models alone, asked without frames: for benchmarks, never for a robot."""
     allow_download: bool = False
     max_sessions: int = 8
     max_batch: int = 8
@@ -123,8 +125,14 @@ class ServerConfig:
             raise StartError(f"{flag} {name}: no such folder")
         if not (folder / "config.json").is_file():
             raise StartError(f"{flag} {name}: holds no model (config.json is missing)")
-        if read_config(folder)["model_type"] not in SEEING:
-            raise StartError(f"{flag} {name}: a language model alone sees no camera; serve {' or '.join(SEEING)}")
+        sees = read_config(folder)["model_type"] in SEEING
+        if not sees and not self.text_only:
+            raise StartError(
+                f"{flag} {name}: a language model alone sees no camera; serve {' or '.join(SEEING)}, or say "
+                "--text-only if nobody will send a frame"
+            )
+        if sees and self.text_only:
+            raise StartError(f"{flag} {name}: it sees images, --text-only serves a language model alone; leave it out")
         return folder
 
     def check_exits(self) -> None:

@@ -24,7 +24,7 @@ PROTOCOL = 3
 MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
 MAX_IMAGE_BYTES = 4 << 20
-MAX_PROMPT_CHARS = 2000
+MAX_PROMPT_CHARS = 12_000
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 ROOT = -1
 """Node index of a draft's root, the last committed token; draft token i is node i."""
@@ -127,6 +127,7 @@ class Welcome(Message, tag=2, frozen=True):
 class BeginStep(Message, tag=3, frozen=True):
     """Edge to cloud: a new frame and question; supersedes the step before.
 
+    `jpeg` is empty where a language model alone is asked; a model that sees refuses an empty one.
     `committed` holds the answer so far (empty, or after a reconnect). `hints` are token sequences that the answer may
     begin with or contain (earlier answers): drafts that cost nothing. `self_draft` asks a verifier that has a draft
     model of its own to draft so many tokens by itself (mode `server_sd`). `key` names the random draws of the answer;
@@ -135,7 +136,7 @@ class BeginStep(Message, tag=3, frozen=True):
 
     step: Step
     prompt: Annotated[str, Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
-    jpeg: Annotated[bytes, Meta(min_length=1, max_length=MAX_IMAGE_BYTES)]
+    jpeg: Annotated[bytes, Meta(max_length=MAX_IMAGE_BYTES)]
     committed: Answer = []
     max_tokens: Annotated[int, Meta(gt=0, le=MAX_ANSWER_TOKENS)] = 128
     idle: Idle = Idle.WAIT

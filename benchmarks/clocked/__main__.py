@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -21,6 +21,8 @@ from benchmarks.setting import (
     add_pair,
     add_questions,
     asked_as,
+    check_prompts,
+    in_words,
     questions,
     settings_of,
     write_result,
@@ -36,6 +38,9 @@ from spec_vlm_nav.evaluation.setting import (
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import Mode
 from speculation.profile import load_profile
+
+if TYPE_CHECKING:
+    from benchmarks.clocked.record import Models
 
 MODES = (*(mode.value for mode in Mode), LAYER_SPLIT)
 
@@ -86,6 +91,13 @@ def _add_models(line: argparse.ArgumentParser) -> None:
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
     add_predictor(line)
     add_questions(line)
+
+
+def _models(options: argparse.Namespace) -> Models:
+    from benchmarks.clocked.record import Models
+
+    how = (options.exits, options.predictor, options.dtype, in_words(options.frames))
+    return Models.load(options.target_model, options.draft_model, *how)
 
 
 def _told(defaults: Any, what: str) -> str:
@@ -181,10 +193,11 @@ def record_facts(options: argparse.Namespace) -> None:
         raise ValueError(f"--count {options.count}, --top {options.top}: give at least 1")
     if options.out.suffix != ".npz":
         raise ValueError(f"--out {options.out}: name a .npz file")
-    from benchmarks.clocked.record import Models, record  # torch, late: virtual time needs none
+    from benchmarks.clocked.record import record  # torch, late: virtual time needs none
 
-    models = Models.load(options.target_model, options.draft_model, options.exits, options.predictor, options.dtype)
+    models = _models(options)
     asked = questions(options.frames, options.count, options.seed, *asked_as(options))
+    check_prompts(models.target, asked, options.max_tokens)
     recording = record(models, asked, options.max_tokens, options.top)
     told = settings_of(options, "out", "action", "command")
     replace(recording, notes={**recording.notes, "settings": told, "machine": machine()}).save(options.out)
@@ -206,15 +219,17 @@ def check_time(options: argparse.Namespace) -> int:
     if profile.is_raw:
         raise ValueError(f"--profile {profile.name} declares no times that virtual time could be told")
     from benchmarks.clocked import check
-    from benchmarks.clocked.record import Models, record
+    from benchmarks.clocked.record import record
     from spec_vlm_nav.edge import EdgeConfig
 
     asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
-    models = Models.load(options.target_model, options.draft_model, options.exits, options.predictor, options.dtype)
+    models = _models(options)
+    check_prompts(models.target, asked, options.max_tokens)
     recording = record(models, asked, options.max_tokens)
     config = EdgeConfig(
         options.draft_model, "", "fsd", profile.name, gamma=options.gamma, drafting=options.drafting,
         max_tokens=options.max_tokens, dtype=options.dtype, predictor=options.predictor,
+        text_only=in_words(options.frames),
     )  # fmt: skip
     real = check.measure_real(config, options.target_model, options.exits, asked, options.modes)
     timings = check.clocked_timings(profile, real)

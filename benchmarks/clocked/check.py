@@ -16,7 +16,7 @@ from benchmarks.clocked.facts import Recording
 from benchmarks.clocked.figures import run_mode
 from benchmarks.clocked.timings import Timings
 from benchmarks.latency import WARM_UP, measure
-from benchmarks.setting import Question
+from benchmarks.setting import Question, text_flags
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, table, verifier
 from speculation.drafting import DecodingStats, StepResult
@@ -57,7 +57,7 @@ def measure_real(
 
     The address in `config` does not count. Raises as `EdgeDecoder.decode`.
     """
-    flags = ["--profile", config.profile, "--dtype", config.dtype]
+    flags = ["--profile", config.profile, "--dtype", config.dtype, *text_flags(config.text_only)]
     if exits is not None:
         flags += ["--exits", str(exits)]
     with verifier(target, *flags) as address:

@@ -49,10 +49,19 @@ class Models:
 
     @classmethod
     def load(
-        cls, target: Path, draft: Path, exits: Path | None = None, predictor: str = "auto", dtype: str = "float32"
+        cls,
+        target: Path,
+        draft: Path,
+        exits: Path | None = None,
+        predictor: str = "auto",
+        dtype: str = "float32",
+        text_only: bool = False,
     ) -> Models:
-        """Load all parts. Raises ValueError, in one sentence, for a folder that cannot be used or does not fit."""
-        config = ServerConfig(target, exits=exits, dtype=dtype)
+        """Load all parts; `text_only`: a pair of language models alone, asked without frames.
+
+        Raises ValueError, in one sentence, for a folder that cannot be used or does not fit.
+        """
+        config = ServerConfig(target, exits=exits, dtype=dtype, text_only=text_only)
         config.check_exits()
         vlm, small = load_vlm(config.model_folder, dtype=dtype), load_vlm(draft, dtype=dtype)
         if vlm.tokenizer_fingerprint != small.tokenizer_fingerprint:

@@ -163,7 +163,7 @@ def inspect_pair(first: FolderReport, second: FolderReport) -> PairReport:
         )
     if target.fingerprint == draft.fingerprint:
         problems.append("they are the same model: drafting would cost as much as answering")
-    if not target.sees_images or not draft.sees_images:
+    if target.sees_images != draft.sees_images:
         blind = draft.name if target.sees_images else target.name
         problems.append(f"{blind} is a language model alone and cannot answer about a camera's picture")
     common = min(target.vocabulary, draft.vocabulary)
@@ -177,6 +177,8 @@ def _notes(target: FolderReport, draft: FolderReport) -> tuple[str, ...]:
             f"embeddings are padded differently ({target.embedding_rows} and {draft.embedding_rows} rows); logits of "
             f"both are cut to the {target.vocabulary} tokens of the tokenizer"
         )
+    if not target.sees_images and not draft.sees_images:
+        notes.append("they are language models alone: for text and benchmarks (--text-only), not for a robot's camera")
     if target.quantisation != Quantisation.NONE.value:
         notes.append(f"the target is stored quantised ({target.quantisation}): answers are exactly its own")
     if target.eos != draft.eos:

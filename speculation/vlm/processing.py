@@ -244,9 +244,11 @@ def decode_jpeg(data: bytes) -> Frame:
 def prepare(vlm: Vlm, prompt: str, image: bytes | Frame | None) -> Inputs:
     """Return the inputs of one step: instruction and frame, a JPEG, RGB pixels [H, W, 3] or None for words alone.
 
-    Raises ValueError, in one sentence, for an image or instruction that cannot be used.
+    Empty bytes are how the wire says "no image": words alone to a language model, but never to a model that sees,
+    which must not steer a robot by a frame that got lost. Raises ValueError, in one sentence, for an image or
+    instruction that cannot be used.
     """
-    if image is None:
+    if image is None or (isinstance(image, bytes) and not image and not vlm.sees_images):
         ids = vlm.processor.encode_text(prompt, 0)
         return Inputs(ids, None, None, text_positions(len(ids)), 0)
     if not vlm.sees_images:

@@ -33,3 +33,7 @@ def test_target_is_a_folder_or_a_name_and_sees(tiny_target: Path, tmp_path: Path
     blind = tiny_text_model(tmp_path / "blind", layers=1)
     with pytest.raises(StartError, match="a language model alone sees no camera"):
         _ = ServerConfig(blind).model_folder
+    assert ServerConfig(blind, text_only=True).model_folder == blind
+    assert ServerConfig(blind, draft_model=blind, text_only=True).draft_folder == blind
+    with pytest.raises(StartError, match="it sees images, --text-only serves a language model alone"):
+        _ = ServerConfig(tiny_target, text_only=True).model_folder

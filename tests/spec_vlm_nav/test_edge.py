@@ -113,6 +113,39 @@ def test_a_verifier_with_a_draft_model_of_its_own_needs_no_draft(
         without.close()
 
 
+def test_a_text_pair_is_asked_in_words(tmp_path: Path, tiny_draft: Path) -> None:
+    """Without a frame, over the same sockets: a language model's own answers in every mode; a frame is refused."""
+    big, small = (tiny_text_model(tmp_path / name, layers=count) for name, count in (("big", 3), ("small", 2)))
+    prompts = ("find the silver bottle", "I see the red chair ahead, on the left.")
+    session = VlmSession(load_vlm(big, dtype="float64"), 512)
+    truths = [[token for token, _ in session.greedy(prompt, None, ANSWER)] for prompt in prompts]
+    server = start(big, "--dtype", "float64", "--text-only", "--draft-model", str(small))
+    edge = EdgeDecoder(config(small, server.address, text_only=True, resume_s=20.0))
+    try:
+        for prompt, truth in zip(prompts, truths, strict=True):
+            for mode in ("cloud", "sd", "fsd", "full", "server_sd"):
+                assert list(edge.decode(prompt, b"", 60.0, mode).tokens) == truth, mode
+        for mode in ("cloud", "sd"):
+            with pytest.raises(ValueError, match="sees no images; give it none"):
+                edge.decode(prompts[0], jpeg(0), 60.0, mode)
+        assert list(edge.decode(prompts[1], b"", 60.0, "sd").tokens) == truths[1]
+    finally:
+        edge.close()
+        server.stop()
+    with pytest.raises(ValueError, match="sees images, text_only wants a language model alone"):
+        EdgeDecoder(config(tiny_draft, server.address, text_only=True))
+
+
+def test_a_model_that_sees_refuses_an_empty_frame(verifier: Verifier, tiny_draft: Path, draft: Vlm) -> None:
+    edge = EdgeDecoder(config(tiny_draft, verifier.address, resume_s=20.0), vlm=draft)
+    try:
+        for mode in ("cloud", "full"):
+            with pytest.raises(ValueError, match="image of 0 bytes does not decode"):
+                edge.decode(PROMPT, b"", 60.0, mode)
+    finally:
+        edge.close()
+
+
 def test_a_predictor_cuts_drafts_short_and_changes_no_answer(
     verifier: Verifier,
     tiny_target: Path,

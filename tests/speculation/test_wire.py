@@ -69,7 +69,7 @@ messages = st.one_of(
         BeginStep,
         step=steps,
         prompt=st.text(min_size=1, max_size=200),
-        jpeg=st.binary(min_size=1, max_size=200),
+        jpeg=st.binary(max_size=200),
         committed=st.lists(tokens, max_size=20),
         max_tokens=st.integers(1, 512),
         idle=st.sampled_from(Idle),

@@ -52,6 +52,12 @@ def test_what_is_no_pair_says_why(tiny_target: Path, tmp_path: Path) -> None:
     assert "blind is a language model alone" in blind
 
 
+def test_a_text_pair_is_a_pair_for_text(tmp_path: Path) -> None:
+    big, small = (inspect_folder(tiny_text_model(tmp_path / name, layers=n)) for name, n in (("big", 3), ("small", 1)))
+    pair = inspect_pair(big, small)
+    assert pair.problems == () and "language models alone" in pair.notes[-1]
+
+
 def test_table_names_what_people_ask(tiny_target: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_target, tmp_path / "model"))
     (folder / "generation_config.json").write_text(json.dumps({"repetition_penalty": 1.05}))

@@ -70,6 +70,13 @@ def test_a_language_model_refuses_an_image(build: Callable[..., Path]) -> None:
     vlm = load_vlm(build())
     with pytest.raises(ValueError, match="sees no images; give it none"):
         prepare(vlm, "go", frame(0))
+    with pytest.raises(ValueError, match="sees no images; give it none"):
+        prepare(vlm, "go", b"any bytes")
+
+
+def test_no_bytes_are_no_image_to_a_language_model(build: Callable[..., Path]) -> None:
+    vlm = load_vlm(build())
+    np.testing.assert_array_equal(prepare(vlm, "go", b"").ids, prepare(vlm, "go", None).ids)
 
 
 def test_vicuna_s_conversation_stands_in_for_a_missing_template(

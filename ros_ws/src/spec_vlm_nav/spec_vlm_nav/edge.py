@@ -52,7 +52,8 @@ class EdgeConfig:
     resume_s: how long a step waits for a lost verifier before it is given up. capacity: cache slots of the draft
     model: image and prompt, answer and token tree must fit. link: the link of config/links.json whose conditions are
     emulated, empty for none; the profile's communication time comes on top of its delays. rtt_s: round trip declared
-    in place of the profile's own. extra_rtt_s: one on top of it; half of them each way. predictor: what ends drafts
+    in place of the profile's own. extra_rtt_s: one on top of it; half of them each way. text_only: the draft model is a
+    language model alone and is asked with an empty frame (benchmarks; a robot has none). predictor: what ends drafts
     at the first predicted rejection: a folder, "auto" for the one in the draft model's folder if there is one, "off"
     for none. sampling: how tokens are drawn, "greedy", "coupled(temperature=0.7,top_k=50,top_p=0.9)" or another rule
     of `SamplingSettings`. seed: of the draws, 0 to 2^63 - 1; the n-th question to two decoders of one seed is drawn
@@ -82,6 +83,7 @@ class EdgeConfig:
     link: str = ""
     rtt_s: float | None = None
     extra_rtt_s: float = 0.0
+    text_only: bool = False
     predictor: str = AUTO
     sampling: str = GREEDY.text
     seed: int = 0
@@ -170,8 +172,12 @@ class EdgeDecoder:
             max_pixels=config.max_pixels,
             allow_download=config.allow_download,
         )
-        if not vlm.sees_images:
-            raise ValueError(f"draft model {vlm.name} is a language model alone; choose one that sees")
+        if vlm.sees_images == config.text_only:
+            raise ValueError(
+                f"draft model {vlm.name} sees images, text_only wants a language model alone; leave text_only out"
+                if config.text_only
+                else f"draft model {vlm.name} is a language model alone; choose one that sees"
+            )
         announce(vlm, _log)
         return vlm
 

@@ -1,0 +1,104 @@
+"""transformers as a peer: the same inputs, the target's own answers, a draft that sees where it is let see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.generation import Assisted, Generate, arguments_of, check_alike
+from benchmarks.setting import Question, questions
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.processing import prepare
+from speculation.vlm.session import VlmSession
+from tests.models import scratch_inputs, tiny_model, tiny_text_model
+
+LIMIT = 20
+FIXED = {
+    "num_assistant_tokens": 4,
+    "num_assistant_tokens_schedule": "constant",
+    "assistant_confidence_threshold": 0.0,
+}
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[Question]:
+    return questions("random", 3)
+
+
+@pytest.fixture(scope="module")
+def twin(tiny_target: Path) -> Vlm:
+    """The target once more: a draft that is always right if it is asked the same."""
+    return load_vlm(tiny_target, dtype="float64")
+
+
+def alone(vlm: Vlm, question: Question) -> tuple[int, ...]:
+    return tuple(token for token, _ in VlmSession(vlm, 512).greedy(question.prompt, question.jpeg, LIMIT))
+
+
+def test_arguments_are_those_of_a_forward_from_scratch(target: Vlm, asked: list[Question], tmp_path: Path) -> None:
+    text = load_vlm(tiny_text_model(tmp_path, layers=1))
+    for vlm, image in ((target, asked[0].jpeg), (text, None)):
+        inputs = prepare(vlm, asked[0].prompt, image)
+        told, expected = arguments_of(vlm, inputs), scratch_inputs(vlm, inputs)
+        assert told.keys() == expected.keys()
+        assert all(torch.equal(told[name], expected[name]) for name in told)
+
+
+def test_generate_says_what_the_target_alone_says(target: Vlm, asked: list[Question]) -> None:
+    for question in asked:
+        answer = Generate(target, LIMIT)(question)
+        assert answer.tokens == alone(target, question)
+        assert answer.forwards == answer.rounds == len(answer.tokens) and answer.seconds > 0.0
+
+
+def test_what_a_checkpoint_wishes_of_sampling_is_left_out(tiny_target: Path, asked: list[Question]) -> None:
+    vlm = load_vlm(tiny_target, dtype="float64")
+    vlm.model.generation_config.repetition_penalty = 5.0
+    vlm.model.generation_config.do_sample = True
+    assert Generate(vlm, LIMIT)(asked[0]).tokens == alone(vlm, asked[0])
+
+
+@pytest.mark.parametrize("sight", [False, True])
+@pytest.mark.parametrize("changes", [{}, FIXED])
+def test_assisted_generation_changes_no_answer(
+    target: Vlm, draft: Vlm, asked: list[Question], sight: bool, changes: dict[str, object]
+) -> None:
+    arm = Assisted(target, draft, LIMIT, sight=sight, **changes)
+    for question in asked:
+        answer = arm(question)
+        assert answer.tokens == alone(target, question)
+        assert 0 < answer.forwards <= len(answer.tokens)
+    assert "prepare_inputs_for_generation" not in vars(draft.model)
+
+
+def test_a_perfect_draft_is_accepted_whole_if_and_only_if_it_sees(
+    target: Vlm, twin: Vlm, asked: list[Question]
+) -> None:
+    """As shipped the assistant never sees the image; with sight its positions and pixels are all as the target's."""
+    seeing = [Assisted(target, twin, LIMIT, sight=True, **FIXED)(question) for question in asked]
+    blind = [Assisted(target, twin, LIMIT, sight=False, **FIXED)(question) for question in asked]
+    for answer in seeing:
+        assert answer.forwards == -(-len(answer.tokens) // 5)
+    assert sum(answer.forwards for answer in blind) > sum(answer.forwards for answer in seeing)
+
+
+def test_a_text_pair_is_assisted_without_images(tmp_path: Path) -> None:
+    big, small = (
+        load_vlm(tiny_text_model(tmp_path / name, layers=count), dtype="float64")
+        for name, count in (("big", 3), ("small", 2))
+    )
+    question = Question("find the silver bottle", b"")
+    check_alike(big, small, question)
+    for arm in (Generate(big, LIMIT, prompt_lookup_num_tokens=5), Assisted(big, small, LIMIT, sight=True)):
+        assert arm(question).tokens == alone(big, question)
+
+
+def test_models_that_prepare_frames_differently_are_no_peers(
+    target: Vlm, draft: Vlm, asked: list[Question], tmp_path: Path
+) -> None:
+    check_alike(target, draft, asked[0])
+    other = load_vlm(tiny_model(tmp_path, layers=1, image_size=84), dtype="float64")
+    with pytest.raises(ValueError, match="prepare a question differently"):
+        check_alike(target, other, asked[0])
