@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
 import transformers
@@ -25,11 +23,11 @@ from tqdm import tqdm
 
 from benchmarks.exactness import LIMITS, Flip, first_flip
 from benchmarks.generation import Answer, Assisted, Generate, check_alike
+from benchmarks.pictures import COLOURS, WIDTH, add_outputs, keep, plain
 from benchmarks.setting import (
     Question,
     add_pair,
     add_questions,
-    add_save,
     asked_as,
     check_prompts,
     in_words,
@@ -41,7 +39,6 @@ from benchmarks.setting import (
 )
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import median_interval, spread
-from spec_vlm_nav.evaluation.pictures import MODE_COLOURS
 from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
     SILENCE_S,
@@ -52,14 +49,11 @@ from spec_vlm_nav.evaluation.setting import (
     table,
     verifier,
 )
-from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import Mode
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import IMAGE_PLACE
 from speculation.vlm.session import VlmSession
-
-matplotlib.use("Agg")
 
 STEPS, QUICK_STEPS = 60, 4
 WARM_UP = 2
@@ -235,8 +229,8 @@ def draw(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     spreads = [{key: 1e3 * value for key, value in figures[name]["total_s"].items()} for name in names]
     medians = np.array([each["median"] for each in spreads])
     ends = np.array([[each["median"] - each["min"], each["max"] - each["median"]] for each in spreads]).T
-    colours = [MODE_COLOURS.get(name, ALONE_COLOUR if name == ALONE else PEER_COLOUR) for name in names]
-    figure = Figure(figsize=(9, 1.5 + 0.42 * len(names)), layout="constrained")
+    colours = [COLOURS.get(name, ALONE_COLOUR if name == ALONE else PEER_COLOUR) for name in names]
+    figure = Figure(figsize=(WIDTH, 1.5 + 0.42 * len(names)), layout="constrained")
     axes = figure.add_subplot()
     axes.barh(range(len(names)), medians, 0.66, color=colours, xerr=ends, ecolor="#333333", capsize=2)
     for row, name in enumerate(names):
@@ -247,8 +241,7 @@ def draw(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     axes.set_yticks(range(len(names)), [_label(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
+    plain(axes, "x")
     axes.set_xlabel("ms per step: median, whiskers to the fastest and the slowest (1.5x: faster than generate)")
     axes.set_title(title, fontsize=11)
     return figure
@@ -265,15 +258,11 @@ def parser() -> argparse.ArgumentParser:
     add_pair(line)
     line.add_argument("--steps", type=int, help=f"frames, each answered by every arm, after {WARM_UP} more "
                       f"that warm up (default: {STEPS})")  # fmt: skip
-    line.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} frames, for a look")
     line.add_argument("--threads", type=int, default=1, help="CPU threads of each model's process (default: 1)")
     add_drafting(line)
     add_predictor(line)
     add_questions(line)
-    add_save(line)
-    line.add_argument(
-        "--out", type=Path, default=PROJECT / "out" / "benchmarks", help="folder of the picture, where it is not saved"
-    )
+    add_outputs(line)
     return line
 
 
@@ -355,11 +344,7 @@ def tell(options: argparse.Namespace, run: Run, figures: Mapping[str, Mapping[st
 def finish(options: argparse.Namespace, run: Run, figures: Mapping[str, Mapping[str, Any]]) -> None:
     """Draw, and write the figures and how long every step took where asked."""
     name = result_name("peers", options.frames)
-    title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
-    folder = PROJECT / "docs" / "benchmarks" if options.save else options.out
-    folder.mkdir(parents=True, exist_ok=True)
-    draw(figures, title).savefig(folder / f"{name}.png", dpi=100)
-    print(f"drawn {folder / name}.png")
+    keep(draw(figures, f"A step at round trip 0, {options.steps} frames, raw times of this machine"), name, options)
     if options.save:
         data = {
             "settings": settings_of(options, "save", "out"),

@@ -79,7 +79,7 @@ def test_the_whole_comparison_over_real_sockets(
         pair = (tiny_text_model(tmp_path / "big", layers=3), tiny_text_model(tmp_path / "small", layers=2))
     monkeypatch.setattr(setting, "RESULTS", tmp_path)
     monkeypatch.setattr(setting, "PROJECT", tmp_path)
-    monkeypatch.setattr(peers, "PROJECT", tmp_path)
+    monkeypatch.setattr("benchmarks.pictures.KEPT", tmp_path)
     arguments = ["--target-model", str(pair[0]), "--draft-model", str(pair[1]), "--frames", source, "--steps", "3"]
     assert peers.main([*arguments, "--max-tokens", "12", "--dtype", "float64", "--save"]) == 0
     name = "peers_text" if source == "text" else "peers"
@@ -90,7 +90,7 @@ def test_the_whole_comparison_over_real_sockets(
     )
     assert all(len(times) == 3 for times in saved["step_s"].values())
     assert all(entry["frames_other_than_target"] == 0 for entry in saved["figures"].values())
-    assert (tmp_path / "docs" / "benchmarks" / f"{name}.png").stat().st_size < 120_000
+    assert (tmp_path / f"{name}.png").stat().st_size < 120_000
     assert "1 thread(s) in each process" in capsys.readouterr().out
 
 
