@@ -10,7 +10,7 @@ from typing import Protocol
 GAMMA = 4
 TOKENS = 200
 """gamma and n of the paper's experiments (Sec. 4)."""
-EE_66B_C = 0.3
+LARGER_C = 0.3
 """T_p / T_q that the paper estimates for OPT-66B and Llama-65B on a Jetson (App. B, the yellow line of Fig. 6)."""
 
 
@@ -29,7 +29,10 @@ class Times(Protocol):
 
 @dataclass(frozen=True)
 class System:
-    """A column of Table 5, or Table 8(a), as printed; milliseconds. `c`: the printed T_p / T_q."""
+    """A column of Table 5, or Table 8(a), as printed; milliseconds. `c`: the printed T_p / T_q.
+
+    layers: of the target; Table 2 has one exit less.
+    """
 
     name: str
     label: str
@@ -38,6 +41,7 @@ class System:
     one_way_ms: float
     c: float
     threads: int
+    layers: int
     sync_s: float = 0.0
 
     @property
@@ -76,14 +80,14 @@ SYSTEMS: Mapping[str, System] = {
     each.name: each
     for each in (
         # Table 8(a): Qwen2-VL-2B on the Go2's Jetson Orin, Qwen2-VL-7B on an A100.
-        System("go2", "Go2 (Orin), Qwen2-VL 2B/7B", 288.0, 620.0, 120.0, 0.11, 6),
+        System("go2", "Go2 (Orin), Qwen2-VL 2B/7B", 288.0, 620.0, 120.0, 0.11, 6, 28),
         # Table 5, by client device (Jetson Nano, RTX 2080 Ti) and pair of models; the server is an A100.
-        System("jetson_vicuna_7b", "Jetson, Vicuna 68M/7B", 334.0, 497.0, 95.0, 0.17, 15),
-        System("rtx_vicuna_7b", "RTX, Vicuna 68M/7B", 102.0, 442.0, 42.0, 0.06, 30),
-        System("jetson_vicuna_13b", "Jetson, Vicuna 160M/13B", 1596.0, 616.0, 91.0, 0.65, 7),
-        System("rtx_vicuna_13b", "RTX, Vicuna 160M/13B", 555.0, 618.0, 46.0, 0.22, 15),
-        System("jetson_llama2_7b", "Jetson, 68M/Llama2-7B", 301.0, 522.0, 96.0, 0.14, 15),
-        System("rtx_llama2_7b", "RTX, 68M/Llama2-7B", 99.0, 467.0, 47.0, 0.05, 30),
+        System("jetson_vicuna_7b", "Jetson, Vicuna 68M/7B", 334.0, 497.0, 95.0, 0.17, 15, 32),
+        System("rtx_vicuna_7b", "RTX, Vicuna 68M/7B", 102.0, 442.0, 42.0, 0.06, 30, 32),
+        System("jetson_vicuna_13b", "Jetson, Vicuna 160M/13B", 1596.0, 616.0, 91.0, 0.65, 7, 40),
+        System("rtx_vicuna_13b", "RTX, Vicuna 160M/13B", 555.0, 618.0, 46.0, 0.22, 15, 40),
+        System("jetson_llama2_7b", "Jetson, 68M/Llama2-7B", 301.0, 522.0, 96.0, 0.14, 15, 32),
+        System("rtx_llama2_7b", "RTX, 68M/Llama2-7B", 99.0, 467.0, 47.0, 0.05, 30, 32),
     )
 }
 

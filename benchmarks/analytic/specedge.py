@@ -30,6 +30,9 @@ PRINTED = Printed()
 DEPTHS: Mapping[float, int] = {0.015: 7, 0.040: 5, 0.050: 4}
 """Draft depth by round trip in seconds (Sec. 5.2)."""
 
+TAU: Mapping[str, float] = {"server only": 4.02, "SpecEdge": 4.5}
+"""Tokens per verification, Qwen3 1.7B/32B (Sec. 5.2)."""
+
 TOKEN_S: Mapping[str, Mapping[float, float]] = {
     "SpecEdge": {0.015: 0.03647, 0.050: 0.04026, 0.065: 0.04447},
     "layer split": {0.015: 0.09963, 0.050: 0.13490},
