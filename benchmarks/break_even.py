@@ -62,7 +62,7 @@ class Marker:
 
 
 def markers() -> list[Marker]:
-    """Return the papers' systems, and an Orin against fast servers. WISP and DSSD print no T_c and T_q to place them by."""
+    """Return the papers' systems, and an Orin against fast servers. WISP and DSSD print too little."""
     shown = {
         "go2": ("Go2", (-6.0, 7.0), "right"),
         "jetson_vicuna_7b": ("Jetson, 7B", (6.0, 5.0), "left"),
@@ -85,7 +85,7 @@ def markers() -> list[Marker]:
         for name, (label, at, align) in shown.items()
         for system in (early_exits.SYSTEMS[name],)
     ]
-    for name, label in (("qwen_gsm8k", "Qwen3"), ("llama_gsm8k", "Llama 70B")):
+    for name, label in (("qwen_gsm8k", "Qwen3 32B"), ("llama_gsm8k", "Llama 70B")):
         pair = picospec.PAIRS[name]
         told = "PicoSpec, Tables 1 to 3; T_q is one token of cloud decoding, T_c what the stop-and-wait round leaves"
         found.append(
@@ -102,11 +102,12 @@ def markers() -> list[Marker]:
     found.append(
         Marker(
             "SpecEdge (RTX 4090)",
-            "32B",
+            "Qwen3 32B",
             edge.draft_s / edge.verify_s,
             edge.one_way_s / edge.verify_s,
             "Qwen3 1.7B/32B: SpecEdge, Sec. 5.1 and 5.2; T_q is that of a batch",
-            (6.0, -10.0),
+            (0.0, -15.0),
+            "center",
         )
     )
     for verify_s in FAST_SERVERS_S:
@@ -116,7 +117,7 @@ def markers() -> list[Marker]:
                 f"T_q {1e3 * verify_s:.0f} ms",
                 ORIN_DRAFT_S / verify_s,
                 FAST_LINK_S / verify_s,
-                f"T_p of the Go2 (Early Exits, Table 8), T_q {1e3 * verify_s:g} ms, T_c {1e3 * FAST_LINK_S:g} ms: assumed",
+                f"T_q {1e3 * verify_s:g} ms, T_c {1e3 * FAST_LINK_S:g} ms: assumed; T_p: Early Exits, Table 8(a)",
                 (0.0, 8.0),
                 "center",
             )
@@ -186,18 +187,19 @@ def draw(
     axes.set_yscale("log")
     speed = np.maximum(grid(cells, len(drafts), mode), 1.0)
     shade = LinearSegmentedColormap.from_list("pays", ["#f2f2f2", "#d5e6f5", "#8fbfe0", "#3f87c0", "#1c4f8f"])
-    heat = axes.pcolormesh(
-        drafts, ways, speed, shading="gouraud", cmap=shade, norm=LogNorm(1.0, max(2.0, float(speed.max())))
+    most = max(2.0, float(speed.max()))
+    heat = axes.contourf(
+        drafts, ways, speed, levels=np.geomspace(1.0, 1.001 * most, 16), cmap=shade, norm=LogNorm(1.0, most)
     )
     _lines(axes, cells, drafts, ways, mode)
-    _mark(axes, mode)
+    _mark(axes)
     bar = figure.colorbar(heat, ax=axes, pad=0.01, aspect=30)
-    bar.set_ticks([each for each in (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0) if each <= heat.norm.vmax])
+    bar.set_ticks([each for each in (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0) if each <= most])
     bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
     bar.set_label(f"{mode}: times faster than cloud decoding")
-    for each, most in ((axes.xaxis, drafts[-1]), (axes.yaxis, ways[-1])):
-        ticks = [tick for tick in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0) if tick <= 1.001 * most]
+    for each, end in ((axes.xaxis, drafts[-1]), (axes.yaxis, ways[-1])):
+        ticks = [tick for tick in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0) if tick <= 1.001 * end]
         each.set_major_locator(FixedLocator(ticks))
         each.set_minor_locator(NullLocator())
         each.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -205,7 +207,13 @@ def draw(
     axes.set_ylim(ways[0], ways[-1])
     axes.set_xlabel("T_p / T_q: one draft token on the edge over one pass of the big model")
     axes.set_ylabel("T_c / T_q: one way over the link over one pass")
-    axes.set_title("Where drafting on the edge pays")
+    worst = float(grid(cells, len(drafts), mode).min())
+    axes.text(
+        0.98, 0.97,
+        f"out here nothing pays,\nand {mode} is as fast as the cloud alone:\n{worst:.2f}x at the worst place",
+        transform=axes.transAxes, ha="right", va="top", fontsize=10, color="#333333",
+    )  # fmt: skip
+    axes.set_title("Where drafting on the edge pays, and where it costs")
     figure.supxlabel(told, fontsize=8, color="#555555")
     return figure
 
@@ -222,12 +230,10 @@ def _lines(
     for name, style in ((Mode.SD.value, "--"), (Mode.FSD.value, "-")):
         best = grid(cells, len(drafts), f"{name}_best")
         if best.min() < 1.0 < best.max():
-            axes.contour(
-                drafts, ways, best, levels=[1.0], colors=MODE_COLOURS[name], linewidths=2.6, linestyles=style
-            )
+            axes.contour(drafts, ways, best, levels=[1.0], colors=MODE_COLOURS[name], linewidths=2.6, linestyles=style)
 
 
-def _mark(axes: Axes, mode: str) -> None:
+def _mark(axes: Axes) -> None:
     shapes = {"Early Exits": "o", "PicoSpec (Jetson AGX)": "s", "SpecEdge (RTX 4090)": "D", "Orin, fast server": "^"}
     fills = {"Early Exits": "#54a24b", "PicoSpec (Jetson AGX)": "#72b7b2", "SpecEdge (RTX 4090)": "#eeca3b",
              "Orin, fast server": "#e45756"}  # fmt: skip
@@ -236,31 +242,43 @@ def _mark(axes: Axes, mode: str) -> None:
                   markersize=8, zorder=5)  # fmt: skip
         axes.annotate(
             each.label, (each.draft, each.way), each.at, textcoords="offset points", fontsize=9, ha=each.align,
+            fontweight="bold" if each.label == "Go2" else "normal",
             zorder=6, bbox={"facecolor": "white", "alpha": 0.6, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
     handles = [
-        Line2D([], [], color=MODE_COLOURS["sd"], linestyle="--", linewidth=2.6, label="sd: pays below this line"),
-        Line2D([], [], color=MODE_COLOURS["fsd"], linewidth=2.6, label="fsd: pays below this line"),
+        Line2D([], [], color=MODE_COLOURS["sd"], linestyle="--", linewidth=2.6, label="sd: slower than cloud beyond"),
+        Line2D([], [], color=MODE_COLOURS["fsd"], linewidth=2.6, label="fsd: slower than cloud beyond"),
         *(
             Line2D([], [], marker=shape, linestyle="", color=fills[paper], markeredgecolor="black", label=paper)
             for paper, shape in shapes.items()
         ),
     ]
-    axes.legend(handles=handles, loc="upper left", fontsize=9, framealpha=0.9)
+    axes.legend(handles=handles, loc="lower right", fontsize=9, framealpha=0.9)
 
 
-def report(recording: Recording, cells: Sequence[Mapping[str, Any]], mode: str, gammas: Sequence[int]) -> str:
-    """Return what the map says at its markers, and the worst that happens anywhere."""
-    rows = []
+def placed(recording: Recording, mode: str, gammas: Sequence[int]) -> list[dict[str, Any]]:
+    """Return a cell for every marker, with what it is."""
+    found = []
     for each in markers():
         cloud = run_mode(Mode.CLOUD.value, recording, declared(each.draft, each.way))
-        found = at(each.draft, each.way, recording, mode, gammas, [result.stats.total_s for result in cloud])
+        cell = at(each.draft, each.way, recording, mode, gammas, [result.stats.total_s for result in cloud])
+        found.append({"paper": each.paper, "source": each.source, **cell})
+    return found
+
+
+def report(systems: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]], mode: str) -> str:
+    """Return what the map says at its markers, and the worst that happens anywhere."""
+    rows = []
+    for found in systems:
         rows.append(
             (
-                f"{each.paper}: {each.source.split(':')[0]}",
-                f"{each.draft:.2f}",
-                f"{each.way:.2f}",
-                *(f"{found[f'{name}_best']['median']:.2f} ({found[f'{name}_best']['gamma']})" for name in ("sd", "fsd")),
+                f"{found['paper']}: {found['source'].split(':')[0]}",
+                f"{found['draft']:.2f}",
+                f"{found['way']:.2f}",
+                *(
+                    f"{found[f'{name}_best']['median']:.2f} ({found[f'{name}_best']['gamma']})"
+                    for name in ("sd", "fsd")
+                ),
                 *(f"{found[mode][name]:.2f}" for name in ("min", "median", "max")),
             )
         )
@@ -299,7 +317,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drafts, ways = axis(MOST_DRAFT, columns), axis(MOST_WAY, rows)
         cells = survey(recording, drafts, ways, options.mode, gammas)
         told = _told(options, recording, gammas)
-        print(f"{told}; virtual time\n{report(recording, cells, options.mode, gammas)}")
+        systems = placed(recording, options.mode, gammas)
+        print(f"{told}; virtual time\n{report(systems, cells, options.mode)}")
         write_picture(draw(cells, drafts, ways, options.mode, told), "break_even", options)
         if options.save:
             data = {
@@ -308,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "verify_s": VERIFY_S,
                 "draft_leaf": TABLE_9_LEAF,
                 "cells": cells,
-                "markers": [vars(each) for each in markers()],
+                "systems": systems,
             }
             write_result("break_even", data)
     except (ValueError, OSError) as error:

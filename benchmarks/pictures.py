@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import io
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from PIL import Image
 
 from benchmarks.setting import add_save
 from spec_vlm_nav.graph import PROJECT
@@ -30,6 +32,8 @@ def write_picture(figure: Figure, name: str, options: argparse.Namespace) -> Pat
     folder: Path = KEPT if options.save else options.out
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.png"
-    figure.savefig(path, dpi=DPI)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=DPI)
+    Image.open(drawn).convert("RGB").save(path, optimize=True)
     print(f"drawn {path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path}")
     return path

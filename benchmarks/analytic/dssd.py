@@ -65,7 +65,7 @@ def dssd_comm_s(acceptance: float, gamma: int, vocabulary: int, bits: int, link:
 
 
 def dssd_comm_bounds_s(vocabulary: int, bits: int, link: Link) -> tuple[float, float]:
-    """Return T_NTT and T_down + T_NTT, seconds (Eq. 10), reached for alpha = 1 (Eq. 12) and gamma = infinity (Eq. 11)."""
+    """Return T_NTT and T_down + T_NTT, seconds (Eq. 10): all is accepted (Eq. 12), or gamma is large (Eq. 11)."""
     return link.ntt_s, comm_s(0.0, dssd_bits(vocabulary, bits), link)
 
 

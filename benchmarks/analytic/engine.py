@@ -41,9 +41,7 @@ def ran(mode: str, source: Synthetic, steps: int, timings: Timings, gamma: int =
 def source_of(system: early_exits.System, measured: early_exits.Measured, tokens: int) -> Synthetic:
     """Return facts like a paper's system: the acceptance that gives its tau, its miss rate and its mean exit."""
     acceptance = picospec.acceptance_for(measured.tau, early_exits.GAMMA)
-    return Synthetic(
-        tokens, acceptance, miss=measured.miss, mean_exit=measured.mean_exit, layers=system.layers
-    )
+    return Synthetic(tokens, acceptance, miss=measured.miss, mean_exit=measured.mean_exit, layers=system.layers)
 
 
 def systems(steps: int, tokens: int) -> dict[str, dict[str, Ran]]:
@@ -65,7 +63,7 @@ def round_trips(source: Synthetic, steps: int, rtts_s: Sequence[float], base: Ti
 
 
 def pairs(steps: int, tokens: int) -> dict[str, dict[str, Ran]]:
-    """Return sd and pipelined at the times of every pair of PicoSpec, with the acceptance that gives its printed length."""
+    """Return sd and pipelined at the times of every pair of PicoSpec, with the acceptance of its printed length."""
     found = {}
     for name, pair in tqdm(picospec.PAIRS.items(), unit="pair", disable=None):
         acceptance = picospec.acceptance_for(pair.accepted, picospec.GAMMA)
@@ -94,4 +92,3 @@ def wire_bytes(gamma: int, tau: float) -> tuple[int, int]:
     draft = Draft(1, 1, place, bytes(8), [word] * gamma)
     commit = Commit(1, 1, place, [word] * round(tau), bytes(8), False, 1, 0.001, 0.1)
     return len(encode(draft)), len(encode(commit))
-

@@ -76,7 +76,10 @@ PAIRS: Mapping[str, Pair] = {
 
 
 def serial_s(drafting_s: float, rtt_s: float, verify_s: float) -> float:
-    """Return T_draft + T_rtt + T_verify, seconds of a stop-and-wait round (Eq. 1 and 6); drafting_s is of all tokens."""
+    """Return T_draft + T_rtt + T_verify, seconds of a stop-and-wait round (Eq. 1 and 6).
+
+    drafting_s is that of all tokens of the round.
+    """
     return drafting_s + rtt_s + verify_s
 
 

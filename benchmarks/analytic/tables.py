@@ -116,9 +116,7 @@ def claims() -> Table:
         ("Early Exits, App. B", ""), ("gamma", "d"), ("c", ".2f"), ("miss", ".2f"), ("Eq. 9", ".2f"), ("said", ".1f"),
         ("miss that gives it", ".2f"),
     )  # fmt: skip
-    notes = (
-        "A negative miss rate: no miss rate gives that gain. 5x at c = 0.5 needs gamma 10 and misses below 4 %, not 10 %.",
-    )
+    notes = ("A negative miss rate: no miss rate gives that gain. 5x at c = 0.5 needs gamma 10 and misses below 4 %.",)
     return Table("Early Exits, what App. B says of Eq. 9", columns, tuple(rows), notes)
 
 
@@ -145,13 +143,13 @@ def pipeline(ran: Mapping[str, Mapping[str, Ran]]) -> Table:
         ("gain printed", ".2f"),
     )  # fmt: skip
     notes = (
-        "Rates are tokens per second. T_rtt is derived: the stop-and-wait round's wait less one token of cloud decoding.",
-        "length: average acceptance length, taken as E of Eq. 5. rate x TPOT should be 1; it is a round's tokens, so the "
-        "printed TPOT is the time of a round. On Llama and HumanEval it is above the 5 that gamma = 4 allows.",
+        "Rates are tokens per second. T_rtt is derived: the stop-and-wait round's wait less a token of cloud decoding.",
+        "length: average acceptance length, taken as E of Eq. 5. rate x TPOT should be 1; it is a round's tokens, "
+        "so the printed TPOT is the time of a round. On Llama and HumanEval it is above the 5 that gamma = 4 allows.",
         "Eq. 8 counts a hit with alpha^gamma; a draft made ahead must have guessed the target's extra token as well, "
         "and the engine asks for that.",
         "Qwen's printed rates are far above Eq. 9 and the engine, Llama's below Eq. 9.",
-        "Sec. 4.4 says that drafting takes from 82.11 ms (3 tokens) to 145.40 ms (6); in Table 4 82.11 stands in another "
+        "Sec. 4.4 says that drafting takes from 82.11 ms (3 tokens) to 145.40 ms (6); in Table 4 82.11 is in another "
         "column, drafting 3 tokens takes 73.41 ms.",
     )
     return Table("PicoSpec, Eq. 5 to 10 at the times of its Tables 1 to 3", columns, tuple(rows), notes)
@@ -165,7 +163,11 @@ def dssd_table_1() -> Table:
         formula = 1e3 * dssd.comm_s(0.0, chance * dssd.TABLE_1_BITS, dssd.TABLE_1_LINK)
         rows.append((f"gamma {gamma}, alpha {alpha:g}", chance, share, formula, milliseconds))
     columns = (
-        ("DSSD, Table 1", ""), ("1 - alpha^gamma", ".3f"), ("printed", ".2f"), ("Eq. 9 ms", ".2f"), ("printed ms", ".2f")
+        ("DSSD, Table 1", ""),
+        ("1 - alpha^gamma", ".3f"),
+        ("printed", ".2f"),
+        ("Eq. 9 ms", ".2f"),
+        ("printed ms", ".2f"),
     )
     notes = ("20 ms NTT, 800,000 bits at 100 Mbit/s: the paper names neither; its figures ask for them.",)
     return Table("DSSD, Table 1", columns, tuple(rows), notes)
@@ -200,9 +202,9 @@ def dssd_table_2(bits: int = 16) -> Table:
     up = dssd.dsd_bits(8, dssd.OPT_VOCABULARY, bits) / 8
     notes = (
         f"128 tokens, OPT's {dssd.OPT_VOCABULARY} probabilities of {bits} bits, rounds by Leviathan et al., Eq. 1.",
-        "At gamma 8 DSSD's printed T_com is NTT times 31 (6.7B) or 46 (13B) and does not change with the rate: the distribution "
-        "that comes down is not in it. 1.40 and 9.21 s of the first rows fit neither Eq. 9 nor that pattern.",
-        f"Sec. 4.1 says {dssd.DSD_ROUND_BYTES:,} bytes a round go up in DSD; Eq. 4 gives {up:,.0f}, and one distribution "
+        "At gamma 8 DSSD's printed T_com is NTT times 31 (6.7B) or 46 (13B) and does not change with the rate: "
+        "the distribution that comes down is not in it. 1.40 and 9.21 s of the first rows fit neither that nor Eq. 9.",
+        f"Sec. 4.1 says {dssd.DSD_ROUND_BYTES:,} bytes a round go up in DSD; Eq. 4 gives {up:,.0f}; one distribution "
         f"alone is {up / 8:,.0f}.",
     )
     return Table("DSSD, Table 2: seconds of communication", columns, tuple(rows), notes)
@@ -257,4 +259,3 @@ def proactive() -> Table:
     rows.append(("P_align P_match that Eq. 1 asks for", gain / whole, None))
     columns = (("SpecEdge", ""), ("formula", ".2f"), ("printed", ".2f"))
     return Table("SpecEdge, Eq. 1 and Sec. 4.3, Qwen3 1.7B/32B", columns, tuple(rows))
-
