@@ -62,7 +62,7 @@ def draw_gain(ours: Mapping[int, Ran]) -> Figure:
         handles=[
             dot("o", "#54a24b", "Jetson (paper, gamma 4)"), dot("s", "#54a24b", "RTX"),
             dot("*", "#54a24b", "Go2", 12), dot("*", ENGINE, "Go2, our fsd at this gamma", 12),
-            Line2D([], [], color="#eeca3b", linewidth=2, label="65B (paper's guess)"),
+            Line2D([], [], color="#eeca3b", linewidth=2, label="65B (paper's estimate)"),
         ],
         loc="outside lower center", ncols=5, fontsize=9, handletextpad=0.3, columnspacing=1.2,
     )  # fmt: skip
