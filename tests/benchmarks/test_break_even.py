@@ -54,7 +54,7 @@ def test_the_command_draws_and_saves(
     flags = "--quick --save --draw tokens=12,layers=6,mean_exit=2 --steps 1 --mode fsd"
     assert break_even.main(flags.split()) == 0
     printed = capsys.readouterr().out
-    assert "worst place of 30: fsd 0." in printed and "tokens=12" in printed
+    assert "worst place of 30: fsd 0." in printed and "1 answers of 12 tokens, drawn facts, acceptance 0.727" in printed
     assert 5_000 < (tmp_path / "break_even.png").stat().st_size < 120_000
     saved = json.loads((tmp_path / "break_even.json").read_text())
     assert len(saved["cells"]) == 30 and len(saved["systems"]) == 12

@@ -43,6 +43,7 @@ def test_the_formula_at_the_go2s_times_is_not_what_was_measured_there() -> None:
     assert (cloud / sd, sd / fsd) == pytest.approx((1.58, 1.13), abs=0.005)
     assert cloud / sd > measured.ar_to_sd + 0.5
     assert ee.sync_s_for(measured.sd_to_fsd, go2, 4, measured.miss) < 0.0, "no T_r gives 1.34x"
+    assert sd / ee.fsd_s(go2, 200, 4, measured.tau, 0.0) == pytest.approx(measured.sd_to_fsd, abs=0.006), "no miss does"
 
 
 def test_most_averages_of_table_6_are_means_of_its_rows() -> None:
