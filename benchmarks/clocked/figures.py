@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.clocked import formulas
+from benchmarks.analytic import early_exits, specedge
 from benchmarks.clocked.engine import SERVER, decode, drafting
 from benchmarks.clocked.facts import Recording
 from benchmarks.clocked.layer_split import LAYER_SPLIT, LayerSplit
@@ -117,14 +117,14 @@ def by_formula(
 ) -> dict[str, float]:
     """Return what the papers' formulas give per step, in seconds; tau and miss rate are those of the engine."""
     n = sum(len(facts.tokens) for facts in recording.steps) / len(recording.steps)
-    found = {Mode.CLOUD.value: formulas.cloud_s(timings, round(n))}
+    found = {Mode.CLOUD.value: early_exits.cloud_s(timings, round(n))}
     sd, fsd = entries.get(Mode.SD.value), entries.get(Mode.FSD.value)
     if sd is not None and isinstance(gamma, int):
-        found[Mode.SD.value] = formulas.sd_s(timings, round(n), gamma, sd["tau"])
+        found[Mode.SD.value] = early_exits.sd_s(timings, round(n), gamma, sd["tau"])
     if fsd is not None and isinstance(gamma, int):
-        found[Mode.FSD.value] = formulas.fsd_s(timings, round(n), gamma, fsd["tau"], fsd["miss_rate"] or 0.0)
+        found[Mode.FSD.value] = early_exits.fsd_s(timings, round(n), gamma, fsd["tau"], fsd["miss_rate"] or 0.0)
     if LAYER_SPLIT in entries:
-        found[LAYER_SPLIT] = formulas.layer_split_s(timings, round(n), split.share, split.slowdown)
+        found[LAYER_SPLIT] = specedge.layer_split_s(timings, round(n), split.share, split.slowdown)
     return found
 
 

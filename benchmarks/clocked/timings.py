@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
+from benchmarks.analytic.early_exits import SYSTEMS
 from speculation.emulation import LinkConditions, load_link
 from speculation.profile import DeviceProfile, load_profiles
 
@@ -99,25 +100,11 @@ class Timings:
         return tuple(sum(self.layer_shares[: layer + 1]) / total for layer in range(layers))
 
 
-def _paper(name: str, gamma_draft_ms: float, verify_ms: float, one_way_ms: float) -> Timings:
-    """Return a column of a table of Early Exits; its drafting latency is that of 4 tokens."""
-    return Timings(name, gamma_draft_ms / 4e3, TABLE_9_LEAF, verify_ms / 1e3, one_way_s=one_way_ms / 1e3)
-
-
 PAPERS = {
-    each.name: each
-    for each in (
-        # Early Exits, Table 8(a): Qwen2-VL-2B on the Go2's Jetson Orin, Qwen2-VL-7B on an A100.
-        _paper("go2", 288.0, 620.0, 120.0),
-        # Early Exits, Table 5, by client device and pair of models.
-        _paper("jetson_vicuna_7b", 334.0, 497.0, 95.0),
-        _paper("rtx_vicuna_7b", 102.0, 442.0, 42.0),
-        _paper("jetson_vicuna_13b", 1596.0, 616.0, 91.0),
-        _paper("rtx_vicuna_13b", 555.0, 618.0, 46.0),
-        _paper("jetson_llama2_7b", 301.0, 522.0, 96.0),
-        _paper("rtx_llama2_7b", 99.0, 467.0, 47.0),
-    )
+    name: Timings(name, system.draft_s, TABLE_9_LEAF, system.verify_s, one_way_s=system.one_way_s)
+    for name, system in SYSTEMS.items()
 }
+"""The columns of Early Exits' Tables 5 and 8(a)."""
 
 
 def load_timings(name: str) -> Timings:

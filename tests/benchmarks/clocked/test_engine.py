@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.analytic.early_exits import cloud_s
 from benchmarks.clocked import SERVER, Recording, Synthetic, Timings, decode, drafting
-from benchmarks.clocked.formulas import cloud_s
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.exit_queue import QueuePolicy
 from speculation.drafting import Mode, StepResult

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import setting
-from benchmarks.clocked import PAPERS, Synthetic, Timings, __main__, figures, formulas
+from benchmarks.analytic.early_exits import cloud_s, fsd_s, sd_s
+from benchmarks.analytic.specedge import layer_split_s
+from benchmarks.clocked import PAPERS, Synthetic, Timings, __main__, figures
 from benchmarks.clocked.layer_split import LayerSplit
 
 PAPER = Synthetic(tokens=200, acceptance=0.727, miss=0.556, mean_exit=8.0, layers=28)
@@ -20,7 +22,7 @@ def test_layer_split_takes_one_round_trip_a_token() -> None:
     timings = PAPERS["go2"]
     split = LayerSplit(share=0.25, slowdown=3.0)
     for result in split.decode(recording, timings):
-        assert result.stats.total_s == pytest.approx(formulas.layer_split_s(timings, 20, 0.25, 3.0))
+        assert result.stats.total_s == pytest.approx(layer_split_s(timings, 20, 0.25, 3.0))
         assert result.stats.rounds == result.stats.cloud_passes == 20
 
 
@@ -44,8 +46,8 @@ def test_sd_and_fsd_keep_to_the_papers_formula_at_the_go2s_times() -> None:
         mode: figures.figures_of(figures.run_mode(mode, recording, timings), timings) for mode in ("cloud", "sd", "fsd")
     }
     mean = {mode: entry["total_percentiles_s"]["mean"] for mode, entry in found.items()}
-    cloud, sd = formulas.cloud_s(timings, 200), formulas.sd_s(timings, 200, 4, 2.92)
-    fsd = formulas.fsd_s(timings, 200, 4, 2.92, 0.5563)
+    cloud, sd = cloud_s(timings, 200), sd_s(timings, 200, 4, 2.92)
+    fsd = fsd_s(timings, 200, 4, 2.92, 0.5563)
     assert (cloud / sd, sd / fsd) == pytest.approx((1.58, 1.13), abs=0.005)
     assert mean["cloud"] / mean["sd"] == pytest.approx(cloud / sd, rel=0.03)
     assert mean["sd"] / mean["fsd"] == pytest.approx(sd / fsd, rel=0.03)

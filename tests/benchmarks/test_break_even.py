@@ -1,0 +1,78 @@
+"""The break-even map: a grid of two by two, its picture, and what it is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import break_even, pictures, setting
+from benchmarks.clocked import Synthetic
+from benchmarks.clocked.figures import run_mode
+
+
+def test_speculation_pays_near_and_costs_far_and_full_never_loses() -> None:
+    recording = Synthetic(tokens=40).draw(2)
+    cells = break_even.survey(recording, [0.05, 5.0], [0.05, 5.0], "full", [2, 4])
+    assert [(cell["way"], cell["draft"]) for cell in cells] == [(0.05, 0.05), (0.05, 5.0), (5.0, 0.05), (5.0, 5.0)]
+    near, far = cells[0], cells[-1]
+    for name in ("full", "sd_best", "fsd_best"):
+        assert near[name]["min"] > 1.5
+    assert far["sd_best"]["max"] < 0.5 and far["fsd_best"]["max"] < 0.5
+    assert all(cell["full"]["min"] > 0.99 for cell in cells)
+    assert near["sd_best"]["median"] == max(near["sd_median_by_gamma"].values())
+
+
+def test_only_ratios_of_times_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Synthetic(tokens=30).draw(1)
+    found = []
+    for verify_s in (break_even.VERIFY_S, 10 * break_even.VERIFY_S):
+        monkeypatch.setattr(break_even, "VERIFY_S", verify_s)
+        timings = break_even.declared(0.2, 0.3)
+        found.append([run_mode(mode, recording, timings)[0].stats.total_s / verify_s for mode in ("sd", "full")])
+    assert found[0] == pytest.approx(found[1])
+
+
+def test_every_marker_is_on_the_map_and_says_where_it_is_from() -> None:
+    found = {(each.paper, each.source.split(":")[0]): each for each in break_even.markers()}
+    assert len(found) == 12
+    for each in found.values():
+        assert break_even.LEAST < each.draft < break_even.MOST_DRAFT
+        assert break_even.LEAST < each.way < break_even.MOST_WAY
+        assert "Table" in each.source or "Sec." in each.source
+    go2 = next(each for each in found.values() if each.label == "Go2")
+    assert (go2.draft, go2.way) == pytest.approx((72 / 620, 120 / 620))
+
+
+def test_the_command_draws_and_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setting, "RESULTS", tmp_path)
+    monkeypatch.setattr(setting, "PROJECT", tmp_path)
+    monkeypatch.setattr(pictures, "KEPT", tmp_path)
+    flags = "--quick --save --draw tokens=12,layers=6,mean_exit=2 --steps 1 --mode fsd"
+    assert break_even.main(flags.split()) == 0
+    printed = capsys.readouterr().out
+    assert "worst place of 30: fsd 0." in printed and "1 answers of 12 tokens, drawn facts, acceptance 0.727" in printed
+    assert 5_000 < (tmp_path / "break_even.png").stat().st_size < 120_000
+    saved = json.loads((tmp_path / "break_even.json").read_text())
+    assert len(saved["cells"]) == 30 and len(saved["systems"]) == 12
+    assert saved["settings"]["gammas"] == "4" and saved["cells"][0]["fsd"]["median"] > 1.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--gammas 0", "--gammas 0"),
+        ("--gammas four", "--gammas four"),
+        ("--steps 0", "--steps 0"),
+        ("--facts none.npz", "none.npz"),
+        ("--facts none.npz --draw tokens=4", "--draw and --facts"),
+        ("--draw speed=1", "speed"),
+    ],
+)
+def test_bad_input_is_one_sentence(flags: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert break_even.main(flags.split()) == 2
+    error = capsys.readouterr().err
+    assert named in error and error.count("\n") == 1
