@@ -1,0 +1,45 @@
+"""What pictures of benchmarks share: a colour for every mode, axes, and where a picture is kept."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from benchmarks.clocked.layer_split import LAYER_SPLIT
+from spec_vlm_nav.evaluation.pictures import MODE_COLOURS
+from spec_vlm_nav.graph import PROJECT
+
+KEPT = PROJECT / "docs" / "benchmarks"
+OUT = Path("out") / "benchmarks"
+COLOURS = {**MODE_COLOURS, LAYER_SPLIT: "#9c755f"}
+PAPER = "#222222"
+"""What a paper printed: black diamonds, never a line."""
+
+
+def add_out(line: argparse.ArgumentParser) -> None:
+    """Register --out."""
+    line.add_argument(
+        "--out", type=Path, default=OUT, metavar="DIR",
+        help=f"folder for pictures; with --save they go to docs/benchmarks/ instead (default: {OUT})",
+    )  # fmt: skip
+
+
+def keep(figure: Figure, name: str, options: argparse.Namespace) -> Path:
+    """Write NAME.png, 900 pixels wide for a figure of 9 inches, where --save and --out say, and say so."""
+    folder: Path = KEPT if options.save else options.out
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.png"
+    figure.savefig(path, dpi=100)
+    print(f"drew {path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path}")
+    return path
+
+
+def plain(axes: Any, grid: str = "y") -> None:
+    """Take the frame's upper and right side away and draw a faint grid."""
+    axes.grid(axis=grid, color="#e5e7eb")
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
