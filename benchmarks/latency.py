@@ -55,14 +55,18 @@ class Decodes(Protocol[Result]):
 
 
 def measure(
-    edge: Decodes[Result], asked: Sequence[Question], modes: Sequence[str], warm_up: int = WARM_UP
+    edge: Decodes[Result],
+    asked: Sequence[Question],
+    modes: Sequence[str],
+    before: Sequence[Question] | None = None,
 ) -> tuple[dict[str, list[Result]], int]:
     """Return the results of every mode and the number of frames on which the modes' tokens differ.
 
-    warm_up: so many first frames are decoded once before and not counted.
+    before: what is decoded first and not counted; None: the first WARM_UP of `asked`. Modes with n-grams remember these
+    answers, so few frames are better warmed up with others.
     """
     for mode in modes:
-        for question in asked[:warm_up]:
+        for question in asked[:WARM_UP] if before is None else before:
             edge.decode(question.prompt, question.jpeg, mode=mode)
     results: dict[str, list[Result]] = {mode: [] for mode in modes}
     different = 0

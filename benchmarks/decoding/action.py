@@ -15,7 +15,6 @@ from spec_vlm_nav.evaluation.figures import spread, tpot
 from speculation.drafting import DecodingStats, StepResult
 from speculation.prompts import parse_answer
 from speculation.trace import Kind, Span
-from speculation.vlm.processing import Processor
 
 Words = Callable[[Sequence[int]], str]
 Arrivals = tuple[tuple[float, int], ...]
@@ -30,6 +29,8 @@ class TimedResult(StepResult):
 
 def words_of(model: Path) -> Words:
     """Return what reads tokens as text, with the tokenizer of a model folder."""
+    from speculation.vlm.processing import Processor  # transformers, late: most tables need no words
+
     tokenizer = Processor.load(model).tokenizer
     return lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 

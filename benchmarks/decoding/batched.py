@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
@@ -46,7 +47,7 @@ def add_options(line: argparse.ArgumentParser) -> None:
 def devices() -> dict[str, tuple[Any, Timings]]:
     """Return what is drawn at whose times: the drawn Go2 run, and GSM8K at two clients' times."""
     return {
-        "go2": (GO2_FACTS, go2()),
+        "go2": (replace(GO2_FACTS, variety=GSM8K_FACTS.variety), go2()),
         "jetson": (GSM8K_FACTS, load_timings("jetson_vicuna_7b")),
         "rtx": (GSM8K_FACTS, load_timings("rtx_vicuna_7b")),
     }

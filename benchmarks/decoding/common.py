@@ -18,7 +18,7 @@ from speculation.profile import load_profile
 from speculation.vlm.folder import folder_fingerprint
 
 FACTS = PROJECT / "out" / "facts.npz"
-RECORDED = 60
+RECORDED = 40
 """Frames of the embedded pair that are recorded where there are no facts; no command asks for more by itself."""
 VIRTUAL = "virtual time: every forward, message and prefill takes the time that is declared for it"
 ANSWER = 200

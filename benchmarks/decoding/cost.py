@@ -95,7 +95,7 @@ def _pair(values: Any) -> tuple[float, float]:
 def add_options(line: argparse.ArgumentParser) -> None:
     """Register what `cost` takes."""
     add_common(line)
-    add_steps(line, 40, 6, "recorded frames")
+    add_steps(line, 40, 8, "recorded frames")
     line.add_argument("--prices", type=Path, default=PRICES, help="YAML of prices (default: config/prices.yaml)")
     add_facts(line)
 

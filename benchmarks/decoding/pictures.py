@@ -19,9 +19,9 @@ WIDTH = 9.0
 
 def draw_modes(settings: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Return a panel for each setting: how many times faster than `cloud` each mode is, against the round trip."""
-    columns = min(3, len(settings) + 1)
-    rows = math.ceil((len(settings) + 1) / columns)
-    figure = Figure(figsize=(WIDTH, 0.4 + 3.1 * rows), layout="constrained")
+    columns = min(3, len(settings))
+    rows = math.ceil(len(settings) / columns)
+    figure = Figure(figsize=(WIDTH, 1.0 + 3.0 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
     lines: dict[str, Any] = {}
     for axes, (title, entries) in zip(panels, settings.items(), strict=False):
@@ -29,18 +29,23 @@ def draw_modes(settings: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         axes.set_title(title, fontsize=11)
     for axes in panels[len(settings) :]:
         axes.set_axis_off()
-    panels[len(settings)].legend(lines.values(), lines, loc="center", fontsize=10, frameon=False)
-    for place in range(0, len(panels), columns):
-        panels[place].set_ylabel("times faster than cloud")
+    spare = len(settings) < len(panels)
+    if spare:
+        panels[-1].legend(lines.values(), lines, loc="center", fontsize=10, frameon=False)
+    else:
+        handles, names = list(lines.values()), list(lines)
+        figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=10, frameon=False)
+    for first in range(0, len(settings), columns):
+        panels[first].set_ylabel("times faster than cloud")
     for axes in panels[max(0, len(settings) - columns) : len(settings)]:
         axes.set_xlabel("round trip, ms")
-    figure.suptitle("Speed-up over cloud-only decoding (median over frames, 95 % interval)", fontsize=12)
+    figure.suptitle("Speed-up over cloud-only decoding (median over frames; bands: 95 % interval)", fontsize=12)
     return figure
 
 
 def _speed_ups(axes: Any, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     rtts = [1e3 * each["rtt_s"] for each in entries]
-    lines = {}
+    lines = {Mode.CLOUD.value: axes.axhline(1.0, color=COLOURS[Mode.CLOUD.value], linewidth=1.6)}
     for mode in entries[0]["modes"]:
         if mode == Mode.CLOUD.value:
             continue
@@ -51,8 +56,8 @@ def _speed_ups(axes: Any, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any
         (lines[label],) = axes.plot(
             rtts, middle, ":" if alone else "-", color=colour, linewidth=width, marker="o", markersize=3.5
         )
-        axes.fill_between(rtts, low, high, color=colour, alpha=0.13, linewidth=0)
-    axes.axhline(1.0, color=COLOURS[Mode.CLOUD.value], linewidth=1.6)
+        if mode in (Mode.FULL.value, Mode.SD.value):
+            axes.fill_between(rtts, low, high, color=colour, alpha=0.15, linewidth=0)
     _times_axis(axes)
     axes.set_xticks(rtts)
     plain(axes)
@@ -77,6 +82,9 @@ def draw_ablation(sources: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         colours = [COLOURS["full"] if value > 0 else COLOURS["edge"] for value in middle]
         axes.barh(places, middle, 0.66, color=colours)
         axes.hlines(places, low, high, color=PAPER, linewidth=1.2)
+        for place, value in zip(places, middle, strict=True):
+            said = f"{round(value):+d} %" if round(value) else "0 %"
+            axes.text(1.0, place, said, va="center", fontsize=10, transform=axes.get_yaxis_transform())
         axes.axvline(0.0, color=PAPER, linewidth=1.0)
         axes.set_yticks(places, [row["name"] for row in rows], fontsize=10)
         axes.set_title(title, fontsize=11)
@@ -88,39 +96,39 @@ def draw_ablation(sources: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
 
 
 def draw_sweeps(data: Mapping[str, Sequence[Mapping[str, Any]]], paper: Mapping[str, float]) -> Figure:
-    """Return three panels, as Early Exits, Fig. 4: over threads, over gamma, and over the number of exits."""
-    figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
-    threads, gammas, exits = figure.subplots(1, 3)
-    _with_misses(threads, data["threads"], "threads", "threads (branches side by side)")
-    _with_misses(exits, data["exits"], "exits", "exits in the target")
-    rows = data["gammas"]
-    for key, label, colour in (("sd_over_cloud", "sd over cloud", COLOURS["sd"]),
-                               ("fsd_over_sd", "fsd over sd", COLOURS["fsd"])):  # fmt: skip
-        gammas.plot([row["gamma"] for row in rows], [row[key][1] for row in rows], "o-", color=colour, label=label,
-                    markersize=4)  # fmt: skip
-    for axes, place, values in ((threads, paper["threads"], [paper["fsd_over_sd"]]),
-                                (gammas, paper["gamma"], [paper["fsd_over_sd"], paper["sd_over_cloud"]])):  # fmt: skip
-        axes.plot([place] * len(values), values, "D", color=PAPER, markersize=6, label="paper, Table 6")
-    gammas.axhline(1.0, color="#9ca3af", linewidth=1.0)
-    gammas.set_xlabel("gamma")
-    gammas.set_ylabel("times faster")
-    plain(gammas)
-    for axes in (threads, gammas, exits):
-        axes.legend(fontsize=9, frameon=False, loc="best")
-    figure.suptitle("Vicuna-68M/7B on RTX times, GSM8K's tau and misses, drawn facts, virtual time", fontsize=12)
+    """Return speed-ups above misses over threads, gamma and the number of exits, as Early Exits, Fig. 4."""
+    figure = Figure(figsize=(WIDTH, 5.2), layout="constrained")
+    above, below = figure.subplots(2, 3, sharex="col", sharey="row")
+    fsd, fifo, sd = COLOURS["fsd"], COLOURS["server_sd"], COLOURS["sd"]
+    curves = (
+        (0, "threads", "threads", "fsd_over_sd", "fsd over sd", fsd),
+        (0, "threads_fifo", "threads", "fsd_over_sd", "fsd over sd, edge queue FIFO", fifo),
+        (1, "gammas", "gamma", "fsd_over_sd", "", fsd),
+        (1, "gammas", "gamma", "sd_over_cloud", "sd over cloud", sd),
+        (2, "exits", "exits", "fsd_over_sd", "", fsd),
+    )
+    for column, name, key, ratio, label, colour in curves:
+        places, rows = [row[key] for row in data[name]], data[name]
+        above[column].plot(
+            places, [row[ratio][1] for row in rows], "o-", color=colour, markersize=4, label=label or None
+        )
+        if ratio == "fsd_over_sd":
+            below[column].plot(places, [100.0 * row["miss_rate"] for row in rows], "o-", color=colour, markersize=4)
+    marks = {"marker": "D", "linestyle": "", "markersize": 6}
+    for column, place in ((0, paper["threads"]), (1, paper["gamma"])):
+        above[column].plot([place], [paper["fsd_over_sd"]], color=fsd, markeredgecolor=PAPER, **marks)
+        below[column].plot([place], [100.0 * paper["miss_rate"]], color=fsd, markeredgecolor=PAPER, **marks)
+    above[1].plot([paper["gamma"]], [paper["sd_over_cloud"]], color=sd, markeredgecolor=PAPER, **marks)
+    above[0].plot([], [], color="white", markeredgecolor=PAPER, label="paper, Table 6", **marks)
+    for axes in (*above, *below):
+        plain(axes)
+    for axes in above:
+        axes.axhline(1.0, color="#9ca3af", linewidth=1.0)
+    for axes, label in zip(below, ("threads", "gamma", "exits in the target"), strict=True):
+        axes.set_ylim(0, 105)
+        axes.set_xlabel(label)
+    above[0].set_ylabel("times faster")
+    below[0].set_ylabel("misses, %")
+    figure.legend(loc="outside lower center", ncols=4, fontsize=10, frameon=False)
+    figure.suptitle("Vicuna-68M/7B at RTX times, GSM8K's tau and misses: drawn facts, virtual time", fontsize=12)
     return figure
-
-
-def _with_misses(axes: Any, rows: Sequence[Mapping[str, Any]], key: str, label: str) -> None:
-    places = [row[key] for row in rows]
-    axes.plot(places, [row["fsd_over_sd"][1] for row in rows], "o-", color=COLOURS["fsd"], markersize=4,
-              label="fsd over sd")  # fmt: skip
-    axes.set_xlabel(label)
-    axes.set_ylabel("times faster")
-    plain(axes)
-    other = axes.twinx()
-    other.plot(places, [100.0 * row["miss_rate"] for row in rows], "s--", color="#6b7280", markersize=3, linewidth=1.2)
-    other.set_ylabel("misses, % (dashed)", color="#6b7280")
-    other.set_ylim(0, 105)
-    other.tick_params(axis="y", colors="#6b7280")
-    other.spines["top"].set_visible(False)

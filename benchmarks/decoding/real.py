@@ -38,12 +38,13 @@ def measured(
     asked: Sequence[Question],
     modes: Sequence[str],
     rtts_ms: Sequence[float],
-    warm_up: int,
+    before: Sequence[Question],
 ) -> Iterator[tuple[float, dict[str, list[TimedResult]], int]]:
     """Yield, for each round trip, every mode's results and on how many frames the modes' tokens differ.
 
-    The round trip is declared in place of the profile's own, also where all else is raw. Raises ValueError for models
-    that cannot be used, RuntimeError and VerifierLost where the verifier does not start or is lost.
+    `before` is decoded first and not counted. The round trip is declared in place of the profile's own, also where all
+    else is raw. Raises ValueError for models that cannot be used, RuntimeError and VerifierLost where the verifier does
+    not start or is lost.
     """
     flags = ["--profile", profile, "--dtype", options.dtype, *draft_flags(modes, options.draft_model)]
     vlm = load_vlm(options.draft_model, dtype=options.dtype)
@@ -56,7 +57,7 @@ def measured(
             )  # fmt: skip
             edge = EdgeDecoder(config, Trace(limit=SPANS), vlm=vlm)
             try:
-                results, different = measure(Watched(edge), asked, modes, warm_up)
+                results, different = measure(Watched(edge), asked, modes, before)
             finally:
                 edge.close()
             yield rtt_ms, results, different

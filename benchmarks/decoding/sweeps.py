@@ -31,6 +31,7 @@ from benchmarks.pictures import keep
 from spec_vlm_nav.evaluation.figures import times_faster
 from spec_vlm_nav.evaluation.setting import table
 from speculation.drafting import DecodingStats, Mode
+from speculation.drafting.config import QueuePolicy
 
 THREADS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30)
 GAMMAS = tuple(range(1, 11))
@@ -51,15 +52,16 @@ def run(options: argparse.Namespace) -> None:
     recording, timings = GSM8K_FACTS.draw(steps_of(options)), load_timings("rtx_vicuna_7b")
     quick = options.quick
     axes = (QUICK_THREADS, QUICK_GAMMAS, QUICK_EXITS) if quick else (THREADS, GAMMAS, EXITS)
-    with tqdm(total=2 + len(axes[0]) + 2 * len(axes[1]) + len(axes[2]), unit="run", disable=None) as bar:
+    with tqdm(total=2 + 2 * len(axes[0]) + 2 * len(axes[1]) + len(axes[2]), unit="run", disable=None) as bar:
         data = swept(recording, timings, axes, bar.update)
     print(f"{len(recording.steps)} drawn answers: {GSM8K_FACTS}\n{timings}\n{VIRTUAL}")
     print(
         f"the paper at gamma {GSM8K_RTX['gamma']}, {GSM8K_RTX['threads']} threads (Table 6): sd "
         f"{GSM8K_RTX['sd_over_cloud']}x cloud, fsd {GSM8K_RTX['fsd_over_sd']}x sd, misses {GSM8K_RTX['miss_rate']:.1%}"
     )
-    print(f"\n{report(data['threads'], 'threads')}\n\n{report(data['gammas'], 'gamma')}\n")
-    print(report(data["exits"], "exits"))
+    for name, key in (("threads", "threads"), ("threads_fifo", "threads"), ("gammas", "gamma"), ("exits", "exits")):
+        queue = f", edge queue {'fifo' if name == 'threads_fifo' else 'priority'}" if key == "threads" else ""
+        print(f"\n{report(data[name], f'{key}{queue}', key)}")
     keep(draw_sweeps(data, GSM8K_RTX), "decoding_sweeps", options)
     save("sweeps", options, {"kind": VIRTUAL, "facts": repr(GSM8K_FACTS), **data, "paper": GSM8K_RTX}, timings)
 
@@ -70,11 +72,19 @@ def swept(
     axes: tuple[Sequence[int], Sequence[int], Sequence[int]],
     tell: Callable[[], object] = lambda: None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return a row for each number of threads, draft length and number of exits; ratios with their intervals."""
+    """Return a row for each number of threads, draft length and number of exits; ratios with their intervals.
+
+    Threads with the edge's queue by priority and first in, first out: by priority the likeliest is looked for anew
+    before every forward, so that few threads do; a thread of the paper keeps what it began with, as the latter does.
+    """
     threads, gammas, exits = axes
 
-    def decoded(mode: str, source: Recording = recording, count: int = MOST_THREADS, gamma: int = 4) -> Any:
-        results = run_mode(mode, source, timings, branches=count, leaves=count, gamma=gamma)
+    def decoded(
+        mode: str, source: Recording = recording, count: int = MOST_THREADS, gamma: int = 4, policy: str = "priority"
+    ) -> Any:
+        results = run_mode(
+            mode, source, timings, branches=count, leaves=count, gamma=gamma, queue_policy=QueuePolicy(policy)
+        )
         tell()
         return results
 
@@ -90,6 +100,7 @@ def swept(
     cloud, sd = decoded(CLOUD), decoded(SD)
     return {
         "threads": [row("threads", count, decoded(FSD, count=count), sd) for count in threads],
+        "threads_fifo": [row("threads", count, decoded(FSD, count=count, policy="fifo"), sd) for count in threads],
         "gammas": [row("gamma", gamma, decoded(FSD, gamma=gamma), decoded(SD, gamma=gamma)) for gamma in gammas],
         "exits": [row("exits", count, decoded(FSD, thinned(recording, count)), sd) for count in exits],
     }
@@ -120,9 +131,9 @@ def thinned(recording: Recording, count: int) -> Recording:
     return replace(recording, steps=tuple(steps), exit_layers=tuple(layers[place] for place in kept))
 
 
-def report(rows: Sequence[Mapping[str, Any]], key: str) -> str:
-    """Return a table with a row for each value of `key`."""
-    header = (key, "fsd x sd", "sd x cloud", "misses", "mean exit", "tau")
+def report(rows: Sequence[Mapping[str, Any]], first: str, key: str) -> str:
+    """Return a table with a row for each value of `key`; `first` heads its column."""
+    header = (first, "fsd x sd", "sd x cloud", "misses", "mean exit", "tau")
     return table(
         header,
         [
