@@ -27,11 +27,17 @@ class TimedResult(StepResult):
     arrivals: Arrivals = ()
 
 
-def words_of(model: Path) -> Words:
-    """Return what reads tokens as text, with the tokenizer of a model folder."""
+def words_of(model: Path, vocabulary: int | None = None) -> Words:
+    """Return what reads tokens as text, with the tokenizer of a model folder.
+
+    vocabulary: of facts that the tokens are from. Where it is another than the tokenizer's, facts have numbers of their
+    own (`benchmarks.clocked.record.compact`), and nothing can be read.
+    """
     from speculation.vlm.processing import Processor  # transformers, late: most tables need no words
 
     tokenizer = Processor.load(model).tokenizer
+    if vocabulary not in (None, len(tokenizer)):
+        return lambda tokens: ""
     return lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 

@@ -70,13 +70,13 @@ def recorded(options: argparse.Namespace, count: int) -> Recording:
 
     Raises ValueError, in one sentence, for facts of another pair or order of answers, and for too few of them.
     """
-    path = facts_file(options)
+    path, pair = facts_file(options), check_pair(options)
     if not path.exists():
         _record(options, path, max(RECORDED, count))
     recording = Recording.load(path)
     notes, said = recording.notes, f"--facts {path}"
-    for model in ("target", "draft"):
-        if notes.get(model) != folder_fingerprint(getattr(options, f"{model}_model")):
+    for model, fingerprint in pair.items():
+        if notes.get(model) != fingerprint:
             raise ValueError(f"{said} is about another {model} model; name another file, it will be recorded")
     order = notes.get("settings", {}).get("response_order", options.response_order)
     if order != options.response_order:
@@ -84,6 +84,18 @@ def recorded(options: argparse.Namespace, count: int) -> Recording:
     if count > len(recording.steps):
         raise ValueError(f"{said} has {len(recording.steps)} steps, {count} are needed; give --steps or another file")
     return replace(recording, steps=recording.steps[:count])
+
+
+def check_pair(options: argparse.Namespace) -> dict[str, str]:
+    """Return the fingerprints of target and draft. Raises ValueError, naming the option, for no model folder."""
+    found = {}
+    for model in ("target", "draft"):
+        folder = getattr(options, f"{model}_model")
+        try:
+            found[model] = folder_fingerprint(folder)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--{model}-model {folder}: {' '.join(str(error).split())}") from None
+    return found
 
 
 def _record(options: argparse.Namespace, path: Path, count: int) -> None:

@@ -23,6 +23,7 @@ from benchmarks.decoding.common import (
     VIRTUAL,
     add_common,
     add_facts,
+    check_pair,
     interval,
     ms,
     number,
@@ -38,6 +39,7 @@ from benchmarks.setting import Question, asked_as, questions
 from spec_vlm_nav.evaluation.figures import times_faster
 from spec_vlm_nav.evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several, table
 from speculation.drafting import Mode
+from speculation.drafting.config import read_changes
 from speculation.profile import load_profile
 from speculation.trace import Trace
 
@@ -104,15 +106,18 @@ def run(options: argparse.Namespace) -> None:
     if clocked_steps < 1:
         raise ValueError(f"--clocked-steps {clocked_steps}: give at least 1")
     chosen = [SETTINGS[name] for name in options.settings]
-    words = words_of(options.target_model)
+    read_changes(options.drafting)
+    check_pair(options)
     asked = _asked(options, steps + WARM_UP) if any(each.profile for each in chosen) else []
     recording = recorded(options, clocked_steps) if any(each.timings for each in chosen) else None
     found = {}
     for setting in chosen:
         if setting.profile:
+            words = words_of(options.target_model)
             entries = list(real_entries(setting, options, asked, real_rtts, words))
         else:
             assert recording is not None
+            words = words_of(options.target_model, recording.vocabulary)
             changes = {"gamma": options.gamma, "text": options.drafting}
             entries = list(clocked_entries(setting, recording, clocked_rtts, words, **changes))
         found[setting.name] = entries
