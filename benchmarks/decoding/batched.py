@@ -41,7 +41,7 @@ BRANCHES = 8
 def add_options(line: argparse.ArgumentParser) -> None:
     """Register what `batched` takes."""
     add_common(line)
-    add_steps(line, 10, 2, "drawn answers for each device")
+    add_steps(line, 6, 1, "drawn answers for each device")
 
 
 def devices() -> dict[str, tuple[Any, Timings]]:

@@ -108,13 +108,14 @@ def run(options: argparse.Namespace) -> None:
     chosen = [SETTINGS[name] for name in options.settings]
     read_changes(options.drafting)
     check_pair(options)
-    asked = _asked(options, steps + WARM_UP) if any(each.profile for each in chosen) else []
+    any_real = any(each.profile for each in chosen)
+    asked, before = (_asked(options, steps, 0), _asked(options, WARM_UP, 1)) if any_real else ([], [])
     recording = recorded(options, clocked_steps) if any(each.timings for each in chosen) else None
     found = {}
     for setting in chosen:
         if setting.profile:
             words = words_of(options.target_model)
-            entries = list(real_entries(setting, options, asked, real_rtts, words))
+            entries = list(real_entries(setting, options, asked, before, real_rtts, words))
         else:
             assert recording is not None
             words = words_of(options.target_model, recording.vocabulary)
@@ -126,8 +127,8 @@ def run(options: argparse.Namespace) -> None:
     keep(draw_modes({SETTINGS[name].title: entries for name, entries in found.items()}), "decoding_modes", options)
 
 
-def _asked(options: argparse.Namespace, steps: int) -> list[Question]:
-    return questions(options.frames, steps, options.seed, *asked_as(options))
+def _asked(options: argparse.Namespace, steps: int, further: int) -> list[Question]:
+    return questions(options.frames, steps, options.seed + further, *asked_as(options))
 
 
 def _origin(setting: Setting) -> dict[str, Any]:
@@ -137,15 +138,19 @@ def _origin(setting: Setting) -> dict[str, Any]:
 
 
 def real_entries(
-    setting: Setting, options: argparse.Namespace, asked: Sequence[Question], rtts_ms: Sequence[float], words: Words
+    setting: Setting,
+    options: argparse.Namespace,
+    asked: Sequence[Question],
+    before: Sequence[Question],
+    rtts_ms: Sequence[float],
+    words: Words,
 ) -> Iterator[dict[str, Any]]:
     """Yield the figures of every mode at each round trip, over real sockets against one verifier process.
 
-    The last WARM_UP questions are decoded first and not counted.
+    `before` warms up; it is about other rooms, so that no mode remembers its answers to `asked`.
     """
     from benchmarks.decoding.real import measured  # torch, late: virtual time needs none
 
-    asked, before = asked[:-WARM_UP], asked[-WARM_UP:]
     for rtt_ms, results, different in measured(options, setting.profile, asked, LINKED, rtts_ms, before):
         passes = sum(each.stats.cloud_passes for each in results[Mode.SD.value])
         busy = sum(each.stats.server_compute_s for each in results[Mode.SD.value])

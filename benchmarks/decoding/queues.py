@@ -31,7 +31,7 @@ PATIENT_S = 60.0
 def add_options(line: argparse.ArgumentParser) -> None:
     """Register what `queues` takes."""
     add_common(line)
-    add_steps(line, 10, 2, "drawn answers")
+    add_steps(line, 6, 1, "drawn answers")
     line.add_argument("--message-ms", type=float, default=MESSAGE_MS, help="milliseconds that sending an early token "
                       "takes before it is on its way (default: %(default)g)")  # fmt: skip
 

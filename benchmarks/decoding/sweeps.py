@@ -44,7 +44,7 @@ CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
 def add_options(line: argparse.ArgumentParser) -> None:
     """Register what `sweeps` takes."""
     add_common(line)
-    add_steps(line, 10, 2, "drawn answers")
+    add_steps(line, 6, 1, "drawn answers")
 
 
 def run(options: argparse.Namespace) -> None:
