@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
     steps, timings = steps_of(options), go2()
     sources = {
         "embedded pair": recorded(options, steps),
-        "drawn facts": GO2_FACTS.draw(max(2, steps // DRAWN_SHARE)),
+        "drawn facts": GO2_FACTS.draw(max(1, steps // DRAWN_SHARE)),
     }
     print(f"{timings}\n{VIRTUAL}")
     found = {}

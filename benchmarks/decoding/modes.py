@@ -46,7 +46,7 @@ from speculation.trace import Trace
 RTTS_MS = [0.0, 20.0, 50.0, 100.0, 200.0]
 QUICK_REAL_RTTS_MS, QUICK_CLOCKED_RTTS_MS = [50.0], [0.0, 100.0]
 REAL_STEPS, QUICK_REAL_STEPS = 10, 1
-CLOCKED_STEPS, QUICK_CLOCKED_STEPS = 40, 6
+CLOCKED_STEPS, QUICK_CLOCKED_STEPS = 40, 4
 WARM_UP = 1
 LINKED = [mode.value for mode in Mode]
 BASES = (Mode.CLOUD.value, Mode.SD.value)
