@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from tqdm import tqdm
 
@@ -31,7 +31,7 @@ from benchmarks.setting import (
     write_result,
 )
 from spec_vlm_nav.edge import MAX_RTT_S, EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.figures import median_interval, report, summary
+from spec_vlm_nav.evaluation.figures import report, summary, times_faster
 from spec_vlm_nav.evaluation.setting import (
     CONNECT_LIMIT_S,
     add_drafting,
@@ -48,16 +48,31 @@ from speculation.emulation import load_link
 from speculation.profile import load_profile
 
 WARM_UP = 2
+Result = TypeVar("Result", bound=StepResult, covariant=True)
+
+
+class Decodes(Protocol[Result]):
+    """What is measured: an `EdgeDecoder`, or something that watches one."""
+
+    def decode(self, prompt: str, jpeg: bytes, *, mode: str) -> Result:
+        """Answer one question in a mode."""
 
 
 def measure(
-    edge: EdgeDecoder, asked: Sequence[Question], modes: Sequence[str]
-) -> tuple[dict[str, list[StepResult]], int]:
-    """Return the results of every mode and the number of frames on which the modes' tokens differ."""
+    edge: Decodes[Result],
+    asked: Sequence[Question],
+    modes: Sequence[str],
+    before: Sequence[Question] | None = None,
+) -> tuple[dict[str, list[Result]], int]:
+    """Return the results of every mode and the number of frames on which the modes' tokens differ.
+
+    before: what is decoded first and not counted; None: the first WARM_UP of `asked`. Modes with n-grams remember these
+    answers, so few frames are better warmed up with others.
+    """
     for mode in modes:
-        for question in asked[:WARM_UP]:
+        for question in asked[:WARM_UP] if before is None else before:
             edge.decode(question.prompt, question.jpeg, mode=mode)
-    results: dict[str, list[StepResult]] = {mode: [] for mode in modes}
+    results: dict[str, list[Result]] = {mode: [] for mode in modes}
     different = 0
     for index, question in enumerate(tqdm(asked, unit="frame", disable=None)):
         turn = index % len(modes)
@@ -156,13 +171,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def paired(results: Mapping[str, Sequence[StepResult]]) -> dict[str, tuple[float, float, float]]:
     """Return how many times faster the fastest mode is than each other: median over frames, with its 95 % interval."""
-    seconds = {mode: [each.stats.total_s for each in entries] for mode, entries in results.items()}
-    best = min(seconds, key=lambda mode: median(seconds[mode]))
-    return {
-        f"{best} against {mode}": median_interval([a / b for a, b in zip(seconds[mode], seconds[best], strict=True)])
-        for mode in seconds
-        if mode != best
-    }
+    stats = {mode: [each.stats for each in entries] for mode, entries in results.items()}
+    best = min(stats, key=lambda mode: median(each.total_s for each in stats[mode]))
+    return {f"{best} against {mode}": times_faster(stats[mode], stats[best]) for mode in stats if mode != best}
 
 
 def save(

@@ -18,7 +18,19 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from benchmarks.pictures import WIDTH, add_outputs, keep, plain
-from benchmarks.setting import Question, add_pair, add_questions, asked_as, questions, settings_of, write_result
+from benchmarks.setting import (
+    Question,
+    add_pair,
+    add_questions,
+    asked_as,
+    check_prompts,
+    in_words,
+    questions,
+    result_name,
+    settings_of,
+    text_flags,
+    write_result,
+)
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.evaluation.figures import median_interval, summary
 from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_link, machine, table, verifier
@@ -194,15 +206,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         profile, link = load_profile(options.profile), load_link(options.link)
         count = min(2, options.steps) if options.quick else options.steps
         asked = questions(options.frames, count, options.seed, *asked_as(options))
-        flags = ("--profile", profile.name, "--dtype", options.dtype)
+        words = in_words(options.frames)
+        flags = ("--profile", profile.name, "--dtype", options.dtype, *text_flags(words))
         vlm = load_vlm(options.draft_model, dtype=options.dtype)
+        check_prompts(vlm, asked, options.max_tokens)
         with verifier(options.target_model, *flags) as address, ExitStack() as opened:
             edges = {}
             for way in compared:
                 config = EdgeConfig(
                     options.draft_model, address, Mode.SD.value, profile.name, gamma=options.gamma,
                     max_tokens=options.max_tokens, resume_s=CONNECT_LIMIT_S, silence_s=SILENCE_S, link=link.name,
-                    sampling=way.settings.text, seed=options.seed,
+                    sampling=way.settings.text, seed=options.seed, text_only=words,
                 )  # fmt: skip
                 edge = EdgeDecoder(config, vlm=vlm)
                 opened.callback(edge.close)
@@ -228,7 +242,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "vocabulary": vlm.vocabulary,
             "figures": figures,
         }
-        write_result("_".join(filter(None, ("sampling", profile.name, link.name, options.dtype))), data)
+        write_result(
+            "_".join(filter(None, (result_name("sampling", options.frames), profile.name, link.name, options.dtype))),
+            data,
+        )
     return 0
 
 

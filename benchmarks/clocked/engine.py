@@ -45,13 +45,16 @@ def decode(
     edges: int = 1,
     server: ServerConfig = SERVER,
     trace: Trace | None = None,
+    collect: int = 1,
 ) -> list[StepResult]:
     """Decode steps of a recording (None: all) one after another and return their results in that order.
 
-    Several edges share the steps and one verifier. `trace` takes the spans of the first edge. The same arguments give
-    the same results to the last bit. Raises RuntimeError where a step is interrupted: that is a fault of a policy.
+    Several edges share the steps and one verifier. `trace` takes the spans of the first edge. collect: early tokens of
+    a round reach the drafter once so many are there (batched pre-drafting of Early Exits, Appendix C), or never, where
+    the commit comes first. The same arguments give the same results to the last bit. Raises RuntimeError where a step
+    is interrupted: that is a fault of a policy.
     """
-    world = _World(recording, timings, config, server, edges, trace)
+    world = _World(recording, timings, config, server, edges, trace, collect)
     chosen = list(range(len(recording.steps)) if steps is None else steps)
     results: dict[int, StepResult] = {}
 
@@ -75,7 +78,9 @@ class _World:
         server: ServerConfig,
         edges: int,
         trace: Trace | None,
+        collect: int,
     ) -> None:
+        self._collect = collect
         self.timeline = Timeline()
         self._recording = recording
         self._timings = timings
@@ -99,7 +104,7 @@ class _World:
     def drafter(self, number: int) -> Drafter:
         """Return the drafter of edge `number`, with a session of its own. To be called in that edge's task."""
         model = self._engine.model
-        link = VirtualLink(self.timeline, self._timings, self._mailbox, f"edge {number}".encode())
+        link = VirtualLink(self.timeline, self._timings, self._mailbox, f"edge {number}".encode(), self._collect)
         link.send(Hello(model.tokenizer_fingerprint, model.vocabulary))
         welcome = link.receive(float("inf"))
         if not isinstance(welcome, Welcome):

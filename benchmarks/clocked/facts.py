@@ -32,7 +32,8 @@ class Facts:
     first. chances: the probability that its likeliest one is accepted, by depth from 1 [n, depths]; the last column
     counts for everything deeper. exit_tokens, exit_chances: each exit's likeliest token and its probability [n, exits].
     agrees, confidences: instead of these, whether an exit's verdict is the target's where the verification's root
-    stands before place p, and what it says of itself [n, exits].
+    stands before place p, and what it says of itself [n, exits]. wrongs: which of all wrong verdicts it names where it
+    is wrong [n, exits]; None: all the same.
     """
 
     prompt: str
@@ -45,6 +46,7 @@ class Facts:
     exit_chances: Numbers | None = None
     agrees: npt.NDArray[np.bool_] | None = None
     confidences: Numbers | None = None
+    wrongs: Tokens | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from cloud_verifier.config import ServerConfig
 from spec_vlm_nav.evaluation.figures import summary
 from spec_vlm_nav.evaluation.setting import table
 from speculation.drafting import Mode, StepResult
+from speculation.trace import Trace
 
 GAMMAS = tuple(range(1, 13))
 """Draft lengths among which `sd` has its best one."""
@@ -28,18 +29,22 @@ def run_mode(
     edges: int = 1,
     server: ServerConfig = SERVER,
     warm_up: int = 0,
+    trace: Trace | None = None,
+    collect: int = 1,
     **changes: Any,
 ) -> list[StepResult]:
     """Decode a recording in one mode, `layer_split` among them; `changes` are those of its `DraftingConfig`.
 
-    warm_up: so many first steps are decoded once before and not counted: estimates and n-grams outlive a step. Raises
-    RuntimeError where an answer is not the target's own: that is a fault of a policy.
+    warm_up: so many first steps are decoded once before and not counted: estimates and n-grams outlive a step.
+    `trace` and `collect` as in `decode`; `layer_split` knows neither. Raises RuntimeError where an answer is not the
+    target's own: that is a fault of a policy.
     """
     if mode == LAYER_SPLIT:
         return (split or LayerSplit()).decode(recording, timings)
     config = drafting(mode, recording, **changes)
     every = range(len(recording.steps))
-    results = decode(recording, timings, config, steps=[*every[:warm_up], *every], edges=edges, server=server)
+    steps = [*every[:warm_up], *every]
+    results = decode(recording, timings, config, steps=steps, edges=edges, server=server, trace=trace, collect=collect)
     results = results[min(warm_up, len(every)) :]
     if mode != Mode.EDGE:
         for index, (result, facts) in enumerate(zip(results, recording.steps, strict=True)):

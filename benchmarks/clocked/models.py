@@ -26,6 +26,8 @@ DRAFT_LAYERS = 28
 _TAG = -60.0
 """Logit below which a row's last column keeps the place that the row is about: e^-60 is nothing to a softmax."""
 _LEAST = 1e-12
+_WRONGS = 1 << 16
+"""Salts between two wrong verdicts of one place."""
 _TRUE_PATH = 0
 """The key of a prefix of the answer; a prefix that has left it has its hash."""
 
@@ -301,7 +303,8 @@ class FactsEngine:
             confidence = session.confidences[place][index]
             if session.agrees[place][index]:
                 return Verdict(final.path, final.token, confidence)
-            return Verdict(final.path, self._wrong(row, session, final), confidence)
+            nth = 0 if facts.wrongs is None else int(facts.wrongs[place, index])
+            return Verdict(final.path, self._wrong(row, session, final, nth), confidence)
         assert facts.exit_tokens is not None and facts.exit_chances is not None, "facts have exits of one kind"
         exit_tokens, exit_chances = facts.exit_tokens, facts.exit_chances
 
@@ -320,12 +323,12 @@ class FactsEngine:
         table = self._recording.reliability.get(layer)
         return Verdict(verdict.path, verdict.token, table.rate(verdict.confidence)) if table else verdict
 
-    def _wrong(self, row: VerifyRow, session: _Session, final: Verdict) -> int:
-        """Return a token that is neither the target's nor the draft's after the accepted path."""
+    def _wrong(self, row: VerifyRow, session: _Session, final: Verdict, nth: int) -> int:
+        """Return the nth token that is neither the target's nor the draft's after the accepted path."""
         end = final.path[-1] if final.path else ROOT
         taken = {token for token, parent in zip(row.tokens, row.parents, strict=True) if parent == end}
         place = session.root.place + len(final.path)
-        salt = 0
+        salt = nth * _WRONGS
         while True:
             token = _noise(_Prefix(place, 1), salt, self._recording)
             if token != final.token and token not in taken:

@@ -25,7 +25,8 @@ class Synthetic:
     wrong. miss: the chance that no exit's verdict is the target's. mean_exit: the mean layer of the first exit whose
     verdict is, where one is; all later ones then agree too, earlier ones name something wrong. exits: the layers with
     an exit; empty for all but the last of `layers`. sharpness, exit_sharpness: how well draft and exits know whether
-    they are right, 0.5 (not at all) to 1 (always).
+    they are right, 0.5 (not at all) to 1 (always). variety: the chance that an exit which is wrong names something else
+    than the exit before it did; 0: all that are wrong name the same.
 
     Confidences are calibrated: a signal says right or wrong and is itself right in `sharpness` of the cases; the
     confidence is the probability given that signal (Bayes), so of all tokens with confidence c a share c is right. At
@@ -41,11 +42,12 @@ class Synthetic:
     exits: tuple[int, ...] = ()
     sharpness: float = 0.5
     exit_sharpness: float = 0.9
+    variety: float = 0.0
     image_bytes: int = 20_000
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("second", "miss", "sharpness", "exit_sharpness"):
+        for name in ("second", "miss", "sharpness", "exit_sharpness", "variety"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"synthetic source: {name} = {getattr(self, name)} is outside 0 to 1")
         if not all(0.0 <= each <= 1.0 for each in self.rates):
@@ -109,6 +111,7 @@ class Synthetic:
             chance[:, None],
             agrees=agrees,
             confidences=confidences,
+            wrongs=np.cumsum(dice.random(agrees.shape) < self.variety, axis=1) if self.variety else None,
         )
 
     def _exits(self, n: int, dice: np.random.Generator) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:

@@ -8,7 +8,7 @@ from benchmarks.clocked.link import Channel, VirtualLink, VirtualMailbox
 from benchmarks.clocked.timeline import Timeline
 from benchmarks.clocked.timings import Timings
 from speculation.emulation import load_link
-from speculation.wire import AnyMessage, BeginStep, Commit, Ping, Pong, encode
+from speculation.wire import AnyMessage, BeginStep, Commit, EarlyTokens, Ping, Pong, encode
 
 
 def test_messages_leave_one_at_a_time_and_keep_their_order() -> None:
@@ -87,3 +87,31 @@ def test_a_new_step_finds_no_old_mail() -> None:
         assert link.receive(0.0) is None
 
     timeline.run([edge])
+
+
+def test_early_tokens_wait_until_enough_of_their_round_are_there() -> None:
+    timeline = Timeline()
+    mailbox = VirtualMailbox(timeline)
+    link = VirtualLink(timeline, Timings(), mailbox, b"edge", collect=2)
+
+    def early(round: int, layer: int) -> EarlyTokens:
+        return EarlyTokens(1, round, 3, 0, 300, layer, 0.5)
+
+    commit = Commit(1, 1, 0, [3], bytes(8), False)
+
+    def verifier() -> None:
+        for message in (early(1, 4), early(1, 6), early(1, 8), commit, early(2, 2), early(3, 2), early(3, 4)):
+            mailbox.send(b"edge", message)
+        timeline.sleep(1.0)
+
+    heard: list[AnyMessage | None] = []
+
+    def edge() -> None:
+        timeline.sleep(0.5)
+        while (message := link.receive(0.0)) is not None:
+            heard.append(message)
+
+    timeline.run([verifier, edge])
+    assert heard == [early(1, 4), early(1, 6), commit, early(3, 2), early(3, 4)]
+    with pytest.raises(ValueError, match="collect is 0"):
+        VirtualLink(timeline, Timings(), mailbox, b"edge", collect=0)

@@ -15,6 +15,7 @@ from spec_vlm_nav.evaluation.figures import (
     stale,
     summary,
     table8,
+    times_faster,
     tpot,
 )
 from speculation.drafting import DecodingStats
@@ -96,3 +97,8 @@ def test_percentiles_are_interpolated() -> None:
 def test_the_medians_interval_lies_between_the_ranks_of_the_tables(count: int, lower: int, upper: int) -> None:
     values = [float(value) for value in range(count, 0, -1)]
     assert median_interval(values) == (lower, (count + 1) / 2, upper)
+
+
+def test_speeds_are_compared_frame_by_frame() -> None:
+    slow, fast = ([DecodingStats(total_s=seconds) for seconds in times] for times in ((2.0, 9.0, 4.0), (1.0, 3.0, 4.0)))
+    assert times_faster(slow, fast) == (1.0, 2.0, 3.0)

@@ -1,0 +1,114 @@
+"""The command line: what is refused, what is recorded first, and one run over real sockets with tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import pictures, setting
+from benchmarks.clocked import Recording
+from benchmarks.decoding import __main__, common, modes
+from benchmarks.decoding.common import facts_file
+from speculation.drafting import Mode
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("modes --steps 0", "--steps 0"),
+        ("modes --clocked-steps -1 --settings go2", "--clocked-steps"),
+        ("modes --settings raw --drafting speed=1", "speed"),
+        ("modes --settings raw --target-model config", "--target-model config"),
+        ("modes --settings go2 --draft-model none", "--draft-model none"),
+        ("ablation --steps -2", "--steps -2"),
+        ("ablation --facts config/links.json", "config/links.json"),
+        ("queues --message-ms 0", "--message-ms 0"),
+        ("batched --steps 0", "--steps"),
+        ("sweeps --steps 0", "--steps"),
+        ("cost --prices none.yaml", "none.yaml"),
+    ],
+)
+def test_bad_input_is_one_sentence(flags: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(flags.split()) == 2
+    error = capsys.readouterr().err
+    assert named in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", ["modes --settings orin", "modes --rtt-ms -5", "tables", "ablation --steps few"])
+def test_unknown_words_are_refused_by_the_parser(flags: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        __main__.main(flags.split())
+    assert stop.value.code == 2
+
+
+def test_each_order_of_answers_has_facts_of_its_own() -> None:
+    options = __main__.parser().parse_args(["cost"])
+    first = __main__.parser().parse_args(["cost", "--response-order", "action_first"])
+    assert facts_file(options).name == "embedded.npz" and facts_file(first).name == "embedded_action_first.npz"
+
+
+def test_missing_facts_are_recorded_once_and_those_of_others_refused(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(common, "RECORDED", 3)
+    monkeypatch.setattr(setting, "RESULTS", tmp_path)
+    monkeypatch.setattr(setting, "PROJECT", tmp_path)
+    facts = tmp_path / "new" / "facts.npz"
+    pair = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]
+    told = ["cost", "--facts", str(facts), "--frames", "random", "--max-tokens", "8", "--save"]
+    assert __main__.main([*told, *pair, "--steps", "2"]) == 0
+    assert len(Recording.load(facts).steps) == 3 and "recording 3 frames" in capsys.readouterr().out
+    saved = json.loads((tmp_path / "decoding_cost.json").read_text())
+    assert set(saved["modes"]) == {mode.value for mode in Mode} - {"edge"}
+    assert saved["timings"]["verify_row_s"] > 0.0 and "machine" not in saved
+    refusals = (
+        ([*pair, "--steps", "4"], "has 3 steps, 4 are needed"),
+        ([*pair, "--steps", "2", "--response-order", "action_first"], "order reason_first"),
+        (["--target-model", str(tiny_target), "--draft-model", str(tiny_target)], "another draft model"),
+    )
+    for flags, said in refusals:
+        assert __main__.main([*told, *flags]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+
+
+def test_all_tells_every_command_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = {}
+    for name, (module, _) in __main__.COMMANDS.items():
+        monkeypatch.setattr(module, "run", lambda options, name=name: heard.update({name: options}))
+    assert __main__.main(["all", "--quick", "--out", "elsewhere", "--seed", "3"]) == 0
+    assert list(heard) == list(__main__.COMMANDS)
+    for name, options in heard.items():
+        assert options.quick and options.out == Path("elsewhere") and options.command == name
+    assert heard["modes"].seed == 3 and heard["modes"].settings == list(modes.SETTINGS)
+    assert not hasattr(heard["queues"], "seed")
+
+
+def test_modes_over_real_sockets_and_on_virtual_time(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(common, "RECORDED", 2)
+    monkeypatch.setattr(setting, "RESULTS", tmp_path)
+    monkeypatch.setattr(setting, "PROJECT", tmp_path)
+    monkeypatch.setattr(pictures, "KEPT", tmp_path / "kept")
+    flags = "modes --settings raw,go2 --rtt-ms 10 --steps 1 --clocked-steps 2 --frames random --max-tokens 5 --save"
+    folders = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]
+    assert __main__.main([*flags.split(), *folders, "--facts", str(tmp_path / "facts.npz")]) == 0
+    printed = capsys.readouterr().out
+    assert "this machine's own times" in printed and modes.VIRTUAL in printed
+    raw, virtual = (json.loads((tmp_path / f"decoding_modes_{name}.json").read_text()) for name in ("raw", "go2"))
+    (real,) = raw["round_trips"]
+    assert set(real["modes"]) == {mode.value for mode in Mode} and real["frames_with_different_tokens"] == 0
+    assert real["modes"]["sd"]["times_sd"] == [1.0, 1.0, 1.0] and real["verify_s"] > 0.0
+    # Three messages a step at least wait for the declared way.
+    assert real["modes"]["cloud"]["first_commit_s"]["min"] > 0.01
+    assert "machine" in raw and "machine" not in virtual
+    (clocked,) = virtual["round_trips"]
+    assert set(clocked["modes"]) == {*real["modes"], "layer_split"}
+    edge, tokens = clocked["modes"]["edge"], clocked["modes"]["cloud"]["tokens"]
+    assert edge["tokens"] == tokens and edge["total_s"]["max"] == pytest.approx(5 * 0.072)
+    assert (tmp_path / "kept" / "decoding_modes.png").read_bytes().startswith(b"\x89PNG")

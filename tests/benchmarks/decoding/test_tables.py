@@ -1,0 +1,114 @@
+"""The tables' rows: ablation, queues, sweeps, batches, on few drawn facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.clocked import Recording, Synthetic, Timings, load_timings
+from benchmarks.decoding import ablation, batched, queues, sweeps
+from benchmarks.decoding.common import GSM8K_FACTS, chance_of
+from benchmarks.decoding.papers import GSM8K_RTX, QUEUES, THREADS
+from benchmarks.decoding.pictures import draw_ablation, draw_sweeps
+from speculation.acceptance import expected_tokens
+from speculation.drafting import DraftingConfig
+
+RTX = load_timings("rtx_vicuna_7b")
+
+
+def drawn(tokens: int = 40, **changes: float) -> Recording:
+    return replace(GSM8K_FACTS, tokens=tokens, **changes).draw(2)
+
+
+@pytest.mark.parametrize(("tau", "gamma"), [(1.0, 4), (1.96, 4), (5.0, 4), (2.5, 7)])
+def test_the_chance_commits_tau_tokens(tau: float, gamma: int) -> None:
+    assert expected_tokens(chance_of(tau, gamma), gamma) == pytest.approx(tau)
+
+
+def test_more_tokens_than_a_draft_can_commit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"tau = 5\.5 is outside 1 to 5"):
+        chance_of(5.5, 4)
+
+
+@pytest.mark.parametrize(("mode", "changes"), [(ablation.FULL, ablation.WITHOUT), (ablation.SD, ablation.WITH)])
+def test_every_variant_of_the_ablation_changes_its_mode(mode: str, changes: dict[str, str]) -> None:
+    found = [DraftingConfig.of(mode, text, stop_below=0.4) for text in changes.values()]
+    assert DraftingConfig.of(mode, stop_below=0.4) not in found
+    assert len(set(found)) == len(found)
+
+
+def test_the_ablation_compares_with_the_whole_mode_answer_by_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ablation, "WITHOUT", {"early tokens": "early_tokens=off"})
+    monkeypatch.setattr(ablation, "WITH", {"early tokens": "early_tokens=on,branches=6,leaves=6"})
+    arms = ablation.ablate(Synthetic(tokens=60).draw(2), load_timings("go2"))
+    whole, without = arms["without"]
+    assert whole["slower"] == (1.0, 1.0, 1.0) and without["slower"][0] > 1.0
+    sd, fsd = arms["with"]
+    assert sd["miss_rate"] == 1.0 and fsd["miss_rate"] < 1.0 and fsd["slower"][2] < 1.0
+    assert "early_tokens=off" in ablation.report(arms["without"], "full without", "x")
+    assert len(draw_ablation({"drawn": arms["without"][1:]}).axes) == 1
+
+
+def test_queues_matter_where_threads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = {pair: QUEUES[pair] for pair in (("priority", "priority"), ("fifo", "fifo"))}
+    monkeypatch.setattr(queues, "QUEUES", some)
+    best, worst = queues.miss_rates(drawn(), queues.slow_link(0.02), 0.02)
+    assert len(best["miss_rate"]) == len(THREADS)
+    assert best["miss_rate"][0] < worst["miss_rate"][0] and best["ms_per_token"][0] < worst["ms_per_token"][0]
+    assert worst["miss_rate"][-1] < worst["miss_rate"][0]
+    printed = queues.report([best, worst])
+    assert "79.85" in printed and "85.43" in printed
+
+
+def test_an_early_token_takes_its_time_to_leave() -> None:
+    assert queues.slow_link(0.02).down_bits_per_s * 0.02 == pytest.approx(8 * queues.EARLY_BYTES)
+
+
+def test_fewer_exits_are_columns_of_the_same_facts() -> None:
+    recording = drawn()
+    few = sweeps.thinned(recording, 3)
+    assert few.exit_layers == (7, 15, 22) and sweeps.thinned(recording, 1).exit_layers == (15,)
+    assert sweeps.thinned(recording, 31).exit_layers == recording.exit_layers
+    whole, thin = recording.steps[0], few.steps[0]
+    assert whole.agrees is not None and thin.agrees is not None and thin.wrongs is not None
+    assert np.array_equal(thin.agrees, whole.agrees[:, [7, 15, 22]]) and thin.tokens == whole.tokens
+    for count in (0, 32):
+        with pytest.raises(ValueError, match="give 1 to 31"):
+            sweeps.thinned(recording, count)
+
+
+def test_sweeps_have_a_row_for_each_value() -> None:
+    data = sweeps.swept(drawn(), RTX, ((1, 30), (1, 4), (1, 31)))
+    assert [row["threads"] for row in data["threads_fifo"]] == [1, 30]
+    assert [row["gamma"] for row in data["gammas"]] == [1, 4] and [row["exits"] for row in data["exits"]] == [1, 31]
+    one, many = data["threads_fifo"]
+    assert many["miss_rate"] < one["miss_rate"]
+    # The largest number of threads, gamma 4 and all exits are one and the same run.
+    assert data["threads"][-1]["fsd_over_sd"] == data["gammas"][-1]["fsd_over_sd"] == data["exits"][-1]["fsd_over_sd"]
+    assert "fsd x sd" in sweeps.report(data["threads"], "threads", "threads")
+    assert len(draw_sweeps(data, GSM8K_RTX).axes) == 6
+
+
+def test_collecting_early_tokens_is_told_from_taking_those_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batched, "SIZES", (4,))
+    one, hand, collected = batched.compared(drawn(), RTX)
+    assert [row["way"] for row in (one, hand, collected)] == ["one", "at hand", "collected"]
+    assert one["faster"] == (1.0, 1.0, 1.0)
+    assert collected["miss_rate"] > hand["miss_rate"] and collected["faster"][1] < hand["faster"][1]
+    assert hand["forwards_per_token"] < one["forwards_per_token"]
+    assert "at hand" in batched.report([one, hand, collected])
+
+
+def test_a_forward_of_eight_takes_what_table_9_says() -> None:
+    for _, timings in batched.devices().values():
+        ratio = timings.draft_forward_s(8) / timings.draft_forward_s(1)
+        assert ratio == pytest.approx(batched.BATCHES[8] / batched.BATCHES[1], abs=0.001)
+
+
+def test_timings_of_all_devices_have_a_draft_beside_the_target() -> None:
+    from benchmarks.decoding.common import go2, with_server_draft
+
+    assert go2().server_draft_s == pytest.approx(0.011)
+    assert with_server_draft(Timings(server_draft_s=0.5)).server_draft_s == 0.5
