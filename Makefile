@@ -2,10 +2,10 @@ SHELL := /bin/bash
 RUN := scripts/with_env
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test benchmarks lint clean
 
 help:  ## show these targets
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## install what is missing (virtual environment, libraries, ROS 2 workspace); instant when nothing changed
 	@scripts/setup.sh
@@ -15,6 +15,9 @@ demo: setup  ## a simulated Go2 finds the silver bottle; DEMO="--seed 3 --mode s
 
 test: setup  ## run all tests; TESTS="tests/speculation -k tree" picks some
 	@$(RUN) python -m pytest $(TESTS)
+
+benchmarks: setup  ## every table and picture of docs/benchmarks.md (half an hour); BENCH="--quick" for a look
+	@$(RUN) python -m benchmarks $(BENCH)
 
 lint: setup  ## ruff and mypy --strict
 	@$(RUN) ruff check .

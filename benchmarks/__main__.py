@@ -12,17 +12,23 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.decoding.common import FACTS
 from benchmarks.pictures import OUT, add_outputs
 from spec_vlm_nav.evaluation.setting import several, table
 
 PROGRAMS = {
-    "analytic": "the papers' latency models, beside their tables and the clocked engine",
-    "break_even": "where edge speculation pays",
-    "decoding": "modes, round trips, ablation, queues, sweeps, cost",
-    "sampling": "ways to draw answers, and their bytes",
     "peers": "transformers' own generation on the same pair",
+    "sampling": "ways to draw answers, and their bytes",
+    "decoding": "modes, round trips, ablation, queues, sweeps, cost",
+    "break_even": "where edge speculation pays, on drawn facts",
+    "break_even_embedded": "where it pays with the embedded pair's facts",
+    "analytic": "the papers' latency models, beside their tables and the clocked engine",
 }
-COMMANDS = {"decoding": ["all"]}
+COMMANDS = {
+    "decoding": ["decoding", "all"],
+    # The facts that `decoding` has recorded, where there were none.
+    "break_even_embedded": ["break_even", "--facts", str(FACTS)],
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,7 +47,8 @@ def command(name: str, options: argparse.Namespace) -> list[str]:
     """Return the command line of a program with this one's options."""
     flags = [f"--{flag}" for flag in ("quick", "save") if getattr(options, flag)]
     out = [] if options.out == OUT else ["--out", str(options.out)]
-    return [sys.executable, "-m", f"benchmarks.{name}", *COMMANDS.get(name, []), *flags, *out]
+    program, *own = COMMANDS.get(name, [name])
+    return [sys.executable, "-m", f"benchmarks.{program}", *own, *flags, *out]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

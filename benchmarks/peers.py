@@ -55,7 +55,7 @@ from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import IMAGE_PLACE
 from speculation.vlm.session import VlmSession
 
-STEPS, QUICK_STEPS = 60, 4
+STEPS, QUICK_STEPS = 60, 2
 WARM_UP = 2
 CAPACITY = 2048
 LOOKUP_TOKENS = 10

@@ -41,7 +41,7 @@ from speculation.profile import load_profile
 from speculation.sampling import GREEDY, Rule, SamplingSettings
 from speculation.vlm.load import load_vlm
 
-WARM_UP = 2
+WARM_UP = 1
 PLAIN = (Mode.SD, Mode.FSD)
 FREE = (Mode.SD, Mode.FSD, Mode.FULL)
 """Modes of ways that take trees and idle decoding, too."""

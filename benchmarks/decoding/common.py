@@ -17,7 +17,7 @@ from speculation.profile import load_profile
 from speculation.vlm.folder import folder_fingerprint
 
 FACTS = PROJECT / "out" / "embedded.npz"
-RECORDED = 40
+RECORDED, QUICK_RECORDED = 40, 8
 """Frames of the embedded pair that are recorded where there are no facts; no command asks for more by itself."""
 VIRTUAL = "virtual time: every forward, message and prefill takes the time that is declared for it"
 ANSWER = 200
@@ -60,11 +60,13 @@ def facts_file(options: argparse.Namespace) -> Path:
 def recorded(options: argparse.Namespace, count: int) -> Recording:
     """Return the first `count` recorded steps of the embedded pair; facts that are missing are recorded first.
 
-    Raises ValueError, in one sentence, for facts of another pair or order of answers, and for too few of them.
+    So are those that a quick look has recorded too few of. Raises ValueError, in one sentence, for facts of another
+    pair or order of answers, and for too few of them.
     """
     path, pair = facts_file(options), check_pair(options)
-    if not path.exists():
-        _record(options, path, max(RECORDED, count))
+    few = path.exists() and options.facts is None and len(Recording.load(path).steps) < count
+    if few or not path.exists():
+        _record(options, path, max(QUICK_RECORDED if options.quick else RECORDED, count))
     recording = Recording.load(path)
     notes, said = recording.notes, f"--facts {path}"
     for model, fingerprint in pair.items():
