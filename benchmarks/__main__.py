@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.decoding.common import FACTS
+from benchmarks.decoding.common import FACTS, QUICK_RECORDED, RECORDED
 from benchmarks.pictures import OUT, add_outputs
 from spec_vlm_nav.evaluation.setting import several, table
 
@@ -24,11 +24,7 @@ PROGRAMS = {
     "break_even_embedded": "where it pays with the embedded pair's facts",
     "analytic": "the papers' latency models, beside their tables and the clocked engine",
 }
-COMMANDS = {
-    "decoding": ["decoding", "all"],
-    # The facts that `decoding` has recorded, where there were none.
-    "break_even_embedded": ["break_even", "--facts", str(FACTS)],
-}
+COMMANDS = {"decoding": ["decoding", "all"], "break_even_embedded": ["break_even", "--facts", str(FACTS)]}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,12 +39,17 @@ def parser() -> argparse.ArgumentParser:
     return line
 
 
-def command(name: str, options: argparse.Namespace) -> list[str]:
-    """Return the command line of a program with this one's options."""
+def commands(name: str, options: argparse.Namespace) -> list[list[str]]:
+    """Return the command lines of a program with this one's options; facts that it needs are recorded first."""
     flags = [f"--{flag}" for flag in ("quick", "save") if getattr(options, flag)]
     out = [] if options.out == OUT else ["--out", str(options.out)]
     program, *own = COMMANDS.get(name, [name])
-    return [sys.executable, "-m", f"benchmarks.{program}", *own, *flags, *out]
+    lines = [[sys.executable, "-m", f"benchmarks.{program}", *own, *flags, *out]]
+    if "--facts" in own and not FACTS.exists():
+        count = str(QUICK_RECORDED if options.quick else RECORDED)
+        record = [sys.executable, "-m", "benchmarks.clocked", "record", "--count", count, "--out", str(FACTS)]
+        lines.insert(0, record)
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,12 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number, name in enumerate(options.only, start=1):
         print(f"\n[{number}/{len(options.only)}] {name}: {PROGRAMS[name]}", flush=True)
         began = time.monotonic()
-        code = subprocess.run(command(name, options), check=False).returncode
+        code = next((code for line in commands(name, options) if (code := _run(line))), 0)
         failed = failed or code
         rows.append((name, f"{time.monotonic() - began:.0f}", "done" if code == 0 else f"failed, exit code {code}"))
     print("\n" + table(("program", "seconds", "end"), rows))
     print(f"pictures: {'docs/benchmarks' if options.save else _shown(options.out)}")
     return failed
+
+
+def _run(line: Sequence[str]) -> int:
+    return subprocess.run(line, check=False).returncode
 
 
 def _shown(path: Path) -> Path:

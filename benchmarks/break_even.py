@@ -40,6 +40,8 @@ VERIFY_S = 0.020
 """T_q of every place. Only ratios count, as long as no way takes so long that a draft is sent again (2 s)."""
 LEAST, MOST_DRAFT, MOST_WAY = 0.03, 12.0, 6.0
 """Ends of the axes: T_p / T_q and T_c / T_q."""
+GRID, QUICK_GRID = (12, 10), (6, 5)
+"""Places over T_p / T_q and T_c / T_q."""
 DRAWN = "tokens=48"
 CONTOURS = (1.02, 1.5, 2.0, 3.0, 4.0)
 """Speed-ups with a line. The first is where `full` leaves plain cloud decoding; at 1 itself it is level for miles."""
@@ -319,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complete(options)
         recording = source(options)
         gammas = _gammas(options.gammas)
-        columns, rows = (6, 5) if options.quick else (12, 10)
+        columns, rows = QUICK_GRID if options.quick else GRID
         drafts, ways = axis(MOST_DRAFT, columns), axis(MOST_WAY, rows)
         cells = survey(recording, drafts, ways, options.mode, gammas)
         told = _told(options, recording, gammas)

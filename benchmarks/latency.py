@@ -21,13 +21,12 @@ from benchmarks.setting import (
     add_pair,
     add_questions,
     add_save,
-    asked_as,
     check_prompts,
     in_words,
-    questions,
     result_name,
     settings_of,
     text_flags,
+    warmed_up,
     write_result,
 )
 from spec_vlm_nav.edge import MAX_RTT_S, EdgeConfig, EdgeDecoder
@@ -115,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(f"--rtt-ms {options.rtt_ms:g} is outside 0 to {1e3 * MAX_RTT_S:g}")
         profile = load_profile(options.profile)
         link = load_link(options.link)
-        asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
+        before, asked = warmed_up(options, options.steps, WARM_UP)
         flags = ["--profile", profile.name, "--dtype", options.dtype, *text_flags(in_words(options.frames))]
         with verifier(options.target_model, *flags, *draft_flags(options.modes, options.draft_model)) as address:
             edge = EdgeDecoder(
@@ -136,8 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
             )
             try:
-                check_prompts(edge.vlm, asked, options.max_tokens)
-                results, different = measure(edge, asked, options.modes)
+                check_prompts(edge.vlm, [*before, *asked], options.max_tokens)
+                results, different = measure(edge, asked, options.modes, before)
             finally:
                 edge.close()
     except (ValueError, RuntimeError, VerifierLost, AnswerLate) as error:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -28,13 +28,12 @@ from benchmarks.setting import (
     Question,
     add_pair,
     add_questions,
-    asked_as,
     check_prompts,
     in_words,
-    questions,
     result_name,
     settings_of,
     text_flags,
+    warmed_up,
     write_result,
 )
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
@@ -68,6 +67,8 @@ LOOKUP, LOOKUP_WORDS = "prompt lookup", "prompt lookup, words alone"
 ALONE = "own loop, target alone"
 IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", IMAGE_PLACE)
 OURS = (Mode.CLOUD.value, Mode.SD.value, Mode.FULL.value)
+FORGETFUL = "full, earlier answers off"
+"""No peer remembers what it said about the frames before; the last few answers propose tokens in `full`."""
 PEER_COLOUR, ALONE_COLOUR = "#bab0ac", "#79706e"
 
 Arm = Callable[[Question], Answer]
@@ -229,7 +230,8 @@ def draw(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     spreads = [{key: 1e3 * value for key, value in figures[name]["total_s"].items()} for name in names]
     medians = np.array([each["median"] for each in spreads])
     ends = np.array([[each["median"] - each["min"], each["max"] - each["median"]] for each in spreads]).T
-    colours = [COLOURS.get(name, ALONE_COLOUR if name == ALONE else PEER_COLOUR) for name in names]
+    own = {**COLOURS, ALONE: ALONE_COLOUR, FORGETFUL: COLOURS[Mode.FULL.value]}
+    colours = [own.get(name, PEER_COLOUR) for name in names]
     figure = Figure(figsize=(WIDTH, 1.5 + 0.42 * len(names)), layout="constrained")
     axes = figure.add_subplot()
     axes.barh(range(len(names)), medians, 0.66, color=colours, xerr=ends, ecolor="#333333", capsize=2)
@@ -248,7 +250,7 @@ def draw(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
 
 
 def _label(name: str) -> str:
-    ours = name == ALONE or name in OURS
+    ours = name in (ALONE, FORGETFUL, *OURS)
     return f"this project: {'target alone' if name == ALONE else name}" if ours else f"transformers: {name}"
 
 
@@ -277,11 +279,16 @@ def system(options: argparse.Namespace, draft: Vlm) -> Iterator[dict[str, Arm]]:
             max_tokens=options.max_tokens, dtype=options.dtype, text_only=text_only, predictor=options.predictor,
             silence_s=SILENCE_S, resume_s=CONNECT_LIMIT_S, rtt_s=0.0,
         )  # fmt: skip
-        edge = EdgeDecoder(config, vlm=draft)
+        forgets = replace(config, drafting=",".join(filter(None, (options.drafting, "ngrams=off"))))
+        edges = [EdgeDecoder(each, vlm=draft) for each in (config, forgets)]
         try:
-            yield {mode: over_sockets(edge, mode) for mode in OURS}
+            yield {
+                **{mode: over_sockets(edges[0], mode) for mode in OURS},
+                FORGETFUL: over_sockets(edges[1], Mode.FULL.value),
+            }
         finally:
-            edge.close()
+            for edge in edges:
+                edge.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -296,10 +303,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             load_vlm(folder, dtype=options.dtype, threads=options.threads)
             for folder in (options.target_model, options.draft_model)
         )
-        # Of their own: an answer that was given before is known to the edge's n-grams.
-        every = questions(options.frames, options.steps + WARM_UP, options.seed, *asked_as(options))
-        warm_up, asked = every[:WARM_UP], every[WARM_UP:]
-        check_prompts(target, every, options.max_tokens)
+        warm_up, asked = warmed_up(options, options.steps, WARM_UP)
+        check_prompts(target, [*warm_up, *asked], options.max_tokens)
         check_alike(target, draft, asked[0])
         with system(options, draft) as ours:
             peers = peers_of(target, draft, options.max_tokens, options.gamma)
@@ -311,7 +316,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tell(options, run, figures)
     finish(options, run, figures)
     limit = LIMITS.get(options.dtype)
-    wrong = [flip for flip in run.flips if limit is not None and flip.mode in OURS and not flip.margin <= limit]
+    wrong = [
+        flip for flip in run.flips if limit is not None and flip.mode in (FORGETFUL, *OURS) and not flip.margin <= limit
+    ]
     return 1 if wrong else 0
 
 

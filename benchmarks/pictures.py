@@ -24,9 +24,10 @@ PAPER = "#222222"
 
 
 def add_outputs(line: argparse.ArgumentParser) -> None:
-    """Register --quick, --save and --out."""
-    line.add_argument("--quick", action="store_true", help="few points and steps, for a look")
-    add_save(line)
+    """Register --quick, --save and --out; what is kept is no quick look."""
+    either = line.add_mutually_exclusive_group()
+    either.add_argument("--quick", action="store_true", help="few points and steps, for a look")
+    add_save(either)
     line.add_argument(
         "--out", type=Path, default=OUT, metavar="DIR",
         help="folder for pictures; with --save they go to docs/benchmarks instead (default: out/benchmarks)",

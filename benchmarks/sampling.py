@@ -22,13 +22,12 @@ from benchmarks.setting import (
     Question,
     add_pair,
     add_questions,
-    asked_as,
     check_prompts,
     in_words,
-    questions,
     result_name,
     settings_of,
     text_flags,
+    warmed_up,
     write_result,
 )
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
@@ -82,9 +81,15 @@ def ways(options: argparse.Namespace) -> list[Way]:
 
 
 def measure(
-    edges: Mapping[Way, EdgeDecoder], asked: Sequence[Question], leave_out: Sequence[Mode] = ()
+    edges: Mapping[Way, EdgeDecoder],
+    before: Sequence[Question],
+    asked: Sequence[Question],
+    leave_out: Sequence[Mode] = (),
 ) -> dict[str, list[StepResult]]:
-    """Return the results of every way in each of its modes, "way mode", taking turns on every frame."""
+    """Return the results of every way in each of its modes, "way mode", taking turns on every frame.
+
+    `before` is decoded first and not counted.
+    """
     arms = [
         (f"{way.name} {mode.value}", edge, mode)
         for way, edge in edges.items()
@@ -92,7 +97,7 @@ def measure(
         if mode not in leave_out
     ]
     for _, edge, mode in arms:
-        for question in asked[:WARM_UP]:
+        for question in before:
             edge.decode(question.prompt, question.jpeg, mode=mode.value)
     results: dict[str, list[StepResult]] = {name: [] for name, _, _ in arms}
     for index, question in enumerate(tqdm(asked, unit="frame", disable=None)):
@@ -205,11 +210,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         compared = ways(options)
         profile, link = load_profile(options.profile), load_link(options.link)
         count = min(2, options.steps) if options.quick else options.steps
-        asked = questions(options.frames, count, options.seed, *asked_as(options))
+        before, asked = warmed_up(options, count, WARM_UP)
         words = in_words(options.frames)
         flags = ("--profile", profile.name, "--dtype", options.dtype, *text_flags(words))
         vlm = load_vlm(options.draft_model, dtype=options.dtype)
-        check_prompts(vlm, asked, options.max_tokens)
+        check_prompts(vlm, [*before, *asked], options.max_tokens)
         with verifier(options.target_model, *flags) as address, ExitStack() as opened:
             edges = {}
             for way in compared:
@@ -221,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 edge = EdgeDecoder(config, vlm=vlm)
                 opened.callback(edge.close)
                 edges[way] = edge
-            results = measure(edges, asked, (Mode.FSD, Mode.FULL) if options.quick else ())
+            results = measure(edges, before, asked, (Mode.FSD, Mode.FULL) if options.quick else ())
     except (ValueError, RuntimeError, VerifierLost, AnswerLate) as error:
         print(f"sampling: {error}", file=sys.stderr)
         return 2

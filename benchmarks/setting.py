@@ -119,7 +119,7 @@ def add_questions(line: argparse.ArgumentParser, dtype: str = "float32") -> None
     line.add_argument("--dtype", default=dtype, help=f"float64, float32 or bfloat16 (default: {dtype})")
 
 
-def add_save(line: argparse.ArgumentParser) -> None:
+def add_save(line: argparse._ActionsContainer) -> None:
     """Register --save."""
     line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
 
@@ -135,6 +135,20 @@ def write_result(name: str, data: Mapping[str, Any]) -> None:
 def result_name(base: str, source: str) -> str:
     """Return what the results of a benchmark are called: those of text never overwrite those of frames."""
     return f"{base}_text" if in_words(source) else base
+
+
+def warmed_up(options: argparse.Namespace, steps: int, warm_up: int) -> tuple[list[Question], list[Question]]:
+    """Return what warms up and is not counted, and `steps` questions that are none of these.
+
+    A mode that remembers earlier answers must not have been asked what is measured. In the simulation the former are
+    about another room.
+    """
+    how = asked_as(options)
+    if not in_words(options.frames):
+        before = questions(options.frames, warm_up, options.seed + 1, *how)
+        return before, questions(options.frames, steps, options.seed, *how)
+    every = questions(options.frames, steps + warm_up, options.seed, *how)
+    return every[steps:], every[:steps]
 
 
 def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:

@@ -140,7 +140,7 @@ class VlmEngine:
         """
         verdicts = {}
         for row, part in _by_row(rows, to_numpy(exits.logits(layer, hidden))):
-            verdict = exits.judge(row.rule, row.tokens, row.parents, part, sampling=row.draws)
+            verdict = exits.judge(row.rule(early=True), row.tokens, row.parents, part, sampling=row.draws)
             if verdict is not None and layer in exits.table:
                 verdict = replace(verdict, confidence=exits.reliability(layer, verdict.confidence))
             if verdict is not None:
@@ -149,12 +149,15 @@ class VlmEngine:
 
     def _judge(self, rows: Sequence[VerifyRow], logits: Tensor) -> dict[int, Verdict]:
         # What follows a rejection may have to travel, so its logits come to the host in any case.
-        if self._draws_on_device and not any(row.sampling.rule.rejects for row in rows):
-            return _judge_on_device(rows, logits)
-        return {
-            row.row: row.rule.judge(row.tokens, row.parents, part, row.draws)
-            for row, part in _by_row(rows, to_numpy(logits))
-        }
+        parts = list(zip(rows, torch.split(logits, [1 + len(row.tokens) for row in rows]), strict=True))
+        there = [(row, part) for row, part in parts if self._draws_on_device and not row.sampling.rule.rejects]
+        verdicts = _judge_on_device([row for row, _ in there], torch.cat([p for _, p in there])) if there else {}
+        here = [(row, part) for row, part in parts if row.row not in verdicts]
+        if here:
+            host = to_numpy(torch.cat([part for _, part in here]))
+            for row, part in _by_row([row for row, _ in here], host):
+                verdicts[row.row] = row.rule().judge(row.tokens, row.parents, part, row.draws)
+        return verdicts
 
 
 def _judge_on_device(rows: Sequence[VerifyRow], logits: Tensor) -> dict[int, Verdict]:

@@ -229,11 +229,12 @@ class Scheduler:
         except ValueError as error:
             raise Refused(FaultCode.UNSUPPORTED_SAMPLING, str(error), draft.step) from None
         active.suspended = False
-        was_ready = self._ready(active, now)
+        was_ready, known = self._ready(active, now), active.state.position
         try:
             commits = active.state.offer(draft, drawn)
         except ForeignDraft as error:
             raise Refused(FaultCode.NO_SESSION, str(error), draft.step) from None
+        active.tally.tokens += active.state.position - known
         if not was_ready and active.begin is None:
             active.since = now
         if draft.start <= active.state.position:
@@ -326,7 +327,7 @@ class Scheduler:
             queue_s=item.waited_s,
             compute_s=compute_s,
             prefill_s=active.tally.prefill_s if first else 0.0,
-            rest=item.state.rest(),
+            rest=item.state.rest,
         )
         return Outcome(commit, keep=not progress.done)
 

@@ -14,7 +14,7 @@ import numpy as np
 from cloud_verifier.config import StartError
 from cloud_verifier.engine import check_room
 from cloud_verifier.work import DraftWish
-from speculation.sampling import perturbed
+from speculation.sampling import GREEDY, Rule, perturbed
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
 from speculation.vlm.inspect import inspect_folder
@@ -61,14 +61,15 @@ class SelfDraft:
         self._fed[row] = []
 
     def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
-        """See `DraftEngine.draft`; tokens are drawn with the noise that the target's own are drawn with."""
+        """See `DraftEngine.draft`; tokens are drawn with the target's noise or, by `Rule.POINT`, are the likeliest."""
         drafts: dict[int, tuple[int, ...]] = {}
         feeds = {wish.row: self._unfed(wish) for wish in wishes}
         wanted = {wish.row: wish for wish in wishes}
         while feeds:
             for row, logits in self._feed(feeds).items():
                 wish, known = wanted[row], drafts.get(row, ())
-                token = int(np.argmax(perturbed(logits, wish.sampling, wish.draws.ahead(len(known)))))
+                how = GREEDY if wish.sampling.rule is Rule.POINT else wish.sampling
+                token = int(np.argmax(perturbed(logits, how, wish.draws.ahead(len(known)))))
                 drafts[row] = (*known, token)
                 feeds[row] = [token]
                 if len(drafts[row]) >= wish.count or token in self._ends:

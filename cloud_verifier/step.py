@@ -36,6 +36,8 @@ from speculation.wire import (
 HELD_DRAFTS = 16
 """Drafts that a step holds, current or ahead; the one that starts farthest ahead gives way, of equals the oldest."""
 MAX_COMMIT = MAX_DRAFT_TOKENS + 1
+MAX_FETCHES = 8
+"""Times that one distribution is sent whole: a short question for a large answer."""
 
 
 class ForeignDraft(ValueError):
@@ -79,12 +81,27 @@ NOTHING = Tree()
 """No draft: decode one token alone."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rest:
-    """What the edge is to draw the answer's next token from, after the verdict on a `round`."""
+    """What the edge is to draw the answer's next token from, after the verdict on a `round`; packed once.
+
+    keep: tokens of the head that is sent, 0 for all of them. fetches: how often the whole may still be asked for.
+    """
 
     round: int
     target: Distribution
+    keep: int
+    fetches: int = MAX_FETCHES
+
+    @cached_property
+    def part(self) -> Masses:
+        """As much as its rule sends."""
+        return pack(self.target, self.keep)
+
+    @cached_property
+    def whole(self) -> Masses:
+        """All of it."""
+        return pack(self.target)
 
 
 @dataclass(frozen=True)
@@ -163,7 +180,7 @@ class StepState:
                 f"{self._digests[draft.start].hex()}: prompt, image, sampling or committed tokens "
                 "differ; begin the step again"
             )
-        if draft.start > self.max_tokens:
+        if draft.start > self.max_tokens or (draft.start > self.position and self.sampling.rule.rejects):
             return []
         if draft.start <= self.position:
             if self._digests[draft.start] != draft.digest:
@@ -179,6 +196,7 @@ class StepState:
         self._drawn[draft.round] = drawn
         while len(self._held) > HELD_DRAFTS:
             del self._held[max(self._held, key=lambda round: (self._held[round].start, -round))]
+        self._forget()
         self._best = self._current()
         return []
 
@@ -231,26 +249,26 @@ class StepState:
         """
         start = self.position
         self._append([*(tree.tokens[node] for node in path), *([token] if rest is None else [])])
-        self._rest = None if rest is None or self.done else Rest(tree.round, rest)
+        keep = self.sampling.keep if self.sampling.rule is Rule.SPARSE else 0
+        self._rest = None if rest is None or self.done else Rest(tree.round, rest, keep)
         self._verifying = False
         self._held = {} if self.done else {r: d for r, d in self._held.items() if self._hopeful(d)}
-        self._drawn = {round: drawn for round, drawn in self._drawn.items() if round in self._held}
+        self._forget()
         self._best = self._current()
         return Progress(start, tuple(self.answer[start:]), self.digest, self.done)
 
-    def rest(self, whole: bool = False) -> Masses | None:
-        """Return what the edge is to draw the next token from, `whole` or as much as its rule sends; None: nothing."""
-        if self._rest is None:
-            return None
-        keep = self.sampling.keep if self.sampling.rule is Rule.SPARSE and not whole else 0
-        return pack(self._rest.target, keep)
+    @property
+    def rest(self) -> Masses | None:
+        """What the edge is to draw the next token from; None where nothing is left to it."""
+        return None if self._rest is None else self._rest.part
 
     def fetch(self, fetch: Fetch) -> list[Commit]:
         """Return the commit that says the whole of what the next token is drawn from; none where that is decided."""
-        if self._rest is None or (fetch.start, fetch.digest) != (self.position, self.digest):
+        rest = self._rest
+        if rest is None or (fetch.start, fetch.digest) != (self.position, self.digest) or rest.fetches < 1:
             return []
-        rest = self.rest(whole=True)
-        return [Commit(self.step, self._rest.round, self.position, [], self.digest, False, passes=0, rest=rest)]
+        rest.fetches -= 1
+        return [Commit(self.step, rest.round, self.position, [], self.digest, False, passes=0, rest=rest.whole)]
 
     def repeat(self, start: int, round: int) -> list[Commit]:
         """Return the answer from `start` as commits again, or an empty one where nothing follows and all is done.
@@ -263,7 +281,7 @@ class StepState:
             tokens = self.answer[start : start + MAX_COMMIT]
             end = start + len(tokens)
             last = end == self.position
-            rest = self.rest() if last else None
+            rest = self.rest if last else None
             commits.append(
                 Commit(self.step, round, start, tokens, self._digests[end], self.done and last, passes=0, rest=rest)
             )
@@ -279,6 +297,11 @@ class StepState:
             raise ForeignDraft(f"Draft.drawn {token} has no probability at answer position {self.position}")
         self._rest = None
         self._append([token])
+        self._best = self._current()
+
+    def _forget(self) -> None:
+        """Drop what is known of drafts that are not held any more."""
+        self._drawn = {round: drawn for round, drawn in self._drawn.items() if round in self._held}
 
     def _append(self, tokens: Sequence[int]) -> None:
         for token in tokens:

@@ -48,11 +48,10 @@ class VerifyRow:
     digest: bytes = b""
     drawn: tuple[Drawn, ...] = ()
 
-    @property
-    def rule(self) -> AcceptanceRule:
-        """What judges the draft."""
+    def rule(self, early: bool = False) -> AcceptanceRule:
+        """Return what judges the draft, at the last layer or `early`, at an exit."""
         rejects = self.sampling.rule.rejects
-        return Rejection(self.sampling, self.digest, self.drawn) if rejects else rule_of(self.sampling)
+        return Rejection(self.sampling, self.digest, self.drawn, early) if rejects else rule_of(self.sampling)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Verdict:
     `confidence` is the probability of the whole verdict: the softmax score of one token (Fast and Cost-effective
     Speculative Edge-Cloud Decoding with Early Exits, Eq. 4), multiplied over the tokens on the path and `token`.
     `rest`: where only the edge can draw what follows (see `speculation.rejection`), the target's distribution there;
-    `token` is then a guess.
+    `token` is then a guess, or 0.
     """
 
     path: tuple[int, ...]

@@ -8,10 +8,9 @@ SPARSE sends down the head of p and the mass of its tail (PicoSpec, Sec. 3.3, ma
 what is drawn, the edge fetches the tail. The authors of DSSD name a filed patent, CN2025108856278.
 
 Random numbers are hashes of the digest that names the prefix, and of what they are for. So a repeated message draws
-the same, the forms give the same answer wherever they draw from the same head, and nothing that an exit said about one
-prefix tells anything about the numbers of another. What makes it exact: a place is drafted once. A token is drawn
-before it is known whether it is sent, and all that is drawn up to the end of a draft is sent, so a draft may end
-anywhere that earlier tokens of it decide.
+the same, and nothing that an exit said about one prefix tells anything about the numbers of another. What makes it
+exact: a place is drafted once. A token is drawn before it is known whether it is sent, and all that is drawn up to the
+end of a draft is sent, so a draft may end anywhere that earlier tokens of it decide.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from speculation.sampling import (
     SamplingSettings,
     StepDraws,
     Tokens,
+    all_random_bits,
     gumbel,
     random_bits,
     uniforms,
@@ -69,8 +69,11 @@ def noisy(row: Row, digest: bytes, purpose: Purpose, ids: Tokens | None = None) 
     """
     columns = np.flatnonzero(row > 0.0)
     values = np.full(len(row), -np.inf)
-    tokens = columns if ids is None else ids[columns]
-    values[columns] = np.log(row[columns]) + gumbel(random_bits(tokens, draws(digest, purpose)))
+    if ids is None and len(columns) == len(row):
+        bits = all_random_bits(len(row), draws(digest, purpose))
+    else:
+        bits = random_bits(columns if ids is None else ids[columns], draws(digest, purpose))
+    values[columns] = np.log(row[columns]) + gumbel(bits)
     return values
 
 
@@ -83,8 +86,13 @@ def draw(row: Row, digest: bytes, ids: Tokens | None = None) -> tuple[int, float
 
 def head(target: Distribution, keep: int) -> Tokens:
     """Return the `keep` likeliest tokens that may be drawn, ascending; of equals the lower ones."""
-    order = np.argsort(-target.weights, kind="stable")[:keep]
-    return np.sort(order[target.weights[order] > 0.0])
+    weights = target.weights
+    if keep >= len(weights):
+        return np.flatnonzero(weights)
+    least = np.partition(weights, -keep)[-keep]
+    above = np.flatnonzero(weights > least)
+    level = np.flatnonzero(weights == least)[: keep - len(above)]
+    return np.sort(np.concatenate([above, level] if least > 0.0 else [above]))
 
 
 def draw_rest(target: Distribution, draft: Distribution, digest: bytes, keep: int = 0) -> int:
@@ -92,20 +100,17 @@ def draw_rest(target: Distribution, draft: Distribution, digest: bytes, keep: in
 
     keep: first whether it is in the head of p is drawn, then which of the head or of the tail it is; 0: all at once.
     """
-    rest = np.maximum(target.row - draft.row, 0.0)
-    if not rest.any():
+    residual = np.maximum(target.row - draft.row, 0.0)
+    if not residual.any():
         # p and q are equal but for rounding: then nothing but a rounding error has rejected the token.
-        rest = target.row
-    if keep:
-        inside = np.zeros(len(rest), dtype=bool)
-        inside[head(target, keep)] = True
-        if not 0.0 < rest[inside].sum() < rest.sum():
-            keep = 0
-        elif uniform(digest, Purpose.PART) * rest.sum() < rest[inside].sum():
-            rest = np.where(inside, rest, 0.0)
-        else:
-            rest = np.where(inside, 0.0, rest)
-    return draw(rest, digest)[0]
+        residual = target.row
+    inside = np.zeros(len(residual), dtype=bool)
+    inside[head(target, keep) if keep else slice(None)] = True
+    in_head, whole = residual[inside].sum(), residual.sum()
+    if 0.0 < in_head < whole:
+        is_head = uniform(digest, Purpose.PART) * whole < in_head
+        residual = np.where(inside == is_head, residual, 0.0)
+    return draw(residual, digest)[0]
 
 
 def draw_from_head(masses: Masses, draft: Distribution, digest: bytes) -> int | None:
@@ -160,12 +165,18 @@ def unpack(masses: Masses, vocabulary: int) -> Distribution:
     return Distribution(weights, masses.total)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Drawn:
-    """How a draft token was drawn: with which probability and, with `Rule.WHOLE`, from what."""
+    """How a draft token was drawn: with which probability and, with `Rule.WHOLE`, from what, over how many tokens."""
 
     chance: float
-    draft: Distribution | None = None
+    masses: Masses | None = None
+    vocabulary: int = 0
+
+    @property
+    def source(self) -> Distribution | None:
+        """What it was drawn from. Unpacked each time: a vocabulary's row is large, and seldom needed."""
+        return None if self.masses is None else unpack(self.masses, self.vocabulary)
 
 
 def read_draft(draft: Draft, sampling: SamplingSettings, vocabulary: int) -> tuple[Drawn, ...]:
@@ -180,28 +191,42 @@ def read_draft(draft: Draft, sampling: SamplingSettings, vocabulary: int) -> tup
         return ()
     if draft.parents is not None:
         raise ValueError(f"Draft.parents: sampling {rule.value} judges chains, not trees")
-    name, given = ("whole", len(draft.whole)) if rule is Rule.WHOLE else ("chosen", len(draft.chosen))
-    if given != len(draft.tokens):
-        raise ValueError(f"Draft.{name} has {given} entries for {len(draft.tokens)} tokens; {rule.value} needs each")
+    name, other = ("whole", "chosen") if rule is Rule.WHOLE else ("chosen", "whole")
+    given = getattr(draft, name)
+    if len(given) != len(draft.tokens) or getattr(draft, other):
+        raise ValueError(
+            f"Draft.{name} has {len(given)} entries for {len(draft.tokens)} tokens; {rule.value} needs each, and no "
+            f"Draft.{other}"
+        )
     drawn = tuple(Drawn(chance) for chance in draft.chosen)
     if rule is Rule.WHOLE:
-        sources = [unpack(masses, vocabulary) for masses in draft.whole]
-        drawn = tuple(Drawn(float(each.row[token]), each) for token, each in zip(draft.tokens, sources, strict=True))
+        pairs = zip(draft.tokens, draft.whole, strict=True)
+        drawn = tuple(Drawn(_chance(masses, token, vocabulary), masses, vocabulary) for token, masses in pairs)
     if any(each.chance <= 0.0 for each in drawn):
         raise ValueError(f"Draft.{name} gives a token no probability: it cannot have been drawn")
     return drawn
+
+
+def _chance(masses: Masses, token: int, vocabulary: int) -> float:
+    """Return a token's probability in a distribution that must be whole."""
+    if masses.tail:
+        raise ValueError(f"Masses.tail is {masses.tail:g}: this is a part of a distribution")
+    ids, values = listed(masses, vocabulary)
+    return float(values[ids == token].sum()) / masses.total
 
 
 @dataclass(frozen=True)
 class Rejection:
     """Accept a chain of drawn tokens, each with probability min(1, p(x) / q(x)); see `AcceptanceRule`.
 
-    digest: of the prefix up to the root. drawn: how every token was.
+    digest: of the prefix up to the root. drawn: how every token was. guesses: after a rejection that only the edge can
+    finish, what it may draw is guessed: exits want that, the last layer does not.
     """
 
     settings: SamplingSettings
     digest: bytes
     drawn: tuple[Drawn, ...] = ()
+    guesses: bool = False
 
     @property
     def name(self) -> str:
@@ -240,16 +265,21 @@ class Rejection:
     ) -> tuple[int, Distribution | None, float]:
         """Return the token after a rejected one, what is left to the edge to draw it from, and how likely it is.
 
-        Where it is the edge's, the token is a guess: as if the draft could have proposed nothing but the rejected one.
+        Where it is the edge's, the token is a guess: as if the draft could have proposed nothing but the rejected one;
+        0 where none is asked for.
         """
-        if drawn.draft is not None:
-            rest = np.maximum(target.row - (drawn.draft.row if ids is None else drawn.draft.row[ids]), 0.0)
+        source = drawn.source
+        left = target if source is None else None
+        if left is not None and not self.guesses:
+            return 0, left, 1.0
+        if source is not None:
+            residual = np.maximum(target.row - (source.row if ids is None else source.row[ids]), 0.0)
         else:
-            rest = target.row.copy()
+            residual = target.row.copy()
             if column is not None:
-                rest[column] = 0.0
-        place, sure = draw(rest if rest.any() else target.row, digest, ids)
-        return place if ids is None else int(ids[place]), target if drawn.draft is None else None, sure
+                residual[column] = 0.0
+        place, sure = draw(residual if residual.any() else target.row, digest, ids)
+        return place if ids is None else int(ids[place]), left, sure
 
 
 def _column(ids: Tokens, token: int) -> int | None:

@@ -70,7 +70,14 @@ class StormyLink:
         self.bytes_up = self.bytes_down = 0
 
     def connect(self, resume: str = "") -> Welcome:
-        """Say Hello at a new address; messages to and from the old one are lost."""
+        """Say Hello at new addresses until one lasts for the Welcome; messages to and from old ones are lost."""
+        while True:
+            try:
+                return self._connect(resume)
+            except LinkLost:
+                continue
+
+    def _connect(self, resume: str) -> Welcome:
         self._peer = f"{self._name}.{self.cuts}".encode()
         self._lost = False
         self._inbox.clear()

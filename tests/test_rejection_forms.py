@@ -89,7 +89,10 @@ def test_every_answer_is_the_textbooks(pairs: list[Pair], data: st.DataObject) -
         1, PROMPTS[0], jpeg(data.draw(st.integers(0, 9))), target.eos, data.draw(st.integers(1, 10)), sampling=how,
         key=data.draw(st.integers(0, MAX_KEY)),
     )  # fmt: skip
-    config = chain(data.draw(st.sampled_from([Mode.SD, Mode.FSD, Mode.PROACTIVE]), label="mode"), gamma=gamma)
+    config = chain(
+        data.draw(st.sampled_from([Mode.SD, Mode.FSD, Mode.PROACTIVE]), label="mode"), gamma=gamma,
+        interrupt=data.draw(st.booleans()),
+    )  # fmt: skip
     weather = Weather(
         one_way_s=data.draw(st.sampled_from([0.0, 0.2])), jitter_s=data.draw(st.sampled_from([0.0, 0.4])),
         duplicates=data.draw(st.sampled_from([0.0, 0.3])), losses=data.draw(st.sampled_from([0.0, 0.1])),
@@ -152,17 +155,21 @@ class TableLink(FakeLink):
     """A verifier whose target and exits are tables."""
 
     def judge(self, state: StepState, tree: Tree) -> Verdict:
-        return self._by(TARGET, state, tree)
+        return self._by(TARGET, state, tree, early=False)
 
     def rumour(self, state: StepState, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
-        return self._by((EXIT, TARGET)[layer % 2], state, tree)
+        return self._by((EXIT, TARGET)[layer % 2], state, tree, early=True)
 
-    def _by(self, model: Callable[[Sequence[int]], npt.NDArray[np.floating]], state: StepState, tree: Tree) -> Verdict:
+    def _by(
+        self, model: Callable[[Sequence[int]], npt.NDArray[np.floating]], state: StepState, tree: Tree, early: bool
+    ) -> Verdict:
         prefixes = [list(state.answer)]
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
             prefixes.append([*prefixes[parent + 1], token])
         row = VerifyRow(0, tree.tokens, tree.parents, True, state.sampling, state.draws, None, state.digest, tree.drawn)
-        return row.rule.judge(tree.tokens, tree.parents, np.stack([model(each) for each in prefixes]), state.draws)
+        return row.rule(early).judge(
+            tree.tokens, tree.parents, np.stack([model(each) for each in prefixes]), state.draws
+        )
 
 
 def answers(config: DraftingConfig, how: SamplingSettings, exits: int) -> Counter[tuple[int, ...]]:

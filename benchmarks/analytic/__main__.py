@@ -19,6 +19,9 @@ VOCABULARY, BITS, TOP = 151_936, 16, 50
 NTT_S = 0.020
 TOKENS_ONLY = "tokens only (coupled, greedy)"
 GAMMA = 4
+ANSWER, QUICK_ANSWER = 200, 60
+"""Tokens of a drawn answer."""
+RTTS_MS, QUICK_RTTS_MS = (0, 50, 100, 150, 200, 250, 300), (0, 300)
 RATES_BPS = tuple(1e5 * 10.0 ** (step / 2) for step in range(9))
 
 
@@ -73,9 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def compare(options: argparse.Namespace) -> None:
     """Run the engine, print, draw and save."""
-    source = Synthetic(tokens=60 if options.quick else 200)
+    source = Synthetic(tokens=QUICK_ANSWER if options.quick else ANSWER)
     acceptance = source.rates[0]
-    rtts_s = [each / 1e3 for each in ((0, 300) if options.quick else (0, 50, 100, 150, 200, 250, 300))]
+    rtts_s = [each / 1e3 for each in (QUICK_RTTS_MS if options.quick else RTTS_MS)]
     systems = engine.systems(options.steps, source.tokens)
     pairs = engine.pairs(options.steps, source.tokens)
     trips = engine.round_trips(source, options.steps, rtts_s, GO2)

@@ -88,23 +88,21 @@ def serial_rate(acceptance: float, gamma: int, drafting_s: float, rtt_s: float, 
     return expected_tokens(acceptance, gamma) / serial_s(drafting_s, rtt_s, verify_s)
 
 
-def hit(acceptance: float, gamma: int, bonus: bool = False) -> float:
+def hit(acceptance: float, gamma: int) -> float:
     """Return alpha^gamma, the chance of a full hit (Sec. 3.4).
 
-    A draft made on the guess that all is accepted must also have guessed the token that the target adds: with `bonus`
-    the chance is alpha^(gamma + 1), which the paper leaves out.
+    A draft made on the guess that all is accepted must also have guessed the token that the target adds, which the
+    paper leaves out.
     """
-    return float(acceptance ** (gamma + bonus))
+    return float(acceptance**gamma)
 
 
-def pipelined_s(
-    acceptance: float, gamma: int, drafting_s: float, rtt_s: float, verify_s: float, bonus: bool = False
-) -> float:
+def pipelined_s(acceptance: float, gamma: int, drafting_s: float, rtt_s: float, verify_s: float) -> float:
     """Return the expected seconds of a pipelined round (Eq. 8 and 9).
 
     A full hit takes max(T_draft, T_rtt + T_verify), anything else the whole stop-and-wait round.
     """
-    chance = hit(acceptance, gamma, bonus)
+    chance = hit(acceptance, gamma)
     best = max(drafting_s, rtt_s + verify_s)
     return chance * best + (1.0 - chance) * serial_s(drafting_s, rtt_s, verify_s)
 

@@ -33,12 +33,14 @@ DEPTHS: Mapping[float, int] = {0.015: 7, 0.040: 5, 0.050: 4}
 TAU: Mapping[str, float] = {"server only": 4.02, "SpecEdge": 4.5}
 """Tokens per verification, Qwen3 1.7B/32B (Sec. 5.2)."""
 
-TOKEN_S: Mapping[str, Mapping[float, float]] = {
-    "SpecEdge": {0.015: 0.03647, 0.050: 0.04026, 0.065: 0.04447},
-    "layer split": {0.015: 0.09963, 0.050: 0.13490},
-    "server only": {0.015: 0.04236},
+SPLIT_TOKEN_S: Mapping[float, float] = {0.015: 0.09963, 0.050: 0.13490}
+"""Inter-token latency of split layers by round trip, both in seconds (Sec. 5.3, Qwen3-32B on SpecBench)."""
+
+RENTS: Mapping[str, tuple[float, int, int, float]] = {
+    "server only": (31.78, 1, 0, 28.25),
+    "SpecEdge": (66.54, 1, 2, 50.60),
 }
-"""Inter-token latency by round trip, both in seconds (Sec. 5.3, Qwen3-32B on SpecBench)."""
+"""Table 1, Qwen3 14B/1.7B, multi-turn bench: tokens/s of the server, A100s, RTX 4090s, 1000 tokens/$."""
 
 
 def proactive_gain(align: float, match: float, tokens: int, heads: int) -> float:

@@ -249,7 +249,7 @@ def proactive() -> Table:
     for rtt_s, depth in specedge.DEPTHS.items():
         formula = balanced_gamma(edge.verify_s, edge.draft_s, rtt_s)
         rows.append((f"draft depth at {1e3 * rtt_s:g} ms (Sec. 4.3)", formula, float(depth)))
-    split = specedge.TOKEN_S["layer split"]
+    split = specedge.SPLIT_TOKEN_S
     (near, near_s), (far, far_s) = split.items()
     rows.append(("split layers: round trips a token (Sec. 5.3)", 1.0, (far_s - near_s) / (far - near)))
     ahead = int((edge.verify_s + edge.rtt_s) / edge.draft_s)

@@ -89,7 +89,9 @@ def run(options: argparse.Namespace) -> None:
         print(report(arms["without"], "full without", "x full's time"))
         print(report(arms["with"], "sd with", "x sd's time"))
     keep(draw_ablation({name: arms["without"][1:] for name, arms in found.items()}), "decoding_ablation", options)
-    save("ablation", options, {"kind": VIRTUAL, "sources": found}, timings)
+    counts = {name: len(recording.steps) for name, recording in sources.items()}
+    data = {"kind": VIRTUAL, "steps": counts, "sources": found}
+    save("ablation", options, data, timings, sources["embedded pair"])
 
 
 def ablate(

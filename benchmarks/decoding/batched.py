@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.analytic.early_exits import BATCHES
 from benchmarks.clocked import Recording, Timings, load_timings
 from benchmarks.clocked.figures import figures_of, run_mode
 from benchmarks.decoding.common import (
@@ -28,7 +29,6 @@ from benchmarks.decoding.common import (
     share,
     steps_of,
 )
-from benchmarks.decoding.papers import BATCHES
 from benchmarks.pictures import add_outputs
 from spec_vlm_nav.evaluation.figures import times_faster
 from spec_vlm_nav.evaluation.setting import table
@@ -67,7 +67,8 @@ def run(options: argparse.Namespace) -> None:
         first, last = (1e3 * timings.draft_forward_s(size) for size in (1, max(SIZES)))
         print(f"\n{name}: a forward over 1 takes {first:.1f} ms, over {max(SIZES)} {last:.1f} ms")
         print(report(found[name]))
-    save("batched", options, {"kind": VIRTUAL, "devices": found})
+    drawn = {name: {"facts": repr(source), "timings": asdict(timings)} for name, (source, timings) in devices().items()}
+    save("batched", options, {"kind": VIRTUAL, "drawn": drawn, "devices": found})
 
 
 def compared(recording: Recording, timings: Timings, tell: Callable[[], object] = lambda: None) -> list[dict[str, Any]]:

@@ -8,17 +8,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.analytic.picospec import acceptance_for
 from benchmarks.clocked import Recording, Synthetic, Timings, load_timings
 from benchmarks.clocked.__main__ import parser as clocked_parser
-from benchmarks.setting import add_pair, add_questions, settings_of, write_result
+from benchmarks.setting import add_pair, add_questions, result_name, settings_of, write_result
 from spec_vlm_nav.graph import PROJECT, RESPONSE_ORDER
-from speculation.acceptance import expected_tokens
 from speculation.profile import load_profile
 from speculation.vlm.folder import folder_fingerprint
 
 FACTS = PROJECT / "out" / "embedded.npz"
 RECORDED, QUICK_RECORDED = 40, 8
 """Frames of the embedded pair that are recorded where there are no facts; no command asks for more by itself."""
+ASKED = ("frames", "seed", "response_order", "guide", "max_tokens")
+"""Options that shape what is recorded, beside the models and their dtype."""
 VIRTUAL = "virtual time: every forward, message and prefill takes the time that is declared for it"
 ANSWER = 200
 """Tokens of a drawn answer (Early Exits, Sec. 4: n = 200)."""
@@ -42,11 +44,15 @@ def add_facts(line: argparse.ArgumentParser) -> None:
 
 
 def steps_of(options: argparse.Namespace) -> int:
-    """Return how many steps are decoded. Raises ValueError, naming --steps, for less than one."""
+    """Return how many steps are decoded, and tell the options, which are saved.
+
+    Raises ValueError, naming --steps, for less than one.
+    """
     if options.steps is not None and options.steps < 1:
         raise ValueError(f"--steps {options.steps}: give at least 1")
     full, quick = options.own_steps
-    return int(options.steps or (quick if options.quick else full))
+    options.steps = int(options.steps or (quick if options.quick else full))
+    return int(options.steps)
 
 
 def facts_file(options: argparse.Namespace) -> Path:
@@ -60,24 +66,29 @@ def facts_file(options: argparse.Namespace) -> Path:
 def recorded(options: argparse.Namespace, count: int) -> Recording:
     """Return the first `count` recorded steps of the embedded pair; facts that are missing are recorded first.
 
-    So are those that a quick look has recorded too few of. Raises ValueError, in one sentence, for facts of another
-    pair or order of answers, and for too few of them.
+    So are those in the file of our own that do not fit the options. Raises ValueError, in one sentence, for a named
+    file that does not.
     """
     path, pair = facts_file(options), check_pair(options)
-    few = path.exists() and options.facts is None and len(Recording.load(path).steps) < count
-    if few or not path.exists():
+    why = misfit(Recording.load(path), options, pair, count) if path.exists() else "is missing"
+    if why and options.facts is not None and path.exists():
+        raise ValueError(f"--facts {path} {why}; name another file, it will be recorded")
+    if why:
         _record(options, path, max(QUICK_RECORDED if options.quick else RECORDED, count))
     recording = Recording.load(path)
-    notes, said = recording.notes, f"--facts {path}"
-    for model, fingerprint in pair.items():
-        if notes.get(model) != fingerprint:
-            raise ValueError(f"{said} is about another {model} model; name another file, it will be recorded")
-    order = notes.get("settings", {}).get("response_order", options.response_order)
-    if order != options.response_order:
-        raise ValueError(f"{said} has answers in the order {order}; name another file, it will be recorded")
-    if count > len(recording.steps):
-        raise ValueError(f"{said} has {len(recording.steps)} steps, {count} are needed; give --steps or another file")
     return replace(recording, steps=recording.steps[:count])
+
+
+def misfit(recording: Recording, options: argparse.Namespace, pair: Mapping[str, str], count: int) -> str:
+    """Return why recorded facts are not those of the options, or not enough; empty where they are."""
+    for model, fingerprint in pair.items():
+        if recording.notes.get(model) != fingerprint:
+            return f"is about another {model} model"
+    told = recording.notes.get("settings", {})
+    for name in (*ASKED, "dtype"):
+        if str(told.get(name, getattr(options, name))) != str(getattr(options, name)):
+            return f"was recorded with --{name.replace('_', '-')} {told[name]}"
+    return f"has {len(recording.steps)} steps, {count} are needed" if count > len(recording.steps) else ""
 
 
 def check_pair(options: argparse.Namespace) -> dict[str, str]:
@@ -94,27 +105,16 @@ def check_pair(options: argparse.Namespace) -> dict[str, str]:
 
 def _record(options: argparse.Namespace, path: Path, count: int) -> None:
     print(f"recording {count} frames into {path}")
-    names = ("target_model", "draft_model", "frames", "seed", "response_order", "guide", "max_tokens", "dtype")
+    names = ("target_model", "draft_model", *ASKED, "dtype")
     told = [word for name in names for word in (f"--{name.replace('_', '-')}", str(getattr(options, name)))]
     asked = clocked_parser().parse_args(["record", "--count", str(count), "--out", str(path), *told])
     asked.action(asked)
 
 
-def chance_of(tau: float, gamma: int) -> float:
-    """Return the acceptance, iid, with which chains of `gamma` tokens commit `tau` a verification."""
-    if not 1.0 <= tau <= gamma + 1:
-        raise ValueError(f"tau = {tau} is outside 1 to {gamma + 1}, what drafts of {gamma} tokens can commit")
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if expected_tokens(middle, gamma) < tau else (low, middle)
-    return low
-
-
 GO2_FACTS = Synthetic(tokens=ANSWER)
 """Drawn as Early Exits, Table 8 has its run on the Go2: tau 2.92, 55.6 % of verdicts named by no exit, mean exit 8."""
 GSM8K_FACTS = Synthetic(
-    tokens=ANSWER, acceptance=chance_of(1.96, 4), miss=0.124, mean_exit=13.0, layers=32, variety=0.7, image_bytes=0
+    tokens=ANSWER, acceptance=acceptance_for(1.96, 4), miss=0.124, mean_exit=13.0, layers=32, variety=0.7, image_bytes=0
 )
 """Drawn as Early Exits, Table 6 has GSM8K with Vicuna-68M/7B on RTX: tau 1.96, 12.4 % of verdicts named by no exit,
 mean exit 13. Seven of ten exits that are wrong name something else than the one before: the paper does not say."""
@@ -132,12 +132,20 @@ def go2() -> Timings:
     return with_server_draft(load_timings("go2"))
 
 
-def save(name: str, options: argparse.Namespace, data: Mapping[str, Any], timings: Timings | None = None) -> None:
-    """Write benchmarks/results/decoding_NAME.json where --save was given."""
+def save(
+    name: str,
+    options: argparse.Namespace,
+    data: Mapping[str, Any],
+    timings: Timings | None = None,
+    recording: Recording | None = None,
+) -> None:
+    """Write benchmarks/results/decoding_NAME.json where --save was given; `recording` says where facts come from."""
     if options.save:
         told = settings_of(options, "save", "out", "action", "command", "own_steps")
         declared = {} if timings is None else {"timings": asdict(timings)}
-        write_result(f"decoding_{name}", {"settings": told, **declared, **data})
+        source = {} if recording is None else {"source": dict(recording.notes)}
+        base = result_name("decoding", getattr(options, "frames", ""))
+        write_result(f"{base}_{name}", {"settings": told, **declared, **source, **data})
 
 
 def ms(entry: Mapping[str, float] | None, name: str = "median") -> str:

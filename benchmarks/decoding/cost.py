@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from tqdm import tqdm
 
+from benchmarks.analytic.early_exits import COSTS, SERVER_BATCHES
+from benchmarks.analytic.specedge import RENTS
 from benchmarks.clocked import Recording, Timings
 from benchmarks.clocked.figures import figures_of, run_mode
 from benchmarks.decoding.common import (
@@ -27,7 +29,6 @@ from benchmarks.decoding.common import (
     save,
     steps_of,
 )
-from benchmarks.decoding.papers import COSTS, SERVER_BATCHES, SPECEDGE
 from benchmarks.pictures import add_outputs
 from spec_vlm_nav.evaluation.setting import table
 from spec_vlm_nav.graph import PROJECT
@@ -116,7 +117,7 @@ def run(options: argparse.Namespace) -> None:
     rents = rent_table(prices, modes)
     print(f"{shared}\n{VIRTUAL}\n{rent_text(rents)}\n\n{specedge_text(prices)}")
     data = {"kind": VIRTUAL, "paper": again, "requests": ours, "modes": modes, "tokens_per_dollar": rents}
-    save("cost", options, data, shared)
+    save("cost", options, {"prices": asdict(prices), **data}, shared, recording)
 
 
 def dollars(price: ModelPrice, passes: float, drafted: float, out: int = REQUEST[1]) -> float:
@@ -245,6 +246,6 @@ def specedge_text(prices: Prices) -> str:
                 number(printed),
                 number(per_dollar(rate, servers * prices.server + edges * prices.edge)),
             )
-            for name, (rate, servers, edges, printed) in SPECEDGE.items()
+            for name, (rate, servers, edges, printed) in RENTS.items()
         ],
     )

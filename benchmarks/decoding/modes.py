@@ -34,7 +34,7 @@ from benchmarks.decoding.common import (
 )
 from benchmarks.decoding.pictures import draw_modes
 from benchmarks.pictures import add_outputs, keep
-from benchmarks.setting import Question, asked_as, questions
+from benchmarks.setting import Question, warmed_up
 from spec_vlm_nav.evaluation.figures import times_faster
 from spec_vlm_nav.evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several, table
 from speculation.drafting import Mode
@@ -48,6 +48,8 @@ REAL_STEPS, QUICK_REAL_STEPS = 10, 1
 CLOCKED_STEPS, QUICK_CLOCKED_STEPS = 40, 4
 WARM_UP = 1
 LINKED = [mode.value for mode in Mode]
+SD_BEST = "sd, best gamma"
+"""`sd` at the draft length with which it is fastest there, of 1 to 12; the other modes keep theirs."""
 BASES = (Mode.CLOUD.value, Mode.SD.value)
 
 
@@ -108,7 +110,7 @@ def run(options: argparse.Namespace) -> None:
     read_changes(options.drafting)
     check_pair(options)
     any_real = any(each.profile for each in chosen)
-    asked, before = (_asked(options, steps, 0), _asked(options, WARM_UP, 1)) if any_real else ([], [])
+    before, asked = warmed_up(options, steps, WARM_UP) if any_real else ([], [])
     recording = recorded(options, clocked_steps) if any(each.timings for each in chosen) else None
     found = {}
     for setting in chosen:
@@ -122,12 +124,9 @@ def run(options: argparse.Namespace) -> None:
             entries = list(clocked_entries(setting, recording, clocked_rtts, words, **changes))
         found[setting.name] = entries
         print(report(setting, entries, options))
-        save(f"modes_{setting.name}", options, {"kind": setting.kind, **_origin(setting), "round_trips": entries})
+        data = {"kind": setting.kind, **_origin(setting), "round_trips": entries}
+        save(f"modes_{setting.name}", options, data, recording=recording if setting.timings else None)
     keep(draw_modes({SETTINGS[name].title: entries for name, entries in found.items()}), "decoding_modes", options)
-
-
-def _asked(options: argparse.Namespace, steps: int, further: int) -> list[Question]:
-    return questions(options.frames, steps, options.seed + further, *asked_as(options))
 
 
 def _origin(setting: Setting) -> dict[str, Any]:
@@ -146,7 +145,7 @@ def real_entries(
 ) -> Iterator[dict[str, Any]]:
     """Yield the figures of every mode at each round trip, over real sockets against one verifier process.
 
-    `before` warms up; it is about other rooms, so that no mode remembers its answers to `asked`.
+    `before` warms up and is not counted.
     """
     from benchmarks.decoding.real import measured  # torch, late: virtual time needs none
 
@@ -179,6 +178,9 @@ def clocked_entries(
             results[mode] = timed(run_mode(mode, facts, timings, trace=trace, **changes), trace.spans)
         four = figures_of(run_mode(Mode.SD.value, recording, timings, gamma=4, stop_below=0.0), timings)
         best = best_sd(recording, timings)
+        trace = Trace(limit=1_000_000)
+        longest = run_mode(Mode.SD.value, recording, timings, gamma=best[0], stop_below=0.0, trace=trace)
+        results[SD_BEST] = timed(longest, trace.spans)
         yield {
             **entry(rtt_ms, results, timings, best, four["tau"], words),
             "verify_s": timings.verify_s,
@@ -208,6 +210,7 @@ def entry(
     stats = {mode: [each.stats for each in part] for mode, part in results.items()}
     for mode, figures in modes.items():
         figures["action_s"] = action_s(results[mode], words)
+        figures["step_s"] = [round(each.total_s, 4) for each in stats[mode]]
         for base in BASES:
             figures[f"times_{base}"] = times_faster(stats[base], stats[mode])
     return {"rtt_s": rtt_ms / 1e3, "modes": modes}

@@ -10,11 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from benchmarks.pictures import COLOURS, PAPER, plain
+from benchmarks.pictures import COLOURS, PAPER, WIDTH, plain
 from speculation.drafting import Mode
 
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
-WIDTH = 9.0
 
 
 def draw_modes(settings: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
@@ -52,9 +51,16 @@ def _speed_ups(axes: Any, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any
         low, middle, high = np.array([each["modes"][mode]["times_cloud"] for each in entries]).T
         alone = mode == Mode.EDGE.value
         label = "edge (unverified)" if alone else mode
-        colour, width = COLOURS[mode], 2.8 if mode == Mode.FULL.value else 1.6
+        own = mode.split(",")[0]
+        colour, width = COLOURS[own], 2.8 if mode == Mode.FULL.value else 1.6
         (lines[label],) = axes.plot(
-            rtts, middle, ":" if alone else "-", color=colour, linewidth=width, marker="o", markersize=3.5
+            rtts,
+            middle,
+            ":" if alone else "-" if own == mode else "--",
+            color=colour,
+            linewidth=width,
+            marker="o",
+            markersize=3.5,
         )
         if mode in (Mode.FULL.value, Mode.SD.value):
             axes.fill_between(rtts, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -13,10 +13,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.analytic.early_exits import QUEUES, THREADS
 from benchmarks.clocked import SERVER, Recording, Timings, load_timings
 from benchmarks.clocked.figures import figures_of, run_mode
 from benchmarks.decoding.common import GSM8K_FACTS, VIRTUAL, add_steps, number, save, steps_of
-from benchmarks.decoding.papers import QUEUES, THREADS
 from benchmarks.pictures import add_outputs
 from cloud_verifier.exit_queue import QueuePolicy as ServerPolicy
 from spec_vlm_nav.evaluation.setting import table

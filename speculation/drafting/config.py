@@ -128,20 +128,20 @@ class DraftingConfig:
         """Raise ValueError where drafts of these settings cannot be judged as `sampling` says.
 
         Rejection sampling judges one chain at a time, of tokens that were drawn: no tree, no tokens from elsewhere, no
-        better draft for the same place; and the verifier must not decode where a draft may come.
+        better draft for the same place; and the verifier must not decode where a draft may come. A draft's length must
+        not change when a lost step is taken up again: what was rejected once would be asked again, in other company.
         """
         if not sampling.rule.rejects or not (self.drafts or self.self_draft):
             return
-        fit = {
-            "idle": Idle.WAIT, "self_draft": False, "width": 1, "draft_tokens": 0, "ahead": False, "ngrams": False,
-        }  # fmt: skip
-        wrong = [name for name, value in fit.items() if getattr(self, name) != value]
+        said = f"sampling {sampling.rule.value} judges one drafted chain at a time: take mode sd or fsd"
+        if self.self_draft:
+            raise ValueError(said)
+        fit = {"idle": Idle.WAIT, "width": 1, "draft_tokens": 0, "ahead": False, "truncate": False, "ngrams": False}
+        wrong = [f"{name}={_told(value)}" for name, value in fit.items() if getattr(self, name) != value]
+        if isinstance(self.gamma, str):
+            wrong.append(f"gamma={START_GAMMA} or another number")
         if wrong:
-            needed = ",".join(f"{name}={_told(fit[name])}" for name in wrong)
-            raise ValueError(
-                f"sampling {sampling.rule.value} judges one drafted chain at a time and excludes idle decoding: take "
-                f"mode sd or fsd, or change this one's drafting: {needed}"
-            )
+            raise ValueError(f"{said} with a fixed gamma, or set {','.join(wrong)}")
 
     @property
     def predrafts(self) -> bool:

@@ -18,7 +18,7 @@ from speculation.drafting.speculator import Landing, Speculator
 from speculation.drafting.stats import DecodingStats, Interruption, StepInterrupted, StepRequest, StepResult
 from speculation.drafting.tracing import StepTrace
 from speculation.ngrams import Ngrams
-from speculation.sampling import Rule
+from speculation.sampling import START_KEEP, Rule
 from speculation.trace import Trace
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
@@ -79,7 +79,7 @@ class Drafter:
         stats = DecodingStats()
         alone = not self.config.needs_link
         # The point-mass rule leaves the drawing to the verifier; here there is none.
-        how = replace(request.sampling, rule=Rule.COUPLED) if alone else request.sampling
+        how = replace(request.sampling, rule=Rule.COUPLED, keep=START_KEEP) if alone else request.sampling
         drafts = self._model and sampled(self._model, how, request.key)
         if self._link is not None and self.config.needs_link:
             model = drafts if self.config.drafts else None
@@ -140,6 +140,7 @@ class _Step:
         self._trace = StepTrace(drafter._trace, request.step, self._started)
         self._answer = _answer(request)
         self._unlanded: list[int] = []
+        self._fetched_at = -1
         self._speculator: Speculator | None = None
         if model is not None:
             self._speculator = Speculator(
@@ -253,7 +254,8 @@ class _Step:
         except ValueError as error:
             raise Contradiction(str(error)) from error
         if token is None:
-            self._stats.fetches += 1
+            self._stats.fetches += self._fetched_at != self._answer.position
+            self._fetched_at = self._answer.position
             self._link.send(Fetch(self._request.step, self._answer.position, self._answer.digest))
             return False
         self._answer.draw(token)

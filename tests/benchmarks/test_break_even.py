@@ -51,7 +51,8 @@ def test_the_command_draws_and_saves(
     monkeypatch.setattr(setting, "RESULTS", tmp_path)
     monkeypatch.setattr(setting, "PROJECT", tmp_path)
     monkeypatch.setattr(pictures, "KEPT", tmp_path)
-    flags = "--quick --save --draw tokens=12,layers=6,mean_exit=2 --steps 1 --mode fsd"
+    monkeypatch.setattr(break_even, "GRID", break_even.QUICK_GRID)
+    flags = "--save --gammas 4 --draw tokens=12,layers=6,mean_exit=2 --steps 1 --mode fsd"
     assert break_even.main(flags.split()) == 0
     printed = capsys.readouterr().out
     assert "worst place of 30: fsd 0." in printed and "1 answers of 12 tokens, drawn facts, acceptance 0.727" in printed

@@ -32,7 +32,7 @@ def test_bytes_are_measured_on_the_socket(
     monkeypatch.setattr(setting, "PROJECT", tmp_path)
     monkeypatch.setattr("benchmarks.pictures.KEPT", tmp_path)
     code = sampling.main(
-        ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft), "--frames", "random", "--quick",
+        ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft), "--frames", "random", "--steps", "2",
          "--max-tokens", "6", "--gamma", "2", "--save"]
     )  # fmt: skip
     assert code == 0, capsys.readouterr().err

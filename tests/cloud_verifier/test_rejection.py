@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+from torch import Tensor
 
-from cloud_verifier.step import ForeignDraft, StepState
+from cloud_verifier import engine
+from cloud_verifier.engine import VlmEngine
+from cloud_verifier.step import HELD_DRAFTS, MAX_FETCHES, ForeignDraft, StepState
+from cloud_verifier.work import VerifyRow
 from speculation.acceptance import Verdict
 from speculation.rejection import Drawn, unpack
-from speculation.sampling import Distribution, Rule, SamplingSettings
+from speculation.sampling import Distribution, Rule, SamplingSettings, StepDraws
+from speculation.vlm.load import Vlm
 from speculation.wire import BeginStep, Draft, Fault, FaultCode, Fetch, Hello, Idle, begin_digest, extend_digest
 from tests.cloud_verifier.bench import HELLO, Bench, begin
+from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, jpeg
 
 SPLIT = SamplingSettings(1.0, rule=Rule.SPLIT)
 SPARSE = SamplingSettings(1.0, rule=Rule.SPARSE, keep=2)
@@ -72,9 +80,34 @@ def test_a_head_comes_down_and_the_rest_when_it_is_asked_for() -> None:
     assert state.fetch(Fetch(1, 1, digest)) == []
 
 
+def test_a_whole_distribution_is_sent_a_few_times_and_no_more() -> None:
+    state = rejected(SPARSE)
+    digest = extend_digest(begin_digest("p", b"j", SPARSE.text), [3])
+    assert sum(len(state.fetch(Fetch(1, 1, digest))) for _ in range(100)) == MAX_FETCHES
+
+
+def test_drafts_that_cannot_be_next_are_not_kept() -> None:
+    """A draft ahead of the answer has no place in rejection sampling, and what gave way leaves nothing behind."""
+    state = StepState(BeginStep(1, "p", b"j"), [5], SPLIT)
+    for round in range(1, 200):
+        ahead = Draft(1, round, 3, bytes([round] * 8), [1], None, [0.5])
+        assert state.offer(ahead, (Drawn(0.5),)) == [] and state.best() is None
+    plain = StepState(BeginStep(1, "p", b"j"), [5])
+    for round in range(1, 200):
+        plain.offer(Draft(1, round, 3, bytes([round] * 8), [1]))
+    assert len(state._drawn) == 0 and len(plain._drawn) == HELD_DRAFTS
+
+
+def test_a_token_of_the_edge_makes_another_draft_the_best() -> None:
+    state = rejected(SPLIT)
+    assert state.best() is None
+    state.offer(draft(SPLIT, [3, 4], [1], round=3, drawn=4), (Drawn(0.5),))
+    assert state.answer == [3, 4] and (best := state.best()) is not None and best.round == 3
+
+
 def test_an_answer_that_a_rejection_cannot_lengthen_is_over() -> None:
     state = rejected(SPLIT, max_tokens=1)
-    assert state.done and state.rest() is None
+    assert state.done and state.rest is None
 
 
 def test_a_step_that_waits_for_its_edge_begins_anew_when_it_is_asked_for_again() -> None:
@@ -111,3 +144,27 @@ def test_a_draft_that_cannot_be_judged_is_refused(idle: Idle, fields: dict[str, 
     digest = begin_digest("long", b"jpeg", SPLIT.text)
     answers = bench.ask(b"a", Draft(1, 1, 0, digest, [1], **fields))  # type: ignore[arg-type]
     assert any(isinstance(each, Fault) and message in each.message for each in answers)
+
+
+def test_a_session_that_rejects_leaves_the_others_draws_where_they_are(
+    target: Vlm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coupled rows are drawn where the logits are, whoever shares their pass."""
+    coupled = VerifyRow(0, (5,), (-1,), False, SamplingSettings(1.0), StepDraws(7))
+    rejecting = VerifyRow(1, (5,), (-1,), False, SPLIT, digest=bytes(8), drawn=(Drawn(0.5),))
+    there = []
+    on_device = engine._judge_on_device
+
+    def watched(rows: Sequence[VerifyRow], logits: Tensor) -> dict[int, Verdict]:
+        there.extend(row.row for row in rows)
+        return on_device(rows, logits)
+
+    monkeypatch.setattr(engine, "_judge_on_device", watched)
+    said = []
+    for device in (True, False):
+        served = VlmEngine(target, 2, CAPACITY, draws_on_device=device)
+        for row in range(2):
+            served.prefill(row, PROMPTS[row], jpeg(row), (), 8)
+        verdicts = list(served.verify([coupled, rejecting]))[-1].verdicts
+        said.append({row: (verdict.path, verdict.token) for row, verdict in verdicts.items()})
+    assert there == [0] and said[0] == said[1]

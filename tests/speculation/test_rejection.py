@@ -79,6 +79,15 @@ def test_a_distribution_travels_to_the_last_bit(pair: tuple[Distribution, Distri
         assert (unpack(masses, len(target.weights)).row == target.row).all()
 
 
+@given(pairs_of_distributions(), st.integers(1, 30))
+def test_the_head_is_the_likeliest_tokens_of_equals_the_lower(
+    pair: tuple[Distribution, Distribution], keep: int
+) -> None:
+    weights = np.round(pair[0].weights, 1)
+    order = np.argsort(-weights, kind="stable")[:keep]
+    assert head(Distribution(weights, 1.0), keep).tolist() == sorted(order[weights[order] > 0.0].tolist())
+
+
 def test_random_numbers_are_the_prefixs_own() -> None:
     assert uniform(DIGEST, Purpose.ACCEPT) == uniform(DIGEST, Purpose.ACCEPT)
     numbers = {uniform(digest, purpose) for digest in (DIGEST, bytes(8)) for purpose in Purpose}
@@ -93,7 +102,7 @@ def test_a_token_stands_as_often_as_the_target_has_it(likely: bool) -> None:
     logits = np.log([[chance, 1.0 - chance], [0.5, 0.5]])
     stood = 0
     for key in range(2000):
-        rule = Rejection(SPLIT, struct.pack("<Q", key), (Drawn(0.5),))
+        rule = Rejection(SPLIT, struct.pack("<Q", key), (Drawn(0.5),), guesses=True)
         verdict = rule.judge([0], [-1], logits)
         stood += verdict.path == (0,)
         if not verdict.path:
@@ -105,9 +114,9 @@ def test_a_short_list_judges_its_own_tokens() -> None:
     """Columns are tokens 3 and 7; token 5, which the list lacks, cannot stand."""
     ids = np.array([3, 7])
     logits = np.log([[0.9, 0.1], [0.2, 0.8]])
-    verdict = Rejection(SPLIT, DIGEST, (Drawn(0.1),)).judge([3], [-1], logits, ids=ids)
+    verdict = Rejection(SPLIT, DIGEST, (Drawn(0.1),), guesses=True).judge([3], [-1], logits, ids=ids)
     assert verdict.path == (0,) and verdict.token in (3, 7)
-    assert Rejection(SPLIT, DIGEST, (Drawn(0.1),)).judge([5], [-1], logits, ids=ids).path == ()
+    assert Rejection(SPLIT, DIGEST, (Drawn(0.1),), guesses=True).judge([5], [-1], logits, ids=ids).path == ()
 
 
 def test_trees_and_drafts_that_were_not_drawn_are_refused() -> None:
@@ -133,6 +142,7 @@ WEIGHTS = struct.pack("<4f", 1.0, 1.0, 0.0, 2.0)
         (Rule.SPLIT, {"chosen": [0.5, 0.0]}, "Draft.chosen gives a token no probability"),
         (Rule.SPLIT, {"chosen": [0.5, 0.5], "parents": [-1, -1]}, "judges chains, not trees"),
         (Rule.WHOLE, {"chosen": [0.5, 0.5]}, "Draft.whole has 0 entries"),
+        (Rule.SPLIT, {"chosen": [0.5, 0.5], "whole": [Masses(WEIGHTS, 4.0)]}, "needs each, and no Draft.whole"),
         (Rule.WHOLE, {"whole": [Masses(WEIGHTS, 4.0)] * 2}, "Draft.whole gives a token no probability"),
         (Rule.WHOLE, {"whole": [Masses(WEIGHTS[:8], 4.0)] * 2}, "2 tokens are no part of a vocabulary of 4"),
         (Rule.WHOLE, {"whole": [Masses(WEIGHTS, 4.0, b"", 0.5)] * 2}, "Masses.tail is 0.5"),
@@ -150,4 +160,4 @@ def test_a_draft_says_how_its_tokens_were_drawn() -> None:
     assert [each.chance for each in read_draft(draft(chosen=[0.25, 0.5]), SPLIT, 4)] == [0.25, 0.5]
     whole = draft(tokens=[1, 3], whole=[Masses(WEIGHTS, 4.0)] * 2)
     found = read_draft(decode(encode(whole)), SamplingSettings(1.0, rule=Rule.WHOLE), 4)  # type: ignore[arg-type]
-    assert [each.chance for each in found] == [0.25, 0.5] and all(each.draft is not None for each in found)
+    assert [each.chance for each in found] == [0.25, 0.5] and all(each.source is not None for each in found)

@@ -249,7 +249,7 @@ def test_masses_that_cannot_be_are_refused(masses: Masses, message: str) -> None
         decode(encode(commit))
 
 
-def test_a_draft_with_its_probabilities_fits_the_goal_of_ninety_bytes() -> None:
-    """Tokens alone take at most 50, see above; float64 probabilities add nine each."""
+def test_probabilities_add_nine_bytes_a_token() -> None:
+    """Tokens alone take at most 50, see above; probabilities are float64."""
     draft = Draft(7, 3, 40, bytes(8), [150_000, 150_001, 150_002, 150_003], None, [0.3, 0.5, 0.7, 0.9])
     assert len(encode(draft)) <= 90

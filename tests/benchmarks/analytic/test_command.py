@@ -58,7 +58,9 @@ def test_the_command_prints_draws_and_saves(
     monkeypatch.setattr(setting, "RESULTS", tmp_path)
     monkeypatch.setattr(setting, "PROJECT", tmp_path)
     monkeypatch.setattr(outputs, "KEPT", tmp_path / "kept")
-    assert __main__.main(["--quick", "--save"]) == 0
+    monkeypatch.setattr(__main__, "ANSWER", 60)
+    monkeypatch.setattr(__main__, "RTTS_MS", (0, 300))
+    assert __main__.main(["--steps", "1", "--save"]) == 0
     printed = capsys.readouterr().out
     for title in ("Early Exits, Table 4", "PicoSpec, Eq. 5", "DSSD, Table 2", "SpecEdge, Eq. 1"):
         assert title in printed

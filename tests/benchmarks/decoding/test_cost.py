@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.analytic.early_exits import COSTS
+from benchmarks.analytic.specedge import RENTS
 from benchmarks.clocked import Synthetic
 from benchmarks.decoding import cost
 from benchmarks.decoding.common import go2
-from benchmarks.decoding.papers import COSTS, SPECEDGE
 from speculation.drafting import DecodingStats, Mode, StepResult
 
 PRICES = cost.Prices.load(cost.PRICES)
@@ -23,7 +24,7 @@ def test_early_exits_table_1_follows_from_the_prices() -> None:
 
 
 def test_specedges_tokens_per_dollar_follow_from_the_rents() -> None:
-    for rate, servers, edges, printed in SPECEDGE.values():
+    for rate, servers, edges, printed in RENTS.values():
         rent = servers * PRICES.server + edges * PRICES.edge
         assert cost.per_dollar(rate, rent) == pytest.approx(printed, rel=0.005)
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.analytic.early_exits import QUEUES, THREADS
 from benchmarks.clocked import Recording, Synthetic, Timings, load_timings
 from benchmarks.decoding import ablation, batched, queues, sweeps
-from benchmarks.decoding.common import GSM8K_FACTS, chance_of
-from benchmarks.decoding.papers import GSM8K_RTX, QUEUES, THREADS
+from benchmarks.decoding.common import GSM8K_FACTS
 from benchmarks.decoding.pictures import draw_ablation, draw_sweeps
-from speculation.acceptance import expected_tokens
+from benchmarks.decoding.sweeps import GSM8K_RTX
 from speculation.drafting import DraftingConfig
 
 RTX = load_timings("rtx_vicuna_7b")
@@ -20,16 +20,6 @@ RTX = load_timings("rtx_vicuna_7b")
 
 def drawn(tokens: int = 40, **changes: float) -> Recording:
     return replace(GSM8K_FACTS, tokens=tokens, **changes).draw(2)
-
-
-@pytest.mark.parametrize(("tau", "gamma"), [(1.0, 4), (1.96, 4), (5.0, 4), (2.5, 7)])
-def test_the_chance_commits_tau_tokens(tau: float, gamma: int) -> None:
-    assert expected_tokens(chance_of(tau, gamma), gamma) == pytest.approx(tau)
-
-
-def test_more_tokens_than_a_draft_can_commit_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"tau = 5\.5 is outside 1 to 5"):
-        chance_of(5.5, 4)
 
 
 @pytest.mark.parametrize(("mode", "changes"), [(ablation.FULL, ablation.WITHOUT), (ablation.SD, ablation.WITH)])

@@ -278,7 +278,7 @@ class FakeLink:
                 progress.digest,
                 progress.done,
                 compute_s=self._weather.verify_s,
-                rest=state.rest(),
+                rest=state.rest,
             ),
             now,
         )

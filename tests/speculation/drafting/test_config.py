@@ -52,12 +52,14 @@ def test_rejection_sampling_takes_one_chain_at_a_time(rule: Rule) -> None:
     how = SamplingSettings(1.0, rule=rule)
     for mode in (Mode.SD, Mode.FSD, Mode.CLOUD, Mode.EDGE):
         DraftingConfig.of(mode).check_sampling(how)
-    needed = "idle=wait,width=1,draft_tokens=0,ahead=off,ngrams=off"
-    with pytest.raises(ValueError, match=f"excludes idle decoding: take mode sd or fsd, or .*: {needed}"):
+    needed = "idle=wait,width=1,draft_tokens=0,ahead=off,truncate=off,ngrams=off"
+    with pytest.raises(ValueError, match=f"take mode sd or fsd with a fixed gamma, or set {needed}"):
         DraftingConfig.of(Mode.FULL).check_sampling(how)
     DraftingConfig.of(Mode.FULL, needed).check_sampling(how)
-    with pytest.raises(ValueError, match="idle=wait,self_draft=off"):
+    with pytest.raises(ValueError, match="one drafted chain at a time: take mode sd or fsd$"):
         DraftingConfig.of(Mode.SERVER_SD).check_sampling(how)
+    with pytest.raises(ValueError, match="set gamma=4 or another number"):
+        DraftingConfig.of(Mode.SD, gamma="auto").check_sampling(how)
     for free in (Rule.COUPLED, Rule.POINT):
         DraftingConfig.of(Mode.FULL).check_sampling(SamplingSettings(1.0, rule=free))
 

@@ -32,7 +32,7 @@ from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.speed import announce
-from speculation.wire import FaultCode, Hello, Welcome
+from speculation.wire import MAX_IMAGE_BYTES, FaultCode, Hello, Welcome
 
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
@@ -141,7 +141,7 @@ class EdgeDecoder:
         self._questions = 0
         self.sampling = SamplingSettings.parse(config.sampling)
         if self.sampling.rule in (Rule.SPLIT, Rule.SPARSE):
-            _log.info("sampling %s: %s", self.sampling.text, PATENT_NOTE)
+            _log.warning("sampling %s: %s", self.sampling.text, PATENT_NOTE)
         self._lock = threading.Lock()
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._told_profile = self.profile.name
@@ -273,7 +273,11 @@ class EdgeDecoder:
             raise VerifierLost(why or link.why)
         self._compare_profiles(welcome)
         self._compare_targets(welcome)
-        return tuple(welcome.eos), self._drafter(mode, link, welcome.max_draft)
+        most = welcome.max_draft
+        if self.sampling.rule is Rule.WHOLE:
+            # A draft carries a whole distribution for each of its tokens, and a message has a limit.
+            most = max(1, min(most, MAX_IMAGE_BYTES // (4 * welcome.vocabulary)))
+        return tuple(welcome.eos), self._drafter(mode, link, most)
 
     def _drafter(self, mode: Mode, link: ZmqLink | None, max_draft: int) -> Drafter:
         """Return the mode's drafter, whose estimates outlive a step."""

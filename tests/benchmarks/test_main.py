@@ -1,0 +1,56 @@
+"""The one command: which programs run, with what, and what becomes of a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks import __main__
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Return the command lines that were run, in place of running them; those of peers fail."""
+    lines: list[list[str]] = []
+
+    def run(line: Sequence[str], check: bool) -> SimpleNamespace:
+        lines.append(list(line[2:]))
+        return SimpleNamespace(returncode=2 if "benchmarks.peers" in line else 0)
+
+    monkeypatch.setattr(__main__.subprocess, "run", run)  # type: ignore[attr-defined]
+    return lines
+
+
+def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["--quick", "--out", "elsewhere"]) == 2
+    programs = [line[0] for line in ran if "record" not in line]
+    assert programs == [
+        "benchmarks.peers", "benchmarks.sampling", "benchmarks.decoding", "benchmarks.break_even",
+        "benchmarks.break_even", "benchmarks.analytic",
+    ]  # fmt: skip
+    assert all(line[-3:] == ["--quick", "--out", "elsewhere"] for line in ran if "record" not in line)
+    printed = capsys.readouterr().out
+    assert "failed, exit code 2" in printed and printed.count("done") == 5
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_facts_that_are_needed_are_recorded_first(
+    there: bool, ran: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = tmp_path / "embedded.npz"
+    if there:
+        facts.touch()
+    monkeypatch.setattr(__main__, "FACTS", facts)
+    monkeypatch.setitem(__main__.COMMANDS, "break_even_embedded", ["break_even", "--facts", str(facts)])
+    assert __main__.main(["--only", "break_even_embedded", "--save"]) == 0
+    first = [] if there else [["benchmarks.clocked", "record", "--count", "40", "--out", str(facts)]]
+    assert ran == [*first, ["benchmarks.break_even", "--facts", str(facts), "--save"]]
+
+
+def test_a_quick_look_is_not_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        __main__.main(["--quick", "--save"])
+    assert "not allowed with" in capsys.readouterr().err
