@@ -74,7 +74,7 @@ class VlmNav(Node):
                     self, "predictor", "auto", "folder of an acceptance predictor; auto: the draft's; off"
                 ),
                 sampling=parameter(
-                    self, "sampling", "greedy", "greedy, or e.g. coupled(temperature=0.7,top_k=50,top_p=0.9)"
+                    self, "sampling", "greedy", "greedy, coupled(temperature=0.7) or another rule of docs/decoding.md"
                 ),
                 seed=parameter(self, "seed", 0, "of sampled answers' draws", 0, 2**62),
                 threads=parameter(self, "threads", 1, "CPU threads of the draft model", 1, 64),
