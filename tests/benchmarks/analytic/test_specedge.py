@@ -17,7 +17,7 @@ def test_the_depth_rule_gives_the_printed_depths() -> None:
 
 def test_split_layers_pay_one_round_trip_a_token() -> None:
     """Sec. 5.3: 35 ms more of round trip make a token 35.3 ms slower, 1 % off."""
-    (near, near_s), (far, far_s) = specedge.TOKEN_S["layer split"].items()
+    (near, near_s), (far, far_s) = specedge.SPLIT_TOKEN_S.items()
     assert far_s - near_s == pytest.approx(far - near, rel=0.02)
     go2 = SYSTEMS["go2"]
     assert specedge.layer_split_s(go2, 10, 0.0, 5.0) == pytest.approx(10 * (0.24 + 0.62))
