@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,13 +129,18 @@ def write_result(name: str, data: Mapping[str, Any]) -> None:
     """Write benchmarks/results/NAME.json and say so; raw and declared times never share a name."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    text = re.sub(r"\[\n\s*([^\[\]{}]*?)\n\s*\]", _on_one_line, json.dumps(data, indent=1))
+    path.write_text(text + "\n", encoding="utf-8")
     print(f"saved {path.relative_to(PROJECT)}")
 
 
 def result_name(base: str, source: str) -> str:
     """Return what the results of a benchmark are called: those of text never overwrite those of frames."""
     return f"{base}_text" if in_words(source) else base
+
+
+def _on_one_line(numbers: re.Match[str]) -> str:
+    return "[" + re.sub(r",\n\s*", ", ", numbers[1]) + "]"
 
 
 def warmed_up(options: argparse.Namespace, steps: int, warm_up: int) -> tuple[list[Question], list[Question]]:

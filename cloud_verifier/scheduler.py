@@ -17,7 +17,7 @@ from cloud_verifier.ledger import PASS_PRICE, Act, Choice, Ledger
 from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree
 from cloud_verifier.work import DraftWish, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
-from speculation.rejection import read_draft
+from speculation.rejection import check_begin, read_draft
 from speculation.sampling import GREEDY, SamplingSettings
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Fetch, Idle, parents_of
 
@@ -183,13 +183,10 @@ class Scheduler:
         for index, hint in enumerate(begin.hints):
             self._check_tokens(f"BeginStep.hints[{index}]", hint, begin.step)
         begin = self._by_itself(begin) if begin.self_draft else begin
-        if sampling.rule.rejects and (begin.idle is Idle.LEDGER or begin.self_draft or begin.hints):
-            raise Refused(
-                FaultCode.UNSUPPORTED_SAMPLING,
-                f"sampling {sampling.rule.value} excludes idle decoding, hints and drafts of the verifier's own; begin "
-                "the step with idle WAIT, or DECODE without drafts",
-                begin.step,
-            )
+        try:
+            check_begin(begin, sampling)
+        except ValueError as error:
+            raise Refused(FaultCode.UNSUPPORTED_SAMPLING, str(error), begin.step) from None
         active = self._rows.get(row)
         if active is not None and begin.step < active.state.step:
             raise Refused(
@@ -221,11 +218,8 @@ class Scheduler:
             raise Refused(FaultCode.TOO_LARGE, message, draft.step)
         self._check_tokens("Draft.tokens", draft.tokens, draft.step)
         self._check_tokens("Draft.drawn", [] if draft.drawn is None else [draft.drawn], draft.step)
-        sampling = active.state.sampling
         try:
-            if sampling.rule.rejects and active.state.idle is not Idle.WAIT:
-                raise ValueError(f"sampling {sampling.rule.value} excludes idle decoding; begin the step with WAIT")
-            drawn = read_draft(draft, sampling, self.model.vocabulary)
+            drawn = read_draft(draft, active.state.sampling, self.model.vocabulary, active.state.idle)
         except ValueError as error:
             raise Refused(FaultCode.UNSUPPORTED_SAMPLING, str(error), draft.step) from None
         active.suspended = False

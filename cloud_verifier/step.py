@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from speculation.ngrams import Ngrams
 from speculation.rejection import Drawn, pack
@@ -114,6 +115,18 @@ class Progress:
     done: bool
 
 
+class Held(NamedTuple):
+    """A draft that is held, and how its tokens were drawn, for rejection sampling."""
+
+    draft: Draft
+    drawn: tuple[Drawn, ...]
+
+    @property
+    def start(self) -> int:
+        """Where its tokens begin in the answer."""
+        return self.draft.start
+
+
 class StepState:
     """The answer of one step and the drafts for its continuation."""
 
@@ -127,8 +140,7 @@ class StepState:
         self.answer: list[int] = []
         self._eos = frozenset(eos)
         self._digests = [_begin_digest(begin, sampling)]
-        self._held: dict[int, Draft] = {}
-        self._drawn: dict[int, tuple[Drawn, ...]] = {}
+        self._held: dict[int, Held] = {}
         self._rest: Rest | None = None
         self._best: Tree | None = None
         self._earlier = Ngrams()
@@ -185,18 +197,17 @@ class StepState:
         if draft.start <= self.position:
             if self._digests[draft.start] != draft.digest:
                 return []
-            if self.done or self._rest is not None or self._walk(draft) is None:
+            if self.done or self._rest is not None or self._walk(Held(draft, drawn)) is None:
                 return self.repeat(draft.start, draft.round)
-        rivals = [r for r, d in self._held.items() if (d.start, d.digest) == (draft.start, draft.digest)]
+        place = (draft.start, draft.digest)
+        rivals = [round for round, (other, _) in self._held.items() if (other.start, other.digest) == place]
         if any(round > draft.round for round in rivals):
             return []
         for round in rivals:
             del self._held[round]
-        self._held[draft.round] = draft
-        self._drawn[draft.round] = drawn
+        self._held[draft.round] = Held(draft, drawn)
         while len(self._held) > HELD_DRAFTS:
             del self._held[max(self._held, key=lambda round: (self._held[round].start, -round))]
-        self._forget()
         self._best = self._current()
         return []
 
@@ -252,8 +263,7 @@ class StepState:
         keep = self.sampling.keep if self.sampling.rule is Rule.SPARSE else 0
         self._rest = None if rest is None or self.done else Rest(tree.round, rest, keep)
         self._verifying = False
-        self._held = {} if self.done else {r: d for r, d in self._held.items() if self._hopeful(d)}
-        self._forget()
+        self._held = {} if self.done else {r: held for r, held in self._held.items() if self._hopeful(held)}
         self._best = self._current()
         return Progress(start, tuple(self.answer[start:]), self.digest, self.done)
 
@@ -299,10 +309,6 @@ class StepState:
         self._append([token])
         self._best = self._current()
 
-    def _forget(self) -> None:
-        """Drop what is known of drafts that are not held any more."""
-        self._drawn = {round: drawn for round, drawn in self._drawn.items() if round in self._held}
-
     def _append(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             if self.done:
@@ -310,18 +316,20 @@ class StepState:
             self.answer.append(token)
             self._digests.append(extend_digest(self.digest, [token]))
 
-    def _hopeful(self, draft: Draft) -> bool:
-        if draft.start > self.position:
-            return True
-        return self._digests[draft.start] == draft.digest and self._walk(draft) is not None
+    def _fits(self, held: Held) -> bool:
+        """Whether the answer stands where the draft begins, or has passed it, and is the draft's own up to there."""
+        return held.start <= self.position and self._digests[held.start] == held.draft.digest
+
+    def _hopeful(self, held: Held) -> bool:
+        return held.start > self.position or (self._fits(held) and self._walk(held) is not None)
 
     def _current(self) -> Tree | None:
-        placed = (d for d in self._held.values() if d.start <= self.position and self._digests[d.start] == d.digest)
-        trees = (tree for draft in placed if (tree := self._walk(draft)) is not None)
+        trees = (tree for held in self._held.values() if self._fits(held) and (tree := self._walk(held)) is not None)
         return max(trees, key=lambda tree: (tree.levels[-1], tree.round), default=None)
 
-    def _walk(self, draft: Draft) -> Tree | None:
+    def _walk(self, held: Held) -> Tree | None:
         """Return what of a draft continues the answer; None where the answer left it or used it up."""
+        draft, drawn = held
         parents = parents_of(draft)
         root = ROOT
         for token in self.answer[draft.start :]:
@@ -344,7 +352,7 @@ class StepState:
             parents=tuple(index[parents[node]] for node in nodes),
             nodes=tuple(nodes),
             origin=root,
-            drawn=tuple(drawn[node] for node in nodes) if (drawn := self._drawn.get(draft.round)) else (),
+            drawn=tuple(drawn[node] for node in nodes) if drawn else (),
         )
 
 

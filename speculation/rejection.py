@@ -37,7 +37,7 @@ from speculation.sampling import (
     random_bits,
     uniforms,
 )
-from speculation.wire import ROOT, Draft, Masses, extend_digest
+from speculation.wire import ROOT, BeginStep, Draft, Idle, Masses, extend_digest
 
 ROUNDING = 1e-9
 """By so much sums over a vocabulary may differ between one order of adding and another."""
@@ -179,16 +179,27 @@ class Drawn:
         return None if self.masses is None else unpack(self.masses, self.vocabulary)
 
 
-def read_draft(draft: Draft, sampling: SamplingSettings, vocabulary: int) -> tuple[Drawn, ...]:
+def check_begin(begin: BeginStep, sampling: SamplingSettings) -> None:
+    """Raise ValueError where a step asks for what its rule does not go with: only drafts of its edge may be judged."""
+    if sampling.rule.rejects and (begin.idle is Idle.LEDGER or begin.self_draft or begin.hints):
+        raise ValueError(
+            f"sampling {sampling.rule.value} excludes idle decoding, hints and drafts of the verifier's own; begin the "
+            "step with idle WAIT, or DECODE without drafts"
+        )
+
+
+def read_draft(draft: Draft, sampling: SamplingSettings, vocabulary: int, idle: Idle = Idle.WAIT) -> tuple[Drawn, ...]:
     """Return how each token of a draft was drawn, nothing where its rule does not ask for it.
 
-    Raises ValueError, naming the field, where a draft does not carry what its rule judges it by.
+    `idle` is its step's. Raises ValueError, naming the field, where a draft does not carry what its rule judges it by.
     """
     rule = sampling.rule
     if not rule.rejects:
         if draft.chosen or draft.whole or draft.drawn is not None:
             raise ValueError(f"Draft.chosen, whole and drawn are for rejection sampling, not for {sampling.text}")
         return ()
+    if idle is not Idle.WAIT:
+        raise ValueError(f"sampling {rule.value} excludes idle decoding where drafts come; begin the step with WAIT")
     if draft.parents is not None:
         raise ValueError(f"Draft.parents: sampling {rule.value} judges chains, not trees")
     name, other = ("whole", "chosen") if rule is Rule.WHOLE else ("chosen", "whole")

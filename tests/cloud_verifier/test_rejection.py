@@ -95,7 +95,7 @@ def test_drafts_that_cannot_be_next_are_not_kept() -> None:
     plain = StepState(BeginStep(1, "p", b"j"), [5])
     for round in range(1, 200):
         plain.offer(Draft(1, round, 3, bytes([round] * 8), [1]))
-    assert len(state._drawn) == 0 and len(plain._drawn) == HELD_DRAFTS
+    assert len(state._held) == 0 and len(plain._held) == HELD_DRAFTS
 
 
 def test_a_token_of_the_edge_makes_another_draft_the_best() -> None:
@@ -132,7 +132,7 @@ def test_what_the_rule_does_not_go_with_is_refused(step: dict[str, object], mess
 @pytest.mark.parametrize(
     ("idle", "fields", "message"),
     [
-        (Idle.DECODE, {"chosen": [0.5]}, "excludes idle decoding; begin the step with WAIT"),
+        (Idle.DECODE, {"chosen": [0.5]}, "excludes idle decoding where drafts come; begin the step with WAIT"),
         (Idle.WAIT, {}, "Draft.chosen has 0 entries for 1 tokens"),
         (Idle.WAIT, {"chosen": [0.5], "drawn": 17}, "Draft.drawn"),
     ],
