@@ -101,7 +101,7 @@ def hear(
 ) -> list[tuple[int, bool, float]]:
     """Return what exits say while the target draws alone: layer, whether it was right, calibrated confidence."""
     said: list[tuple[int, bool, float]] = []
-    engine.prefill(0, question.prompt, question.jpeg, (), limit)
+    engine.prefill(0, engine.prepare(question.prompt, question.jpeg), (), limit)
     for position in range(limit):
         row = VerifyRow(0, (), (), True, settings, StepDraws(key, position))
         *early, last = engine.verify([row])

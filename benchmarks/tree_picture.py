@@ -87,7 +87,7 @@ class Pair:
             self.session, answer, eos, config, float, 64, DecodingStats(), Controller(None), self.predictor
         )
         self.session.begin(question.prompt, question.jpeg)
-        self.engine.prefill(0, question.prompt, question.jpeg, [], MAX_TOKENS)
+        self.engine.prefill(0, self.engine.prepare(question.prompt, question.jpeg), [], MAX_TOKENS)
         while not answer.done:
             while speculator.due() is None and (nodes := speculator.next_nodes()):
                 speculator.grow(nodes)

@@ -14,6 +14,7 @@ from typing import Any
 
 from cloud_verifier.config import SHORT_LISTS, ServerConfig, StartError
 from cloud_verifier.exit_queue import QueuePolicy
+from cloud_verifier.logs import start_logging
 from speculation.vlm.settings import ATTENTION, DTYPES, Quantisation
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(ServerConfig)}
@@ -57,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     add("--keys", "folder of CURVE keys; encrypts, and only robots with a key may connect", type=Path)
     add("--allow-plain", "allow a public address without keys", action="store_true")
     add("--trace", "write a Chrome/Perfetto trace here at the end", type=Path)
+    add("--log-file", "log here instead of to stderr; six files of 10 MB at most", type=Path)
     add("--queue-policy", "which early token leaves first", choices=[policy.value for policy in QueuePolicy])
     add("--early-rate", "early tokens per second and session", type=float)
     add("--early-burst", "early tokens of a session that may leave at once", type=int)
@@ -77,6 +79,7 @@ def serve_model(config: ServerConfig) -> None:
     config.check_exits()
     # Late, so that a wrong command line answers at once and `keygen` needs no torch.
     from cloud_verifier.mailbox import Mailbox
+    from cloud_verifier.preparation import THREADS
     from cloud_verifier.server import Server
     from speculation.profile import load_profile
     from speculation.trace import Trace
@@ -107,7 +110,7 @@ def serve_model(config: ServerConfig) -> None:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise StartError(f"--device {config.device}: {reason}") from None
         trace = Trace() if config.trace is not None else None
-        server = Server(engine, config, profile, mailbox, trace, self_draft=self_draft)
+        server = Server(engine, config, profile, mailbox, trace, self_draft=self_draft, preparation_threads=THREADS)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: server.stop())
         size = sum(weight.numel() for weight in vlm.model.parameters()) / 1e6
@@ -128,8 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0, or 2 after one sentence on stderr."""
     options = vars(parser().parse_args(arguments))
     command = options.pop("command")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
+        start_logging(options.get("log_file"))
         if command == "keygen":
             from cloud_verifier.security import make_keys
 

@@ -54,6 +54,7 @@ class ServerConfig:
     keys: Path | None = None
     allow_plain: bool = False
     trace: Path | None = None
+    log_file: Path | None = None
     queue_policy: QueuePolicy = QueuePolicy.PRIORITY
     early_rate: float = 200.0
     """Early tokens per second and session. One is about 20 bytes of payload: 200 are 32 kbit/s, 100 with headers."""

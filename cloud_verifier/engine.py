@@ -18,7 +18,7 @@ from speculation.sampling import Logits
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
 from speculation.vlm.load import ModelFolderError, Vlm
-from speculation.vlm.processing import prepare
+from speculation.vlm.processing import Inputs, prepare
 from speculation.vlm.sampling import choose_rows
 from speculation.wire import MAX_DRAFT_TOKENS
 
@@ -92,9 +92,12 @@ class VlmEngine:
             eos=vlm.eos,
         )
 
-    def prefill(self, row: int, prompt: str, jpeg: bytes, committed: Sequence[int], max_tokens: int) -> None:
+    def prepare(self, prompt: str, jpeg: bytes) -> Inputs:
+        """See `Engine.prepare`."""
+        return prepare(self._vlm, prompt, jpeg)
+
+    def prefill(self, row: int, inputs: Inputs, committed: Sequence[int], max_tokens: int) -> None:
         """See `Engine.prefill`. The last token, of the answer or else of the prompt, stays out as the row's root."""
-        inputs = prepare(self._vlm, prompt, jpeg)
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
         root = prefill(self._vlm, self._cache, row, inputs)
         if committed:

@@ -1,111 +1,330 @@
-"""Mailbox: the server's ROUTER socket, behind sends that never block."""
+"""Mailbox: the server's ROUTER socket, in a thread that never decodes and never waits for the server.
+
+The thread moves bytes between the socket and bounded queues, one in and one out for every peer. What a queue does not
+take is dropped: its peer alone loses, and the protocol repeats what was lost. The other methods never touch the socket
+and never block.
+
+ZMTP heartbeats are off and the receiving pipe has no high-water mark, because libzmq 4.3.5 ends the process when a
+full pipe meets a closed connection and a heartbeat (zeromq/libzmq issue 4364). What bounds memory in its place is the
+count of bytes under way on each connection, see `cloud_verifier.connections`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import socket
+import threading
 import time
 from collections import deque
+from dataclasses import dataclass, field
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.connections import Connections
 from cloud_verifier.security import CurveServer, check_bind
 from speculation import wire
+from speculation.connection import hang_up
 
-BACKLOG_WAIT_S = 0.005
+_log = logging.getLogger("cloud_verifier")
+
+SEND_HIGH_WATER = 32
+LARGEST_FRAME = wire.MAX_MESSAGE_BYTES * 5 // 4
+"""Longer frames end their connection; up to here a message that is too large gets a fault that says so."""
+SESSION_BYTES = LARGEST_FRAME + (256 << 10)
+SESSION_MESSAGES, STRANGER_MESSAGES = 256, 32
+RETRY_S = 0.005
 """How soon a full pipe is tried again."""
+WATCH_S = 0.01
+"""How often the bytes under way are looked at while anybody is connected."""
+IDLE_S = 0.5
+BURST = 256
+"""Messages taken from the socket before those to be sent have their turn."""
+FRAMES = 2
+"""Frames kept of a message: enough to see that it has more than one."""
+
+
+@dataclass
+class _Queue:
+    """Messages of one peer. `stuck`: the peer does not take the first of them now."""
+
+    size: int = 0
+    items: deque[list[bytes]] = field(default_factory=deque)
+    stuck: bool = False
+
+    def put(self, frames: list[bytes], most: int, most_bytes: int) -> bool:
+        """Append a message; return False where more than `most`, or more than `most_bytes` bytes, would wait."""
+        size = sum(map(len, frames))
+        if len(self.items) >= most or self.size + size > most_bytes:
+            return False
+        self.items.append(frames)
+        self.size += size
+        return True
+
+    def pop(self) -> list[bytes]:
+        frames = self.items.popleft()
+        self.size -= sum(map(len, frames))
+        return frames
 
 
 class Mailbox:
-    """The ROUTER socket. Sending never blocks: what a full pipe does not take waits here, bounded, or is dropped."""
-
-    HIGH_WATER = 32
-    BACKLOG = 256
+    """The face of the socket's thread. Peers are opaque names, see `Connections`."""
 
     def __init__(self, config: ServerConfig) -> None:
         """Raises StartError for an address that cannot be bound or keys that cannot be used."""
         check_bind(config.bind, config.keys is not None, config.allow_plain)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._curve: CurveServer | None = None
-        self._backlog: dict[bytes, deque[bytes]] = {}
         self._socket = self._context.socket(zmq.ROUTER)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         try:
             if config.keys is not None:
                 self._curve = CurveServer(self._context, config.keys)
                 self._curve.protect(self._socket)
-            self._socket.router_mandatory = True
-            self._socket.sndhwm = self._socket.rcvhwm = self.HIGH_WATER
-            self._socket.linger = 200
-            self._socket.maxmsgsize = 2 * wire.MAX_MESSAGE_BYTES
-            self._socket.heartbeat_ivl, self._socket.heartbeat_timeout = 2000, 6000
+            self._configure()
             try:
                 self._socket.bind(config.bind)
             except zmq.ZMQError as error:
                 raise StartError(f"--bind {config.bind}: {error.strerror or error}") from None
         except StartError:
-            self.close()
+            self._free()
             raise
         endpoint = self._socket.getsockopt(zmq.LAST_ENDPOINT)
         self.address = endpoint.rstrip(b"\0").decode() if isinstance(endpoint, bytes) else str(endpoint)
+        port = self.address.rpartition(":")[2]
+        self._port = int(port) if port.isdecimal() else None
+        self.dropped = 0
+        """Messages that found their peer's queue full."""
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._notified = False
+        self._connections = Connections(SESSION_BYTES)
+        self._inboxes: dict[bytes, _Queue] = {}
+        self._outboxes: dict[bytes, _Queue] = {}
+        self._turns: deque[bytes] = deque()
+        self._failure: Exception | None = None
+        self._closing = False
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="mailbox", daemon=True)
+        self._thread.start()
+
+    # --- for the server's thread; `notify` for any
 
     def wait(self, seconds: float) -> None:
-        """Return when there is mail, or after `seconds`."""
-        if self._backlog:
-            seconds = min(seconds, BACKLOG_WAIT_S)
-        if seconds >= 0.001:
-            self._socket.poll(int(seconds * 1000))
-        elif seconds > 0.0:
-            time.sleep(seconds)
+        """Return when there is mail, after `notify`, or after `seconds`. Raises RuntimeError if the socket failed."""
+        with self._lock:
+            if seconds > 0.0 and not self._turns and not self._notified and self._failure is None:
+                self._arrived.wait(seconds)
+            self._notified = False
+            if self._failure is not None:
+                raise RuntimeError(f"the verifier's socket failed: {self._failure}") from self._failure
+
+    def notify(self) -> None:
+        """Make `wait` return."""
+        with self._lock:
+            self._notified = True
+            self._arrived.notify()
 
     def receive(self) -> tuple[bytes, list[bytes]] | None:
-        """Return the sender and the frames of the next message; None where there is none."""
-        try:
-            peer, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
-        return peer, frames
+        """Return a peer and the frames of its next message, peer after peer; None where there is none."""
+        with self._lock:
+            if not self._turns:
+                return None
+            peer = self._turns.popleft()
+            inbox = self._inboxes[peer]
+            frames = inbox.pop()
+            if inbox.items:
+                self._turns.append(peer)
+            else:
+                del self._inboxes[peer]
+            return peer, frames
 
     def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool:
-        """Send, or keep for later. Returns False where the peer is gone or takes nothing any more."""
-        payload = wire.encode(message)
-        backlog = self._backlog.get(peer)
-        if backlog is None:
-            taken = self._push(peer, payload)
-            if taken is None and not droppable:
-                self._backlog[peer] = deque([payload])
-            return taken is not False
-        if droppable:
-            return True
-        backlog.append(payload)
-        return len(backlog) <= self.BACKLOG
+        """Send, soon. Returns False where the peer is gone, or reads nothing and its queue is full.
 
-    def flush(self) -> None:
-        """Send what waits for slow peers, as far as they take it."""
-        for peer in list(self._backlog):
-            backlog = self._backlog[peer]
-            while backlog and (taken := self._push(peer, backlog[0])) is not None:
-                if taken:
-                    backlog.popleft()
-                else:
-                    backlog.clear()
-            if not backlog:
-                del self._backlog[peer]
+        A `droppable` message is dropped where the peer does not take what was sent before.
+        """
+        payload = wire.encode(message)
+        with self._lock:
+            connection = self._connections.of_peer(peer)
+            if connection is None:
+                return False
+            outbox = self._outboxes.setdefault(peer, _Queue())
+            if droppable and outbox.stuck:
+                return True
+            most = SESSION_MESSAGES if connection.has_session else STRANGER_MESSAGES
+            taken = outbox.put([payload], most, SESSION_BYTES) or droppable
+        self._wake()
+        return taken
+
+    def admit(self, peer: bytes, has_session: bool = True) -> None:
+        """A peer has a session: it may send whole frames. `has_session` False: it has none any more."""
+        with self._lock:
+            connection = self._connections.of_peer(peer)
+            if connection is not None:
+                connection.has_session = has_session
 
     def forget(self, peer: bytes) -> None:
         """Drop what waits for a peer."""
-        self._backlog.pop(peer, None)
+        with self._lock:
+            self._outboxes.pop(peer, None)
 
     def close(self) -> None:
-        """Send what can be sent within the linger time and free the address."""
-        self.flush()
+        """Send what can be sent within the linger time and free the address; safe to repeat."""
+        if not self._closing:
+            self._closing = True
+            self._wake()
+            self._thread.join()
+            self._free()
+            self._wake_in.close()
+            self._wake_out.close()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # a full pipe wakes just as well; a closed one needs no waking
+            self._wake_in.send(b"\0")
+
+    # --- the socket, before and after its thread
+
+    def _configure(self) -> None:
+        router = self._socket
+        router.router_mandatory = True
+        router.sndhwm, router.rcvhwm = SEND_HIGH_WATER, 0
+        router.linger = 200
+        router.maxmsgsize = LARGEST_FRAME
+        # What heartbeats would find, a robot that vanished without a word, the kernel finds after 16 s.
+        router.tcp_keepalive = 1
+        router.tcp_keepalive_idle, router.tcp_keepalive_intvl, router.tcp_keepalive_cnt = 10, 2, 3
+
+    def _free(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
         self._socket.close()
         if self._curve is not None:
             self._curve.stop()
         self._context.term()
 
-    def _push(self, peer: bytes, payload: bytes) -> bool | None:
+    # --- the socket's thread
+
+    def _run(self) -> None:
+        try:
+            poller = zmq.Poller()
+            for each in (self._socket, self._monitor, self._wake_out):
+                poller.register(each, zmq.POLLIN)
+            pause = IDLE_S
+            watch_at = 0.0
+            while not self._closing:
+                poller.poll(int(pause * 1000))
+                with contextlib.suppress(BlockingIOError):
+                    while self._wake_out.recv(4096):
+                        pass
+                more = self._take_mail()
+                stuck = self._send_waiting()
+                now = time.monotonic()
+                if now >= watch_at:
+                    watch_at = now + WATCH_S
+                    self._cut_off()
+                pause = 0.0 if more else RETRY_S if stuck else WATCH_S if len(self._connections) else IDLE_S
+            self._send_waiting()
+        except Exception as error:
+            with self._lock:
+                self._failure = error
+                self._arrived.notify()
+
+    def _take_mail(self) -> bool:
+        """Move what came into the inboxes; return whether more may be there."""
+        taken: list[tuple[bytes, int, list[bytes]]] = []
+        while len(taken) < BURST and (mail := self._receive()) is not None:
+            taken.append(mail)
+        # What was connected or closed before one of these messages was sent is known by now; see `_changes`.
+        closed = self._changes()
+        if not taken and not closed:
+            return False
+        with self._lock:
+            for routing_id, fd, frames in taken:
+                connection = self._connections.deliver(fd, routing_id, sum(map(len, frames)))
+                self._put(connection.peer, connection.has_session, frames)
+            if len(taken) < BURST:
+                self._connections.drained()
+            for fd in closed:
+                self._connections.close(fd)
+            for peer in [peer for peer in self._outboxes if self._connections.of_peer(peer) is None]:
+                del self._outboxes[peer]
+            if self._turns:
+                self._arrived.notify()
+        return len(taken) == BURST
+
+    def _put(self, peer: bytes, has_session: bool, frames: list[bytes]) -> None:
+        limits = (SESSION_MESSAGES, 2 * SESSION_BYTES) if has_session else (STRANGER_MESSAGES, SESSION_BYTES)
+        inbox = self._inboxes.get(peer, _Queue())
+        if not inbox.put(frames, *limits):
+            self.dropped += 1
+        elif peer not in self._inboxes:
+            self._inboxes[peer] = inbox
+            self._turns.append(peer)
+
+    def _receive(self) -> tuple[bytes, int, list[bytes]] | None:
+        """Return routing id, descriptor and first frames of the next whole message, None where there is none."""
+        try:
+            head = self._socket.recv(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        frames: list[bytes] = []
+        fd, frame = -1, head
+        while frame.more:
+            frame = self._socket.recv(copy=False)
+            fd = int(frame.get(zmq.SRCFD))
+            if len(frames) < FRAMES:
+                frames.append(frame.bytes)
+        return head.bytes, fd, frames
+
+    def _changes(self) -> list[int]:
+        """Enter accepted connections and return those that were closed.
+
+        ZeroMQ's thread reports both before it hands over what a later connection sends. So a descriptor that is
+        accepted again belongs to the new connection at once; one that is only closed may have mail left in this turn.
+        """
+        closed: list[int] = []
+        while True:
+            try:
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+            except zmq.Again:
+                return closed
+            fd = int(event["value"])
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                with self._lock:
+                    self._connections.accept(fd)
+                closed = [each for each in closed if each != fd]
+            else:
+                closed.append(fd)
+
+    def _send_waiting(self) -> bool:
+        """Send what waits, as far as the peers take it; return whether somebody does not."""
+        stuck = False
+        with self._lock:
+            waiting = [(peer, outbox) for peer, outbox in self._outboxes.items() if outbox.items]
+        for peer, outbox in waiting:
+            with self._lock:
+                connection = self._connections.of_peer(peer)
+            routing_id = connection.routing_id if connection is not None else None
+            while outbox.items:
+                taken = False if routing_id is None else self._push(routing_id, outbox.items[0][0])
+                outbox.stuck = taken is None
+                if taken is None:
+                    stuck = True
+                    break
+                with self._lock:
+                    if outbox.items:
+                        outbox.pop()
+        return stuck
+
+    def _push(self, routing_id: bytes, payload: bytes) -> bool | None:
         """Return True where the message is on its way, None where the pipe is full, False where the peer is gone."""
         try:
-            self._socket.send_multipart([peer, payload], zmq.NOBLOCK)
+            self._socket.send_multipart([routing_id, payload], zmq.NOBLOCK)
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
@@ -113,3 +332,12 @@ class Mailbox:
                 raise
             return False
         return True
+
+    def _cut_off(self) -> None:
+        """End connections that have more under way than they may."""
+        for connection, size in self._connections.over_limit():
+            hang_up(connection.fd, self._port)
+            with self._lock:
+                self._connections.close(connection.fd)
+            who = "a session" if connection.has_session else "a peer without session"
+            _log.warning("ended the connection of %s: %d bytes are no whole message or came too fast", who, size)

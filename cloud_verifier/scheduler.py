@@ -7,15 +7,15 @@ does while it has no draft its `Idle` says; with LEDGER its ledger does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field
 
 import msgspec
 
+from cloud_verifier.batch import Batch, Item, Outcome, Prefill, Work
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import PASS_PRICE, Act, Choice, Ledger
 from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree
-from cloud_verifier.work import DraftWish, ModelInfo, VerifyRow
+from cloud_verifier.work import ModelInfo
 from speculation.acceptance import Verdict
 from speculation.rejection import check_begin, read_draft
 from speculation.sampling import GREEDY, SamplingSettings
@@ -51,6 +51,13 @@ class Tally:
     waited_s: float = 0.0
     prefill_s: float = 0.0
 
+    def __str__(self) -> str:
+        return (
+            f"tokens={self.tokens} passes={self.passes} tau={self.tau:.2f} verified={self.verified} "
+            f"hinted={self.hinted} decoded={self.decoded} waited={self.waited_s * 1e3:.1f}ms "
+            f"prefill={self.prefill_s * 1e3:.1f}ms"
+        )
+
     @property
     def tau(self) -> float:
         """Tokens per verification, 0 before the first."""
@@ -71,7 +78,8 @@ class Tally:
 
 @dataclass
 class _Row:
-    """A session's current step. `begin` is kept until it is prefilled; `since` is when it last became ready."""
+    """A session's current step. `begin` is kept until it is prefilled, for which its `inputs` must be there; `since` is
+    when it last became ready."""
 
     state: StepState
     begin: BeginStep | None
@@ -79,79 +87,13 @@ class _Row:
     since: float
     ledger: Ledger
     suspended: bool = False
+    inputs: object = None
     hint: tuple[int, Tree | None] = (-1, None)
     """What a hint proposes at this answer position: a look-up for each pass, not for each message."""
 
-
-@dataclass(frozen=True)
-class Prefill:
-    """Prefill one session's prompt, image and committed tokens."""
-
-    row: int
-    begin: BeginStep
-    state: StepState
-
-
-@dataclass(frozen=True)
-class Item:
-    """One session's share of a batch; `waited_s` from being ready to the start.
-
-    `exits`: early tokens help its edge. `company` is what shares the pass: sessions, this one among them, and the
-    tokens that the others feed.
-    """
-
-    row: int
-    state: StepState
-    act: Act
-    tree: Tree
-    waited_s: float
-    exits: bool
-    company: tuple[int, int] = (1, 0)
-
     @property
-    def wish(self) -> DraftWish | None:
-        """What the verifier drafts here by itself: as many tokens as the step asks for and the answer has room for."""
-        state = self.state
-        count = min(state.self_draft, state.max_tokens - state.position - 1)
-        if count < 1 or self.tree.tokens:
-            return None
-        return DraftWish(self.row, tuple(state.answer), count, state.sampling, state.draws)
-
-    def with_draft(self, tokens: tuple[int, ...]) -> Item:
-        """Return the item with a draft of the verifier's own, a chain, in place of its tree."""
-        nodes = tuple(range(len(tokens)))
-        return replace(self, act=Act.SELF, tree=Tree(0, tokens, tuple(node - 1 for node in nodes), nodes))
-
-    @property
-    def request(self) -> VerifyRow:
-        state = self.state
-        return VerifyRow(
-            self.row, self.tree.tokens, self.tree.parents, self.exits, state.sampling, state.draws,
-            state.answer[-1] if state.answer else None, state.digest, self.tree.drawn,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Sessions whose drafts share one target forward."""
-
-    items: tuple[Item, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that it feeds, every session's root among them."""
-        return sum(1 + len(item.tree.tokens) for item in self.items)
-
-
-Work: TypeAlias = Prefill | Batch
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a verdict did: the commit to send, and whether the engine must keep the verified path."""
-
-    commit: Commit
-    keep: bool
+    def can_prefill(self) -> bool:
+        return self.begin is not None and self.inputs is not None and not self.suspended
 
 
 @dataclass
@@ -159,7 +101,7 @@ class Scheduler:
     """Steps of all sessions by engine row; `collect_s` is how long a lone ready session waits for company.
 
     `pass_price` is the ledgers', `hint_tokens` bounds what is proposed from a hint. `self_drafts`: a draft model stands
-    beside the target.
+    beside the target. `prepares`: a prefill waits until `prepared` brings its inputs.
     """
 
     model: ModelInfo
@@ -169,6 +111,7 @@ class Scheduler:
     pass_price: float = PASS_PRICE
     hint_tokens: int = HINT_TOKENS
     self_drafts: bool = False
+    prepares: bool = False
     times: Estimator = field(default_factory=Estimator)
     _ledgers: dict[int, Ledger] = field(default_factory=dict)
     _rows: dict[int, _Row] = field(default_factory=dict)
@@ -202,8 +145,23 @@ class Scheduler:
         state = StepState(begin, self.model.eos, sampling)
         ledger = self._ledgers.setdefault(row, Ledger(self.times, self.pass_price))
         pending = None if state.done else begin
-        self._rows[row] = _Row(state, pending, Tally(begin.step, now, state.done), since=now, ledger=ledger)
+        tally = Tally(begin.step, now, state.done)
+        self._rows[row] = _Row(state, pending, tally, now, ledger, inputs=None if self.prepares else ())
         return state.repeat(state.position, 0)
+
+    def unprepared(self, row: int, state: StepState | None = None) -> tuple[StepState, BeginStep] | None:
+        """Return the step of `row` (`state` only, where given) whose inputs are missing; None where there is none."""
+        active = self._rows.get(row)
+        if active is None or active.begin is None or active.inputs is not None or state not in (None, active.state):
+            return None
+        return active.state, active.begin
+
+    def prepared(self, row: int, state: StepState, inputs: object, seconds: float) -> None:
+        """A step may be prefilled with these `inputs`, which took so long, unless another took its place."""
+        active = self._active(row, state)
+        if active is not None:
+            active.inputs = inputs
+            active.tally.prefill_s = seconds
 
     def offer(self, row: int, draft: Draft, now: float) -> list[Commit]:
         """Take in a draft. Returns the commits that answer it at once. Raises Refused."""
@@ -261,7 +219,7 @@ class Scheduler:
 
     def next(self, now: float) -> Work | None:
         """Return what to do now, or None where nothing is ready or company is still awaited."""
-        prefills = sorted((a.since, row) for row, a in self._rows.items() if a.begin and not a.suspended)
+        prefills = sorted((a.since, row) for row, a in self._rows.items() if a.can_prefill)
         ready = sorted((a.since, row) for row, a in self._rows.items() if self._ready(a, now))
         if ready and not self._complete(ready, now):
             ready = []
@@ -275,7 +233,7 @@ class Scheduler:
 
     def next_time(self, now: float) -> float | None:
         """Return when `next` will have work without any further message; None for never."""
-        if any(a.begin is not None and not a.suspended for a in self._rows.values()):
+        if any(a.can_prefill for a in self._rows.values()):
             return now
         times = []
         for active in self._rows.values():
@@ -292,9 +250,9 @@ class Scheduler:
         """A prefill is done; its step may be verified from now on, unless another took its place."""
         active = self._active(work.row, work.state)
         if active is not None:
-            active.begin = None
+            active.begin = active.inputs = None
             active.since = now
-            active.tally.prefill_s = seconds
+            active.tally.prefill_s += seconds
             active.ledger.begin()
             self.times.observe_prefill(seconds)
 
@@ -335,7 +293,7 @@ class Scheduler:
 
     def _prefill(self, row: int) -> Prefill | None:
         active = self._rows[row]
-        return Prefill(row, active.begin, active.state) if active.begin else None
+        return Prefill(row, active.begin, active.state, active.inputs) if active.begin else None
 
     def _active(self, row: int, state: StepState) -> _Row | None:
         active = self._rows.get(row)

@@ -19,7 +19,7 @@ from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
 from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import prepare
+from speculation.vlm.processing import Inputs, prepare
 from speculation.wire import MAX_DRAFT_TOKENS
 
 
@@ -52,9 +52,12 @@ class SelfDraft:
         """The draft model's name."""
         return self._vlm.name
 
-    def prefill(self, row: int, prompt: str, jpeg: bytes, max_tokens: int) -> None:
+    def prepare(self, prompt: str, jpeg: bytes) -> Inputs:
+        """See `DraftEngine.prepare`."""
+        return prepare(self._vlm, prompt, jpeg)
+
+    def prefill(self, row: int, inputs: Inputs, max_tokens: int) -> None:
         """See `DraftEngine.prefill`. Answer tokens follow with the first draft."""
-        inputs = prepare(self._vlm, prompt, jpeg)
         check_room("the draft model", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
         self._roots[row] = prefill(self._vlm, self._cache, row, inputs)
         self._prompts[row] = self._cache.length[row]

@@ -1,7 +1,7 @@
 """The server: messages in, messages out. One thread; while the engine works, mail is read between its layers.
 
-No message ends it and no peer blocks it: a malformed message costs its sender a `Fault`, a slow reader its early
-tokens first and its session last.
+No message ends it and no peer blocks it: a malformed message costs its sender a `Fault`, many of them are not read any
+more, a slow reader loses its early tokens first and its session last. Frames are decoded beside it (`Preparation`).
 """
 
 from __future__ import annotations
@@ -9,39 +9,34 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any
 
+from cloud_verifier.batch import Batch, Item, Prefill
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.exit_queue import ExitQueue
-from cloud_verifier.scheduler import Batch, Item, Prefill, Refused, Scheduler, Tally
-from cloud_verifier.sessions import Session, SessionTable, refusal
-from cloud_verifier.work import CapacityError, DraftEngine, Engine
+from cloud_verifier.limits import Allowance
+from cloud_verifier.preparation import Preparation
+from cloud_verifier.scheduler import Refused, Scheduler, Tally
+from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
+from cloud_verifier.work import CapacityError, DraftEngine, Engine, Post
 from speculation import wire
 from speculation.acceptance import Verdict
 from speculation.profile import DeviceProfile
 from speculation.sampling import SamplingSettings
+from speculation.text import printable
 from speculation.trace import Lane, Trace
 
 _log = logging.getLogger("cloud_verifier")
 
 IDLE_WAIT_S = 0.1
 """How long the server sleeps at most, so that a signal is seen."""
-MAIL_PER_TURN = 64
-"""Messages read in a row before work goes on."""
-
-
-class Post(Protocol):
-    """The server's side of a socket; see `cloud_verifier.mailbox.Mailbox`."""
-
-    def wait(self, seconds: float) -> None: ...
-
-    def receive(self) -> tuple[bytes, list[bytes]] | None: ...
-
-    def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool: ...
-
-    def flush(self) -> None: ...
-
-    def forget(self, peer: bytes) -> None: ...
+MAIL_PER_TURN, MAIL_S = 64, 0.01
+"""Messages that are read in a row, and seconds, before work goes on."""
+REFUSALS_PER_S, REFUSALS_AT_ONCE = 5.0, 30
+"""Refused messages and Hellos that a peer may send; beyond, what it sends is dropped unread."""
+MOST_FAULT_CHARS = 900
+SILENT_S = 6.0
+"""An edge pings four times a second; one that was not heard for so long gives its place up to another that asks."""
 
 
 class Server:
@@ -56,6 +51,7 @@ class Server:
         trace: Trace | None = None,
         clock: Callable[[], float] = time.monotonic,
         self_draft: DraftEngine | None = None,
+        preparation_threads: int = 0,
     ) -> None:
         self._engine = engine
         self._self_draft = self_draft
@@ -74,26 +70,28 @@ class Server:
             config.pass_price,
             config.hint_tokens,
             self_drafts=self_draft is not None,
+            prepares=True,
         )
+        self._preparation = Preparation(self._prepare, mailbox.notify, preparation_threads, clock)
+        self._allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
         self._exits = ExitQueue(config.queue_policy, config.early_rate, config.early_burst, config.seed)
         self._stopping = False
         self._totals = Tally(step=0, begun_at=clock())
-        self._steps = self._faults = self._overruns = 0
+        self._steps = self._faults = self._ignored = self._overruns = 0
 
     def run(self) -> None:
         """Serve until `stop`, then tell every edge with a step under way and log a summary."""
         while not self._stopping:
             self.turn()
+        self._preparation.close()
         for session in self._sessions.all:
             tally = self._scheduler.tally(session.row)
             if tally is not None and not tally.finished:
                 self._send(session, wire.EndStep(tally.step, "the verifier was stopped"))
         _log.info(
-            "stopped after %.0f s: sessions=%d steps=%d tokens=%d passes=%d tau=%.2f verified=%d "
-            "hinted=%d decoded=%d waited=%.1fs early=%d early_dropped=%d faults=%d overruns=%d",
-            self._clock() - self._totals.begun_at, self._sessions.opened, self._steps, self._totals.tokens,
-            self._totals.passes, self._totals.tau, self._totals.verified, self._totals.hinted, self._totals.decoded,
-            self._totals.waited_s, self._exits.sent, self._exits.dropped, self._faults, self._overruns,
+            "stopped after %.0f s: sessions=%d steps=%d %s early=%d early_dropped=%d faults=%d ignored=%d overruns=%d",
+            self._clock() - self._totals.begun_at, self._sessions.opened, self._steps, self._totals, self._exits.sent,
+            self._exits.dropped, self._faults, self._ignored, self._overruns,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -115,8 +113,8 @@ class Server:
     def _attend(self, until: float, until_mail: bool = False) -> None:
         """Read mail and send early tokens until a time; `until_mail`: or until there is something to work on."""
         while True:
-            self._mailbox.flush()
             got_mail = self._read_mail()
+            self._take_prepared()
             self._send_early_tokens()
             now = self._clock()
             due = self._scheduler.next_time(now) if until_mail else None
@@ -126,12 +124,20 @@ class Server:
             self._mailbox.wait(min(times) - now)
 
     def _read_mail(self) -> bool:
+        until = self._clock() + MAIL_S
         for count in range(MAIL_PER_TURN):
-            mail = self._mailbox.receive()
+            mail = self._mailbox.receive() if self._clock() <= until else None
             if mail is None:
                 return count > 0
             self._open_mail(*mail)
         return True
+
+    def _take_prepared(self) -> None:
+        for ready in self._preparation.collect():
+            if ready.error is None:
+                self._scheduler.prepared(ready.row, ready.state, ready.inputs, ready.seconds)
+            elif self._scheduler.unprepared(ready.row, ready.state) is not None:
+                self._cannot_prefill(ready.row, ready.error)
 
     def _send_early_tokens(self) -> None:
         while (due := self._exits.pop(self._clock())) is not None:
@@ -146,28 +152,39 @@ class Server:
     # --- mail
 
     def _open_mail(self, peer: bytes, frames: list[bytes]) -> None:
+        if self._allowance.left(peer, self._clock()) < 1.0:
+            self._ignored += 1
+            return
         try:
             if len(frames) != 1:
-                raise wire.WireError(f"malformed message: {len(frames)} frames, expected 1")
+                raise wire.WireError("malformed message: more than one frame, expected 1")
             message = wire.decode(frames[0])
         except wire.WireError as error:
             too_large = len(frames) == 1 and len(frames[0]) > wire.MAX_MESSAGE_BYTES
             code = wire.FaultCode.TOO_LARGE if too_large else wire.FaultCode.MALFORMED
             self._refuse(peer, wire.Fault(code, str(error)))
             return
-        if isinstance(message, wire.Hello):
-            self._hello(peer, message)
-            return
         session = self._sessions.of_peer(peer)
-        if session is None:
-            text = "no session: the verifier does not know you (it may have been restarted); send Hello again"
-            self._refuse(peer, wire.Fault(wire.FaultCode.NO_SESSION, text, getattr(message, "step", None)))
-            return
-        session.last_seen = self._clock()
         try:
-            self._dispatch(session, message)
+            if isinstance(message, wire.Hello):
+                self._allowance.take(peer, self._clock())
+                self._hello(peer, message)
+            elif session is None:
+                text = "no session: the verifier does not know you (it may have been restarted); send Hello again"
+                raise Refused(wire.FaultCode.NO_SESSION, text, getattr(message, "step", None))
+            else:
+                session.last_seen = session.last_heard = self._clock()
+                self._dispatch(session, message)
         except Refused as error:
             self._refuse(peer, error.fault)
+        except Exception as error:
+            # Whatever a message does that nobody thought of, it ends a step of its sender's and not the server.
+            _log.exception("a %s could not be taken", type(message).__name__)
+            text = f"the verifier failed over this {type(message).__name__}: {type(error).__name__}"
+            self._refuse(peer, wire.Fault(wire.FaultCode.INTERNAL, text, getattr(message, "step", None)))
+            if session is not None:
+                self._scheduler.end(session.row)
+                self._exits.overtake(session.row)
 
     def _dispatch(self, session: Session, message: wire.AnyMessage) -> None:
         now = self._clock()
@@ -180,6 +197,8 @@ class Server:
             if self._scheduler.tally(session.row) is not before:
                 self._exits.overtake(session.row)
                 self._log_step(session, before, "superseded")
+                if (new := self._scheduler.unprepared(session.row)) is not None:
+                    self._preparation.submit(session.row, *new)
             for commit in commits:
                 self._send(session, commit)
         elif isinstance(message, wire.EndStep):
@@ -193,7 +212,8 @@ class Server:
         elif isinstance(message, wire.Ping):
             self._send(session, wire.Pong(message.nonce))
         elif isinstance(message, wire.Fault):
-            _log.warning("session %d reports %s: %s", session.number, message.code.name, message.message)
+            self._allowance.take(session.peer, now)
+            _log.warning("session %d reports %s: %s", session.number, message.code.name, message.message[:300])
         elif not isinstance(message, wire.Pong):
             text = f"malformed message: {type(message).__name__} goes from verifier to edge only"
             raise Refused(wire.FaultCode.MALFORMED, text)
@@ -209,6 +229,8 @@ class Server:
         if known is not None and known is not session:
             self._close(known, "said Hello again")
         if session is not None:
+            if session.peer is not None and session.peer != peer:
+                self._mailbox.admit(session.peer, False)
             self._sessions.attach(session, peer, now)
             _log.info("session %d resumed", session.number)
         else:
@@ -220,40 +242,41 @@ class Server:
                 return
             session = self._sessions.open(peer, now)
             _log.info("session %d opened: class=%s of %d", session.number, hello.service_class, len(self._sessions))
+        self._mailbox.admit(peer)
         session.sampling = SamplingSettings.parse(hello.sampling)
-        model = self._model
-        welcome = wire.Welcome(
-            session=session.token,
-            model=model.fingerprint,
-            tokenizer=model.tokenizer_fingerprint,
-            vocabulary=model.vocabulary,
-            num_layers=model.num_layers,
-            exit_layers=list(model.exit_layers),
-            eos=list(model.eos),
-            max_draft=self._max_draft,
-            profile=self._profile.name,
-        )
-        self._send(session, welcome)
+        self._send(session, welcome(session, self._model, self._max_draft, self._profile.name))
 
     # --- work
 
+    def _prepare(self, begin: wire.BeginStep) -> tuple[Any, Any]:
+        """Return the inputs of target and draft model, None where none stands beside it. In a thread of its own."""
+        beside = self._self_draft if begin.self_draft else None
+        inputs = self._engine.prepare(begin.prompt, begin.jpeg)
+        return inputs, beside and beside.prepare(begin.prompt, begin.jpeg)
+
     def _prefill(self, work: Prefill) -> None:
         begin, started = work.begin, self._clock()
+        own, beside = work.inputs
         try:
-            self._engine.prefill(work.row, begin.prompt, begin.jpeg, work.state.answer, begin.max_tokens)
+            self._engine.prefill(work.row, own, work.state.answer, begin.max_tokens)
             if self._self_draft is not None and begin.self_draft:
-                self._self_draft.prefill(work.row, begin.prompt, begin.jpeg, begin.max_tokens)
-        except CapacityError as error:
-            self._give_up(work.row, wire.FaultCode.TOO_LARGE, str(error))
-        except ValueError as error:
-            self._give_up(work.row, wire.FaultCode.BAD_IMAGE, str(error))
+                self._self_draft.prefill(work.row, beside, begin.max_tokens)
         except Exception as error:
-            _log.exception("prefill failed")
-            self._give_up(work.row, wire.FaultCode.INTERNAL, f"the verifier's prefill failed: {error}")
+            self._cannot_prefill(work.row, error)
         else:
             now = self._clock()
             self._scheduler.prefilled(work, now, now - started)
             self._record("prefill", started, now, step=begin.step)
+
+    def _cannot_prefill(self, row: int, error: Exception) -> None:
+        """End a step whose prompt or frame cannot be read, or does not fit."""
+        if isinstance(error, CapacityError):
+            self._give_up(row, wire.FaultCode.TOO_LARGE, str(error))
+        elif isinstance(error, ValueError):
+            self._give_up(row, wire.FaultCode.BAD_IMAGE, str(error))
+        else:
+            _log.error("prefill failed", exc_info=error)
+            self._give_up(row, wire.FaultCode.INTERNAL, f"the verifier's prefill failed: {error}")
 
     def _verify(self, batch: Batch) -> None:
         """Run one target forward; exits leave as their layers are done, commits at the end."""
@@ -302,21 +325,8 @@ class Server:
     def _queue_early(self, batch: Batch, layer: int, verdicts: dict[int, Verdict]) -> None:
         now = self._clock()
         for item in batch.items:
-            verdict = verdicts.get(item.row)
-            # Where the verifier goes on alone, the edge knows no node but the root.
-            nameless = item.tree.round == 0 and verdict is not None and bool(verdict.path)
-            if verdict is not None and not nameless and self._scheduler.is_current(item):
-                node = item.tree.nodes[verdict.path[-1]] if verdict.path else item.tree.origin
-                confidence = min(1.0, max(0.0, verdict.confidence))
-                early = wire.EarlyTokens(
-                    item.state.step,
-                    item.tree.round,
-                    item.state.position + len(verdict.path),
-                    node,
-                    verdict.token,
-                    layer,
-                    confidence,
-                )
+            early = item.early(layer, verdicts.get(item.row))
+            if early is not None and self._scheduler.is_current(item):
                 self._exits.push(item.row, early, now)
 
     def _commit(self, item: Item, verdict: Verdict, now: float, compute_s: float) -> None:
@@ -364,10 +374,15 @@ class Server:
 
     def _refuse(self, peer: bytes, fault: wire.Fault) -> None:
         self._faults += 1
+        self._allowance.take(peer, self._clock())
         session = self._sessions.of_peer(peer)
+        fault = wire.Fault(fault.code, printable(fault.message, MOST_FAULT_CHARS), fault.step)
         who = f"session {session.number}" if session else "a peer without session"
-        _log.warning("refused %s: %s: %s", who, fault.code.name, fault.message[:300])
-        self._mailbox.send(peer, wire.Fault(fault.code, fault.message[:1000], fault.step), droppable=session is None)
+        _log.warning("refused %s: %s: %s", who, fault.code.name, fault.message)
+        if session is None:
+            self._mailbox.send(peer, fault, droppable=True)
+        else:
+            self._send(session, fault)
 
     def _close(self, session: Session, why: str) -> None:
         self._log_step(session, self._scheduler.end(session.row), why)
@@ -375,15 +390,16 @@ class Server:
         self._scheduler.forget(session.row)
         if session.peer is not None:
             self._mailbox.forget(session.peer)
+            self._mailbox.admit(session.peer, False)
         self._sessions.close(session)
         _log.info("session %d closed: %s", session.number, why)
 
     def _drop_dead_sessions(self) -> None:
-        """Make room: an edge that cannot even be pinged gives its place up."""
+        """Make room: an edge that cannot be pinged, or was silent for long, gives its place up."""
         for session in self._sessions.all:
             if session.peer is not None:
                 self._send(session, wire.Ping(0), droppable=True)
-            if session.peer is None:
+            if session.peer is None or self._clock() - session.last_heard > SILENT_S:
                 self._close(session, "its edge is gone and the place is needed")
 
     # --- records
@@ -393,13 +409,10 @@ class Server:
             return
         self._steps += 1
         now = self._clock()
-        _log.info(
-            "session %d step %d %s: tokens=%d passes=%d tau=%.2f verified=%d hinted=%d decoded=%d waited=%.1fms "
-            "prefill=%.1fms total=%.1fms",
-            session.number, tally.step, how, tally.tokens, tally.passes, tally.tau, tally.verified, tally.hinted,
-            tally.decoded, tally.waited_s * 1e3, tally.prefill_s * 1e3, (now - tally.begun_at) * 1e3,
-        )  # fmt: skip
+        total_ms = (now - tally.begun_at) * 1e3
+        _log.info("session %d step %d %s: %s total=%.1fms", session.number, tally.step, how, tally, total_ms)
         self._totals.waited_s += tally.waited_s
+        self._totals.prefill_s += tally.prefill_s
         self._record("step", tally.begun_at, now, session=session.number, step=tally.step, tokens=tally.tokens)
 
     def _record(self, name: str, start: float, end: float, **args: int) -> None:

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from cloud_verifier.work import ModelInfo
 from speculation.sampling import GREEDY, SamplingSettings
-from speculation.wire import PROTOCOL, Fault, FaultCode, Hello
+from speculation.wire import PROTOCOL, Fault, FaultCode, Hello, Welcome
 
 
 @dataclass
 class Session:
     """One robot's connection. `token` resumes it and is a secret; `number` is its name in logs. No peer: it is gone.
 
-    `sampling` says how the tokens of its answers are drawn.
+    last_seen: when something last came or was sent, last_heard: when something came, seconds. `sampling` says how the
+    tokens of its answers are drawn.
     """
 
     number: int
@@ -22,6 +23,7 @@ class Session:
     row: int
     peer: bytes | None
     last_seen: float
+    last_heard: float
     sampling: SamplingSettings = GREEDY
 
 
@@ -47,6 +49,21 @@ def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
     except ValueError as error:
         return Fault(FaultCode.UNSUPPORTED_SAMPLING, f"Hello.sampling: {error}")
     return None
+
+
+def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str) -> Welcome:
+    """Return what a session's edge must know of this verifier: its model, and the name of a declared device profile."""
+    return Welcome(
+        session=session.token,
+        model=model.fingerprint,
+        tokenizer=model.tokenizer_fingerprint,
+        vocabulary=model.vocabulary,
+        num_layers=model.num_layers,
+        exit_layers=list(model.exit_layers),
+        eos=list(model.eos),
+        max_draft=max_draft,
+        profile=profile,
+    )
 
 
 class SessionTable:
@@ -87,14 +104,14 @@ class SessionTable:
         if row is None:
             raise ValueError(f"all {self.limit} sessions are taken")
         self.opened += 1
-        session = Session(self.opened, secrets.token_hex(8), row, peer, now)
+        session = Session(self.opened, secrets.token_hex(8), row, peer, now, now)
         self._rows[row] = self._peers[peer] = session
         return session
 
     def attach(self, session: Session, peer: bytes, now: float) -> None:
         """Continue a session at a new address."""
         self.detach(session)
-        session.peer, session.last_seen = peer, now
+        session.peer, session.last_seen, session.last_heard = peer, now, now
         self._peers[peer] = session
 
     def detach(self, session: Session) -> None:

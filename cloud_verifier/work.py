@@ -1,14 +1,16 @@
-"""What the server asks of an engine: rows in, verdicts out, layer by layer. No torch, so that any engine will do."""
+"""What the server asks of an engine (rows in, verdicts out, layer by layer) and of a socket. No torch and no zmq here,
+so that any engine and any socket will do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from speculation.acceptance import AcceptanceRule, Verdict, rule_of
 from speculation.rejection import Drawn, Rejection
 from speculation.sampling import FIRST_DRAWS, GREEDY, SamplingSettings, StepDraws
+from speculation.wire import AnyMessage
 
 
 class CapacityError(ValueError):
@@ -76,16 +78,38 @@ class LayerVerdicts:
     verdicts: Mapping[int, Verdict]
 
 
+class Post(Protocol):
+    """The server's side of a socket; see `cloud_verifier.mailbox.Mailbox`."""
+
+    def wait(self, seconds: float) -> None: ...
+
+    def notify(self) -> None: ...
+
+    def receive(self) -> tuple[bytes, list[bytes]] | None: ...
+
+    def send(self, peer: bytes, message: AnyMessage, droppable: bool = False) -> bool: ...
+
+    def admit(self, peer: bytes, has_session: bool = True) -> None: ...
+
+    def forget(self, peer: bytes) -> None: ...
+
+
 class Engine(Protocol):
     """Rows of model state. A row's *root*, its last committed token, is the first token of the next forward."""
 
     @property
     def model(self) -> ModelInfo: ...
 
-    def prefill(self, row: int, prompt: str, jpeg: bytes, committed: Sequence[int], max_tokens: int) -> None:
-        """Make `row` hold prompt, image and committed tokens, whatever it held before.
+    def prepare(self, prompt: str, jpeg: bytes) -> Any:
+        """Return the inputs of a prefill; in any thread, in a bounded time.
 
-        Raises CapacityError where prompt and `max_tokens` do not fit, ValueError for an unusable image or prompt.
+        Raises ValueError for an unusable image or prompt.
+        """
+
+    def prefill(self, row: int, inputs: Any, committed: Sequence[int], max_tokens: int) -> None:
+        """Make `row` hold the inputs that `prepare` gave and committed tokens, whatever it held before.
+
+        Raises CapacityError where prompt and `max_tokens` do not fit.
         """
 
     def verify(self, rows: Sequence[VerifyRow]) -> Iterator[LayerVerdicts]:
@@ -104,8 +128,11 @@ class DraftEngine(Protocol):
     @property
     def name(self) -> str: ...
 
-    def prefill(self, row: int, prompt: str, jpeg: bytes, max_tokens: int) -> None:
-        """Make `row` hold prompt and image, whatever it held before. Raises as `Engine.prefill` does."""
+    def prepare(self, prompt: str, jpeg: bytes) -> Any:
+        """Return the inputs of a prefill, as `Engine.prepare` does."""
+
+    def prefill(self, row: int, inputs: Any, max_tokens: int) -> None:
+        """Make `row` hold the inputs, whatever it held before. Raises as `Engine.prefill` does."""
 
     def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
         """Draft for prefilled rows; yield all drafts so far, by row, after every draft forward, in the end whole ones.

@@ -26,6 +26,8 @@ MAX_DRAFT_TOKENS = 64
 MAX_IMAGE_BYTES = 4 << 20
 MAX_PROMPT_CHARS = 12_000
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
+EXPLAINED_BYTES = 4096
+"""Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""
 ROOT = -1
 """Node index of a draft's root, the last committed token; draft token i is node i."""
 
@@ -284,6 +286,8 @@ def decode(payload: bytes) -> AnyMessage:
 def _explain(payload: bytes, error: Exception) -> str:
     """Say which field of which message is wrong, where the decoder only says which element of which array."""
     text = str(error).replace("`", "")
+    if len(payload) > EXPLAINED_BYTES:
+        return f"malformed message of {len(payload)} bytes: {text}"
     try:
         content = msgspec.msgpack.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -72,8 +72,11 @@ class VirtualMailbox:
         self._edges[peer](message)
         return True
 
-    def flush(self) -> None:
-        """See `Post`; nothing is ever kept back."""
+    def admit(self, peer: bytes, has_session: bool = True) -> None:
+        """See `Post`; everybody may send everything."""
+
+    def notify(self) -> None:
+        """See `Post`; nothing happens beside the server's loop."""
 
     def forget(self, peer: bytes) -> None:
         """See `Post`; nothing is ever kept back."""

@@ -26,12 +26,16 @@ class FactsSelfDraft:
         """See `DraftEngine.name`."""
         return FINGERPRINT
 
-    def prefill(self, row: int, prompt: str, jpeg: bytes, max_tokens: int) -> None:
+    def prepare(self, prompt: str, jpeg: bytes) -> bytes:
+        """See `DraftEngine.prepare`."""
+        return jpeg
+
+    def prefill(self, row: int, inputs: bytes, max_tokens: int) -> None:
         """See `DraftEngine.prefill`."""
         self._sleep(self._timings.server_draft_prefill_s)
         # It takes no time of its own: one forward serves all rows.
         model = self._rows[row][0] if row in self._rows else FactsDraftModel(self._recording, self._timings, _no_time)
-        self._rows[row] = (model, jpeg)
+        self._rows[row] = (model, inputs)
 
     def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
         """See `DraftEngine.draft`."""

@@ -51,12 +51,15 @@ class FakeEngine:
     def model(self) -> ModelInfo:
         return ModelInfo("fake", "f" * 16, "t" * 16, VOCABULARY, LAYERS, EXITS, (EOS,))
 
-    def prefill(self, row: int, prompt: str, jpeg: bytes, committed: Sequence[int], max_tokens: int) -> None:
+    def prepare(self, prompt: str, jpeg: bytes) -> tuple[str, bytes]:
         if not jpeg.startswith(b"jpeg"):
             raise ValueError("image does not decode")
+        return prompt, jpeg
+
+    def prefill(self, row: int, inputs: tuple[str, bytes], committed: Sequence[int], max_tokens: int) -> None:
         if max_tokens > self.capacity:
             raise CapacityError(f"{max_tokens} tokens do not fit {self.capacity}")
-        self.rows[row] = FakeRow(prompt, jpeg, list(committed))
+        self.rows[row] = FakeRow(*inputs, list(committed))
 
     def verify(self, rows: Sequence[VerifyRow]) -> Iterator[LayerVerdicts]:
         self.batches.append(tuple(row.row for row in rows))
@@ -110,8 +113,11 @@ class FakeSelfDraft:
     def name(self) -> str:
         return "fake draft"
 
-    def prefill(self, row: int, prompt: str, jpeg: bytes, max_tokens: int) -> None:
-        self.rows[row] = (prompt, jpeg)
+    def prepare(self, prompt: str, jpeg: bytes) -> tuple[str, bytes]:
+        return prompt, jpeg
+
+    def prefill(self, row: int, inputs: tuple[str, bytes], max_tokens: int) -> None:
+        self.rows[row] = inputs
 
     def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
         self.batches.append({wish.row: wish.count for wish in wishes})

@@ -62,7 +62,7 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
     begun = BeginStep(1, PROMPTS[0], jpeg(0), committed, LENGTH, dice.choice([Idle.WAIT, Idle.DECODE]), key=key)
     state = StepState(begun, target.eos, how)
     if not state.done:
-        engine.prefill(0, begun.prompt, begun.jpeg, committed, LENGTH)
+        engine.prefill(0, engine.prepare(begun.prompt, begun.jpeg), committed, LENGTH)
     for round in range(1, 200):
         if state.done:
             break
@@ -85,7 +85,7 @@ def test_sessions_of_one_batch_draw_each_for_itself(target: Vlm) -> None:
     answers = [truth(target, row, how, key) for row, (how, key) in enumerate(zip(each, keys, strict=True))]
     engine = VlmEngine(target, 3, CAPACITY, max_draft=16)
     for row in range(3):
-        engine.prefill(row, PROMPTS[row], jpeg(row), answers[row][:row], LENGTH)
+        engine.prefill(row, engine.prepare(PROMPTS[row], jpeg(row)), answers[row][:row], LENGTH)
     rows = [
         VerifyRow(row, tuple(answer[row : row + 3]), (ROOT, 0, 1), True, how, StepDraws(key, row))
         for row, (answer, how, key) in enumerate(zip(answers, each, keys, strict=True))
@@ -125,7 +125,7 @@ def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingSettings) 
 def test_the_engine_s_exits_are_given_the_row_s_draws(target: Vlm) -> None:
     """Untrained exits say what they like, but what they say hangs on the key where it is drawn, and not where not."""
     engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (2,), rank=4), max_draft=16)
-    engine.prefill(0, PROMPTS[0], jpeg(0), (), LENGTH)
+    engine.prefill(0, engine.prepare(PROMPTS[0], jpeg(0)), (), LENGTH)
     for how, drawn in ((HOW[0], True), (GREEDY, False)):
         rows = [VerifyRow(0, (), (), True, how, StepDraws(key)) for key in range(8)]
         said = {list(engine.verify([row]))[2].verdicts[0].token for row in rows}

@@ -55,7 +55,7 @@ def truths(vlm: Vlm) -> list[list[int]]:
 def filled(vlm: Vlm, committed: list[list[int]], exits: ExitHeads | None = None) -> VlmEngine:
     engine = VlmEngine(vlm, len(PROMPTS), CAPACITY, exits, max_draft=16)
     for row, prompt in enumerate(PROMPTS):
-        engine.prefill(row, prompt, jpeg(row), committed[row], 20)
+        engine.prefill(row, engine.prepare(prompt, jpeg(row)), committed[row], 20)
     return engine
 
 
@@ -129,9 +129,9 @@ def test_exits_speak_at_their_layers_for_those_who_ask(vlm: Vlm, truths: list[li
 def test_what_cannot_be_prefilled_says_so(vlm: Vlm) -> None:
     engine = VlmEngine(vlm, 1, 64, max_draft=16)
     with pytest.raises(CapacityError, match=r"an answer of 60 and a draft of 16 need \d+ cache slots.*--capacity"):
-        engine.prefill(0, PROMPTS[0], jpeg(0), (), 60)
+        engine.prefill(0, engine.prepare(PROMPTS[0], jpeg(0)), (), 60)
     with pytest.raises(ValueError, match="does not decode as JPEG"):
-        engine.prefill(0, PROMPTS[0], b"not a picture", (), 8)
+        engine.prefill(0, engine.prepare(PROMPTS[0], b"not a picture"), (), 8)
 
 
 def test_exits_beside_the_model_are_used_where_they_fit(

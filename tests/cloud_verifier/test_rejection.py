@@ -164,7 +164,7 @@ def test_a_session_that_rejects_leaves_the_others_draws_where_they_are(
     for device in (True, False):
         served = VlmEngine(target, 2, CAPACITY, draws_on_device=device)
         for row in range(2):
-            served.prefill(row, PROMPTS[row], jpeg(row), (), 8)
+            served.prefill(row, served.prepare(PROMPTS[row], jpeg(row)), (), 8)
         verdicts = list(served.verify([coupled, rejecting]))[-1].verdicts
         said.append({row: (verdict.path, verdict.token) for row, verdict in verdicts.items()})
     assert there == [0] and said[0] == said[1]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_verifier.batch import Batch, Prefill
 from cloud_verifier.ledger import Act
-from cloud_verifier.scheduler import Batch, Prefill, Refused, Scheduler
+from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.step import Tree
 from cloud_verifier.work import LayerVerdicts
 from speculation.wire import (
@@ -42,7 +43,8 @@ class Bench:
         commits: dict[int, Commit] = {}
         if isinstance(work, Prefill):
             begin = work.begin
-            self.engine.prefill(work.row, begin.prompt, begin.jpeg, work.state.answer, begin.max_tokens)
+            inputs = self.engine.prepare(begin.prompt, begin.jpeg)
+            self.engine.prefill(work.row, inputs, work.state.answer, begin.max_tokens)
             self.scheduler.prefilled(work, self.now, 0.25)
         elif isinstance(work, Batch):
             *_, last = self.engine.verify([item.request for item in work.items])

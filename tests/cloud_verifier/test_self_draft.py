@@ -35,7 +35,7 @@ def alone(vlm: Vlm, row: int, answer: Sequence[int], count: int, ends: Sequence[
 def beside(vlm: Vlm, ends: Sequence[int] = (), capacity: int = CAPACITY) -> SelfDraft:
     drafts = SelfDraft(vlm, len(PROMPTS), capacity, ends, max_draft=16)
     for row, prompt in enumerate(PROMPTS):
-        drafts.prefill(row, prompt, jpeg(row), ANSWER)
+        drafts.prefill(row, drafts.prepare(prompt, jpeg(row)), ANSWER)
     return drafts
 
 
@@ -85,7 +85,7 @@ def test_drafted_and_verified_in_one_place_the_answer_is_the_targets(target: Vlm
         engine, drafts = VlmEngine(target, len(PROMPTS), CAPACITY, max_draft=16), beside(vlm)
         answers: list[list[int]] = [[], [], []]
         for row, prompt in enumerate(PROMPTS):
-            engine.prefill(row, prompt, jpeg(row), [], ANSWER)
+            engine.prefill(row, engine.prepare(prompt, jpeg(row)), [], ANSWER)
         passes[vlm.name] = 0
         while min(map(len, answers)) < 12:
             given = drafted(drafts, *(DraftWish(row, tuple(answer), 3) for row, answer in enumerate(answers)))
@@ -120,7 +120,7 @@ def test_a_draft_is_drawn_as_the_targets_tokens_are(target: Vlm) -> None:
 def test_a_new_step_forgets_the_old_one(draft: Vlm) -> None:
     drafts = beside(draft)
     drafted(drafts, DraftWish(0, (3, 4), 4))
-    drafts.prefill(0, PROMPTS[1], jpeg(1), ANSWER)
+    drafts.prefill(0, drafts.prepare(PROMPTS[1], jpeg(1)), ANSWER)
     assert drafted(drafts, DraftWish(0, (), 4))[0] == alone(draft, 1, (), 4)
 
 

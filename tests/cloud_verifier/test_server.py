@@ -346,7 +346,8 @@ def test_stopping_tells_the_edges_and_sums_up(caplog: pytest.LogCaptureFixture) 
     assert not any(isinstance(message, EndStep) for message in bench.heard(b"a"))
     text = caplog.text
     assert "session 1 step 1 done: tokens=3 passes=3 tau=1.00" in text
-    assert "sessions=2 steps=1 tokens=3 passes=3 tau=1.00 verified=0 hinted=0 decoded=3 waited=0.0s early=0" in text
+    assert "sessions=2 steps=1 tokens=3 passes=3 tau=1.00 verified=0 hinted=0 decoded=3 waited=0.0ms" in text
+    assert "prefill=0.0ms early=0" in text
 
 
 def test_a_declared_forward_that_is_too_slow_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cloud_verifier.batch import Batch, Item, Prefill
 from cloud_verifier.ledger import Act
-from cloud_verifier.scheduler import Batch, Item, Prefill, Scheduler
+from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.work import ModelInfo
 from speculation.acceptance import Verdict
 from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest

@@ -179,7 +179,7 @@ def test_drafts_are_judged_as_the_rule_judges_them(data: st.DataObject, seed: in
     tokens = data.draw(st.lists(st.sampled_from(likely), max_size=8))
     parents = [data.draw(st.integers(ROOT, node - 1)) for node in range(len(tokens))]
     engine = FactsEngine(recording, Timings(), nothing)
-    engine.prefill(0, "prompt 0", recording.image(0), facts.tokens[:place], 20)
+    engine.prefill(0, engine.prepare("prompt 0", recording.image(0)), facts.tokens[:place], 20)
     outputs = {output.layer: output.verdicts for output in engine.verify([VerifyRow(0, tuple(tokens), tuple(parents))])}
     assert sorted(layer for layer, verdicts in outputs.items() if verdicts) == [0, 2, 3]
     paths: list[list[int]] = [[]]
@@ -205,7 +205,7 @@ def test_an_exit_is_calibrated_and_silent_as_in_production() -> None:
     facts = recording.steps[0]
     assert facts.exit_chances is not None
     engine = FactsEngine(recording, Timings(), nothing)
-    engine.prefill(0, "prompt 0", recording.image(0), (), 20)
+    engine.prefill(0, engine.prepare("prompt 0", recording.image(0)), (), 20)
     outside = VerifyRow(0, (35,), (ROOT,))
     silent = [output.verdicts for output in engine.verify([outside])]
     assert [bool(verdicts) for verdicts in silent] == [False, False, False, True]
@@ -264,7 +264,7 @@ def test_wrong_exits_name_as_many_things_as_they_are_asked_to() -> None:
     def named(variety: float) -> set[int]:
         recording = Synthetic(tokens=4, miss=1.0, variety=variety).draw(1)
         engine = FactsEngine(recording, Timings(), nothing)
-        engine.prefill(0, "", recording.image(0), (), 4)
+        engine.prefill(0, engine.prepare("", recording.image(0)), (), 4)
         outputs = list(engine.verify([VerifyRow(0, (), ())]))[:-1]
         return {output.verdicts[0].token for output in outputs if 0 in output.verdicts}
 

@@ -76,7 +76,7 @@ def test_target_and_exits_say_what_the_engine_says(
             tokens = (*facts.tokens[place : place + place % 3], (facts.tokens[place] + 1) % target.vocabulary)
             row = VerifyRow(0, tokens, tuple(range(ROOT, len(tokens) - 1)))
             for engine, jpeg in ((real, question.jpeg), (virtual, recording.image(number))):
-                engine.prefill(0, question.prompt, jpeg, facts.tokens[:place], LIMIT)  # type: ignore[attr-defined]
+                engine.prefill(0, engine.prepare(question.prompt, jpeg), facts.tokens[:place], LIMIT)  # type: ignore[attr-defined]
             for one, other in zip(real.verify([row]), virtual.verify([row]), strict=True):
                 assert sorted(one.verdicts) == sorted(other.verdicts)
                 for verdict in one.verdicts.values():

@@ -1,0 +1,30 @@
+"""Allowance: what a peer may use up in a time. Time is given, in seconds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+
+class Allowance:
+    """A token bucket for each key: `rate` a second, `burst` at once. The keys used longest ago are forgotten."""
+
+    MOST_KEYS = 4096
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, float(burst)
+        self._buckets: OrderedDict[object, tuple[float, float]] = OrderedDict()
+
+    def left(self, key: object, now: float) -> float:
+        """Return what `key` may still use."""
+        tokens, since = self._buckets.get(key, (self._burst, now))
+        return min(self._burst, tokens + max(0.0, now - since) * self._rate)
+
+    def take(self, key: object, now: float) -> bool:
+        """Use one up; return False, and use none, where none is left."""
+        left = self.left(key, now)
+        taken = left >= 1.0
+        self._buckets[key] = (left - taken, now)
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > self.MOST_KEYS:
+            self._buckets.popitem(last=False)
+        return taken

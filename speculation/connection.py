@@ -1,0 +1,76 @@
+"""What one TCP connection has received and not yet delivered as whole messages, counted by the kernel.
+
+ZeroMQ bounds the size of a frame, but neither how many frames a message has nor how many messages wait for a reader:
+what a peer never completes is kept for ever. The kernel's count of received bytes (TCP_INFO, Linux 4.2 and newer) shows
+it from outside. Where it is not to be had, as on `ipc://`, nothing is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+
+_RECEIVED_AT = 128
+"""Offset of tcpi_bytes_received, 64 bits, in struct tcp_info."""
+_INFO_BYTES = _RECEIVED_AT + 8
+
+
+@contextlib.contextmanager
+def _borrowed(fd: int) -> Iterator[socket.socket]:
+    """Use a descriptor that belongs to somebody else: never close it."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=fd)
+    try:
+        yield sock
+    finally:
+        sock.detach()
+
+
+def received_bytes(fd: int) -> int | None:
+    """Return the bytes that the TCP connection with this descriptor has received; None where that is not known."""
+    try:
+        with _borrowed(fd) as sock:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    except (OSError, AttributeError):
+        return None
+    return int(struct.unpack_from("=Q", info, _RECEIVED_AT)[0]) if len(info) >= _INFO_BYTES else None
+
+
+def hang_up(fd: int, port: int | None = None) -> None:
+    """End a connection; whoever owns the descriptor finds it closed by the peer and frees what it kept.
+
+    `port` is the connection's own port here, where it is known: a descriptor that was given to another connection
+    meanwhile is left alone.
+    """
+    with contextlib.suppress(OSError), _borrowed(fd) as sock:
+        if port is None or sock.getsockname()[1:2] == (port,):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+class Undelivered:
+    """Bytes of one connection that were received and are not part of a delivered message.
+
+    A connection is a stream: when a message was delivered and nothing whole is left to deliver, all bytes before were
+    delivered too. The count begins anew there, so that it neither drifts nor needs the size of frame headers.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._base = received_bytes(fd) or 0
+        self._delivered = 0
+
+    def deliver(self, size: int) -> None:
+        """A whole message of `size` bytes was delivered."""
+        self._delivered += max(1, size)
+
+    def drained(self) -> None:
+        """Nothing whole is left to deliver."""
+        if self._delivered:
+            self._base = received_bytes(self.fd) or 0
+            self._delivered = 0
+
+    def size(self) -> int:
+        """Return the number of bytes."""
+        received = received_bytes(self.fd)
+        return 0 if received is None else max(0, received - self._base - self._delivered)

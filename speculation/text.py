@@ -1,0 +1,15 @@
+"""Text of somebody else, made fit for a log line, a terminal or a ROS message."""
+
+from __future__ import annotations
+
+
+def printable(text: str, most: int = 300) -> str:
+    """Return `text` on one line: what is not printable is escaped, and what is longer than `most` characters is cut.
+
+    >>> printable("done\\n[ERROR] forged\\x1b[2J")
+    'done\\\\n[ERROR] forged\\\\x1b[2J'
+    """
+    line = text[:most]
+    if not line.isprintable():
+        line = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
+    return line[:most] if len(text) <= most else f"{line[:most]}... ({len(text)} characters)"
