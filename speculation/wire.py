@@ -283,6 +283,12 @@ def decode(payload: bytes) -> AnyMessage:
     return message
 
 
+def kind_of(payload: bytes) -> type[Message] | None:
+    """Return what kind of message a payload claims to be, without decoding it; None for none."""
+    is_array = len(payload) > 1 and payload[0] & 0xF0 == 0x90
+    return _BY_TAG.get(payload[1]) if is_array else None
+
+
 def _explain(payload: bytes, error: Exception) -> str:
     """Say which field of which message is wrong, where the decoder only says which element of which array."""
     text = str(error).replace("`", "")

@@ -27,7 +27,9 @@ ROS = {
     "rclpy", "action_msgs", "builtin_interfaces", "geometry_msgs", "nav_msgs", "rcl_interfaces", "sensor_msgs",
     "std_msgs", "spec_vlm_nav_interfaces", "unitree_api",
 }  # fmt: skip
-ZMQ_FILES = {"cloud_verifier/server.py", "cloud_verifier/mailbox.py", "cloud_verifier/security.py", f"{NAV}/link.py"}
+ZMQ_FILES = {
+    "cloud_verifier/mailbox.py", "cloud_verifier/security.py", f"{NAV}/link.py", f"{NAV}/link_socket.py",
+}  # fmt: skip
 POLICY = (
     "speculation/drafting/", "speculation/acceptance.py", "speculation/sampling.py", "speculation/wire.py",
     "speculation/prompts.py",

@@ -1,6 +1,7 @@
 """The link to the verifier: a ZeroMQ DEALER in a thread of its own, so that neither drafting nor ROS waits for it.
 
-It says Hello until somebody answers, pings, notices silence, opens a new connection and takes the session up again.
+It sends Hello until somebody answers, pings, notices silence, opens a new connection and takes the session up again.
+It decodes small messages about the connection only; those of a step wait, bounded, for whoever decodes the step.
 Declared conditions (`speculation.emulation`) hold for every message, Hellos and pings too, each way.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import queue
+import math
 import socket
 import threading
 import time
@@ -23,12 +24,17 @@ import msgspec
 import zmq
 import zmq.auth
 
+from spec_vlm_nav.link_socket import LinkSocket
 from speculation.drafting import LinkLost
-from speculation.emulation import IDEAL, EmulatedWay, LinkConditions
+from speculation.emulation import IDEAL, LinkConditions
+from speculation.text import printable
 from speculation.wire import (
     MAX_MESSAGE_BYTES,
     AnyMessage,
     BeginStep,
+    Commit,
+    EarlyTokens,
+    EndStep,
     Fault,
     FaultCode,
     Hello,
@@ -38,12 +44,28 @@ from speculation.wire import (
     WireError,
     decode,
     encode,
+    kind_of,
 )
 
 _log = logging.getLogger(__name__)
-HIGH_WATER = 32
-INBOX = 1024
+INBOX_MESSAGES, INBOX_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
+"""What waits for the step; more is dropped, and a lost commit is sent again on demand."""
+CONTROL_BYTES = 16 << 10
+"""Largest message about the connection."""
 RTT_WEIGHT = 0.2
+PINGS = 64
+"""Pings whose answers are still waited for."""
+MALFORMED_LOG_S = 1.0
+STEP_KINDS = (Commit, EarlyTokens, EndStep)
+FINAL = frozenset(
+    {
+        FaultCode.PROTOCOL_MISMATCH,
+        FaultCode.TOKENIZER_MISMATCH,
+        FaultCode.MODEL_MISMATCH,
+        FaultCode.UNSUPPORTED_SAMPLING,
+    }
+)
+"""Refusals of a Hello that waiting does not change. All others pass, so Hello is sent again."""
 
 
 class LinkState(str, Enum):
@@ -125,7 +147,9 @@ class ZmqLink:
         self._heard_at: float | None = None
         self._rtt: float | None = None
         self._bytes = [0, 0]
-        self._inbox: queue.Queue[AnyMessage | None] = queue.Queue(INBOX)
+        self._inbox: deque[bytes] = deque()
+        self._inbox_bytes = 0
+        self._malformed, self._malformed_at = 0, -math.inf
         self._outbox: deque[bytes] = deque()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -182,9 +206,8 @@ class ZmqLink:
         with self._changed:
             if isinstance(message, BeginStep):
                 self._step_epoch = self._epoch
-                with contextlib.suppress(queue.Empty):
-                    while True:
-                        self._inbox.get_nowait()
+                self._inbox.clear()
+                self._inbox_bytes = 0
             self._check()
         payload = encode(message)
         self._bytes[0] += len(payload)
@@ -195,15 +218,20 @@ class ZmqLink:
         """Return the next message of the step, None after `timeout` seconds. Raises LinkLost, with the reason."""
         until = self._clock() + timeout
         while True:
-            self._check()
-            try:
-                left = until - self._clock()
-                message = self._inbox.get(timeout=left) if left > 0 else self._inbox.get_nowait()
-            except queue.Empty:
+            with self._changed:
                 self._check()
-                return None
-            if message is not None:
-                return message
+                while not self._inbox:
+                    left = until - self._clock()
+                    if left <= 0.0:
+                        return None
+                    self._changed.wait(left)
+                    self._check()
+                payload = self._inbox.popleft()
+                self._inbox_bytes -= len(payload)
+            try:
+                return decode(payload)
+            except WireError as error:
+                self._note_malformed(error)
 
     def close(self) -> None:
         """Stop the thread and free the socket; safe to repeat."""
@@ -227,21 +255,21 @@ class ZmqLink:
 
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        up, down = self.config.conditions.ways(self._clock())
+        config, keys = self.config, self.config.keys
+        curve = None if keys is None else (keys.server, keys.public, keys.secret)
+        connection = LinkSocket(context, config.address, curve, config.conditions, self._clock())
         try:
             while not self._stopping:
-                connection = _Connection(context, self.config, up, down)
-                try:
-                    self._serve(connection)
-                finally:
-                    connection.close()
+                self._serve(connection)
+                connection.reopen()
         except Exception as error:
             _log.exception("the link's thread failed")
             self._become(LinkState.REFUSED, f"the link to the verifier failed: {error}")
         finally:
+            connection.close()
             context.term()
 
-    def _serve(self, connection: _Connection) -> None:
+    def _serve(self, connection: LinkSocket) -> None:
         """Use one connection until it has been silent too long."""
         hello_at = ping_at = opened = self._clock()
         pings: dict[int, float] = {}
@@ -258,6 +286,7 @@ class ZmqLink:
             if nominal and now >= ping_at:
                 nonce = next(nonces)
                 pings[nonce] = now
+                pings.pop(nonce - PINGS, None)
                 connection.put(encode(Ping(nonce)), now)
                 ping_at = now + self.config.ping_s
             while self._outbox:
@@ -274,14 +303,20 @@ class ZmqLink:
             nominal = self._state is LinkState.NOMINAL
             connection.wait(min(ping_at if nominal else hello_at, now + limit), self._wake_out, self._clock())
 
-    def _take(self, payload: bytes, pings: dict[int, float], connection: _Connection, now: float) -> bool:
+    def _take(self, payload: bytes, pings: dict[int, float], connection: LinkSocket, now: float) -> bool:
         """Handle one message; return whether a new Hello is due at once."""
+        nominal = self._state is LinkState.NOMINAL
+        if kind_of(payload) in STEP_KINDS:
+            if nominal:
+                self._keep(payload)
+            return False
         try:
+            if len(payload) > CONTROL_BYTES:
+                raise WireError(f"message of {len(payload)} bytes; those about a connection have {CONTROL_BYTES} at most")
             message = decode(payload)
         except WireError as error:
-            _log.warning("ignored a message of the verifier: %s", error)
+            self._note_malformed(error)
             return False
-        nominal = self._state is LinkState.NOMINAL
         if isinstance(message, Welcome):
             self._greet(message)
         elif isinstance(message, Ping):
@@ -293,16 +328,40 @@ class ZmqLink:
         elif isinstance(message, Fault) and message.code is FaultCode.NO_SESSION:
             if nominal:
                 self._become(
-                    LinkState.CONNECTING, "the verifier does not know this session any more; saying Hello again"
+                    LinkState.CONNECTING, "the verifier does not know this session any more; sending Hello again"
                 )
                 return True
         elif isinstance(message, Fault) and not nominal:
-            self._become(LinkState.REFUSED, f"the verifier at {self.config.address} refuses: {message.message}")
+            self._refused(message)
         elif nominal:
-            self._bytes[1] += len(payload)
-            with contextlib.suppress(queue.Full):  # nobody listens between steps; a lost commit is sent again on demand
-                self._inbox.put_nowait(message)
+            self._keep(payload)
         return False
+
+    def _keep(self, payload: bytes) -> None:
+        """Keep a message of the step for `receive`, as far as there is room."""
+        with self._changed:
+            if len(self._inbox) < INBOX_MESSAGES and self._inbox_bytes + len(payload) <= INBOX_BYTES:
+                self._bytes[1] += len(payload)
+                self._inbox.append(payload)
+                self._inbox_bytes += len(payload)
+                self._changed.notify_all()
+
+    def _refused(self, fault: Fault) -> None:
+        words = printable(fault.message)
+        if fault.code in FINAL:
+            self._become(LinkState.REFUSED, f"the verifier at {self.config.address} refuses: {words}")
+        else:
+            self._become(LinkState.CONNECTING, f"the verifier at {self.config.address} refuses for now: {words}")
+
+    def _note_malformed(self, error: WireError) -> None:
+        """Log malformed messages, once a second at most."""
+        now = self._clock()
+        with self._changed:
+            self._malformed += 1
+            if now - self._malformed_at < MALFORMED_LOG_S:
+                return
+            self._malformed_at, count, self._malformed = now, self._malformed, 0
+        _log.warning("ignored %d messages of the verifier, the last: %s", count, printable(str(error)))
 
     def _greet(self, welcome: Welcome) -> None:
         hello = self.config.hello
@@ -314,7 +373,7 @@ class ZmqLink:
             return
         self._welcome = welcome
         self._epoch += 1
-        self._become(LinkState.NOMINAL, f"the verifier at {self.config.address} serves {welcome.model[:12]}")
+        self._become(LinkState.NOMINAL, f"the verifier at {self.config.address} serves {printable(welcome.model, 12)}")
 
     def _fall_silent(self, seconds: float) -> None:
         if self._state is LinkState.NOMINAL:
@@ -333,76 +392,7 @@ class ZmqLink:
             changed = state is not self._state
             self._state, self._why = state, why
             self._changed.notify_all()
-        with contextlib.suppress(queue.Full):
-            self._inbox.put_nowait(None)
         if changed:
             (_log.info if state is LinkState.NOMINAL else _log.warning)("link %s: %s", state.value, why)
         if self._on_state is not None:
             self._on_state(state, why)
-
-
-class _Connection:
-    """One DEALER socket between the two emulated ways; used by the link's thread alone."""
-
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        config: LinkConfig,
-        up: EmulatedWay[bytes],
-        down: EmulatedWay[bytes],
-    ) -> None:
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.linger = 0
-        self._socket.immediate = True
-        self._socket.sndhwm = self._socket.rcvhwm = HIGH_WATER
-        self._socket.maxmsgsize = MAX_MESSAGE_BYTES
-        self._socket.connect_timeout = 3000
-        self._socket.reconnect_ivl_max = 1000
-        if config.keys is not None:
-            self._socket.curve_serverkey = config.keys.server
-            self._socket.curve_publickey = config.keys.public
-            self._socket.curve_secretkey = config.keys.secret
-        self._socket.connect(config.address)
-        self._up, self._down = up, down
-        self._stuck: deque[bytes] = deque(maxlen=HIGH_WATER)
-
-    def put(self, payload: bytes, now: float) -> None:
-        """Send a payload; it leaves when it would have arrived."""
-        self._up.put(payload, len(payload), now)
-
-    def turn(self, now: float) -> list[bytes]:
-        """Send and receive what is due."""
-        while (payload := self._up.take(now)) is not None:
-            self._stuck.append(payload)
-        with contextlib.suppress(zmq.Again):
-            while self._stuck:
-                self._socket.send(self._stuck[0], zmq.NOBLOCK)
-                self._stuck.popleft()
-        with contextlib.suppress(zmq.Again):
-            while True:
-                payload = b"".join(self._socket.recv_multipart(zmq.NOBLOCK))
-                self._down.put(payload, len(payload), now)
-        received = []
-        while (payload := self._down.take(now)) is not None:
-            received.append(payload)
-        return received
-
-    def wait(self, until: float, wake: socket.socket, now: float) -> None:
-        """Return when something is due or has arrived, at the latest at `until`."""
-        seconds = min(until, self._up.due, self._down.due) - now
-        if 0.0 < seconds < 0.001:
-            time.sleep(seconds)  # zmq counts in whole milliseconds
-            return
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if self._stuck else 0))
-        poller.register(wake, zmq.POLLIN)
-        poller.poll(max(0, int(seconds * 1000)))
-        with contextlib.suppress(BlockingIOError):
-            while wake.recv(4096):
-                pass
-
-    def close(self) -> None:
-        """Close the socket; what is not sent, or not there yet, is dropped."""
-        self._socket.close()
-        self._up.clear()
-        self._down.clear()

@@ -1,0 +1,155 @@
+"""The link's DEALER socket between two emulated ways. It never decodes, and what it keeps is bounded.
+
+What a verifier sends faster than it is taken, or never completes, costs that verifier its messages or its connection,
+never this robot's memory: see `cloud_verifier.mailbox`, whose other end this is and which has the reasons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from speculation.connection import Undelivered, hang_up
+from speculation.emulation import LinkConditions
+from speculation.wire import MAX_MESSAGE_BYTES
+
+_log = logging.getLogger(__name__)
+
+SEND_HIGH_WATER = 32
+BURST = 256
+"""Messages taken from the socket before those to be sent have their turn."""
+MOST_WAITING, MOST_WAITING_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
+"""Received messages that may wait for their declared time of arrival."""
+UNDER_WAY_BYTES = MAX_MESSAGE_BYTES + (1 << 20)
+WATCH_S = 0.02
+
+
+class LinkSocket:
+    """One connection; used by the link's thread alone. `curve`: server's public, own public and own secret key."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        curve: tuple[bytes, bytes, bytes] | None,
+        conditions: LinkConditions,
+        started: float,
+    ) -> None:
+        """`started`: when the link began, from which declared blackouts count."""
+        self._context, self._address, self._curve = context, address, curve
+        self._up, self._down = conditions.ways(started)
+        self._open()
+
+    def _open(self) -> None:
+        dealer = self._context.socket(zmq.DEALER)
+        self._monitor = dealer.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
+        dealer.linger = 0
+        dealer.immediate = True
+        dealer.sndhwm, dealer.rcvhwm = SEND_HIGH_WATER, 0
+        dealer.maxmsgsize = MAX_MESSAGE_BYTES
+        dealer.connect_timeout = 3000
+        dealer.reconnect_ivl_max = 1000
+        if self._curve is not None:
+            dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = self._curve
+        dealer.connect(self._address)
+        self._socket = dealer
+        self._stuck: deque[bytes] = deque(maxlen=SEND_HIGH_WATER)
+        self._undelivered: Undelivered | None = None
+        self._waiting_bytes = 0
+        self._more = False
+
+    def put(self, payload: bytes, now: float) -> None:
+        """Send a payload; it leaves when it would have arrived."""
+        self._up.put(payload, len(payload), now)
+
+    def turn(self, now: float) -> Iterator[bytes]:
+        """Send and receive what is due; yield the payloads that arrived."""
+        while (payload := self._up.take(now)) is not None:
+            self._stuck.append(payload)
+        with contextlib.suppress(zmq.Again):
+            while self._stuck:
+                self._socket.send(self._stuck[0], zmq.NOBLOCK)
+                self._stuck.popleft()
+        self._receive(now)
+        while (payload := self._down.take(now)) is not None:
+            self._waiting_bytes -= len(payload)
+            yield payload
+
+    def wait(self, until: float, wake: socket.socket, now: float) -> None:
+        """Return when something is due or has arrived, at the latest at `until`."""
+        seconds = min(until, self._up.due, self._down.due, now + (0.0 if self._more else WATCH_S)) - now
+        if 0.0 < seconds < 0.001:
+            time.sleep(seconds)  # zmq counts in whole milliseconds
+            return
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if self._stuck else 0))
+        poller.register(wake, zmq.POLLIN)
+        poller.poll(max(0, int(seconds * 1000)))
+        with contextlib.suppress(BlockingIOError):
+            while wake.recv(4096):
+                pass
+
+    def reopen(self) -> None:
+        """Begin a new connection; what is not sent, or not there yet, is dropped."""
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        """Close the connection and drop what is under way; safe to repeat."""
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close()
+        self._up.clear()
+        self._down.clear()
+
+    def _receive(self, now: float) -> None:
+        count = 0
+        while count < BURST and (payload := self._receive_one()) is not None:
+            count += 1
+            if self._undelivered is not None:
+                self._undelivered.deliver(len(payload))
+            if len(self._down) < MOST_WAITING and self._waiting_bytes + len(payload) <= MOST_WAITING_BYTES:
+                self._waiting_bytes += len(payload)
+                due = self._down.put(payload, len(payload), now)
+                if due == float("inf"):
+                    self._waiting_bytes -= len(payload)
+        self._more = count == BURST
+        self._watch()
+
+    def _receive_one(self) -> bytes | None:
+        """Return the first frame of the next message; a message of several frames is malformed and reads as empty."""
+        try:
+            frame = self._socket.recv(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        whole = not frame.more
+        payload = frame.bytes if whole else b""
+        while frame.more:
+            frame = self._socket.recv(copy=False)
+        return payload
+
+    def _watch(self) -> None:
+        """End a connection that has more under way than one message."""
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+                connected = event["event"] == zmq.EVENT_CONNECTED
+                self._undelivered = Undelivered(int(event["value"])) if connected else None
+        if self._undelivered is None:
+            return
+        if not self._more:
+            self._undelivered.drained()
+        size = self._undelivered.size()
+        if size > UNDER_WAY_BYTES:
+            _log.warning(
+                "ended the connection to %s: %d bytes are no whole message or came too fast", self._address, size
+            )
+            hang_up(self._undelivered.fd)
+            self._undelivered = None
