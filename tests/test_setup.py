@@ -41,7 +41,9 @@ class Checkout:
     def refusal(self, first_on_path: Path, **environment: str) -> str:
         """Return what set-up says when it ends at once."""
         path = f"{first_on_path}:{os.environ['PATH']}"
-        clean = {"PATH": path, "HOME": str(self.root), "PYTHON": str(self.root / "bin" / "python3"), **environment}
+        python = str(self.root / "bin" / "python3")
+        # Where nothing is refused, nothing is installed either.
+        clean = {"PATH": path, "HOME": str(self.root), "PYTHON": python, "PIP_NO_INDEX": "1", **environment}
         command = [str(self.root / "scripts" / "setup.sh")]
         got = subprocess.run(command, env=clean, text=True, capture_output=True, timeout=60)
         assert got.returncode == 1

@@ -14,7 +14,7 @@ from spec_vlm_nav.graph import PROJECT, SIM_GRAPH
 from spec_vlm_nav.runner import SOURCE
 from tests.spec_vlm_nav import fake_launch
 
-pytest.importorskip("colcon_core", reason="the workspace is built with colcon; run scripts/setup.sh")
+colcon_core = pytest.importorskip("colcon_core", reason="the workspace is built with colcon; run scripts/setup.sh")
 if sys.prefix == sys.base_prefix:
     pytest.skip("these tests run in no virtual environment, so ROS has no other Python", allow_module_level=True)
 
@@ -73,7 +73,7 @@ class Workspace:
         self.ros, self.install = ros, folder / "install"
         places = [f"--{kind}-base={folder / kind}" for kind in ("build", "install")]
         command = [str(ros.python), "-m", "colcon", f"--log-base={folder / 'log'}", "build", f"--base-paths={SOURCE}"]
-        path = f"{ros.modules}:{LIBRARIES}"
+        path = f"{ros.modules}:{LIBRARIES}:{Path(str(colcon_core.__file__)).parents[1]}"
         built = ros.run(*command, *places, *options, AMENT_PREFIX_PATH="", PYTHONPATH=path)
         assert built.returncode == 0, built.stdout + built.stderr
         self.prefix = self.install if "--merge-install" in options else self.install / "spec_vlm_nav"
