@@ -47,8 +47,10 @@ class Ros:
         for known in ("rclpy", "spec_vlm_nav_interfaces", "unitree_api"):
             spec = find_spec(known)
             assert spec is not None and spec.origin is not None
-            for pattern in ROS_MODULES:
-                for module in Path(spec.origin).parents[1].glob(pattern):
+            folder = Path(spec.origin).parents[1]
+            # elsewhere than in the virtual environment, all of it is ROS's own
+            for pattern in ROS_MODULES if Path(sys.prefix) in folder.parents else ("*",):
+                for module in folder.glob(pattern):
                     link = self.modules / module.name
                     if not link.exists():
                         link.symlink_to(module)
