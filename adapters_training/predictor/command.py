@@ -76,9 +76,9 @@ def _add_train(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "train",
         help="fit and compare predictors, export one",
         description="Fits an MLP, logistic regression and boosted trees (the last two need scikit-learn: pip install "
-        "'spec-vlm-nav[predictor]') on three fifths of the scenes, calibrates on one, measures on one. The threshold "
-        "is the one with the least time plus waste among those that cost no time, when all but the last fifth's drafts "
-        "are replayed with a profile's times. Writes predictor.json and predictor.safetensors; into "
+        "'spec-vlm-nav-core[predictor]') on three fifths of the scenes, calibrates on one, measures on one. The "
+        "threshold is the one with the least time plus waste among those that cost no time, when all but the last "
+        "fifth's drafts are replayed with a profile's times. Writes predictor.json and predictor.safetensors; into "
         f"--report {RESULTS_FILE} and {PICTURE_FILE}.",
     )
     line.add_argument("--drafts", type=Path, required=True, help="folder of 'predictor log'")
@@ -143,7 +143,7 @@ def _train(options: argparse.Namespace) -> int:
         try:
             fitted[family] = fit(family, training, validation, config)
         except ModuleNotFoundError:
-            print(f"{family} is left out: it needs scikit-learn (pip install 'spec-vlm-nav[predictor]')")
+            print(f"{family} is left out: it needs scikit-learn (pip install 'spec-vlm-nav-core[predictor]')")
             continue
         ask = fitted[family].probabilities
         threshold = choose_threshold(known, ask(known.features), options.gamma, timings)

@@ -86,6 +86,7 @@ def check_node(node: fake.Node, spec: NodeSpec, graph: Graph) -> None:
 def check_command(entity: fake.OpaqueFunction, spec: CommandSpec, graph: Graph) -> None:
     (process,) = entity.function(graph.values({"keys": ""}), *entity.args)
     assert process.name == spec.name
+    assert process.cmd[:3] == [sys.executable, "-m", "cloud_verifier"], "another Python may lack the libraries"
     assert "--keys" not in process.cmd and "--model" in process.cmd
     (locked,) = entity.function(graph.values({"keys": "folder"}), *entity.args)
     assert locked.cmd[locked.cmd.index("--keys") + 1] == "folder"

@@ -1,10 +1,35 @@
 """Build of the ament_python package; `colcon build` calls it."""
 
+import shlex
+import sys
 from glob import glob
+from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.egg_info import egg_info
 
 NODES = ("action_executor", "bag_player", "go2_bridge", "sim_go2", "vlm_nav")
+
+
+class EggInfo(egg_info):
+    """Also writes the environment hook of colcon.pkg, which must know the project's folder and the nodes' Python.
+
+    Of the commands that colcon runs, this is the one that installs by copy and by link have in common; its output lies
+    in the build space.
+    """
+
+    def run(self) -> None:
+        """Write the metadata, write the hook, and have the hook installed."""
+        super().run()
+        # colcon and a workspace of the user's own may link here
+        package = Path(__file__).resolve().parent
+        text = (package / "hook" / "python_path.sh.in").read_text(encoding="utf-8")
+        text = text.replace("@PROJECT@", shlex.quote(str(package.parents[2])))
+        text = text.replace("@PYTHON@", "{}.{}".format(*sys.version_info))
+        hook = Path(self.egg_info).resolve() / "python_path.sh"
+        hook.write_text(text, encoding="utf-8")
+        self.distribution.data_files.append(("share/spec_vlm_nav/hook", [str(hook)]))
+
 
 setup(
     name="spec_vlm_nav",
@@ -17,5 +42,6 @@ setup(
         ("share/spec_vlm_nav/config", sorted([*glob("config/*.yaml"), *glob("config/*.json")])),
     ],
     zip_safe=True,
+    cmdclass={"egg_info": EggInfo},
     entry_points={"console_scripts": [f"{node} = spec_vlm_nav.nodes.{node}:main" for node in NODES]},
 )

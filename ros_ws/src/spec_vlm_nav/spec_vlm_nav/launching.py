@@ -13,6 +13,7 @@ from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
 from spec_vlm_nav.graph import PACKAGE, Argument, CommandSpec, Graph, NodeSpec, Use, Value, command_line
+from spec_vlm_nav.runner import with_this_python
 
 NAMESPACE = Argument("namespace", "", "namespace of all nodes, for several robots in one ROS domain")
 LOG_LEVEL = Argument("log_level", "info", "how much the nodes say", ("debug", "info", "warn", "error"))
@@ -63,7 +64,8 @@ def _command(context: Any, spec: CommandSpec) -> list[ExecuteProcess]:
     """Build a process when its arguments are known: a flag whose value is empty is left out."""
     names = [part.name for part in spec.command if isinstance(part, Use)]
     values = {name: LaunchConfiguration(name).perform(context) for name in names}
-    return [ExecuteProcess(cmd=command_line(spec, values), name=spec.name, output="screen", **_on_exit(spec))]
+    command = with_this_python(command_line(spec, values))
+    return [ExecuteProcess(cmd=command, name=spec.name, output="screen", **_on_exit(spec))]
 
 
 def _on_exit(spec: NodeSpec | CommandSpec) -> dict[str, Any]:

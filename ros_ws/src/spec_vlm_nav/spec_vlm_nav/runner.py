@@ -52,6 +52,11 @@ def executable(name: str) -> list[str]:
     return [sys.executable, "-m", f"{PACKAGE}.nodes.{name}"]
 
 
+def with_this_python(command: list[str]) -> list[str]:
+    """Return `command` with this interpreter for python3, of which the one on PATH may lack the project's libraries."""
+    return [sys.executable, *command[1:]] if command[0] == "python3" else command
+
+
 @dataclass
 class Running:
     """One started process."""
@@ -84,12 +89,9 @@ class Runner:
     def start(self, *names: str) -> None:
         """Start the named processes, all if none is named. Raises StartError if one cannot be executed."""
         for name in names or tuple(self._commands):
-            command = self._commands[name]
-            if command[0] == "python3":
-                command = [sys.executable, *command[1:]]
             try:
                 process = subprocess.Popen(
-                    command,
+                    with_this_python(self._commands[name]),
                     cwd=PROJECT,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
