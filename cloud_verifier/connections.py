@@ -7,12 +7,17 @@ id that it may choose itself: whoever takes the id of a robot that is gone is an
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from speculation.connection import Undelivered
 
 STRANGER_BYTES = 256 << 10
 """What a connection without a session may have under way: a Hello and what a robot sends before it knows better."""
+GIVEN_ID = b"\0"
+"""How routing ids begin that ZeroMQ gives; it gives none twice, but a peer may choose one that was used before."""
+MOST_GONE = 4096
+"""Routing ids of connections that are gone, whose messages may still come out of the socket."""
 
 
 @dataclass(eq=False)
@@ -41,6 +46,7 @@ class Connections:
     _of_peer: dict[bytes, Connection] = field(default_factory=dict)
     _of_id: dict[bytes, Connection] = field(default_factory=dict)
     _busy: set[int] = field(default_factory=set)
+    _gone: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
         return len(self._of_fd)
@@ -63,10 +69,15 @@ class Connections:
         self._of_peer.pop(connection.peer, None)
         if connection.routing_id is not None and self._of_id.get(connection.routing_id) is connection:
             del self._of_id[connection.routing_id]
+            self._gone[connection.routing_id] = None
+            if len(self._gone) > MOST_GONE:
+                self._gone.popitem(last=False)
 
-    def deliver(self, fd: int, routing_id: bytes, size: int) -> Connection:
-        """A whole message of `size` bytes came; return whose it is."""
+    def deliver(self, fd: int, routing_id: bytes, size: int) -> Connection | None:
+        """A whole message of `size` bytes came; return whose it is, None where its sender is gone."""
         connection = self._of_fd.get(fd)
+        if routing_id in self._gone and (routing_id[:1] == GIVEN_ID or connection is None or connection.routing_id):
+            return None
         if connection is None or connection.routing_id not in (None, routing_id):
             connection = self.accept(fd)
         if connection.routing_id is None:
@@ -74,6 +85,7 @@ class Connections:
             if before is not None:
                 self.close(before.fd)
             connection.routing_id = routing_id
+            self._gone.pop(routing_id, None)
             self._of_id[routing_id] = connection
         connection.undelivered.deliver(size)
         self._busy.add(fd)

@@ -104,6 +104,7 @@ class Mailbox:
         self._inboxes: dict[bytes, _Queue] = {}
         self._outboxes: dict[bytes, _Queue] = {}
         self._turns: deque[bytes] = deque()
+        self._watch_at = 0.0
         self._failure: Exception | None = None
         self._closing = False
         self._wake_in, self._wake_out = socket.socketpair()
@@ -215,7 +216,6 @@ class Mailbox:
             for each in (self._socket, self._monitor, self._wake_out):
                 poller.register(each, zmq.POLLIN)
             pause = IDLE_S
-            watch_at = 0.0
             while not self._closing:
                 poller.poll(int(pause * 1000))
                 with contextlib.suppress(BlockingIOError):
@@ -223,10 +223,6 @@ class Mailbox:
                         pass
                 more = self._take_mail()
                 stuck = self._send_waiting()
-                now = time.monotonic()
-                if now >= watch_at:
-                    watch_at = now + WATCH_S
-                    self._cut_off()
                 pause = 0.0 if more else RETRY_S if stuck else WATCH_S if len(self._connections) else IDLE_S
             self._send_waiting()
         except Exception as error:
@@ -239,6 +235,8 @@ class Mailbox:
         taken: list[tuple[bytes, int, list[bytes]]] = []
         while len(taken) < BURST and (mail := self._receive()) is not None:
             taken.append(mail)
+            self._cut_off()
+        self._cut_off()
         # What was connected or closed before one of these messages was sent is known by now; see `_changes`.
         closed = self._changes()
         if not taken and not closed:
@@ -246,7 +244,8 @@ class Mailbox:
         with self._lock:
             for routing_id, fd, frames in taken:
                 connection = self._connections.deliver(fd, routing_id, sum(map(len, frames)))
-                self._put(connection.peer, connection.has_session, frames)
+                if connection is not None:
+                    self._put(connection.peer, connection.has_session, frames)
             if len(taken) < BURST:
                 self._connections.drained()
             for fd in closed:
@@ -334,7 +333,11 @@ class Mailbox:
         return True
 
     def _cut_off(self) -> None:
-        """End connections that have more under way than they may."""
+        """End connections that have more under way than they may, at most every WATCH_S."""
+        now = time.monotonic()
+        if now < self._watch_at:
+            return
+        self._watch_at = now + WATCH_S
         for connection, size in self._connections.over_limit():
             hang_up(connection.fd, self._port)
             with self._lock:

@@ -2,127 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pytest
-import zmq
 
 from speculation import wire
-from speculation.exits import ExitHeads, Reliability
-from speculation.vlm.load import load_vlm
-from speculation.vlm.session import VlmSession
-from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, EndStep, Fault, FaultCode, Hello, Idle, Welcome
+from speculation.wire import BeginStep, Commit, Draft, EndStep, Fault, FaultCode, Idle, Welcome
+from tests.cloud_verifier.process import ANSWER, Robot, Target, Verifier, answer_by_drafts, make_target, run, start
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
-
-ROOT_FOLDER = Path(__file__).resolve().parents[2]
-ANSWER = 16
-PATIENCE_MS = 60_000
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "cloud_verifier", *arguments]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), cwd=ROOT_FOLDER, capture_output=True, text=True, timeout=120)
-
-
-@dataclass
-class Verifier:
-    """A running verifier and its log."""
-
-    process: subprocess.Popen[str]
-    address: str
-    log: list[str] = field(default_factory=list)
-
-    def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
-        """End it and return its exit code."""
-        self.process.send_signal(signum)
-        _, rest = self.process.communicate(timeout=60)
-        self.log += rest.splitlines()
-        return self.process.returncode
-
-
-def start(model: Path, *arguments: str) -> Verifier:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command("serve", "--model", str(model), "--bind", "tcp://127.0.0.1:*", *arguments),
-        cwd=ROOT_FOLDER, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    log: list[str] = []
-    assert process.stderr is not None
-    for line in process.stderr:
-        log.append(line)
-        found = re.search(r"serving .* at (tcp://\S+),", line)
-        if found:
-            return Verifier(process, found[1], log)
-    raise AssertionError(f"the verifier did not start: {''.join(log)}")
-
-
-class Robot:
-    """A raw DEALER."""
-
-    def __init__(self, address: str) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.connect(address)
-        self.early: list[EarlyTokens] = []
-        self.commits: list[Commit] = []
-
-    def say(self, message: wire.AnyMessage) -> None:
-        self.socket.send(wire.encode(message))
-
-    def hear(self) -> wire.AnyMessage:
-        """Return the next message that is no early token."""
-        while True:
-            assert self.socket.poll(PATIENCE_MS), "the verifier is silent"
-            message = wire.decode(self.socket.recv())
-            if not isinstance(message, EarlyTokens):
-                return message
-            self.early.append(message)
-
-    def close(self) -> None:
-        self.socket.close()
-        self.context.term()
-
-
-@dataclass(frozen=True)
-class Target:
-    """What the tests know about the served model."""
-
-    folder: Path
-    hello: Hello
-    truths: list[list[int]]
 
 
 @pytest.fixture(scope="module")
 def target(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
-    """The tiny model with exits beside it, and its own greedy answers in the verifier's dtype."""
-    folder = shutil.copytree(tiny_target, tmp_path_factory.mktemp("pair") / "target")
-    vlm = load_vlm(folder, dtype="float64")
-    heads = ExitHeads(vlm, (1, 2), rank=4)
-    heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,)) for layer in heads.layers})
-    heads.save(folder.parent / "exits")
-    truths = []
-    for number, prompt in enumerate(PROMPTS):
-        session = VlmSession(vlm, 160)
-        session.begin(prompt, jpeg(number))
-        answer: list[int] = []
-        while len(answer) < ANSWER and (not answer or answer[-1] not in vlm.eos):
-            answer.append(int(np.argmax(session.root_logits())))
-            session.commit((), answer[-1])
-        truths.append(answer)
-    return Target(folder, Hello(vlm.tokenizer_fingerprint, vlm.vocabulary, vlm.fingerprint), truths)
+    """The tiny model with exits beside it."""
+    return make_target(tiny_target, tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
@@ -132,24 +27,6 @@ def verifier(target: Target) -> Iterator[Verifier]:
     yield verifier
     if verifier.process.poll() is None:
         assert verifier.stop() == 0
-
-
-def answer_by_drafts(robot: Robot, number: int, truth: list[int], right: int, junk: int) -> list[int]:
-    """Answer one step by drafts of `right` true tokens and then `junk` wrong ones."""
-    prompt, image = PROMPTS[number], jpeg(number)
-    answer: list[int] = []
-    digest, done, round = wire.begin_digest(prompt, image), False, 0
-    robot.say(BeginStep(1, prompt, image, max_tokens=ANSWER))
-    while not done:
-        round += 1
-        tokens = [*truth[len(answer) :][:right], *[(5 + round + i) % 50 for i in range(junk)]]
-        robot.say(Draft(1, round, len(answer), digest, tokens))
-        commit = robot.hear()
-        assert isinstance(commit, Commit) and (commit.start, commit.round) == (len(answer), round)
-        robot.commits.append(commit)
-        answer += commit.tokens
-        digest, done = commit.digest, commit.done
-    return answer
 
 
 def test_two_robots_and_a_vandal(verifier: Verifier, target: Target) -> None:
@@ -209,8 +86,7 @@ def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, 
     assert isinstance(robot.hear(), Welcome)
     commit = robot.hear()
     assert isinstance(commit, Commit) and commit.tokens == truth[:4]
-    first.process.kill()
-    first.process.communicate()
+    first.stop(signal.SIGKILL)
     robot.close()
     trace = tmp_path / "verifier.json"
     second = start(target.folder, "--dtype", "float64", "--profile", "go2_a100_scaled", "--trace", str(trace))

@@ -312,7 +312,7 @@ class ZmqLink:
             return False
         try:
             if len(payload) > CONTROL_BYTES:
-                raise WireError(f"message of {len(payload)} bytes; those about a connection have {CONTROL_BYTES} at most")
+                raise WireError(f"message of {len(payload)} bytes, the limit is {CONTROL_BYTES} for its kind")
             message = decode(payload)
         except WireError as error:
             self._note_malformed(error)

@@ -1,0 +1,160 @@
+"""The real verifier as a process with a tiny random model, and raw robots that speak to it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import zmq
+
+from speculation import wire
+from speculation.exits import ExitHeads, Reliability
+from speculation.vlm.load import load_vlm
+from speculation.vlm.session import VlmSession
+from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, Hello, Ping, Pong
+from tests.cloud_verifier.test_engine import PROMPTS, jpeg
+
+ROOT_FOLDER = Path(__file__).resolve().parents[2]
+ANSWER = 16
+PATIENCE_MS = 60_000
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "cloud_verifier", *arguments]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), cwd=ROOT_FOLDER, capture_output=True, text=True, timeout=120)
+
+
+@dataclass
+class Verifier:
+    """A running verifier and its log, which a thread reads: a full pipe would hold the verifier."""
+
+    process: subprocess.Popen[str]
+    address: str = ""
+    log: list[str] = field(default_factory=list)
+    _reader: threading.Thread | None = None
+
+    def read(self) -> str:
+        """Read the log until the verifier serves or has ended. Returns its address, empty if it ended."""
+        serving: queue.Queue[str] = queue.Queue()
+
+        def follow() -> None:
+            assert self.process.stderr is not None
+            for line in self.process.stderr:
+                self.log.append(line.rstrip("\n"))
+                if found := re.search(r"serving .* at (tcp://\S+),", line):
+                    serving.put(found[1])
+            serving.put("")
+
+        self._reader = threading.Thread(target=follow, daemon=True)
+        self._reader.start()
+        return serving.get(timeout=120)
+
+    def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
+        """End it and return its exit code."""
+        self.process.send_signal(signum)
+        code = self.process.wait(60)
+        assert self._reader is not None
+        self._reader.join(60)
+        return code
+
+
+def start(model: Path, *arguments: str) -> Verifier:
+    """Start a verifier and wait until it serves."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command("serve", "--model", str(model), "--bind", "tcp://127.0.0.1:*", *arguments),
+        cwd=ROOT_FOLDER, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    verifier = Verifier(process)
+    verifier.address = verifier.read()
+    assert verifier.address, f"the verifier did not start: {verifier.log}"
+    return verifier
+
+
+class Robot:
+    """A raw DEALER."""
+
+    def __init__(self, address: str) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(address)
+        self.early: list[EarlyTokens] = []
+        self.commits: list[Commit] = []
+
+    def say(self, message: wire.AnyMessage) -> None:
+        self.socket.send(wire.encode(message))
+
+    def hear(self) -> wire.AnyMessage:
+        """Return the next message that is no early token; answer pings on the way."""
+        while True:
+            assert self.socket.poll(PATIENCE_MS), "the verifier is silent"
+            message = wire.decode(self.socket.recv())
+            if isinstance(message, Ping):
+                self.say(Pong(message.nonce))
+            elif not isinstance(message, EarlyTokens):
+                return message
+            else:
+                self.early.append(message)
+
+    def close(self) -> None:
+        self.socket.close()
+        self.context.term()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the tests know about the served model."""
+
+    folder: Path
+    hello: Hello
+    truths: list[list[int]]
+
+
+def make_target(tiny_target: Path, place: Path) -> Target:
+    """Return the tiny model with exits beside it, and its own greedy answers in the verifier's dtype."""
+    folder = shutil.copytree(tiny_target, place / "target")
+    vlm = load_vlm(folder, dtype="float64")
+    heads = ExitHeads(vlm, (1, 2), rank=4)
+    heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,)) for layer in heads.layers})
+    heads.save(folder.parent / "exits")
+    truths = []
+    for number, prompt in enumerate(PROMPTS):
+        session = VlmSession(vlm, 160)
+        session.begin(prompt, jpeg(number))
+        answer: list[int] = []
+        while len(answer) < ANSWER and (not answer or answer[-1] not in vlm.eos):
+            answer.append(int(np.argmax(session.root_logits())))
+            session.commit((), answer[-1])
+        truths.append(answer)
+    return Target(folder, Hello(vlm.tokenizer_fingerprint, vlm.vocabulary, vlm.fingerprint), truths)
+
+
+def answer_by_drafts(robot: Robot, number: int, truth: list[int], right: int, junk: int, step: int = 1) -> list[int]:
+    """Answer one step by drafts of `right` true tokens and then `junk` wrong ones."""
+    prompt, image = PROMPTS[number], jpeg(number)
+    answer: list[int] = []
+    digest, done, round = wire.begin_digest(prompt, image), False, 0
+    robot.say(BeginStep(step, prompt, image, max_tokens=ANSWER))
+    while not done:
+        round += 1
+        tokens = [*truth[len(answer) :][:right], *[(5 + round + i) % 50 for i in range(junk)]]
+        robot.say(Draft(step, round, len(answer), digest, tokens))
+        commit = robot.hear()
+        assert isinstance(commit, Commit) and (commit.start, commit.round) == (len(answer), round), commit
+        robot.commits.append(commit)
+        answer += commit.tokens
+        digest, done = commit.digest, commit.done
+    return answer

@@ -1,0 +1,284 @@
+"""Peers that mean harm beside a robot that means none: the verifier lives, its memory stays, the robot is answered."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from speculation import wire
+from speculation.wire import (
+    BeginStep,
+    Commit,
+    Draft,
+    EarlyTokens,
+    EndStep,
+    Fault,
+    FaultCode,
+    Hello,
+    Idle,
+    Ping,
+    Pong,
+    Welcome,
+)
+from tests.cloud_verifier.process import ANSWER, Robot, Target, Verifier, answer_by_drafts, make_target, start
+from tests.cloud_verifier.test_engine import PROMPTS, jpeg
+from tests.hostile import MORE, RawPeer, memory_mb, mutated, scans_jpeg
+
+MEMORY_MB = 64.0
+"""What an attack may leave behind."""
+ADDRESS_LIMIT_S = 60.0
+
+
+class Honest(threading.Thread):
+    """A robot that asks the same question again and again and compares the answers."""
+
+    def __init__(self, address: str, target: Target) -> None:
+        super().__init__(daemon=True)
+        self._robot = Robot(address)
+        self._target = target
+        self._over = threading.Event()
+        self.right = 0
+        self.problems: list[str] = []
+        self.answered = threading.Condition()
+
+    def run(self) -> None:
+        """Ask until `finish`."""
+        try:
+            self._robot.say(self._target.hello)
+            assert isinstance(self._robot.hear(), Welcome)
+            step = 0
+            while not self._over.is_set():
+                step += 1
+                number = step % len(PROMPTS)
+                truth = self._target.truths[number]
+                answer = answer_by_drafts(self._robot, number, truth, right=step % 4, junk=2, step=step)
+                with self.answered:
+                    if answer != truth:
+                        self.problems.append(f"step {step}: {answer}, not {truth}")
+                    self.right += answer == truth
+                    self.answered.notify_all()
+        except AssertionError as error:
+            self.problems.append(f"lost: {error}")
+        finally:
+            self._robot.close()
+
+    def answers(self, more: int = 3) -> None:
+        """Wait for some more answers: it is being served now."""
+        with self.answered:
+            wanted = self.right + more
+            assert self.answered.wait_for(lambda: self.right >= wanted or self.problems, ADDRESS_LIMIT_S), "starved"
+        assert not self.problems
+
+    def finish(self) -> None:
+        """Stop asking."""
+        self._over.set()
+        self.join()
+        assert not self.problems and self.right
+
+
+@pytest.fixture(scope="module")
+def target(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return make_target(tiny_target, tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture(scope="module")
+def verifier(target: Target) -> Iterator[Verifier]:
+    """One verifier for all attacks."""
+    verifier = start(target.folder, "--dtype", "float64", "--max-sessions", "6", "--capacity", "192")
+    yield verifier
+    assert verifier.process.poll() is None, "the verifier is dead"
+    assert verifier.stop() == 0
+    assert all(re.match(r"20\d\d-\d\d-\d\d .* cloud_verifier: ", line) for line in verifier.log), "a line was forged"
+    assert not any("\x1b" in line for line in verifier.log)
+
+
+@pytest.fixture
+def honest(verifier: Verifier, target: Target) -> Iterator[Honest]:
+    """The honest robot, and what must hold after every attack."""
+    robot = Honest(verifier.address, target)
+    robot.start()
+    robot.answers()
+    before = memory_mb(verifier.process.pid)
+    yield robot
+    robot.answers()
+    robot.finish()
+    assert verifier.process.poll() is None, "the verifier is dead"
+    assert memory_mb(verifier.process.pid) - before < MEMORY_MB
+
+
+def in_session(address: str, hello: Hello) -> RawPeer:
+    """Return a raw peer that has a session."""
+    peer = RawPeer(address)
+    peer.frame(wire.encode(hello))
+    assert peer.socket.recv(1)
+    return peer
+
+
+def fill(peer: RawPeer, frame: int, megabytes: int = 200) -> None:
+    """Send one message of ever more frames that never ends, until the other side has enough."""
+    size = 0
+    with contextlib.suppress(OSError):
+        while size < megabytes << 20:
+            times = 1 + (1 << 16) // frame
+            peer.frame(b"x" * frame, MORE, times)
+            size += times * frame
+
+
+@pytest.mark.parametrize("with_session", [False, True])
+def test_a_large_malformed_message_many_pings_and_goodbye(
+    verifier: Verifier, honest: Honest, target: Target, with_session: bool
+) -> None:
+    """ZeroMQ's heartbeats, a full pipe and a closed connection ended the process (zeromq/libzmq issue 4364)."""
+    large = b"\x92\x7f\xdd" + struct.pack(">I", 4_200_000) + b"\x90" * 4_200_000
+    for _ in range(3):
+        vandal = Robot(verifier.address)
+        if with_session:
+            vandal.say(target.hello)
+            assert isinstance(vandal.hear(), Welcome)
+        vandal.socket.send(large)
+        for _ in range(100):
+            vandal.say(Ping(1))
+        if with_session:
+            fault = vandal.hear()
+            assert isinstance(fault, Fault) and "4200007 bytes" in fault.message
+        honest.answers()
+        vandal.close()
+
+
+def test_heartbeats_behind_a_flood_and_goodbye(verifier: Verifier, honest: Honest) -> None:
+    """A full pipe, a peer's heartbeats still in the buffer and a closed connection: as bad as heartbeats of our own."""
+    for _ in range(10):
+        vandal = RawPeer(verifier.address)
+        with contextlib.suppress(OSError):
+            for _ in range(3):
+                vandal.socket.sendall(b"\x00\x01x" * 20_000 + b"\x04\x07\x04PING\x00\x00" * 300)
+        vandal.close()
+    honest.answers()
+
+
+@pytest.mark.parametrize("frame", [1, 200, 1 << 20])
+@pytest.mark.parametrize("with_session", [False, True])
+def test_a_message_that_never_ends_ends_its_connection(
+    verifier: Verifier, honest: Honest, target: Target, frame: int, with_session: bool
+) -> None:
+    vandal = in_session(verifier.address, target.hello) if with_session else RawPeer(verifier.address)
+    vandal.socket.settimeout(3.0)
+    fill(vandal, frame)
+    assert vandal.is_cut_off()
+    vandal.close()
+
+
+def test_a_flood_of_whole_messages_ends_its_connection_or_is_dropped(verifier: Verifier, honest: Honest) -> None:
+    vandal = RawPeer(verifier.address)
+    vandal.socket.settimeout(3.0)
+    with contextlib.suppress(OSError):
+        for _ in range(200):
+            vandal.socket.sendall(b"\x00\x03abc" * 20_000)
+    vandal.close()
+
+
+@pytest.mark.parametrize("with_session", [False, True])
+def test_refusals_to_a_peer_that_never_reads_do_not_pile_up(
+    verifier: Verifier, honest: Honest, target: Target, with_session: bool
+) -> None:
+    vandal = in_session(verifier.address, target.hello) if with_session else RawPeer(verifier.address)
+    vandal.socket.settimeout(3.0)
+    end_step = EndStep(1, "\x1b[2J\n2026-01-01 00:00:00,000 ERROR cloud_verifier: forged")
+    forged = (wire.encode(end_step), b"\x92\xa7\x1b[2J\nno\x01")
+    with contextlib.suppress(OSError):
+        for turn in range(20_000):
+            vandal.frame(forged[turn % 2])
+    honest.answers()
+    vandal.close()
+
+
+def test_a_slow_frame_is_refused_and_nobody_waits_for_it(verifier: Verifier, honest: Honest, target: Target) -> None:
+    vandal = Robot(verifier.address)
+    try:
+        vandal.say(target.hello)
+        assert isinstance(vandal.hear(), Welcome)
+        vandal.say(BeginStep(1, PROMPTS[0], scans_jpeg(2048, 400), max_tokens=ANSWER, idle=Idle.DECODE))
+        fault = vandal.hear()
+        assert isinstance(fault, Fault) and fault.code is FaultCode.BAD_IMAGE and fault.step == 1
+        assert "scans, the limit is" in fault.message
+        vandal.say(BeginStep(2, PROMPTS[0], scans_jpeg(1500, 12), max_tokens=ANSWER, idle=Idle.DECODE))
+        honest.answers()
+    finally:
+        vandal.close()
+
+
+def test_a_routing_id_taken_over_brings_no_session(verifier: Verifier, honest: Honest, target: Target) -> None:
+    """Whoever takes the id of a robot that is gone is asked for Hello, and the robot's resume token still works."""
+    first = RawPeer(verifier.address, identity=b"rex")
+    first.frame(wire.encode(target.hello))
+    token = _next(first, Welcome).session
+    first.frame(wire.encode(BeginStep(1, PROMPTS[0], jpeg(0), max_tokens=ANSWER)))
+    first.close()
+    thief = RawPeer(verifier.address, identity=b"rex")
+    thief.frame(wire.encode(Draft(1, 1, 0, wire.begin_digest(PROMPTS[0], jpeg(0)), [1])))
+    assert _next(thief, Fault).code is FaultCode.NO_SESSION
+    thief.close()
+    robot = Robot(verifier.address)
+    try:
+        robot.say(Hello(target.hello.tokenizer, target.hello.vocabulary, target.hello.model, resume=token))
+        welcome = robot.hear()
+        assert isinstance(welcome, Welcome) and welcome.session == token
+    finally:
+        robot.close()
+
+
+def test_bent_messages_from_many_peers(verifier: Verifier, honest: Honest, target: Target) -> None:
+    """2,000 of them; tests/test_fuzz.py has 20,000 more without sockets."""
+    rng = random.Random(13)
+    payloads = sample_messages(target.hello)
+    for turn in range(80):
+        vandal = Robot(verifier.address)
+        if turn % 2:
+            vandal.say(target.hello)
+        for _ in range(25):
+            payload = mutated(payloads, rng)
+            vandal.socket.send_multipart([payload, payload][: 1 + (rng.random() < 0.1)])
+        # The last answer shows that all was read.
+        vandal.say(Ping(turn))
+        vandal.socket.poll(1000 if turn % 10 == 0 else 10, zmq.POLLIN)
+        vandal.close()
+    honest.answers(5)
+
+
+def sample_messages(hello: Hello) -> list[bytes]:
+    """Return one message of every kind, as bytes."""
+    digest = wire.begin_digest(PROMPTS[0], jpeg(0))
+    messages: list[wire.AnyMessage] = [
+        hello,
+        BeginStep(1, PROMPTS[0], jpeg(0), max_tokens=ANSWER, idle=Idle.DECODE),
+        BeginStep(2, PROMPTS[1], jpeg(1), [1, 2], 8, Idle.LEDGER, 2.0, [[3, 4]], 0, 5),
+        Draft(1, 1, 0, digest, [5, 6, 7]),
+        Draft(1, 2, 0, digest, [5, 6, 7, 8], [-1, 0, 0, 1]),
+        EarlyTokens(1, 1, 0, 0, 5, 2, 0.5),
+        Commit(1, 1, 0, [5, 6], digest, False, 1, 0.1, 0.2, 0.3),
+        EndStep(1, "over"),
+        Ping(7),
+        Pong(7),
+        Fault(FaultCode.INTERNAL, "why", 1),
+        wire.Fetch(1, 0, digest),
+    ]
+    return [wire.encode(message) for message in messages]
+
+
+def _next(peer: RawPeer, kind: type[wire.Message]) -> wire.Message:
+    """Return the next message of a kind."""
+    peer.socket.settimeout(ADDRESS_LIMIT_S)
+    while True:
+        head = peer.read(2)
+        size = int.from_bytes(head[1:] + peer.read(7), "big") if head[0] & 2 else head[1]
+        body = peer.read(size)
+        if not head[0] & 4 and isinstance(message := wire.decode(body), kind):
+            return message
