@@ -67,7 +67,8 @@ class VlmNav(Node):
                 profile=parameter(self, "profile", "raw", "device profile whose times are waited for"),
                 link=parameter(self, "link", "", "link of config/links.json to emulate; empty: none"),
                 target=parameter(self, "target_fingerprint", "", "only target that is acceptable; empty: any"),
-                keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP"),
+                keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP, to this machine only"),
+                allow_plain=parameter(self, "allow_plain", False, "without keys, trust a verifier elsewhere too"),
                 gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),
                 drafting=parameter(self, "drafting", "", "changes of the mode's settings, e.g. interrupt=off"),
                 predictor=parameter(
