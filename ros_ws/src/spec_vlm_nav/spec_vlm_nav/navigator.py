@@ -76,7 +76,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Ending:
-    """How the executor finished an action; `outcome` is None when odometry failed it."""
+    """How the executor finished an action; `outcome` is None where a newer one took over."""
 
     outcome: Outcome | None
     message: str
@@ -252,7 +252,7 @@ class Navigator:
             if self._clock() > until:
                 raise _Over(End.ROBOT_FAULT, f"an action did not end within {config.action_limit_s:g} s")
             self._wait(config.poll_s)
-        if ending.outcome is None:
+        if ending.outcome in (None, Outcome.NO_ODOMETRY):
             self._hold(ending.message)
             self._wait(config.retry_s)
         elif ending.outcome is Outcome.BLOCKED:
@@ -262,7 +262,7 @@ class Navigator:
                 raise _Over(End.OBSTACLE, f"{self._blocked} actions in a row were blocked")
         else:
             self._blocked = 0
-        return ending.outcome is not None
+        return ending.outcome not in (None, Outcome.NO_ODOMETRY)
 
     def _count_invalid(self, problem: str) -> None:
         self._invalid += 1

@@ -23,8 +23,10 @@ from std_msgs.msg import String
 
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.messages import OUTCOME_OF, AskedPrompt, figures, to_numbers
-from spec_vlm_nav.navigator import End, Ending, Frame, Navigator, NavigatorConfig, Reply, State
-from spec_vlm_nav.nodes.common import Heartbeat, choice, parameter, run
+from spec_vlm_nav.motion import PlanarPose
+from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End, Ending, Frame, Navigator, NavigatorConfig, Reply, State
+from spec_vlm_nav.nodes.common import Heartbeat, choice, parameter, run, sample_of
+from spec_vlm_nav.odometry import OdometryCheck
 from speculation.drafting import Mode
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary, instruction_problem, parse_answer
 from speculation.prompts import NavigationAction as Action
@@ -106,7 +108,8 @@ class VlmNav(Node):
         self.status: ActionStatus | None = None
         self.status_at = -math.inf
         self.travelled = 0.0
-        self._place: tuple[float, float] | None = None
+        self._odometry = OdometryCheck()
+        self._place: PlanarPose | None = None
         self._goal_lock, self._running = threading.Lock(), threading.Lock()
         self._current: Goal | None = None
         self._goals = int(time.time() * 1000)
@@ -181,10 +184,10 @@ class VlmNav(Node):
         self.frame = Frame(bytes(image.data), time.monotonic(), known, image.header)
 
     def _on_odometry(self, odometry: Odometry) -> None:
-        at = odometry.pose.pose.position
-        if self._place is not None:
-            self.travelled += math.hypot(at.x - self._place[0], at.y - self._place[1])
-        self._place = (at.x, at.y)
+        # What is wrong with odometry, action_executor says; here a wrong step is only not counted.
+        before, self._place = self._place, self._odometry.take(sample_of(odometry))
+        if before is not None and self._place is not None:
+            self.travelled += math.hypot(self._place.x - before.x, self._place.y - before.y)
 
     def _on_status(self, status: ActionStatus) -> None:
         self.status, self.status_at = status, time.monotonic()
