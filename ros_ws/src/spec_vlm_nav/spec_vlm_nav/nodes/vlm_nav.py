@@ -32,12 +32,14 @@ from speculation.prompts import Guidance, ResponseOrder, Vocabulary, instruction
 from speculation.prompts import NavigationAction as Action
 from speculation.trace import Kind, Lane
 
-RESEND_S = 0.5
+RESEND_S, RESEND_HOLD_S = 0.5, 0.1
+"""How soon a decision that the executor has not taken up is sent again."""
 BUSY_S = 1.0
 """An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the
 interpreter, half a second on busy cores; and the robot can do without this node's word for a second, since every action
 is bounded, runs in action_executor's own loop and ends by itself."""
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
+NEWER_GOAL = "a newer goal took over"
 LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 _RESULT = NavigateByInstruction.Result
 ERROR = {
@@ -143,9 +145,12 @@ class VlmNav(Node):
         with self._goal_lock:
             if self._current is not None:
                 self._current.superseded = True
-        # The executor's threads may still be in the goal; it leaves at its next look at the clock.
+            goal = self._current
+        # The executor's threads may still be in the goal; it leaves at its next look at the clock, and holds the robot.
         if self._running.acquire(timeout=2.0):
             self._running.release()
+        elif goal is not None and not goal.stand():
+            self.get_logger().error(f"the node ends in the middle of a goal{HOLD_UNCONFIRMED}")
         self.decoder.close()
         self._write_trace()
         self._heartbeat.close()
@@ -203,6 +208,7 @@ class Goal:
         self._sent: NavigationAction | None = None
         self._sent_at = 0.0
         self._from = node.travelled
+        self._navigator = Navigator(node.decoder, self, time.monotonic, time.sleep, self._is_over, node.config)
 
     def run(self) -> Any:
         """Check the instruction, navigate, and close the goal."""
@@ -218,15 +224,14 @@ class Goal:
             return _RESULT(error_code=_RESULT.LINK_LOST, error_msg=node.decoder.problem)
         node.get_logger().info(f"goal: {wish.instruction!r}")
         node.instructions.publish(String(data=wish.instruction))
-        navigator = Navigator(node.decoder, self, time.monotonic, time.sleep, self._is_over, node.config)
         allowance = wish.time_allowance.sec + wish.time_allowance.nanosec * 1e-9
         try:
-            outcome = navigator.run(wish.instruction, allowance, wish.max_actions, wish.dry_run)
+            outcome = self._navigator.run(wish.instruction, allowance, wish.max_actions, wish.dry_run)
         except Exception as error:
-            self.act(0xFFFFFFFF, None, None, None)
-            node.get_logger().error(f"goal failed: {error!r}; the robot stands")
+            words = repr(error) if self.stand() else repr(error) + HOLD_UNCONFIRMED
+            node.get_logger().error(f"goal failed: {words}")
             self._handle.abort()
-            return _RESULT(error_code=_RESULT.UNKNOWN, error_msg=repr(error))
+            return _RESULT(error_code=_RESULT.UNKNOWN, error_msg=words)
         if outcome.end is End.STOPPED:
             self._handle.succeed()
         elif outcome.end is End.CANCELLED and self._handle.is_cancel_requested:
@@ -236,11 +241,15 @@ class Goal:
         node.get_logger().info(f"goal ended: {outcome.message}")
         return _RESULT(
             error_code=ERROR[outcome.end],
-            error_msg="a newer goal took over" if self.superseded else outcome.message,
+            error_msg=NEWER_GOAL + ("" if outcome.held else HOLD_UNCONFIRMED) if self.superseded else outcome.message,
             total_elapsed_time=to_duration(outcome.elapsed_s),
             actions_executed=outcome.actions,
             distance_travelled=node.travelled - self._from,
         )
+
+    def stand(self) -> bool:
+        """Publish a HOLD and return whether the executor took it, see `Navigator.stand`."""
+        return self._navigator.stand("the goal was broken off", self._handle.request.dry_run)
 
     def frame_after(self, moment: float) -> Frame | None:
         """See `navigator.Body`."""
@@ -286,7 +295,8 @@ class Goal:
                     self.report(State.HOLDING, status.message)
                 return None
             return Ending(OUTCOME_OF.get(status.outcome), status.message)
-        if self._sent is not None and time.monotonic() - self._sent_at > RESEND_S:
+        waited = RESEND_HOLD_S if self._sent is not None and self._sent.kind == NavigationAction.HOLD else RESEND_S
+        if self._sent is not None and time.monotonic() - self._sent_at > waited:
             self._sent_at = time.monotonic()
             self._node.actions.publish(self._sent)
         return None
