@@ -65,8 +65,8 @@ class MotionConfig:
     blocked_after_s: float = 1.2
     blocked_m: float = 0.03
     blocked_rad: float = math.radians(2.0)
-    judged_m: float = 0.15
-    judged_rad: float = 0.2
+    judged_m: float = 0.2
+    judged_rad: float = 0.3
     least_share: float = 0.25
     most_share: float = 2.5
     most_m: float = 0.15
