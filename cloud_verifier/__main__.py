@@ -56,7 +56,14 @@ def parser() -> argparse.ArgumentParser:
     add("--max-draft", "tokens in one draft", type=int)
     add("--capacity", "cache slots of a session: image and prompt, answer and draft must fit", type=int)
     add("--keys", "folder of CURVE keys; encrypts, and only robots with a key may connect", type=Path)
-    add("--allow-plain", "allow a public address without keys", action="store_true")
+    add(
+        "--allow-plain",
+        "allow a public address without keys",
+        nargs="?",
+        const=True,
+        type=true_or_false,
+        metavar="true|false",
+    )
     add("--trace", "write a Chrome/Perfetto trace here at the end", type=Path)
     add("--log-file", "log here instead of to stderr; six files of 10 MB at most", type=Path)
     add("--queue-policy", "which early token leaves first", choices=[policy.value for policy in QueuePolicy])
@@ -71,6 +78,13 @@ def parser() -> argparse.ArgumentParser:
     keygen.add_argument("--keys", type=Path, required=True, help="folder to make them in")
     keygen.add_argument("--client", default="client", help="name of the robot (default: client)")
     return top
+
+
+def true_or_false(word: str) -> bool:
+    """Read the value that a launch argument gives a flag. Raises ArgumentTypeError for other words."""
+    if word not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
+    return word == "true"
 
 
 def serve_model(config: ServerConfig) -> None:

@@ -6,7 +6,6 @@ keys of those robots that may connect. A robot gets `server.key` and its own `NA
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
 from pathlib import Path
@@ -16,6 +15,7 @@ import zmq.auth
 from zmq.auth.thread import ThreadAuthenticator
 
 from cloud_verifier.config import StartError
+from speculation.address import check_address
 
 AUTHORIZED = "authorized"
 Z85_KEY = 40
@@ -50,27 +50,10 @@ def _make_pair(folder: Path, name: str, public_folder: Path) -> tuple[Path, Path
 
 def check_bind(address: str, encrypted: bool, allow_plain: bool) -> None:
     """Raise StartError for an address that is none, or where plain text would leave this machine unasked."""
-    scheme, _, rest = address.partition("://")
-    if scheme == "ipc" and rest:
-        return
-    host, _, port = rest.rpartition(":")
-    if scheme != "tcp" or not host or not (port == "*" or (port.isdecimal() and int(port) < 65536)):
-        raise StartError(f"--bind {address!r} is no address; write tcp://HOST:PORT, for example tcp://127.0.0.1:5555")
-    if encrypted or allow_plain or _is_loopback(host):
-        return
-    raise StartError(
-        f"--bind {address} is reachable from outside and would not be encrypted; "
-        "pass --keys DIR (made by keygen), or --allow-plain on a network that you trust"
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+        check_address(address, encrypted, allow_plain, ("--keys DIR", "--allow-plain"), any_port=True)
+    except ValueError as error:
+        raise StartError(f"--bind {error}") from None
 
 
 class AuthorizedKeys:

@@ -93,6 +93,7 @@ ACTIONS: tuple[NavigationAction, ...] = (
     STOP,
 )
 _BY_TEXT = {action.text: action for action in ACTIONS}
+_STOP_WORD = re.compile(rf"\s*{ActionKind.STOP.value}\b", re.IGNORECASE)
 _TASK = (
     "You steer a robot dog; the picture is what its front camera sees now. Small, medium and large are "
     f"{', '.join(f'{metres:g} m' for metres in FORWARD_METRES.values())} forward or "
@@ -123,28 +124,40 @@ class ParsedAnswer:
 
 
 def parse_answer(text: str) -> ParsedAnswer:
-    """Split a model's answer. Anything but exactly one known action after 'Action:' parses to no action.
+    """Split a model's answer at its 'Action:' marks. Each mark names what stands on its line; all else is reasoning.
 
-    A robot that cannot read its answer must stand, so nothing is guessed, snapped or searched for.
+    The first mark that names a known action counts, and a stop at any mark wins over every motion. A mark that begins
+    with 'stop' and goes on leaves an answer without a readable stop unreadable. A robot that cannot read its answer
+    must stand, so nothing is guessed, snapped or searched for.
     """
-    head, mark, tail = text.rpartition(ACTION_MARK)
-    if not mark:
+    before, *marked = text.split(ACTION_MARK)
+    if not marked:
         return ParsedAnswer(text.strip(), None, f"no '{ACTION_MARK}' in the answer {text.strip()!r}")
-    first, newline, rest = tail.strip().partition("\n")
-    if newline and not head.strip() and _action_named(tail) is None:
-        head, tail = rest, first
-    action = _action_named(tail)
-    if action is None:
-        return ParsedAnswer(head.strip(), None, f"unknown action {_plain(tail)!r}; known are {', '.join(_BY_TEXT)}")
-    return ParsedAnswer(head.strip(), action)
+    named = [_named(words) for words in marked]
+    actions = [action for action, _ in named]
+    unclear = [words for words in marked if _STOP_WORD.match(words)] or marked[-1:]
+    if STOP in actions:
+        index = actions.index(STOP)
+    elif _STOP_WORD.match(unclear[0]) or not any(actions):
+        reasoning, _, _ = text.rpartition(ACTION_MARK)
+        problem = f"unknown action {_plain(unclear[0])!r}; known are {', '.join(_BY_TEXT)}"
+        return ParsedAnswer(reasoning.strip(), None, problem)
+    else:
+        index = next(place for place, action in enumerate(actions) if action is not None)
+    ahead = ACTION_MARK.join([before, *marked[:index]]).strip()
+    behind = ACTION_MARK.join([named[index][1], *marked[index + 1 :]]).strip()
+    return ParsedAnswer("\n".join(part for part in (ahead, behind) if part), actions[index])
+
+
+def _named(words: str) -> tuple[NavigationAction | None, str]:
+    """Return the action that the words after a mark begin with, alone on its line, and the text behind that line."""
+    line, _, rest = words.lstrip().partition("\n")
+    action = _BY_TEXT.get(_plain(line))
+    return (action, rest) if action is not None else (_BY_TEXT.get(_plain(words)), "")
 
 
 def _plain(words: str) -> str:
     return " ".join(words.split()).rstrip(".").lower()
-
-
-def _action_named(words: str) -> NavigationAction | None:
-    return _BY_TEXT.get(_plain(words))
 
 
 def format_answer(reasoning: str, action: NavigationAction, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> str:

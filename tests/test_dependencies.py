@@ -118,7 +118,7 @@ def test_policy_needs_no_torch() -> None:
 
 
 def test_the_robots_pure_modules_need_no_torch_to_stop_it() -> None:
-    for name in ("safety", "go2_protocol", "motion", "navigator", "messages"):
+    for name in ("safety", "go2_protocol", "motion", "odometry", "navigator", "messages"):
         assert not tops(ROOT / NAV / f"{name}.py") & (ROS | {"torch", "zmq"}), name
 
 

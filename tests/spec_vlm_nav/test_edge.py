@@ -315,6 +315,15 @@ def test_a_link_is_named_and_its_delays_are_added(verifier: Verifier, draft: Vlm
             EdgeDecoder(config(tiny_draft, verifier.address, **changes), vlm=draft)
 
 
+def test_a_verifier_elsewhere_needs_keys_or_permission_before_any_model_is_loaded(tmp_path: Path) -> None:
+    address = "tcp://10.0.0.5:5555"
+    with pytest.raises(ValueError, match=r"verifier tcp://10\.0\.0\.5:5555 .*allow_plain"):
+        EdgeConfig(tmp_path, address)
+    assert EdgeConfig(tmp_path, address, allow_plain=True).verifier == address
+    assert EdgeConfig(tmp_path, address, keys="keys").verifier == address
+    assert EdgeConfig(tmp_path, address, mode="edge").verifier == address, "no link, nobody to trust"
+
+
 def test_another_target_is_refused_in_words(verifier: Verifier, tiny_draft: Path) -> None:
     edge = EdgeDecoder(config(tiny_draft, verifier.address, target="not-this-one"))
     try:

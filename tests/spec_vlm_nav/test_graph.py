@@ -44,7 +44,10 @@ def test_every_argument_is_described_and_its_default_is_a_choice(name: str) -> N
     for argument in GRAPHS[name].arguments:
         assert argument.description
         assert not argument.choices or argument.default in argument.choices
-        assert str(argument.kind(argument.default)) == argument.default
+        if argument.kind is bool:
+            assert (argument.default, argument.choices) == ("false", ("true", "false"))
+        else:
+            assert str(argument.kind(argument.default)) == argument.default
 
 
 def test_a_link_is_emulated_where_it_is_named() -> None:
@@ -90,6 +93,27 @@ def test_the_verifier_is_started_as_its_command_line_wants_it() -> None:
     )
     options = parser().parse_args(words[3:])
     assert (options.model, options.bind, options.profile) == (Path("m"), "tcp://127.0.0.1:1", "raw")
+
+
+@pytest.mark.parametrize("word", ["true", "false"])
+def test_plain_text_is_allowed_on_both_sides_by_one_argument(word: str) -> None:
+    from cloud_verifier.__main__ import parser
+
+    for graph in GRAPHS.values():
+        words = {process.name: arguments_of(graph, process, {"allow_plain": word}) for process in graph.processes}
+        assert "vlm_nav" not in words or f"allow_plain:={word}" in words["vlm_nav"]
+        assert "verifier" not in words or parser().parse_args(words["verifier"][3:]).allow_plain is (word == "true")
+
+
+def test_a_flag_of_the_verifier_stands_alone_or_takes_true_or_false(capsys: pytest.CaptureFixture[str]) -> None:
+    from cloud_verifier.__main__ import parser
+
+    command = ["serve", "--model", "m"]
+    assert parser().parse_args([*command, "--allow-plain", "--seed", "1"]).allow_plain is True
+    assert parser().parse_args(command).allow_plain is False
+    with pytest.raises(SystemExit):
+        parser().parse_args([*command, "--allow-plain", "perhaps"])
+    assert "'perhaps' is neither true nor false" in capsys.readouterr().err
 
 
 def test_nothing_in_a_replay_can_move_a_robot() -> None:

@@ -11,7 +11,7 @@ import pytest
 import zmq
 import zmq.auth
 
-from spec_vlm_nav.link import LinkConfig, LinkState, ZmqLink, load_keys
+from spec_vlm_nav.link import Keys, LinkConfig, LinkState, ZmqLink, load_keys
 from speculation.drafting import LinkLost
 from speculation.emulation import IDEAL, Blackout, LinkConditions, WayConditions
 from speculation.wire import (
@@ -305,6 +305,15 @@ def test_a_blackout_is_silence_and_the_link_comes_back(verifier: TinyVerifier, c
 def test_a_bad_address_is_named(address: str) -> None:
     with pytest.raises(ValueError, match=r"write tcp://HOST:PORT"):
         LinkConfig(address, HELLO)
+
+
+def test_a_verifier_elsewhere_is_trusted_with_keys_or_by_permission_only() -> None:
+    """Without keys anybody may answer there, and whoever answers moves the robot."""
+    address = "tcp://10.0.0.5:5555"
+    with pytest.raises(ValueError, match=r"^verifier tcp://10\.0\.0\.5:5555 .*give keys.*allow_plain"):
+        LinkConfig(address, HELLO)
+    assert LinkConfig(address, HELLO, allow_plain=True).address == address
+    assert LinkConfig(address, HELLO, Keys(b"s", b"p", b"q")).address == address
 
 
 def test_keys_are_read_or_their_lack_is_named(tmp_path: Path) -> None:

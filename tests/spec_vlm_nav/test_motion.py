@@ -1,6 +1,8 @@
 """Closed-loop motion on a simple robot that obeys, lags, slips or is stuck."""
 
 import math
+import re
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -23,12 +25,21 @@ def walk(
     scale: float = 1.0,
     freeze_after: float = math.inf,
     drift: float = 0.0,
+    shown: float = 1.0,
 ) -> tuple[MotionStep, PlanarPose, float]:
-    """Run a motion on a robot that does `scale` of what it is told, after one tick; return the end of it."""
+    """Run a motion on a robot that does `scale` of what it is told, after one tick; return the end of it.
+
+    shown: what odometry shows of the way; the pose returned is where the robot really is.
+    """
     motion, pose, now = Motion(action, start, 100.0, CONFIG), start, 100.0
     limiter, obeyed = SlewLimiter(Limits()), ZERO
     while True:
-        step = motion.update(pose, now)
+        seen = PlanarPose(
+            start.x + shown * (pose.x - start.x),
+            start.y + shown * (pose.y - start.y),
+            wrap(start.yaw + shown * wrap(pose.yaw - start.yaw)),
+        )
+        step = motion.update(seen, now)
         if step.outcome is not Outcome.RUNNING:
             return step, pose, now - 100.0
         scaled = Velocity(obeyed.vx * scale, 0.0, obeyed.wz * scale)
@@ -69,9 +80,59 @@ def test_a_robot_that_does_not_move_is_blocked_soon_and_before_the_cap(action: N
 
 def test_a_robot_that_crawls_runs_into_the_time_cap() -> None:
     action = NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)
-    step, _, elapsed = walk(action, PlanarPose(0, 0, 0), scale=0.12)
+    step, _, elapsed = walk(action, PlanarPose(0, 0, 0), scale=0.33)
     assert step.outcome is Outcome.TIMEOUT
     assert elapsed == pytest.approx(0.75 / CONFIG.forward_speed * CONFIG.cap_factor + CONFIG.cap_margin_s, abs=2 * DT)
+
+
+@pytest.mark.parametrize("shown", [0.1, 0.0, -1.0, 0.2])
+@pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)
+def test_odometry_that_shows_too_little_stops_the_robot_early(action: NavigationAction, shown: float) -> None:
+    """It walked 1.14 m for 0.25 m on a tenth, up to the time cap."""
+    start = PlanarPose(0, 0, 0)
+    step, pose, elapsed = walk(action, start, shown=shown)
+    assert (step.outcome, step.velocity) == (Outcome.BLOCKED, ZERO)
+    assert elapsed <= CONFIG.blocked_after_s + 2 * DT
+    assert math.hypot(pose.x, pose.y) <= 0.45 and abs(pose.yaw) <= 0.6
+    assert re.search(
+        r"odometry shows .* of .* commanded in 1\.2 s: something blocks the robot, or its odometry", step.message
+    )
+
+
+@pytest.mark.parametrize("shown", [5.0, -5.0])
+def test_odometry_that_shows_far_too_much_is_not_moved_on(shown: float) -> None:
+    forward = NavigationAction(ActionKind.FORWARD, ActionSize.LARGE)
+    step, pose, _ = walk(forward, PlanarPose(0, 0, 0), shown=shown)
+    assert (step.outcome, step.velocity) == (Outcome.NO_ODOMETRY, ZERO)
+    assert pose.x < 0.15 and "it is wrong, or something pushes the robot" in step.message
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("field", ["x", "y", "yaw"])
+@pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)
+def test_no_motion_goes_on_from_a_pose_that_is_not_finite(action: NavigationAction, field: str, bad: float) -> None:
+    motion = Motion(action, PlanarPose(0, 0, 0), 0.0, CONFIG)
+    assert motion.update(PlanarPose(0, 0, 0), 0.05).outcome is Outcome.RUNNING
+    ended = motion.update(replace(PlanarPose(0, 0, 0), **{field: bad}), 0.1)
+    assert (ended.outcome, ended.velocity) == (Outcome.NO_ODOMETRY, ZERO) and "not finite" in ended.message
+    assert motion.update(PlanarPose(0, 0, 0), 0.15) == ended, "an ended motion stays ended"
+
+
+@pytest.mark.parametrize("lag", [0.2, 0.4])
+@pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)
+def test_a_robot_that_begins_late_is_not_taken_for_a_blocked_one(action: NavigationAction, lag: float) -> None:
+    motion, limiter, pose, now = (
+        Motion(action, PlanarPose(0, 0, 0), 0.0, CONFIG),
+        SlewLimiter(Limits()),
+        PlanarPose(0, 0, 0),
+        0.0,
+    )
+    sent = deque([ZERO] * round(lag / DT))
+    while (step := motion.update(pose, now)).outcome is Outcome.RUNNING:
+        sent.append(limiter.step(step.velocity, DT))
+        obeyed, now = sent.popleft(), now + DT
+        pose = PlanarPose(pose.x + obeyed.vx * DT, 0.0, wrap(pose.yaw + obeyed.wz * DT))
+    assert step.outcome is Outcome.DONE, step.message
 
 
 def test_a_pause_on_purpose_is_no_obstacle() -> None:

@@ -207,6 +207,43 @@ def test_cancel_ends_a_goal_at_any_moment_with_the_robot_standing(moment: float)
     assert world.texts[-1] == "hold"
 
 
+@pytest.mark.parametrize("lost", [0.0, 0.5])
+def test_a_goal_that_ends_waits_until_the_executor_took_the_hold_also_when_cancelled(lost: float) -> None:
+    world = World([LEFT], cancel_at=50.3)
+    world.outcome = lambda step: Ending(Outcome.DONE, "") if world.now >= 51.0 + lost else None
+    result = world.run()
+    assert (result.end, result.held, result.message) == (End.CANCELLED, True, "cancelled")
+    assert world.texts == ["hold"] and world.now >= 51.0 + lost
+
+
+@pytest.mark.parametrize(
+    ("answers", "options", "end"),
+    [
+        ([LEFT], {"time_allowance_s": 3.0}, End.TIMEOUT),
+        ([VerifierRefused("another tokenizer")], {}, End.LINK_LOST),
+        (["nonsense"], {}, End.NO_VALID_ACTION),
+    ],
+)
+def test_a_hold_that_nobody_confirms_is_said_in_the_result(
+    answers: list[str | Exception], options: dict[str, float], end: End
+) -> None:
+    world = World(answers, outcome=lambda step: None, silence=2.0)
+    result = world.run(**options)
+    assert (result.end, result.held) == (end, False)
+    assert result.message.endswith("; action_executor did not confirm the HOLD")
+    assert world.texts[-1] == "hold"
+    assert result.elapsed_s < 60.0, "bounded"
+
+
+def test_neither_a_stop_nor_a_dry_run_waits_for_a_hold() -> None:
+    stopped = World([DONE], outcome=lambda step: None).run()
+    assert (stopped.end, stopped.held) == (End.STOPPED, True)
+    dry = World([LEFT], outcome=lambda step: None, cancel_at=50.3)
+    result = dry.run(dry=True)
+    assert (result.end, result.held) == (End.CANCELLED, True)
+    assert dry.now < 50.3 + CONFIG.hold_s
+
+
 def test_limits_of_time_and_actions() -> None:
     slow = World([LEFT]).run(time_allowance_s=7.0)
     assert slow.end is End.TIMEOUT

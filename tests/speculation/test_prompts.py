@@ -66,7 +66,8 @@ def test_spelling_is_forgiven(text: str) -> None:
         ("go ahead", "no 'Action:'"),
         ("Action: forward", "unknown action 'forward'"),
         ("Action: turn left small or right", "unknown action"),
-        ("Action: stop small", "unknown action"),
+        ("Action: stop small", "unknown action 'stop small'"),
+        ("Action: stop here. I see it.\nAction: forward large", "unknown action 'stop here. i see it'"),
         ("Action:", "unknown action ''"),
         ("", "no 'Action:'"),
     ],
@@ -74,6 +75,34 @@ def test_spelling_is_forgiven(text: str) -> None:
 def test_what_is_no_action_is_none(text: str, problem: str) -> None:
     parsed = parse_answer(text)
     assert parsed.action is None and problem in parsed.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "reasoning"),
+    [
+        ("Action: stop\nIt is here.\nAction: forward large", "stop", "It is here.\nAction: forward large"),
+        ("Far away.\nAction: forward large\nAction: stop", "stop", "Far away.\nAction: forward large"),
+        ("Action: stop Action: forward large", "stop", "Action: forward large"),
+        ("Left.\nAction: turn left small\nOr not.\nAction: forward large", "turn left small", "Left.\nOr not."),
+        ("Action: forwards\nAction: forward small\nAction: turn right small", "forward small", "Action: forwards"),
+    ],
+)
+def test_the_first_action_counts_and_a_stop_anywhere_wins(text: str, action: str, reasoning: str) -> None:
+    parsed = parse_answer(text)
+    assert parsed.action is not None and parsed.action.text == action
+    assert parsed.reasoning.startswith(reasoning)
+
+
+LINES = st.one_of(
+    st.sampled_from([f"Action: {action.text}" for action in ACTIONS]),
+    st.sampled_from(["Action:", "Action: forward", "forward large", "stop", "small", ""]),
+    st.text(max_size=20),
+)
+
+
+@given(st.lists(LINES, max_size=6), st.lists(LINES, max_size=6), st.sampled_from(["stop", " STOP. ", "Stop"]))
+def test_no_answer_with_a_stop_line_is_a_motion(before: list[str], after: list[str], word: str) -> None:
+    assert parse_answer("\n".join([*before, f"Action: {word}", *after])).action == STOP
 
 
 def test_a_prompt_tells_runs_of_actions_oldest_first_and_forgets_the_oldest() -> None:

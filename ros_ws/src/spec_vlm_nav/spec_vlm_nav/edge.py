@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spec_vlm_nav.link import LinkConfig, LinkState, ZmqLink, load_keys
+from spec_vlm_nav.link import LinkConfig, LinkState, ZmqLink, check_verifier, load_keys
 from spec_vlm_nav.navigator import AnswerLate, Reply, VerifierLost, VerifierRefused
 from speculation.drafting import (
     DecodingStats,
@@ -57,7 +57,7 @@ class EdgeConfig:
     at the first predicted rejection: a folder, "auto" for the one in the draft model's folder if there is one, "off"
     for none. sampling: how tokens are drawn, "greedy", "coupled(temperature=0.7,top_k=50,top_p=0.9)" or another rule
     of `SamplingSettings`. seed: of the draws, 0 to 2^63 - 1; the n-th question to two decoders of one seed is drawn
-    alike.
+    alike. allow_plain: without keys, trust a verifier on another machine all the same.
     """
 
     draft_model: Path
@@ -87,6 +87,7 @@ class EdgeConfig:
     predictor: str = AUTO
     sampling: str = GREEDY.text
     seed: int = 0
+    allow_plain: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rtt_s", "extra_rtt_s"):
@@ -96,6 +97,9 @@ class EdgeConfig:
         self.settings(self.mode).check_sampling(SamplingSettings.parse(self.sampling))
         if not 0 <= self.seed <= MAX_KEY:
             raise ValueError(f"seed is {self.seed}; give 0 to 2^63 - 1")
+        if self.settings(self.mode).needs_link:
+            # Here too, since the link is made after the models are loaded, which takes a minute on a robot.
+            check_verifier(self.verifier, bool(self.keys), self.allow_plain)
 
     def settings(self, mode: Mode | str, **more: Any) -> DraftingConfig:
         """Return the drafting settings of `mode` with this robot's changes. A mode that drafts nothing takes none."""
@@ -155,6 +159,7 @@ class EdgeDecoder:
                     keys,
                     self.conditions,
                     silent_s=max(config.silence_s, 2.0 * self.profile.verify_s),
+                    allow_plain=config.allow_plain,
                 ),
                 on_state,
             )

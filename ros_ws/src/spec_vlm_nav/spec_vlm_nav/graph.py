@@ -130,6 +130,13 @@ VERIFIER_ADDRESS = Argument("verifier", "tcp://127.0.0.1:5555", "address of the 
 TARGET = Argument("target_model", str(PROJECT / "models" / "target"), "folder of the target model")
 DRAFT = Argument("draft_model", str(PROJECT / "models" / "draft"), "folder of the draft model")
 KEYS = Argument("keys", "", "folder of CURVE keys for the link; empty: plain TCP, for loopback only")
+ALLOW_PLAIN = Argument(
+    "allow_plain",
+    "false",
+    "without keys, trust whoever answers at an address that is not this machine's; for networks that you trust",
+    ("true", "false"),
+    bool,
+)
 PROFILE = Argument("profile", "raw", "device profile of config/profiles.json whose times are waited for")
 LINK = Argument("link", "", "link of config/links.json that is emulated, e.g. lte; empty: none")
 TRACE = Argument("trace", "", "file for the trace (Perfetto JSON), written whenever a goal ends; empty: none")
@@ -158,7 +165,8 @@ VERIFIER = CommandSpec(
     "verifier",
     (
         "python3", "-m", "cloud_verifier", "serve", "--model", Use("target_model"), "--bind", Use("verifier"),
-        "--profile", Use("profile"), "--keys", Use("keys"), "--draft-model", Use("server_draft"),
+        "--profile", Use("profile"), "--keys", Use("keys"), "--allow-plain", Use("allow_plain"),
+        "--draft-model", Use("server_draft"),
     ),
 )  # fmt: skip
 _NAVIGATION = (
@@ -169,13 +177,14 @@ _NAVIGATION = (
     ("profile", Use("profile")),
     ("link", Use("link")),
     ("keys", Use("keys")),
+    ("allow_plain", Use("allow_plain")),
     ("trace", Use("trace")),
     ("response_order", Use("response_order")),
     ("guide", Use("guide")),
 )
 
 VERIFIER_GRAPH = Graph(
-    (TARGET, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS),
+    (TARGET, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, ALLOW_PLAIN),
     (CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),),
 )
 """The cloud side alone."""
@@ -186,8 +195,8 @@ SIM_GRAPH = Graph(
         Argument("difficulty", "middle", "what the room is like", ("easy", "middle", "hard")),
         Argument("target", "silver bottle", "the object that is hidden in the room"),
         Argument("layout", "room", "how many rooms there are", ("room", "two_rooms", "hallway")),
-        MODE, DRAFTING, TARGET, DRAFT, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER,
-        GUIDE,
+        MODE, DRAFTING, TARGET, DRAFT, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE,
+        RESPONSE_ORDER, GUIDE,
     ),
     (
         VERIFIER,
@@ -208,7 +217,7 @@ GO2_GRAPH = Graph(
     (
         Argument("odom_topic", "/utlidar/robot_odom", "nav_msgs/Odometry of the robot"),
         Argument("camera_topic", "/camera/image/compressed", "sensor_msgs/CompressedImage of the front camera, JPEG"),
-        MODE, DRAFTING, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER, GUIDE,
+        MODE, DRAFTING, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE, RESPONSE_ORDER, GUIDE,
     ),
     (
         NodeSpec("go2_bridge", "go2.yaml", remaps=(("odom", Use("odom_topic")),)),
@@ -234,8 +243,8 @@ REPLAY_GRAPH = Graph(
         Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float),
         Argument("start", "0.0", "seconds of the bag that are left out at its start", kind=float),
         Argument("laps", "1", "how often it is played; 0: for ever", kind=int),
-        MODE, DRAFTING, TARGET, DRAFT, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, TRACE, RESPONSE_ORDER,
-        GUIDE,
+        MODE, DRAFTING, TARGET, DRAFT, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE,
+        RESPONSE_ORDER, GUIDE,
     ),
     (
         CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),

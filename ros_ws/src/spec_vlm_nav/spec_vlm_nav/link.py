@@ -25,6 +25,7 @@ import zmq
 import zmq.auth
 
 from spec_vlm_nav.link_socket import LinkSocket
+from speculation.address import check_address
 from speculation.drafting import LinkLost
 from speculation.emulation import IDEAL, LinkConditions
 from speculation.text import printable
@@ -108,6 +109,9 @@ class LinkConfig:
 
     conditions: what the link is declared to do; blackouts count from the link's start. silent_s: hearing nothing for so
     long, on top of the conditions' longest round trip, counts as silence. hello_s: an unanswered Hello is repeated.
+    allow_plain: without keys, trust a verifier on another machine all the same.
+
+    Raises ValueError for what is no address, and for another machine's without keys or allow_plain.
     """
 
     address: str
@@ -117,14 +121,18 @@ class LinkConfig:
     ping_s: float = 0.25
     silent_s: float = 1.5
     hello_s: float = 1.0
+    allow_plain: bool = False
 
     def __post_init__(self) -> None:
-        scheme, _, rest = self.address.partition("://")
-        host, _, port = rest.rpartition(":")
-        if not ((scheme == "ipc" and rest) or (scheme == "tcp" and host and port.isdecimal() and int(port) < 65536)):
-            raise ValueError(
-                f"verifier {self.address!r} is no address; write tcp://HOST:PORT, e.g. tcp://10.0.0.2:5555"
-            )
+        check_verifier(self.address, self.keys is not None, self.allow_plain)
+
+
+def check_verifier(address: str, encrypted: bool, allow_plain: bool) -> None:
+    """Raise ValueError for what is no verifier's address, and for one that must not be trusted without keys."""
+    try:
+        check_address(address, encrypted, allow_plain, ("keys, a folder", "allow_plain"))
+    except ValueError as error:
+        raise ValueError(f"verifier {error}") from None
 
 
 class ZmqLink:

@@ -27,7 +27,9 @@ SECONDS = (
     "total_s", "prefill_s", "draft_s", "predraft_s", "wasted_s", "wait_s", "server_prefill_s", "server_queue_s",
     "server_compute_s",
 )  # fmt: skip
-OUTCOME_CODE = {Outcome.RUNNING: 1, Outcome.DONE: 2, Outcome.BLOCKED: 3, Outcome.TIMEOUT: 4}
+OUTCOME_CODE = {
+    Outcome.RUNNING: 1, Outcome.DONE: 2, Outcome.BLOCKED: 3, Outcome.TIMEOUT: 4, Outcome.NO_ODOMETRY: 6,
+}  # fmt: skip
 OUTCOME_OF = {number: outcome for outcome, number in OUTCOME_CODE.items()}
 _KIND_OF = {number: kind for kind, number in KINDS.items()}
 _SIZE_OF = {number: size for size, number in SIZES.items()}

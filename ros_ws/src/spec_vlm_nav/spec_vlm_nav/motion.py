@@ -1,4 +1,8 @@
-"""One mid-level action as closed-loop motion on odometry: so far, then brake; blocked or late, then give up."""
+"""One mid-level action as closed-loop motion on odometry: so far, then brake; blocked or late, then give up.
+
+What odometry shows is compared with what was commanded: a motion that believed any odometry would walk until the time
+cap on one that shows a tenth of the way.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,8 @@ class Outcome(Enum):
     DONE = "done"
     BLOCKED = "blocked"
     TIMEOUT = "timeout"
+    NO_ODOMETRY = "no odometry"
+    """Odometry cannot be moved on."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,22 @@ class PlanarPose:
     y: float
     yaw: float
 
+    @property
+    def finite(self) -> bool:
+        """Whether no component is NaN or infinite."""
+        return math.isfinite(self.x) and math.isfinite(self.y) and math.isfinite(self.yaw)
+
 
 @dataclass(frozen=True)
 class MotionConfig:
-    """Speeds and tolerances. `*_gain` is the speed asked for per metre or radian that remains (1/s)."""
+    """Speeds and tolerances. `*_gain` is the speed asked for per metre or radian that remains (1/s).
+
+    Odometry is compared with what was commanded in the last `blocked_after_s` seconds, which leave time for a robot
+    that begins to walk half a second late. Less than `least_share` of at least `judged_m` or `judged_rad` ends the
+    motion, as does less than `blocked_m` or `blocked_rad`; so does, at any time, more than `most_share` of it and
+    `most_m` or `most_rad` on top. command_hold_s: a command counts for no longer, because go2_bridge stops the robot
+    when it gets no newer one.
+    """
 
     forward_speed: float = 0.40
     turn_speed: float = 0.50
@@ -47,15 +65,35 @@ class MotionConfig:
     blocked_after_s: float = 1.2
     blocked_m: float = 0.03
     blocked_rad: float = math.radians(2.0)
+    judged_m: float = 0.2
+    judged_rad: float = 0.3
+    least_share: float = 0.25
+    most_share: float = 2.5
+    most_m: float = 0.15
+    most_rad: float = 0.25
+    command_hold_s: float = 0.25
 
 
 @dataclass(frozen=True)
 class MotionStep:
-    """What to command now. `progress` is in metres or radians in the asked direction; velocity is zero at the end."""
+    """What to command now. `progress` is in metres or radians in the asked direction; velocity is zero at the end.
+
+    message: why it ended, in a sentence; empty while it runs and when it is done.
+    """
 
     velocity: Velocity
     outcome: Outcome
     progress: float
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """What odometry shows at a time, and what was commanded until then; metres or radians since the motion began."""
+
+    now: float
+    progress: float
+    commanded: float
 
 
 class Motion:
@@ -73,28 +111,47 @@ class Motion:
         self._began = now
         speed = config.turn_speed if self.turning else config.forward_speed
         self.time_cap = self._goal / speed * config.cap_factor + config.cap_margin_s
-        self._turned = 0.0
-        self._history: deque[tuple[float, float]] = deque([(now, 0.0)])
+        self._turned = self._commanded = self._speed = 0.0
+        self._resumed = now
+        self._history: deque[_Moment] = deque()
+        self._ended: MotionStep | None = None
 
     def update(self, pose: PlanarPose, now: float) -> MotionStep:
-        """Take the newest odometry and the time (steady clock, seconds); return what to command."""
+        """Take the newest odometry and the time (steady clock, seconds); return what to command.
+
+        A motion that has ended stays ended.
+        """
+        if self._ended is not None:
+            return self._ended
+        if not pose.finite:
+            reached = self._history[-1].progress if self._history else 0.0
+            return self._end(Outcome.NO_ODOMETRY, reached, f"odometry is not finite ({pose.x}, {pose.y}, {pose.yaw})")
         config = self._config
         self._turned += wrap(pose.yaw - self._last.yaw)
         self._last = pose
         progress = self._sign * self._turned if self.turning else self._ahead(pose)
+        self._remember(progress, now)
+        since = self._history[0]
+        moved, commanded, seconds = progress - since.progress, self._commanded - since.commanded, now - since.now
+        shown = f"odometry shows {self._amount(moved)} of {self._amount(commanded)} commanded in {seconds:.1f} s"
+        if not abs(moved) <= config.most_share * commanded + (config.most_rad if self.turning else config.most_m):
+            return self._end(Outcome.NO_ODOMETRY, progress, f"{shown}: it is wrong, or something pushes the robot")
         remaining = self._goal - progress
         if remaining <= (config.tolerance_rad if self.turning else config.tolerance_m):
-            return MotionStep(ZERO, Outcome.DONE, progress)
+            return self._end(Outcome.DONE, progress, "")
         if now - self._began > self.time_cap:
-            return MotionStep(ZERO, Outcome.TIMEOUT, progress)
-        if self._stuck(progress, now):
-            return MotionStep(ZERO, Outcome.BLOCKED, progress)
-        return MotionStep(self._command(remaining, pose), Outcome.RUNNING, progress)
+            return self._end(Outcome.TIMEOUT, progress, f"the time cap of {self.time_cap:.1f} s ended it; {shown}")
+        if seconds >= config.blocked_after_s and self._stuck(moved, commanded):
+            why = f"{shown}: something blocks the robot, or its odometry is wrong"
+            return self._end(Outcome.BLOCKED, progress, why)
+        velocity = self._command(remaining, pose)
+        self._speed = abs(velocity.wz) if self.turning else velocity.vx
+        return MotionStep(velocity, Outcome.RUNNING, progress)
 
     def paused(self, now: float) -> None:
-        """Tell that the robot was held still on purpose until `now`; that is no sign of an obstacle."""
+        """Note that the robot was held still on purpose until `now`; that is no sign of an obstacle."""
+        self._speed, self._resumed = 0.0, now
         self._history.clear()
-        self._history.append((now, -math.inf))
 
     def _ahead(self, pose: PlanarPose) -> float:
         start = self._start
@@ -109,15 +166,31 @@ class Motion:
         correction = config.heading_gain * wrap(self._start.yaw - pose.yaw)
         return Velocity(vx=speed, wz=min(max(correction, -config.creep_turn), config.creep_turn))
 
-    def _stuck(self, progress: float, now: float) -> bool:
-        """Whether the last `blocked_after_s` seconds brought no progress worth the name."""
-        config, history = self._config, self._history
-        history.append((now, progress))
-        while len(history) > 1 and history[1][0] <= now - config.blocked_after_s:
+    def _remember(self, progress: float, now: float) -> None:
+        """Add this moment, and what was commanded until then, to the history; forget what is too old to matter."""
+        history, config = self._history, self._config
+        if not history:
+            history.append(_Moment(self._resumed, progress, self._commanded))
+        self._commanded += self._speed * min(max(now - history[-1].now, 0.0), config.command_hold_s)
+        history.append(_Moment(now, progress, self._commanded))
+        while history[1].now <= now - config.blocked_after_s:
             history.popleft()
-        since, before = history[0]
-        least = config.blocked_rad if self.turning else config.blocked_m
-        return now - since >= config.blocked_after_s and progress - before < least
+
+    def _stuck(self, moved: float, commanded: float) -> bool:
+        """Whether odometry shows no progress worth the name, or too little of what was commanded."""
+        config = self._config
+        if moved < (config.blocked_rad if self.turning else config.blocked_m):
+            return True
+        return commanded >= (config.judged_rad if self.turning else config.judged_m) and (
+            moved < config.least_share * commanded
+        )
+
+    def _end(self, outcome: Outcome, progress: float, message: str) -> MotionStep:
+        self._ended = MotionStep(ZERO, outcome, progress, message)
+        return self._ended
+
+    def _amount(self, value: float) -> str:
+        return f"{math.degrees(value):.0f} degrees" if self.turning else f"{value:.2f} m"
 
 
 def wrap(angle: float) -> float:

@@ -76,7 +76,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Ending:
-    """How the executor finished an action; `outcome` is None when odometry failed it."""
+    """How the executor finished an action; `outcome` is None where a newer one took over."""
 
     outcome: Outcome | None
     message: str
@@ -122,7 +122,8 @@ class Body(Protocol):
 class NavigatorConfig:
     """How a goal is asked for, and its limits. `settle_s`: the robot has swung out before the next frame counts.
 
-    order: reasons or action first. guide: prompts explain the robot to models that were not trained on it.
+    order: reasons or action first. guide: prompts explain the robot to models that were not trained on it. hold_s: how
+    long the end of a goal waits for the executor to take the HOLD.
     """
 
     order: ResponseOrder = ResponseOrder.REASON_FIRST
@@ -138,16 +139,25 @@ class NavigatorConfig:
     invalid_limit: int = 5
     blocked_limit: int = 5
     poll_s: float = 0.02
+    hold_s: float = 1.0
 
 
 @dataclass(frozen=True)
 class GoalResult:
-    """The end of a goal, in an enum and in a sentence, and how many motions were carried out."""
+    """The end of a goal, in an enum and in a sentence, and how many motions were carried out.
+
+    held: False where the robot was to stand and the executor did not confirm it; the sentence says so too.
+    """
 
     end: End
     message: str
     actions: int
     elapsed_s: float
+    held: bool = True
+
+
+HOLD_UNCONFIRMED = "; action_executor did not confirm the HOLD"
+"""What a goal's last sentence ends with where nobody knows whether the robot stands."""
 
 
 class _Over(Exception):
@@ -193,10 +203,24 @@ class Navigator:
                 if max_actions and self._actions >= max_actions:
                     raise _Over(End.OUT_OF_ACTIONS, f"{self._actions} actions")
         except _Over as over:
-            if over.end is not End.STOPPED:
-                self._hold(over.end.value)
+            held = over.end is End.STOPPED or self.stand(over.end.value, dry)
             message = over.end.value + (f": {over.detail}" if over.detail else "")
-            return GoalResult(over.end, message, self._actions, self._clock() - began)
+            message += "" if held else HOLD_UNCONFIRMED
+            return GoalResult(over.end, message, self._actions, self._clock() - began, held)
+
+    def stand(self, reason: str, dry: bool = False) -> bool:
+        """Publish a HOLD and return whether the executor took it, at the latest after `hold_s`; a dry run has none.
+
+        It waits although the goal was cancelled: whoever cancels wants a robot that stands.
+        """
+        step = self._publish(None, None, None)
+        self._report(State.HOLDING, reason)
+        until = self._clock() + self._config.hold_s
+        while not dry and self._body.ending(step) is None:
+            if self._clock() >= until:
+                return False
+            self._sleep(self._config.poll_s)
+        return True
 
     def _one_step(self, instruction: str, dry: bool) -> None:
         frame = self._look()
@@ -252,7 +276,7 @@ class Navigator:
             if self._clock() > until:
                 raise _Over(End.ROBOT_FAULT, f"an action did not end within {config.action_limit_s:g} s")
             self._wait(config.poll_s)
-        if ending.outcome is None:
+        if ending.outcome in (None, Outcome.NO_ODOMETRY):
             self._hold(ending.message)
             self._wait(config.retry_s)
         elif ending.outcome is Outcome.BLOCKED:
@@ -262,7 +286,7 @@ class Navigator:
                 raise _Over(End.OBSTACLE, f"{self._blocked} actions in a row were blocked")
         else:
             self._blocked = 0
-        return ending.outcome is not None
+        return ending.outcome not in (None, Outcome.NO_ODOMETRY)
 
     def _count_invalid(self, problem: str) -> None:
         self._invalid += 1

@@ -130,6 +130,7 @@ class Decoders:
             resume_s=CONNECT_LIMIT_S,
             link=options.link,
             extra_rtt_s=rtt_ms / 1e3,
+            allow_plain=options.allow_plain,
         )
 
     def _greeting(self) -> Welcome:
@@ -316,6 +317,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: where the verifier finds them)")
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
     line.add_argument("--keys", default="", help="folder of CURVE keys for --verifier")
+    line.add_argument("--allow-plain", action="store_true", help="trust a --verifier elsewhere without keys")
     line.add_argument("--topic", default="", help="camera topic (default: the bag's only one)")
     line.add_argument("--instruction", default="", help="what is asked (default: what the bag says)")
     line.add_argument("--anew", action="store_true", help="put the instruction even where the bag has what was asked")

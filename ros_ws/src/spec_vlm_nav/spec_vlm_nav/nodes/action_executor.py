@@ -13,17 +13,12 @@ from rclpy.qos import qos_profile_sensor_data
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
 from spec_vlm_nav.messages import OUTCOME_CODE, to_action
-from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, yaw_of
-from spec_vlm_nav.nodes.common import COMMAND_QOS, WATCHDOG_S, on_heartbeat, parameter, run
+from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
+from spec_vlm_nav.nodes.common import COMMAND_QOS, WATCHDOG_S, on_heartbeat, parameter, run, sample_of
+from spec_vlm_nav.odometry import RECOVERY_S, OdometryCheck
 from spec_vlm_nav.safety import ZERO, Velocity, Watchdogs
 
 RATE_HZ = 20.0
-MESSAGE = {
-    Outcome.RUNNING: "",
-    Outcome.DONE: "",
-    Outcome.BLOCKED: "no progress by odometry",
-    Outcome.TIMEOUT: "the time cap ended it",
-}
 
 
 class ActionExecutor(Node):
@@ -48,6 +43,7 @@ class ActionExecutor(Node):
         if not parameter(self, "require_bridge", True, "hold the robot while go2_bridge's heartbeat is missing"):
             names.remove("go2_bridge")
         self._watchdogs = Watchdogs(names, timeout)
+        self._odometry = OdometryCheck()
         self._pose: PlanarPose | None = None
         self._motion: Motion | None = None
         self._began = 0.0
@@ -68,9 +64,18 @@ class ActionExecutor(Node):
         time.sleep(0.05)
 
     def _on_odometry(self, odometry: Odometry) -> None:
-        at, turn = odometry.pose.pose.position, odometry.pose.pose.orientation
-        self._pose = PlanarPose(at.x, at.y, yaw_of(turn.x, turn.y, turn.z, turn.w))
-        self._watchdogs.feed("odom", time.monotonic())
+        before, sample = self._odometry.problem, sample_of(odometry)
+        self._pose, problem = self._odometry.take(sample), self._odometry.problem
+        if self._pose is not None:
+            self._watchdogs.feed("odom", sample.arrived)
+        elif self._motion is not None:
+            # Not at the next tick but now: where the robot is nobody knows.
+            self._finish(ActionStatus.NO_ODOMETRY, f"{problem}: the robot stands")
+            self._publish(ZERO)
+        if problem and not before:
+            self.get_logger().error(f"{problem}: the robot stands until odometry has been sound for {RECOVERY_S:g} s")
+        elif before and not problem:
+            self.get_logger().info("odometry is sound again")
 
     def _on_action(self, message: NavigationAction) -> None:
         if (message.goal, message.step) == (self._status.goal, self._status.step) and self._status.outcome:
@@ -88,6 +93,8 @@ class ActionExecutor(Node):
             return
         if action is None or action.metres == action.radians == 0.0:
             self._finish(ActionStatus.DONE, "standing")
+        elif self._odometry.problem:
+            self._finish(ActionStatus.NO_ODOMETRY, f"{self._odometry.problem}: the robot stands")
         elif self._pose is None or "odom" in self._watchdogs.silent(now):
             self._finish(ActionStatus.NO_ODOMETRY, "no odometry: the robot stands")
         else:
@@ -118,7 +125,7 @@ class ActionExecutor(Node):
         step = motion.update(pose, now)
         self._status.progress = step.progress
         if step.outcome is not Outcome.RUNNING:
-            self._finish(OUTCOME_CODE[step.outcome], MESSAGE[step.outcome])
+            self._finish(OUTCOME_CODE[step.outcome], step.message)
         return step.velocity
 
     def _finish(self, outcome: int, message: str) -> None:

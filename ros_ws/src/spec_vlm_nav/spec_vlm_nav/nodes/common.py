@@ -13,13 +13,17 @@ from enum import Enum
 from typing import TypeVar
 
 import rclpy
+from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.executors import Executor, MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
+from rclpy.time import Time
 from std_msgs.msg import Header
+
+from spec_vlm_nav.odometry import OdometrySample
 
 HEARTBEAT_HZ = 20.0
 WATCHDOG_S = 0.2
@@ -102,6 +106,18 @@ class Heartbeat:
 def on_heartbeat(node: Node, name: str, heard: Callable[[float], None]) -> None:
     """Call `heard` with the steady time of every heartbeat of the node called `name`."""
     node.create_subscription(Header, f"heartbeat/{name}", lambda _: heard(time.monotonic()), COMMAND_QOS)
+
+
+def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:
+    """Return an odometry message that arrives now as plain numbers; its twist where the node uses that."""
+    at, turn, twist = odometry.pose.pose.position, odometry.pose.pose.orientation, odometry.twist.twist
+    return OdometrySample(
+        (at.x, at.y, at.z),
+        (turn.x, turn.y, turn.z, turn.w),
+        Time.from_msg(odometry.header.stamp).nanoseconds * 1e-9,
+        time.monotonic(),
+        (twist.linear.x, twist.linear.y, twist.angular.z) if with_twist else None,
+    )
 
 
 def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, threads: int = 1) -> int:

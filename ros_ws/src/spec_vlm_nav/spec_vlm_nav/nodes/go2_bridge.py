@@ -22,7 +22,8 @@ from spec_vlm_nav.go2_protocol import (
     move,
     request,
 )
-from spec_vlm_nav.nodes.common import COMMAND_QOS, WATCHDOG_S, Heartbeat, parameter, run
+from spec_vlm_nav.nodes.common import COMMAND_QOS, WATCHDOG_S, Heartbeat, parameter, run, sample_of
+from spec_vlm_nav.odometry import OdometryCheck
 from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity, Watchdog
 
 RATE_HZ = 20.0
@@ -57,7 +58,8 @@ class Go2Bridge(Node):
             20.0,
         )
         self._slew = SlewLimiter(self._limits)
-        self._wanted, self._speed = ZERO, math.nan
+        self._wanted = ZERO
+        self._odometry, self._speed = OdometryCheck(), 0.0
         self._last_tick = time.monotonic()
         self._stopping: Confirmed | None = None
         self._identity = time.monotonic_ns()
@@ -119,8 +121,10 @@ class Go2Bridge(Node):
             self._stopping = Confirmed(SportApi.STOP_MOVE, self._next_identity, STOP_RETRY_S)
             self._slew.reset()
             self.get_logger().warning(f"StopMove: {why}")
-        if math.isfinite(self._speed) and self._speed > STILL:
+        if self._speed > STILL:
             self._stopping.reopen()
+        if self._odometry.problem:
+            self.get_logger().warning(f"StopMove is repeated: {self._odometry.problem}", throttle_duration_sec=5.0)
         call = self._stopping.due(now)
         if call is not None:
             self._send(call)
@@ -134,7 +138,11 @@ class Go2Bridge(Node):
 
     def _on_odometry(self, odometry: Odometry) -> None:
         twist = odometry.twist.twist
-        self._speed = max(math.hypot(twist.linear.x, twist.linear.y), abs(twist.angular.z))
+        if self._odometry.take(sample_of(odometry, with_twist=True)) is None:
+            # Odometry that is wrong shows no standing robot: StopMove is repeated until it is sound again.
+            self._speed = math.inf
+        else:
+            self._speed = max(math.hypot(twist.linear.x, twist.linear.y), abs(twist.angular.z))
 
     def _on_response(self, response: Response) -> None:
         identity, code = response.header.identity, response.header.status.code

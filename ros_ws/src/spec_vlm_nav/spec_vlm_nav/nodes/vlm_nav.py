@@ -23,19 +23,23 @@ from std_msgs.msg import String
 
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.messages import OUTCOME_OF, AskedPrompt, figures, to_numbers
-from spec_vlm_nav.navigator import End, Ending, Frame, Navigator, NavigatorConfig, Reply, State
-from spec_vlm_nav.nodes.common import Heartbeat, choice, parameter, run
+from spec_vlm_nav.motion import PlanarPose
+from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End, Ending, Frame, Navigator, NavigatorConfig, Reply, State
+from spec_vlm_nav.nodes.common import Heartbeat, choice, parameter, run, sample_of
+from spec_vlm_nav.odometry import OdometryCheck
 from speculation.drafting import Mode
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary, instruction_problem, parse_answer
 from speculation.prompts import NavigationAction as Action
 from speculation.trace import Kind, Lane
 
-RESEND_S = 0.5
+RESEND_S, RESEND_HOLD_S = 0.5, 0.1
+"""How soon a decision that the executor has not taken up is sent again."""
 BUSY_S = 1.0
 """An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the
 interpreter, half a second on busy cores; and the robot can do without this node's word for a second, since every action
 is bounded, runs in action_executor's own loop and ends by itself."""
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
+NEWER_GOAL = "a newer goal took over"
 LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 _RESULT = NavigateByInstruction.Result
 ERROR = {
@@ -67,7 +71,8 @@ class VlmNav(Node):
                 profile=parameter(self, "profile", "raw", "device profile whose times are waited for"),
                 link=parameter(self, "link", "", "link of config/links.json to emulate; empty: none"),
                 target=parameter(self, "target_fingerprint", "", "only target that is acceptable; empty: any"),
-                keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP"),
+                keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP, to this machine only"),
+                allow_plain=parameter(self, "allow_plain", False, "without keys, trust a verifier elsewhere too"),
                 gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),
                 drafting=parameter(self, "drafting", "", "changes of the mode's settings, e.g. interrupt=off"),
                 predictor=parameter(
@@ -105,7 +110,8 @@ class VlmNav(Node):
         self.status: ActionStatus | None = None
         self.status_at = -math.inf
         self.travelled = 0.0
-        self._place: tuple[float, float] | None = None
+        self._odometry = OdometryCheck()
+        self._place: PlanarPose | None = None
         self._goal_lock, self._running = threading.Lock(), threading.Lock()
         self._current: Goal | None = None
         self._goals = int(time.time() * 1000)
@@ -139,9 +145,12 @@ class VlmNav(Node):
         with self._goal_lock:
             if self._current is not None:
                 self._current.superseded = True
-        # The executor's threads may still be in the goal; it leaves at its next look at the clock.
+            goal = self._current
+        # The executor's threads may still be in the goal; it leaves at its next look at the clock, and holds the robot.
         if self._running.acquire(timeout=2.0):
             self._running.release()
+        elif goal is not None and not goal.stand():
+            self.get_logger().error(f"the node ends in the middle of a goal{HOLD_UNCONFIRMED}")
         self.decoder.close()
         self._write_trace()
         self._heartbeat.close()
@@ -180,10 +189,10 @@ class VlmNav(Node):
         self.frame = Frame(bytes(image.data), time.monotonic(), known, image.header)
 
     def _on_odometry(self, odometry: Odometry) -> None:
-        at = odometry.pose.pose.position
-        if self._place is not None:
-            self.travelled += math.hypot(at.x - self._place[0], at.y - self._place[1])
-        self._place = (at.x, at.y)
+        # What is wrong with odometry, action_executor says; here a wrong step is only not counted.
+        before, self._place = self._place, self._odometry.take(sample_of(odometry))
+        if before is not None and self._place is not None:
+            self.travelled += math.hypot(self._place.x - before.x, self._place.y - before.y)
 
     def _on_status(self, status: ActionStatus) -> None:
         self.status, self.status_at = status, time.monotonic()
@@ -199,6 +208,7 @@ class Goal:
         self._sent: NavigationAction | None = None
         self._sent_at = 0.0
         self._from = node.travelled
+        self._navigator = Navigator(node.decoder, self, time.monotonic, time.sleep, self._is_over, node.config)
 
     def run(self) -> Any:
         """Check the instruction, navigate, and close the goal."""
@@ -214,15 +224,14 @@ class Goal:
             return _RESULT(error_code=_RESULT.LINK_LOST, error_msg=node.decoder.problem)
         node.get_logger().info(f"goal: {wish.instruction!r}")
         node.instructions.publish(String(data=wish.instruction))
-        navigator = Navigator(node.decoder, self, time.monotonic, time.sleep, self._is_over, node.config)
         allowance = wish.time_allowance.sec + wish.time_allowance.nanosec * 1e-9
         try:
-            outcome = navigator.run(wish.instruction, allowance, wish.max_actions, wish.dry_run)
+            outcome = self._navigator.run(wish.instruction, allowance, wish.max_actions, wish.dry_run)
         except Exception as error:
-            self.act(0xFFFFFFFF, None, None, None)
-            node.get_logger().error(f"goal failed: {error!r}; the robot stands")
+            words = repr(error) if self.stand() else repr(error) + HOLD_UNCONFIRMED
+            node.get_logger().error(f"goal failed: {words}")
             self._handle.abort()
-            return _RESULT(error_code=_RESULT.UNKNOWN, error_msg=repr(error))
+            return _RESULT(error_code=_RESULT.UNKNOWN, error_msg=words)
         if outcome.end is End.STOPPED:
             self._handle.succeed()
         elif outcome.end is End.CANCELLED and self._handle.is_cancel_requested:
@@ -232,11 +241,15 @@ class Goal:
         node.get_logger().info(f"goal ended: {outcome.message}")
         return _RESULT(
             error_code=ERROR[outcome.end],
-            error_msg="a newer goal took over" if self.superseded else outcome.message,
+            error_msg=NEWER_GOAL + ("" if outcome.held else HOLD_UNCONFIRMED) if self.superseded else outcome.message,
             total_elapsed_time=to_duration(outcome.elapsed_s),
             actions_executed=outcome.actions,
             distance_travelled=node.travelled - self._from,
         )
+
+    def stand(self) -> bool:
+        """Publish a HOLD and return whether the executor took it, see `Navigator.stand`."""
+        return self._navigator.stand("the goal was broken off", self._handle.request.dry_run)
 
     def frame_after(self, moment: float) -> Frame | None:
         """See `navigator.Body`."""
@@ -282,7 +295,8 @@ class Goal:
                     self.report(State.HOLDING, status.message)
                 return None
             return Ending(OUTCOME_OF.get(status.outcome), status.message)
-        if self._sent is not None and time.monotonic() - self._sent_at > RESEND_S:
+        waited = RESEND_HOLD_S if self._sent is not None and self._sent.kind == NavigationAction.HOLD else RESEND_S
+        if self._sent is not None and time.monotonic() - self._sent_at > waited:
             self._sent_at = time.monotonic()
             self._node.actions.publish(self._sent)
         return None

@@ -1,0 +1,47 @@
+"""Which addresses are ones, and where plain text may go."""
+
+from __future__ import annotations
+
+import pytest
+
+from speculation.address import check_address, host_of, is_loopback
+
+FLAGS = ("--keys DIR", "--allow-plain")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "LocalHost", "[::1]", ""])
+def test_this_machine_is_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "*", "10.0.0.5", "[fe80::1]", "robot", "localhost.lan", "127.1", "127.0.0.1:0;10.0.0.5", "lo"]
+)
+def test_what_may_be_another_machine_is_not(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_plain_text_to_another_machine_is_refused_unless_allowed_or_encrypted() -> None:
+    address = "tcp://10.0.0.5:5555"
+    with pytest.raises(
+        ValueError, match=r"^tcp://10\.0\.0\.5:5555 is not on this machine.*--keys DIR .*--allow-plain on"
+    ):
+        check_address(address, False, False, FLAGS)
+    check_address(address, True, False, FLAGS)
+    check_address(address, False, True, FLAGS)
+    check_address("ipc:///run/verifier", False, False, FLAGS)
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+@pytest.mark.parametrize(
+    "address", ["", "5555", "tcp://", "tcp://:1", "tcp://host", "tcp://a:70000", "udp://a:1", "ipc://"]
+)
+def test_no_address_is_shown_one_whatever_is_allowed(address: str, encrypted: bool) -> None:
+    with pytest.raises(ValueError, match=r"write tcp://HOST:PORT"):
+        check_address(address, encrypted, True, FLAGS)
+
+
+def test_only_a_server_takes_any_port() -> None:
+    assert host_of("tcp://127.0.0.1:*", any_port=True) == "127.0.0.1"
+    with pytest.raises(ValueError, match="is no address"):
+        host_of("tcp://127.0.0.1:*")
