@@ -25,6 +25,7 @@ MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
 MAX_IMAGE_BYTES = 4 << 20
 MAX_PROMPT_CHARS = 12_000
+MAX_TEXT_CHARS = 1000
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 ROOT = -1
 """Node index of a draft's root, the last committed token; draft token i is node i."""
@@ -39,7 +40,7 @@ Probability: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=86400.0)]
 Digest: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
-Text: TypeAlias = Annotated[str, Meta(max_length=1000)]
+Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
 Answer: TypeAlias = Annotated[list[Token], Meta(max_length=MAX_ANSWER_TOKENS)]
 DraftTokens: TypeAlias = Annotated[list[Token], Meta(max_length=MAX_DRAFT_TOKENS)]
 DraftParents: TypeAlias = Annotated[list[Node], Meta(max_length=MAX_DRAFT_TOKENS)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,3 +48,17 @@ def draft(tiny_draft: Path) -> Vlm:
     from speculation.vlm.load import load_vlm
 
     return load_vlm(tiny_draft, dtype="float64")
+
+
+@pytest.fixture
+def hashes_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], int]:
+    """Return what counts how often bytes were hashed since the test began, alone or with others."""
+    hashed: list[bytes] = []
+    whole = hashlib.blake2b
+
+    def blake2b(data: bytes = b"", **how: Any) -> Any:
+        hashed.append(bytes(data))
+        return whole(data, **how)
+
+    monkeypatch.setattr(hashlib, "blake2b", blake2b)
+    return lambda part: sum(part in data for data in hashed)

@@ -196,7 +196,7 @@ class EdgeDecoder:
 
         A lost link is taken up again where the answer stood, if it comes back within `resume_s` seconds. Raises
         VerifierLost when the verifier cannot be reached or refuses, AnswerLate after `deadline_s` seconds, ValueError
-        for a frame or prompt that cannot be used.
+        for a frame or prompt that cannot be used, or where drafting fails; the sentence says which.
         """
         chosen = Mode(mode or self.config.mode)
         limit = FOREVER_S if deadline_s is None else deadline_s
@@ -248,6 +248,8 @@ class EdgeDecoder:
                     raise AnswerLate(f"no complete answer within the deadline of {limit:g} s") from None
                 if stop.code in BAD_REQUEST:
                     raise ValueError(why) from None
+                if stop.cause in (Interruption.UNREADABLE, Interruption.FAILED):
+                    raise ValueError(f"{stop.cause.value}: {why}") from stop
                 if stop.cause is not Interruption.LINK_LOST:
                     raise VerifierLost(why) from None
                 _log.warning("step %d interrupted after %d tokens: %s", self._step, len(committed), why)
