@@ -111,13 +111,10 @@ class Answer:
     def _check_end(self, tokens: Sequence[int]) -> None:
         """Raise Contradiction where the answer is over before the last of `tokens`."""
         if self.done or any(token in self._ends for token in tokens[:-1]):
-            raise Contradiction(
-                f"the verifier committed tokens after the end of the answer, at position {self.position}"
-            )
+            raise Contradiction(f"the verifier committed tokens after the answer's end, at position {self.position}")
         if len(tokens) > self.room:
-            raise Contradiction(
-                f"the verifier committed {self.position + len(tokens)} tokens of an answer of at most {self._max_tokens}"
-            )
+            end = self.position + len(tokens)
+            raise Contradiction(f"the verifier committed {end} tokens, the answer has at most {self._max_tokens}")
 
     def _is_over(self, end: int) -> bool:
         """Whether the answer is complete with its first `end` tokens."""

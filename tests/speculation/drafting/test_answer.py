@@ -71,8 +71,8 @@ def test_a_commit_without_tokens_about_another_answer_is_no_truth() -> None:
 @pytest.mark.parametrize(
     ("tokens", "max_tokens", "sentence"),
     [
-        ([1, EOS, 3], 100, "committed tokens after the end of the answer, at position 1"),
-        ([1, 2, 3], 2, "committed 3 tokens of an answer of at most 2"),
+        ([1, EOS, 3], 100, "committed tokens after the answer's end, at position 1"),
+        ([1, 2, 3], 2, "committed 3 tokens, the answer has at most 2"),
     ],
 )
 def test_tokens_beyond_the_end_are_no_truth(tokens: list[int], max_tokens: int, sentence: str) -> None:
@@ -83,7 +83,7 @@ def test_tokens_beyond_the_end_are_no_truth(tokens: list[int], max_tokens: int, 
     assert answer.tokens == [1] and not answer.done
     answer.take(commit(1, tokens, 2, done=True))
     assert answer.done
-    with pytest.raises(Contradiction, match="after the end of the answer, at position 2"):
+    with pytest.raises(Contradiction, match="after the answer's end, at position 2"):
         answer.take(commit(2, tokens, 3, done=True))
     assert answer.tokens == tokens[:2]
 
