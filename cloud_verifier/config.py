@@ -142,8 +142,9 @@ class ServerConfig:
 
     @property
     def exits_folder(self) -> Path | None:
-        """The folder of the exit heads, None where there is none."""
+        """The folder of the exit heads, None where there is none. Raises StartError as `model_folder`."""
         if self.exits is not None:
             return self.exits
-        folders = (self.model, self.model.parent / "exits")
+        model = self.model_folder
+        folders = (model, model.parent / "exits")
         return next((folder for folder in folders if (folder / EXITS_FILE).is_file()), None)
