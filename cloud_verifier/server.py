@@ -232,6 +232,8 @@ class Server:
             eos=list(model.eos),
             max_draft=self._max_draft,
             profile=self._profile.name,
+            colours=list(model.objects.colours) if model.objects is not None else [],
+            classes=list(model.objects.classes) if model.objects is not None else [],
         )
         self._send(session, welcome)
 

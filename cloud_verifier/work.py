@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from speculation.acceptance import AcceptanceRule, Verdict, rule_of
+from speculation.prompts import Vocabulary
 from speculation.rejection import Drawn, Rejection
 from speculation.sampling import FIRST_DRAWS, GREEDY, SamplingSettings, StepDraws
 
@@ -17,7 +18,9 @@ class CapacityError(ValueError):
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The target model as it is told to the edge; `exit_layers` count from 0."""
+    """The target model as it is told to the edge; `exit_layers` count from 0. `objects`: what it was trained to find,
+    None where it takes any instruction.
+    """
 
     name: str
     fingerprint: str
@@ -26,6 +29,7 @@ class ModelInfo:
     num_layers: int
     exit_layers: tuple[int, ...]
     eos: tuple[int, ...]
+    objects: Vocabulary | None = None
 
 
 @dataclass(frozen=True)
