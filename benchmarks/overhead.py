@@ -87,7 +87,7 @@ class Edge:
     def __init__(self, options: argparse.Namespace, profile: DeviceProfile, address: str) -> None:
         """Load the draft model and connect. Raises ValueError for files that cannot be used, LinkLost."""
         vlm = load_vlm(options.draft_model, dtype=options.dtype, threads=1)
-        folder = find(options.predictor, options.draft_model)
+        folder = find(options.predictor, vlm.folder)
         self._predictor = Predictor.load(folder, vlm.fingerprint) if folder is not None else None
         self._options = options
         self._watch = Stopwatch()

@@ -173,7 +173,7 @@ def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool]:
     Raises ValueError where frames are asked of a language model alone, or words of a target that sees.
     """
     _check_sight(options.target_model, options.frames)
-    guide = Guidance(options.guide).applies(Vocabulary.load(options.target_model))
+    guide = Guidance(options.guide).applies(Vocabulary.load(find_model(options.target_model)))
     return ResponseOrder(options.response_order), guide
 
 

@@ -74,7 +74,7 @@ class Pair:
         self.draft = load_vlm(draft, threads=1)
         self.engine = VlmEngine(self.target, 1, CAPACITY, find_exits(config, self.target))
         self.session = VlmSession(self.draft, CAPACITY)
-        folder = find(AUTO, draft)
+        folder = find(AUTO, self.draft.folder)
         self.predictor = Predictor.load(folder, self.draft.fingerprint) if folder is not None else None
 
     def panels(self, question: Question, forwards: int) -> Iterator[list[Panel]]:

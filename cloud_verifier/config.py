@@ -118,10 +118,7 @@ class ServerConfig:
         return self._folder("--draft-model", self.draft_model) if self.draft_model is not None else None
 
     def _folder(self, flag: str, name: Path) -> Path:
-        try:
-            folder = find_model(name, allow_download=self.allow_download)
-        except ModelFolderError as error:
-            raise StartError(f"{flag} {name}: {error}") from None
+        folder = self._found(flag, name)
         if not folder.is_dir():
             raise StartError(f"{flag} {name}: no such folder")
         if not (folder / "config.json").is_file():
@@ -136,6 +133,12 @@ class ServerConfig:
             raise StartError(f"{flag} {name}: it sees images, --text-only serves a language model alone; leave it out")
         return folder
 
+    def _found(self, flag: str, name: Path) -> Path:
+        try:
+            return find_model(name, allow_download=self.allow_download)
+        except ModelFolderError as error:
+            raise StartError(f"{flag} {name}: {error}") from None
+
     def check_exits(self) -> None:
         """Raise StartError where `exits` names a folder without exit heads."""
         if self.exits is not None and not (self.exits / EXITS_FILE).is_file():
@@ -143,8 +146,9 @@ class ServerConfig:
 
     @property
     def exits_folder(self) -> Path | None:
-        """The folder of the exit heads, None where there is none."""
+        """The folder of the exit heads, None where there is none. Raises StartError for a name that means no folder."""
         if self.exits is not None:
             return self.exits
-        folders = (self.model, self.model.parent / "exits")
+        model = self._found("--model", self.model)
+        folders = (model, model.parent / "exits")
         return next((folder for folder in folders if (folder / EXITS_FILE).is_file()), None)

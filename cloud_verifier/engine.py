@@ -14,6 +14,7 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict, depths_of, judge_picks
 from speculation.exits import ExitHeads, Head
+from speculation.prompts import Vocabulary
 from speculation.sampling import Logits
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
@@ -72,6 +73,7 @@ class VlmEngine:
     ) -> None:
         """`draws_on_device`: tokens are drawn where the logits are; None: wherever that is not the host."""
         self._vlm = vlm
+        self._objects = Vocabulary.load(vlm.folder)
         self._exits = exits
         self._exit_layers = frozenset(exits.layers if exits is not None else ())
         self._draws_on_device = vlm.device.type != "cpu" if draws_on_device is None else draws_on_device
@@ -90,6 +92,7 @@ class VlmEngine:
             num_layers=vlm.num_layers,
             exit_layers=self._exits.layers if self._exits is not None else (),
             eos=vlm.eos,
+            objects=self._objects,
         )
 
     def prepare(self, prompt: str, jpeg: bytes) -> Inputs:

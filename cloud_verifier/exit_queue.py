@@ -6,42 +6,66 @@ withdrawn. So they wait here: at most `rate` per second and session leave, in bu
 
 from __future__ import annotations
 
+import heapq
+import math
 import random
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple, TypeAlias
 
 from speculation.wire import EarlyTokens
 
 _FULL = 1.0 - 1e-9
 """Adding up refills rounds; a token short by less than this is a token."""
+_SENT = -math.inf
+"""Key of a verdict that has left: nothing about it waits behind it."""
+
+_Verdict: TypeAlias = tuple[int, int]
+"""Draft node and the token after it."""
 
 
 class QueuePolicy(str, Enum):
     """Which waiting early token leaves first (Early Exits, Table 7).
 
-    `priority`: the most confident; a deeper layer's verdict replaces the waiting shallower ones of its round.
-    `fifo`, `random`: the paper's plain queues, for comparison; nothing is replaced.
+    `priority`: the most confident (Algorithm 2, queue Q_e). `newest`: a session's newest, which replaces what waits of
+    its round: a deeper layer knows better. `fifo`: the oldest. `random`: each gets a random place when it arrives.
     """
 
     PRIORITY = "priority"
+    NEWEST = "newest"
     FIFO = "fifo"
     RANDOM = "random"
 
 
+class _Entry(NamedTuple):
+    """A waiting early token; the smallest leaves first. No two have the same `order`."""
+
+    key: float
+    order: int
+    early: EarlyTokens
+
+
 @dataclass
 class _Lane:
-    """One session: what waits, what left last in the current round, and the tokens of its bucket."""
+    """One session: a heap of what waits, and the tokens of its bucket.
+
+    `keys` has the key of every verdict of the round that waits, or `_SENT`. An entry with another key is out of date;
+    it is dropped when it reaches the head.
+    """
 
     bucket: float
     filled_at: float
-    waiting: list[tuple[int, EarlyTokens]] = field(default_factory=list)
+    waiting: list[_Entry] = field(default_factory=list)
     round: tuple[int, int] | None = None
-    sent: set[tuple[int, int]] = field(default_factory=set)
-    last_sent: tuple[int, int] | None = None
+    keys: dict[_Verdict, float] = field(default_factory=dict)
+    last_sent: _Verdict | None = None
 
 
 class ExitQueue:
-    """Early tokens of all sessions. `rate` is in messages per second and session, `burst` in messages."""
+    """Early tokens of all sessions. `rate` is in messages per second and session, `burst` in messages.
+
+    A verdict leaves once in a round. Every early token that was pushed is in the end sent or dropped, and counted so.
+    """
 
     def __init__(
         self, policy: QueuePolicy = QueuePolicy.PRIORITY, rate: float = 200.0, burst: int = 4, seed: int = 0
@@ -57,23 +81,22 @@ class ExitQueue:
         self._count = 0
 
     def push(self, session: int, early: EarlyTokens, now: float) -> None:
-        """Queue an early token; drop it where its round is over or already heard the same verdict."""
+        """Queue an early token; drop it where its verdict has left, or waits already and would not leave sooner."""
         lane = self._lane(session, now)
-        key = (early.step, early.round)
-        if lane.round != key:
+        round = (early.step, early.round)
+        if lane.round != round:
             self._forget(lane)
-            lane.round = key
-        if self.policy is QueuePolicy.PRIORITY:
-            self.dropped += len(lane.waiting)
-            lane.waiting.clear()
-            repeated = lane.last_sent == (early.node, early.token)
-        else:
-            verdict = (early.node, early.token)
-            repeated = verdict in lane.sent or any(verdict == (e.node, e.token) for _, e in lane.waiting)
-        if repeated:
+            lane.round = round
+        elif self.policy is QueuePolicy.NEWEST:
+            self._drop_waiting(lane)
+            lane.keys = {} if lane.last_sent is None else {lane.last_sent: _SENT}
+        verdict = (early.node, early.token)
+        key = self._key(early, lane.keys.get(verdict))
+        if verdict in lane.keys and key >= lane.keys[verdict]:
             self.dropped += 1
             return
-        lane.waiting.append((self._count, early))
+        lane.keys[verdict] = key
+        heapq.heappush(lane.waiting, _Entry(key, self._count, early))
         self._count += 1
 
     def overtake(self, session: int) -> None:
@@ -87,37 +110,49 @@ class ExitQueue:
 
     def pop(self, now: float) -> tuple[int, EarlyTokens] | None:
         """Return the early token that may leave now, and its session; None where none may."""
-        candidates = []
+        heads = []
         for session, lane in self._lanes.items():
-            if lane.waiting:
+            head = self._head(lane)
+            if head is not None:
                 self._refill(lane, now)
                 if lane.bucket >= _FULL:
-                    candidates += [(order, early, session) for order, early in lane.waiting]
-        if not candidates:
+                    heads.append((head, session))
+        if not heads:
             return None
-        order, early, session = self._choose(candidates)
+        (_, _, early), session = min(heads)
         lane = self._lanes[session]
-        lane.waiting.remove((order, early))
+        heapq.heappop(lane.waiting)
         lane.bucket -= 1.0
         self.sent += 1
         lane.last_sent = (early.node, early.token)
-        lane.sent.add(lane.last_sent)
+        lane.keys[lane.last_sent] = _SENT
         return session, early
 
     def next_time(self, now: float) -> float | None:
         """Return when `pop` will next return something (not before `now`); None where nothing waits."""
         times = []
         for lane in self._lanes.values():
-            if lane.waiting:
+            if self._head(lane) is not None:
                 self._refill(lane, now)
                 times.append(now if lane.bucket >= _FULL else now + (1.0 - lane.bucket) / self.rate)
         return min(times, default=None)
 
-    def _choose(self, candidates: list[tuple[int, EarlyTokens, int]]) -> tuple[int, EarlyTokens, int]:
-        if self.policy is QueuePolicy.PRIORITY:
-            return min(candidates, key=lambda c: (-c[1].confidence, c[0]))
-        candidates.sort(key=lambda c: c[0])
-        return candidates[0] if self.policy is QueuePolicy.FIFO else self._random.choice(candidates)
+    def _key(self, early: EarlyTokens, known: float | None) -> float:
+        if self.policy is QueuePolicy.FIFO:
+            return 0.0
+        if self.policy is QueuePolicy.RANDOM:
+            return self._random.random() if known is None else known
+        return -early.confidence
+
+    def _head(self, lane: _Lane) -> _Entry | None:
+        """Return the lane's next early token, after dropping those before it that are out of date."""
+        while lane.waiting:
+            head = lane.waiting[0]
+            if lane.keys[head.early.node, head.early.token] == head.key:
+                return head
+            heapq.heappop(lane.waiting)
+            self.dropped += 1
+        return None
 
     def _lane(self, session: int, now: float) -> _Lane:
         if session not in self._lanes:
@@ -128,9 +163,12 @@ class ExitQueue:
         lane.bucket = min(float(self.burst), lane.bucket + max(0.0, now - lane.filled_at) * self.rate)
         lane.filled_at = max(now, lane.filled_at)
 
-    def _forget(self, lane: _Lane) -> None:
+    def _drop_waiting(self, lane: _Lane) -> None:
         self.dropped += len(lane.waiting)
         lane.waiting.clear()
-        lane.sent.clear()
+
+    def _forget(self, lane: _Lane) -> None:
+        self._drop_waiting(lane)
+        lane.keys.clear()
         lane.last_sent = None
         lane.round = None

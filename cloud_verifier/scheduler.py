@@ -14,7 +14,7 @@ import msgspec
 from cloud_verifier.batch import Batch, Item, Outcome, Prefill, Work
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import PASS_PRICE, Act, Choice, Ledger
-from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree
+from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree, empty_digest
 from cloud_verifier.work import ModelInfo
 from speculation.acceptance import Verdict
 from speculation.rejection import check_begin, read_draft
@@ -137,12 +137,13 @@ class Scheduler:
                 f"BeginStep.step {begin.step} comes before the current step {active.state.step}; steps must increase",
                 begin.step,
             )
-        if active is not None and active.state.continues(begin, sampling):
+        digest = empty_digest(begin, sampling)
+        if active is not None and active.state.continues(begin, digest):
             active.state.idle = begin.idle
             active.suspended = False
             active.ledger.pause()
             return active.state.repeat(len(begin.committed), 0)
-        state = StepState(begin, self.model.eos, sampling)
+        state = StepState(begin, self.model.eos, sampling, digest)
         ledger = self._ledgers.setdefault(row, Ledger(self.times, self.pass_price))
         pending = None if state.done else begin
         tally = Tally(begin.step, now, state.done)

@@ -63,6 +63,8 @@ def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str) ->
         eos=list(model.eos),
         max_draft=max_draft,
         profile=profile,
+        colours=list(model.objects.colours) if model.objects is not None else [],
+        classes=list(model.objects.classes) if model.objects is not None else [],
     )
 
 

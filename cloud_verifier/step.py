@@ -130,7 +130,10 @@ class Held(NamedTuple):
 class StepState:
     """The answer of one step and the drafts for its continuation."""
 
-    def __init__(self, begin: BeginStep, eos: Collection[int], sampling: SamplingSettings = GREEDY) -> None:
+    def __init__(
+        self, begin: BeginStep, eos: Collection[int], sampling: SamplingSettings = GREEDY, digest: bytes | None = None
+    ) -> None:
+        """`digest` names the empty answer, see `empty_digest`; None: it is computed here."""
         self.step = begin.step
         self.idle = begin.idle
         self.max_tokens = begin.max_tokens
@@ -139,7 +142,7 @@ class StepState:
         self.key = begin.key
         self.answer: list[int] = []
         self._eos = frozenset(eos)
-        self._digests = [_begin_digest(begin, sampling)]
+        self._digests = [empty_digest(begin, sampling) if digest is None else digest]
         self._held: dict[int, Held] = {}
         self._rest: Rest | None = None
         self._best: Tree | None = None
@@ -167,8 +170,9 @@ class StepState:
         """The random draws of the next token."""
         return StepDraws(self.key, self.position)
 
-    def continues(self, begin: BeginStep, sampling: SamplingSettings = GREEDY) -> bool:
-        """Whether `begin` asks again for this very step, from a position that this answer has passed.
+    def continues(self, begin: BeginStep, digest: bytes) -> bool:
+        """Whether `begin`, whose empty answer has `digest`, asks again for this very step, from a position that this
+        answer has passed.
 
         Not where a token is left to an edge that may have forgotten what to draw it with: drafting again repeats it.
         """
@@ -176,8 +180,7 @@ class StepState:
             return False
         if self._rest is not None:
             return False
-        digest = extend_digest(_begin_digest(begin, sampling), begin.committed)
-        return digest == self._digests[len(begin.committed)]
+        return extend_digest(digest, begin.committed) == self._digests[len(begin.committed)]
 
     def offer(self, draft: Draft, drawn: tuple[Drawn, ...] = ()) -> list[Commit]:
         """Take in a draft. Returns the commits that answer it at once: those it has missed. Raises ForeignDraft.
@@ -356,7 +359,8 @@ class StepState:
         )
 
 
-def _begin_digest(begin: BeginStep, sampling: SamplingSettings) -> bytes:
+def empty_digest(begin: BeginStep, sampling: SamplingSettings) -> bytes:
+    """Return the digest of a step's empty answer. It reads the whole frame: once for each message is enough."""
     return begin_digest(begin.prompt, begin.jpeg, sampling.text, begin.key)
 
 

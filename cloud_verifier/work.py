@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from speculation.acceptance import AcceptanceRule, Verdict, rule_of
+from speculation.prompts import Vocabulary
 from speculation.rejection import Drawn, Rejection
 from speculation.sampling import FIRST_DRAWS, GREEDY, SamplingSettings, StepDraws
 from speculation.wire import AnyMessage
@@ -19,7 +20,9 @@ class CapacityError(ValueError):
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The target model as it is told to the edge; `exit_layers` count from 0."""
+    """The target model as it is told to the edge; `exit_layers` count from 0. `objects`: what it was trained to find,
+    None where it takes any instruction.
+    """
 
     name: str
     fingerprint: str
@@ -28,6 +31,7 @@ class ModelInfo:
     num_layers: int
     exit_layers: tuple[int, ...]
     eos: tuple[int, ...]
+    objects: Vocabulary | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+from speculation.wire import MAX_WORD_CHARS, MAX_WORDS
+
 FORWARD_METRES = {"small": 0.25, "medium": 0.50, "large": 0.75}
 TURN_DEGREES = {"small": 15.0, "medium": 30.0, "large": 45.0}
 ACTION_MARK = "Action:"
@@ -211,17 +213,37 @@ class Vocabulary:
 
     @classmethod
     def load(cls, folder: Path) -> Vocabulary | None:
-        """Read `objects.json` from a model folder; None where the folder has none."""
+        """Read `objects.json` from a model folder; None where the folder has none.
+
+        Raises ValueError, naming file and limit, for a file that holds no such words.
+        """
         path = folder / VOCABULARY_FILE
         if not path.exists():
             return None
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return cls(tuple(data["colours"]), tuple(data["classes"]))
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is no JSON ({error}); fetch or train the model again") from None
+        return cls(_words(path, data, "colours"), _words(path, data, "classes"))
+
+    @classmethod
+    def of(cls, colours: Sequence[str], classes: Sequence[str]) -> Vocabulary | None:
+        """Return the words that a verifier reports; None where it names none, for a model that takes any."""
+        return cls(tuple(colours), tuple(classes)) if colours and classes else None
 
     def save(self, folder: Path) -> None:
         """Write `objects.json` into a model folder."""
         text = json.dumps({"colours": self.colours, "classes": self.classes}, indent=1)
         (folder / VOCABULARY_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _words(path: Path, data: Any, name: str) -> tuple[str, ...]:
+    listed = data.get(name) if isinstance(data, dict) else None
+    words = listed if isinstance(listed, list) else []
+    fit = all(isinstance(word, str) and 0 < len(word) <= MAX_WORD_CHARS for word in words)
+    if not fit or not 0 < len(words) <= MAX_WORDS:
+        raise ValueError(f"{path}: {name} must be 1 to {MAX_WORDS} words of 1 to {MAX_WORD_CHARS} characters")
+    return tuple(words)
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,15 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 3
+PROTOCOL = 4
 
 MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
 MAX_IMAGE_BYTES = 4 << 20
 MAX_PROMPT_CHARS = 12_000
+MAX_TEXT_CHARS = 1000
+MAX_WORDS = 256
+MAX_WORD_CHARS = 40
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 EXPLAINED_BYTES = 4096
 """Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""
@@ -41,7 +44,9 @@ Probability: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=86400.0)]
 Digest: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
-Text: TypeAlias = Annotated[str, Meta(max_length=1000)]
+Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
+Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_WORD_CHARS)]
+Words: TypeAlias = Annotated[list[Word], Meta(max_length=MAX_WORDS)]
 Answer: TypeAlias = Annotated[list[Token], Meta(max_length=MAX_ANSWER_TOKENS)]
 DraftTokens: TypeAlias = Annotated[list[Token], Meta(max_length=MAX_DRAFT_TOKENS)]
 DraftParents: TypeAlias = Annotated[list[Node], Meta(max_length=MAX_DRAFT_TOKENS)]
@@ -112,7 +117,10 @@ class Hello(Message, tag=1, frozen=True):
 
 
 class Welcome(Message, tag=2, frozen=True):
-    """Cloud to edge: the session stands. `exit_layers` count from 0; `eos` are the tokens that end an answer."""
+    """Cloud to edge: the session stands. `exit_layers` count from 0; `eos` are the tokens that end an answer.
+
+    `colours` and `classes` are the objects that the target was trained to find; empty: it takes any instruction.
+    """
 
     session: Name
     model: Name
@@ -124,6 +132,8 @@ class Welcome(Message, tag=2, frozen=True):
     max_draft: Annotated[int, Meta(gt=0, le=MAX_DRAFT_TOKENS)] = MAX_DRAFT_TOKENS
     profile: Name = ""
     protocol: int = PROTOCOL
+    colours: Words = []
+    classes: Words = []
 
 
 class BeginStep(Message, tag=3, frozen=True):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,3 +49,31 @@ def draft(tiny_draft: Path) -> Vlm:
     from speculation.vlm.load import load_vlm
 
     return load_vlm(tiny_draft, dtype="float64")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path) -> Path:
+    """The folder of the tiny target as me/tiny, in a cache laid out as the hub's own client does it."""
+    import huggingface_hub
+
+    model = tmp_path / "models--me--tiny"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("0123abcd")
+    shutil.copytree(tiny_target, model / "snapshots" / "0123abcd")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return model / "snapshots" / "0123abcd"
+
+
+@pytest.fixture
+def hashes_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], int]:
+    """Return what counts how often bytes were hashed since the test began, alone or with others."""
+    hashed: list[bytes] = []
+    whole = hashlib.blake2b
+
+    def blake2b(data: bytes = b"", **how: Any) -> Any:
+        hashed.append(bytes(data))
+        return whole(data, **how)
+
+    monkeypatch.setattr(hashlib, "blake2b", blake2b)
+    return lambda part: sum(part in data for data in hashed)

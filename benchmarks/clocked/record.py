@@ -66,7 +66,7 @@ class Models:
         vlm, small = load_vlm(config.model_folder, dtype=dtype), load_vlm(draft, dtype=dtype)
         if vlm.tokenizer_fingerprint != small.tokenizer_fingerprint:
             raise ValueError(f"draft {draft} has another tokenizer than target {target}; they must share one")
-        folder = find(predictor, draft)
+        folder = find(predictor, small.folder)
         guess = Predictor.load(folder, small.fingerprint) if folder is not None else None
         return cls(vlm, small, find_exits(config, vlm), guess)
 

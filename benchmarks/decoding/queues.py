@@ -25,8 +25,11 @@ from speculation.drafting.config import QueuePolicy as EdgePolicy
 MESSAGE_MS = 20.0
 EARLY_BYTES = 20
 """An early token's payload."""
+EDGES = tuple(dict.fromkeys(edge for edge, _ in QUEUES))
 PATIENT_S = 60.0
 """No draft is sent again because a slow link is slow."""
+PAIRS = (*QUEUES, *((edge, ServerPolicy.NEWEST.value) for edge in EDGES))
+"""Edge queue and server queue: the paper's, and ours at the server."""
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
@@ -42,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     if not 0.1 <= options.message_ms <= 1000.0:
         raise ValueError(f"--message-ms {options.message_ms:g} is outside 0.1 to 1000")
     recording, timings = GSM8K_FACTS.draw(steps_of(options)), slow_link(options.message_ms / 1e3)
-    with tqdm(total=len(QUEUES) * len(THREADS), unit="run", disable=None) as bar:
+    with tqdm(total=len(PAIRS) * len(THREADS), unit="run", disable=None) as bar:
         rows = miss_rates(recording, timings, options.message_ms / 1e3, bar.update)
     print(f"{len(recording.steps)} drawn answers: {GSM8K_FACTS}\n{timings}\n{VIRTUAL}")
     print(f"an early token takes {options.message_ms:g} ms to leave and {1e3 * timings.one_way_s:g} ms on its way\n")
@@ -58,12 +61,13 @@ def slow_link(message_s: float) -> Timings:
 def miss_rates(
     recording: Recording, timings: Timings, message_s: float, tell: Callable[[], object] = lambda: None
 ) -> list[dict[str, Any]]:
-    """Return a row for each pair of queues: miss rate and ms a token by threads, and the paper's percentages.
+    """Return a row for each pair of queues: miss rate and ms a token by threads, and the paper's percentages; None
+    where it has none.
 
     The verifier's queue is paced to the link; what it has sent cannot be reordered or withdrawn any more.
     """
     rows = []
-    for (edge, server), printed in QUEUES.items():
+    for edge, server in PAIRS:
         config = replace(SERVER, queue_policy=ServerPolicy(server), early_rate=1.0 / message_s, early_burst=1)
         misses, per_token = [], []
         for threads in THREADS:
@@ -75,7 +79,8 @@ def miss_rates(
             misses.append(figures["miss_rate"])
             per_token.append(1e3 * figures["per_token_s"]["median"])
             tell()
-        rows.append({"edge": edge, "server": server, "miss_rate": misses, "ms_per_token": per_token, "paper": printed})
+        rows.append({"edge": edge, "server": server, "miss_rate": misses, "ms_per_token": per_token,
+                     "paper": QUEUES.get((edge, server))})  # fmt: skip
     return rows
 
 
@@ -91,7 +96,7 @@ def report(rows: Sequence[dict[str, Any]]) -> str:
             (
                 f"{row['edge']}, {row['server']}",
                 *(number(None if rate is None else 100.0 * rate, 1) for rate in row["miss_rate"]),
-                *(number(rate) for rate in row["paper"]),
+                *(number(rate) for rate in row["paper"] or [None] * len(THREADS)),
                 *(number(value, 0) for value in row["ms_per_token"]),
             )
             for row in rows

@@ -1,4 +1,7 @@
-"""The committed answer of one step: the only truth on the edge."""
+"""The committed answer of one step: the only truth on the edge.
+
+A digest covers a commit's tokens and nothing else of it. So the tokens alone say where the answer ends.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class Answer:
         self._held: dict[int, Commit] = {}
         self.tokens: list[int] = list(committed)
         self.digest = extend_digest(begin_digest(prompt, jpeg, sampling.text, key), self.tokens)
-        self.done = self._is_over()
+        self.done = self._is_over(self.position)
         self.drawn_at = -1
         """Position of the last token that the edge drew itself; the verifier hears of it with the next draft."""
 
@@ -49,10 +52,10 @@ class Answer:
     def take(self, commit: Commit) -> list[tuple[Commit, list[int]]]:
         """Append what `commit`, and commits held for it, add; return each with its new tokens.
 
-        There are none for a bare 'done', and for a rejection at once. `rests` says whether a token is left to draw.
+        There are none for a rejection at once. `rests` says whether a token is left to draw.
 
-        A commit ahead of the answer is held, at most `HELD_COMMITS` of them, the nearest first.
-        Raises Contradiction for a commit about another prefix.
+        A commit ahead of the answer is held, at most `HELD_COMMITS` of them, the nearest first. Raises Contradiction
+        for a commit about another prefix, with tokens beyond the answer's end, or that calls complete what is not.
         """
         known = self._held.get(commit.start)
         if known is None or len(known.tokens) <= len(commit.tokens):
@@ -62,9 +65,8 @@ class Answer:
         taken = []
         while self._held and (start := min(self._held)) <= self.position:
             nearest = self._held.pop(start)
-            was_done = self.done
             tokens = self._append(nearest)
-            if tokens or self.done != was_done or self.rests(nearest):
+            if tokens or self.rests(nearest):
                 taken.append((nearest, tokens))
         return taken
 
@@ -82,25 +84,38 @@ class Answer:
         """Append tokens that need no commit: those of a model that answers alone."""
         self.tokens += tokens
         self.digest = extend_digest(self.digest, list(tokens))
-        self.done = self.done or self._is_over()
+        self.done = self._is_over(self.position)
 
     def _append(self, commit: Commit) -> list[int]:
+        end = commit.start + len(commit.tokens)
         known = self.position - commit.start
-        if commit.tokens[:known] != self.tokens[commit.start : commit.start + len(commit.tokens)]:
+        if commit.tokens[:known] != self.tokens[commit.start : end]:
             raise Contradiction(
                 f"the verifier took back tokens that it had committed at answer position {commit.start}"
             )
         tokens = commit.tokens[known:]
-        reaches_end = commit.start + len(commit.tokens) >= self.position
+        if end >= self.position and extend_digest(self.digest, tokens) != commit.digest:
+            raise Contradiction(
+                f"the commit at answer position {commit.start} is about another prompt, image or answer"
+            )
         if tokens:
-            digest = extend_digest(self.digest, tokens)
-            if digest != commit.digest:
-                raise Contradiction(
-                    f"the commit at answer position {commit.start} is about another prompt, image or answer"
-                )
+            self._check_end(tokens)
             self.append(tokens)
-        self.done = self.done or (commit.done and reaches_end)
+        if commit.done and not self._is_over(end):
+            raise Contradiction(
+                f"the verifier says that the answer is complete at position {end}, but no end token stands there and "
+                f"max_tokens is {self._max_tokens}; were edge and verifier installed from the same version?"
+            )
         return tokens
 
-    def _is_over(self) -> bool:
-        return len(self.tokens) >= self._max_tokens or (bool(self.tokens) and self.tokens[-1] in self._ends)
+    def _check_end(self, tokens: Sequence[int]) -> None:
+        """Raise Contradiction where the answer is over before the last of `tokens`."""
+        if self.done or any(token in self._ends for token in tokens[:-1]):
+            raise Contradiction(f"the verifier committed tokens after the answer's end, at position {self.position}")
+        if len(tokens) > self.room:
+            end = self.position + len(tokens)
+            raise Contradiction(f"the verifier committed {end} tokens, the answer has at most {self._max_tokens}")
+
+    def _is_over(self, end: int) -> bool:
+        """Whether the answer is complete with its first `end` tokens."""
+        return end >= self._max_tokens or (end > 0 and self.tokens[end - 1] in self._ends)

@@ -37,21 +37,22 @@ def balanced_gamma(verify_s: float, draft_s: float, rtt_s: float) -> float:
 class Estimates:
     """What the edge has measured, in seconds; None before the first sample.
 
-    fixed_s: a round's time besides drafting, round trip and verification, measured where nothing else delayed it.
-    acceptance: of a draft token whose ancestors stand.
+    fixed_s: a round's time besides drafting: round trip, verification and the wait for it. Measured where nothing else
+    delayed it. queue_s: of that, the wait in a busy verifier. acceptance: of a draft token whose ancestors stand.
     """
 
     draft_s: float | None = None
     verify_s: float | None = None
     fixed_s: float | None = None
     acceptance: float | None = None
+    queue_s: float | None = None
 
     @property
     def rtt_s(self) -> float | None:
-        """Both ways of the link and whatever waits there."""
-        if self.fixed_s is None or self.verify_s is None:
+        """Both ways of the link and whatever waits there, the verifier's queue left out."""
+        if self.fixed_s is None or self.verify_s is None or self.queue_s is None:
             return None
-        return max(0.0, self.fixed_s - self.verify_s)
+        return max(0.0, self.fixed_s - self.queue_s - self.verify_s)
 
 
 class Controller:
@@ -85,6 +86,7 @@ class Controller:
         self._draft_s = Average(weight)
         self._verify_s = Average(weight)
         self._fixed_s = Average(weight)
+        self._queue_s = Average(weight)
         self._acceptance = Average(weight)
         self._rounds = 0
 
@@ -98,7 +100,13 @@ class Controller:
     @property
     def estimates(self) -> Estimates:
         """What has been measured so far."""
-        return Estimates(self._draft_s.value, self._verify_s.value, self._fixed_s.value, self._acceptance.value)
+        return Estimates(
+            self._draft_s.value,
+            self._verify_s.value,
+            self._fixed_s.value,
+            self._acceptance.value,
+            self._queue_s.value,
+        )
 
     def tell(self, stats: DecodingStats) -> None:
         """Write gamma and the estimates into a step's figures."""
@@ -115,14 +123,16 @@ class Controller:
         """Take the time of one target forward, by the verifier's own clock."""
         self._verify_s.add(seconds)
 
-    def judged(self, sent: int, accepted: int, seconds: float | None) -> None:
+    def judged(self, sent: int, accepted: int, seconds: float | None, queue_s: float = 0.0) -> None:
         """Take one verdict: of a draft `sent` tokens deep, `accepted` stood.
 
-        `seconds` is how long after its sending, None where more than the round trip and its verification delayed it.
+        `seconds` is how long after its sending, None where more than the round trip, the verifier's queue and its
+        verification delayed it; `queue_s` how much of that it waited in the verifier, by the verifier's clock.
         """
         self._rounds += 1
         if seconds is not None:
             self._fixed_s.add(seconds)
+            self._queue_s.add(min(queue_s, seconds))
         for _ in range(accepted):
             self._acceptance.add(1.0)
         if accepted < sent:

@@ -22,6 +22,7 @@ from speculation.sampling import START_KEEP, Rule
 from speculation.trace import Trace
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
+    MAX_TEXT_CHARS,
     AnyMessage,
     BeginStep,
     Commit,
@@ -72,48 +73,60 @@ class Drafter:
     def run(self, request: StepRequest) -> StepResult:
         """Answer one request.
 
-        Raises StepInterrupted, with the tokens committed so far, when the link is lost, the deadline passes or the
-        verifier refuses; ValueError when the draft model cannot read the image.
+        Raises StepInterrupted, with the tokens committed so far, when the link is lost, the deadline passes, the
+        verifier refuses, the draft model cannot read the frame or drafting fails; its `cause` says which. ValueError
+        for a sampling rule that this mode does not take.
         """
         self.config.check_sampling(request.sampling)
-        stats = DecodingStats()
+        stats, answer = DecodingStats(), _answer(request)
         alone = not self.config.needs_link
         # The point-mass rule leaves the drawing to the verifier; here there is none.
         how = replace(request.sampling, rule=Rule.COUPLED, keep=START_KEEP) if alone else request.sampling
-        drafts = self._model and sampled(self._model, how, request.key)
+        drafts = self._model and sampled(self._model, how, request.key, answer.digest)
         if self._link is not None and self.config.needs_link:
             model = drafts if self.config.drafts else None
-            result = _Step(self, request, self._link, model, stats).run()
+            result = _Step(self, request, self._link, model, answer, stats).run()
             if self.config.ngrams:
                 self._ngrams.remember(result.tokens)
             return result
         if drafts is None:
             raise ValueError("this mode drafts on the edge: it needs a draft model")
-        return self._decode_alone(request, drafts, stats)
+        return self._decode_alone(request, drafts, answer, stats)
 
-    def _decode_alone(self, request: StepRequest, model: DraftModel, stats: DecodingStats) -> StepResult:
+    def _decode_alone(
+        self, request: StepRequest, model: DraftModel, answer: Answer, stats: DecodingStats
+    ) -> StepResult:
         """Mode edge: the draft model's own answer; nothing is verified."""
         started = self._clock()
         trace = StepTrace(self._trace, request.step, started)
-        answer = _answer(request)
-        model.begin(request.prompt, request.jpeg, request.committed)
-        stats.prefill_s = self._clock() - started
-        trace.read(started, started + stats.prefill_s)
-        grower = Grower(model, self._clock)
-        while not answer.done:
-            if request.deadline_s is not None and self._clock() >= started + request.deadline_s:
-                _close(stats, answer, request, self._clock() - started)
-                raise StepInterrupted(Interruption.DEADLINE, _too_late(request.deadline_s), tuple(answer.tokens), stats)
-            with trace.drafting():
-                stats.draft_s += grower.feed([grower.tree.root])
-            stats.draft_forwards += 1
-            token = grower.tree[grower.tree.likeliest_path(grower.tree.root, 1)[0]].token
-            grower.commit(grower.tree.reroot([token]))
-            answer.append([token])
-            if stats.first_commit_s is None:
-                stats.first_commit_s = self._clock() - started
-        _close(stats, answer, request, self._clock() - started)
-        trace.ended(stats, started + stats.total_s)
+
+        def interrupted(cause: Interruption, why: str) -> StepInterrupted:
+            return StepInterrupted(cause, why, tuple(answer.tokens), stats)
+
+        try:
+            try:
+                model.begin(request.prompt, request.jpeg, request.committed)
+            except ValueError as error:
+                raise interrupted(Interruption.UNREADABLE, str(error)) from error
+            stats.prefill_s = self._clock() - started
+            trace.read(started, started + stats.prefill_s)
+            grower = Grower(model, self._clock)
+            while not answer.done:
+                if request.deadline_s is not None and self._clock() >= started + request.deadline_s:
+                    raise interrupted(Interruption.DEADLINE, _too_late(request.deadline_s))
+                with trace.drafting():
+                    stats.draft_s += grower.feed([grower.tree.root])
+                stats.draft_forwards += 1
+                token = grower.tree[grower.tree.likeliest_path(grower.tree.root, 1)[0]].token
+                grower.commit(grower.tree.reroot([token]))
+                answer.append([token])
+                if stats.first_commit_s is None:
+                    stats.first_commit_s = self._clock() - started
+        except ValueError as error:
+            raise interrupted(Interruption.FAILED, str(error)) from error
+        finally:
+            _close(stats, answer, request, self._clock() - started)
+            trace.ended(stats, started + stats.total_s)
         return StepResult(tuple(answer.tokens), stats)
 
 
@@ -125,7 +138,13 @@ class _Step:
     """
 
     def __init__(
-        self, drafter: Drafter, request: StepRequest, link: Link, model: DraftModel | None, stats: DecodingStats
+        self,
+        drafter: Drafter,
+        request: StepRequest,
+        link: Link,
+        model: DraftModel | None,
+        answer: Answer,
+        stats: DecodingStats,
     ) -> None:
         self._config = drafter.config
         self._clock = drafter._clock
@@ -138,7 +157,7 @@ class _Step:
         self._bytes = (link.bytes_up, link.bytes_down)
         self._started = self._heard_at = self._landed_at = self._clock()
         self._trace = StepTrace(drafter._trace, request.step, self._started)
-        self._answer = _answer(request)
+        self._answer = answer
         self._unlanded: list[int] = []
         self._fetched_at = -1
         self._speculator: Speculator | None = None
@@ -154,16 +173,21 @@ class _Step:
                 self._begin()
             while not self._answer.done:
                 self._advance()
+            if self._answer.drawn_at == self._answer.position - 1 >= 0:
+                self._end_step("the edge drew the last token")
+        except StepInterrupted:
+            raise
         except LinkLost as error:
             raise self._interrupted(Interruption.LINK_LOST, str(error)) from error
         except Contradiction as error:
             raise self._interrupted(Interruption.CONTRADICTION, str(error)) from error
-        except ValueError:
-            self._end_step("the edge cannot read the frame")
+        except ValueError as error:
+            raise self._interrupted(Interruption.FAILED, str(error)) from error
+        except Exception as error:
+            self._end_step(f"{Interruption.FAILED.value}: {error}")
             raise
-        if self._answer.drawn_at == self._answer.position - 1 >= 0:
-            self._end_step("the edge drew the last token")
-        self._finish()
+        finally:
+            self._finish()
         return StepResult(tuple(self._answer.tokens), self._stats)
 
     def _begin(self) -> None:
@@ -186,7 +210,10 @@ class _Step:
         )
         if self._model is not None:
             started = self._clock()
-            self._model.begin(request.prompt, request.jpeg, request.committed)
+            try:
+                self._model.begin(request.prompt, request.jpeg, request.committed)
+            except ValueError as error:
+                raise self._interrupted(Interruption.UNREADABLE, str(error)) from error
             now = self._clock()
             self._stats.prefill_s += now - started
             self._trace.read(started, now)
@@ -322,14 +349,13 @@ class _Step:
 
     def _interrupted(self, cause: Interruption, message: str, code: FaultCode | None = None) -> StepInterrupted:
         if cause is not Interruption.LINK_LOST:
-            self._end_step(cause.value)
-        self._finish()
+            self._end_step(f"{cause.value}: {message}")
         self._stats.interruptions += 1
         return StepInterrupted(cause, message, tuple(self._answer.tokens), self._stats, code)
 
     def _end_step(self, reason: str) -> None:
         with contextlib.suppress(LinkLost):
-            self._link.send(EndStep(self._request.step, reason))
+            self._link.send(EndStep(self._request.step, reason[:MAX_TEXT_CHARS]))
 
     def _finish(self) -> None:
         if self._speculator is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from speculation.drafting.model import DraftModel, Logits, Stop
 from speculation.rejection import Purpose, draw_from_head, draw_rest, noisy, pack, unpack
 from speculation.sampling import Distribution, Rule, SamplingSettings
-from speculation.wire import MAX_IMAGE_BYTES, ROOT, Masses, begin_digest, extend_digest
+from speculation.wire import MAX_IMAGE_BYTES, ROOT, Masses, extend_digest
 
 
 class DrawnModel:
@@ -19,11 +19,11 @@ class DrawnModel:
     committed. Made anew for every answer.
     """
 
-    def __init__(self, model: DraftModel, settings: SamplingSettings, key: int) -> None:
+    def __init__(self, model: DraftModel, settings: SamplingSettings, digest: bytes) -> None:
+        """`digest` names the answer as it stands where `begin` takes it up."""
         self._model = model
         self._settings = settings
-        self._key = key
-        self._root = b""
+        self._root = digest
         self._nodes: list[bytes] = []
         """Digests of the prefixes that end with each node."""
         self._after: dict[bytes, Distribution] = {}
@@ -31,8 +31,6 @@ class DrawnModel:
     def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
         """See `DraftModel.begin`."""
         self._model.begin(prompt, image, committed)
-        start = begin_digest(prompt, image, self._settings.text, self._key)
-        self._root = extend_digest(start, list(committed))
         self._nodes, self._after = [], {}
 
     def root_logits(self, stop: Stop | None = None) -> Logits:

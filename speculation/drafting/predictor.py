@@ -194,7 +194,10 @@ class Predictor:
 
 
 def find(choice: str, draft_folder: Path) -> Path | None:
-    """Return the predictor's folder for a setting: "auto" (the draft's folder, if one is there), "off", or a path."""
+    """Return the predictor's folder for a setting: "auto" (the draft's folder, if one is there), "off", or a path.
+
+    `draft_folder` is where the draft model lies, e.g. `Vlm.folder`: a hub name is no folder and holds nothing.
+    """
     if choice == OFF:
         return None
     if choice == AUTO:

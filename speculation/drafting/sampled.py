@@ -12,14 +12,14 @@ from speculation.sampling import Rule, SamplingSettings, StepDraws, perturbed
 from speculation.wire import ROOT
 
 
-def sampled(model: DraftModel, settings: SamplingSettings, key: int) -> DraftModel:
-    """Return the model as it drafts for an answer that is drawn with `settings` and `key`.
+def sampled(model: DraftModel, settings: SamplingSettings, key: int, digest: bytes) -> DraftModel:
+    """Return the model as it drafts for an answer that is drawn with `settings` and `key` and has this digest so far.
 
     Greedy needs no change, nor does the point-mass rule: it is for a draft that names its likeliest tokens.
     """
     if settings.greedy or settings.rule is Rule.POINT:
         return model
-    return (DrawnModel if settings.rule.rejects else SampledModel)(model, settings, key)
+    return DrawnModel(model, settings, digest) if settings.rule.rejects else SampledModel(model, settings, key)
 
 
 class SampledModel:

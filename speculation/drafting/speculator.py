@@ -399,7 +399,8 @@ class Speculator:
         rejected = not inside.isdisjoint(last_children.values()) if path else bool(flight.nodes)
         self._stats.accepted += accepted
         clean = not flight.ahead and not self._disturbed
-        self._controller.judged(accepted + rejected, accepted, now - flight.sent_at if clean else None)
+        seconds = now - flight.sent_at if clean else None
+        self._controller.judged(accepted + rejected, accepted, seconds, commit.queue_s)
 
     def _waste(self, nodes: tuple[Node, ...]) -> None:
         forwards, seconds = work(nodes)

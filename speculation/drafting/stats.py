@@ -151,6 +151,8 @@ class Interruption(Enum):
     DEADLINE = "deadline"
     REFUSED = "refused"
     CONTRADICTION = "contradiction"
+    UNREADABLE = "the edge cannot read the frame"
+    FAILED = "the edge failed"
 
 
 class StepInterrupted(RuntimeError):

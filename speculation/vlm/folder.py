@@ -224,7 +224,11 @@ def model_fingerprint(config: dict[str, Any], weights: list[Path], quantisation:
 
 
 def folder_fingerprint(folder: Path, quantisation: str = "none") -> str:
-    """Return the fingerprint that `load_vlm` gives the model of a folder, without loading it. Raises as `load_vlm`."""
+    """Return the fingerprint that `load_vlm` gives the model of a folder or hub name, without loading it.
+
+    Raises as `load_vlm`.
+    """
+    folder = find_model(folder)
     return model_fingerprint(read_config(folder), weight_files(folder), quantisation)
 
 

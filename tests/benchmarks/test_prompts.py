@@ -23,6 +23,7 @@ from benchmarks.setting import (
     result_name,
     text_flags,
 )
+from speculation.prompts import VOCABULARY_FILE
 from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_PROMPT_CHARS
 from tests.models import tiny_text_model
@@ -133,6 +134,15 @@ def test_questions_in_words_have_no_frame(tmp_path: Path) -> None:
     for source in ("camera", "text:", ""):
         with pytest.raises(argparse.ArgumentTypeError, match="choose simulation, random, text or text:PATH"):
             read_source(source)
+
+
+def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path) -> None:
+    line = argparse.ArgumentParser()
+    add_pair(line)
+    add_questions(line)
+    for guide in (False, True):
+        assert asked_as(line.parse_args(["--target-model", "me/tiny"]))[1] is guide
+        (hub / VOCABULARY_FILE).unlink(missing_ok=True)
 
 
 def test_a_target_is_asked_what_it_can_answer(tiny_target: Path, tmp_path: Path) -> None:

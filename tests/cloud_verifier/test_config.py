@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.config import EXITS_FILE, ServerConfig, StartError
 from tests.models import tiny_text_model
 
 
@@ -37,3 +37,15 @@ def test_target_is_a_folder_or_a_name_and_sees(tiny_target: Path, tmp_path: Path
     assert ServerConfig(blind, draft_model=blind, text_only=True).draft_folder == blind
     with pytest.raises(StartError, match="it sees images, --text-only serves a language model alone"):
         _ = ServerConfig(tiny_target, text_only=True).model_folder
+
+
+def test_exits_beside_a_model_named_by_its_hub_name_are_found(hub: Path) -> None:
+    config = ServerConfig(Path("me/tiny"))
+    assert config.exits_folder is None
+    beside = hub.parent / "exits"
+    for folder in (beside, hub):
+        folder.mkdir(exist_ok=True)
+        (folder / EXITS_FILE).write_text("{}")
+        assert config.exits_folder == folder
+    with pytest.raises(StartError, match="--model nobody/nothing: model nobody/nothing does not exist as a folder"):
+        _ = ServerConfig(Path("nobody/nothing")).exits_folder

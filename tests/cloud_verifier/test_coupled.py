@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.step import ForeignDraft, StepState
+from cloud_verifier.step import ForeignDraft, StepState, empty_digest
 from cloud_verifier.work import VerifyRow
 from speculation.acceptance import rule_of
 from speculation.exits import ExitHeads, Head
@@ -156,9 +156,10 @@ def test_a_draft_for_other_draws_is_refused(sampling: str, key: int) -> None:
 def test_a_step_that_is_asked_for_again_with_another_key_begins_anew() -> None:
     begun = BeginStep(1, "p", b"j", key=9)
     state = StepState(begun, [0], HOW[0])
-    assert state.continues(begun, HOW[0])
-    assert not state.continues(BeginStep(1, "p", b"j", key=8), HOW[0])
-    assert not state.continues(begun, HOW[1])
+    other = BeginStep(1, "p", b"j", key=8)
+    assert state.continues(begun, empty_digest(begun, HOW[0]))
+    assert not state.continues(other, empty_digest(other, HOW[0]))
+    assert not state.continues(begun, empty_digest(begun, HOW[1]))
     with pytest.raises(ForeignDraft, match="sampling"):
         state.offer(draft([1], prompt="p"))
 

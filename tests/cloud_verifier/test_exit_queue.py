@@ -30,8 +30,26 @@ def test_the_most_confident_session_speaks_first() -> None:
     assert [e.confidence for e in drain(queue, 0.0)] == [0.9, 0.5, 0.2]
 
 
-def test_a_deeper_verdict_replaces_a_waiting_one() -> None:
+def test_a_newer_and_less_confident_verdict_does_not_replace_a_waiting_one() -> None:
     queue = ExitQueue(rate=1.0, burst=1)
+    queue.push(0, early(1, 5, 0.2), 0.0)
+    assert [e.layer for e in drain(queue, 0.0)] == [1]
+    for layer, confidence in ((2, 0.6), (3, 0.9), (4, 0.1)):
+        queue.push(0, early(layer, layer, confidence), 0.0)
+    left = [early.layer for now in (0.5, 1.0, 2.0, 3.0, 4.0) for early in drain(queue, now)]
+    assert left == [3, 2, 4] and (queue.sent, queue.dropped) == (4, 0)
+
+
+def test_a_waiting_verdict_takes_the_confidence_of_the_exit_that_is_surest_of_it() -> None:
+    queue = ExitQueue()
+    for layer, token, confidence in ((1, 5, 0.3), (2, 6, 0.5), (3, 5, 0.9), (4, 5, 0.4)):
+        queue.push(0, early(layer, token, confidence), 0.0)
+    assert [(e.layer, e.token) for e in drain(queue, 0.0)] == [(3, 5), (2, 6)]
+    assert (queue.sent, queue.dropped) == (2, 2) and queue.next_time(0.0) is None
+
+
+def test_the_newest_verdict_replaces_a_waiting_one_under_its_own_policy() -> None:
+    queue = ExitQueue(QueuePolicy.NEWEST, rate=1.0, burst=1)
     queue.push(0, early(1, 5, 0.9), 0.0)
     assert [e.layer for e in drain(queue, 0.0)] == [1]
     queue.push(0, early(2, 6, 0.9), 0.0)
@@ -40,8 +58,17 @@ def test_a_deeper_verdict_replaces_a_waiting_one() -> None:
     assert (queue.sent, queue.dropped) == (2, 1)
 
 
-def test_a_verdict_that_was_sent_is_not_repeated_and_withdraws_the_doubt() -> None:
-    queue = ExitQueue(rate=1.0, burst=1)
+@pytest.mark.parametrize("policy", list(QueuePolicy))
+def test_a_verdict_that_was_sent_is_not_repeated(policy: QueuePolicy) -> None:
+    queue = ExitQueue(policy, rate=1.0, burst=1)
+    queue.push(0, early(1, 5), 0.0)
+    drain(queue, 0.0)
+    queue.push(0, early(2, 5, 0.9), 0.0)
+    assert drain(queue, 10.0) == [] and queue.next_time(10.0) is None
+
+
+def test_the_newest_withdraws_a_waiting_doubt_about_what_was_sent() -> None:
+    queue = ExitQueue(QueuePolicy.NEWEST, rate=1.0, burst=1)
     queue.push(0, early(1, 5), 0.0)
     drain(queue, 0.0)
     queue.push(0, early(2, 6), 0.0)
@@ -96,6 +123,12 @@ class SlowQueue:
         self.policy, self.rate, self.burst = policy, rate, burst
         self.random = random.Random(seed)
         self.history: list[tuple[str, int, EarlyTokens | None, float]] = []
+        self.places: dict[int, float] = {}
+
+    def push(self, session: int, item: EarlyTokens, now: float) -> None:
+        self.history.append(("push", session, item, now))
+        if self.policy is QueuePolicy.RANDOM and any(waiting is item for waiting in self.waiting(session)):
+            self.places[id(item)] = self.random.random()
 
     def waiting(self, session: int) -> list[EarlyTokens]:
         waiting: list[EarlyTokens] = []
@@ -107,15 +140,19 @@ class SlowQueue:
             if what == "overtake":
                 waiting, heard, round = [], [], None
             elif what == "sent" and item is not None:
-                waiting.remove(item)
                 heard.append((item.node, item.token))
+                waiting = [w for w in waiting if (w.node, w.token) != heard[-1]]
             elif what == "push" and item is not None:
                 if (item.step, item.round) != round:
                     waiting, heard, round = [], [], (item.step, item.round)
                 verdict = (item.node, item.token)
-                if self.policy is QueuePolicy.PRIORITY:
+                rivals = [w for w in waiting if (w.node, w.token) == verdict]
+                if self.policy is QueuePolicy.NEWEST:
                     waiting = [] if heard[-1:] == [verdict] else [item]
-                elif verdict not in heard and verdict not in [(w.node, w.token) for w in waiting]:
+                elif self.policy is QueuePolicy.PRIORITY:
+                    if verdict not in heard and all(w.confidence < item.confidence for w in rivals):
+                        waiting = [*(w for w in waiting if w not in rivals), item]
+                elif verdict not in heard and not rivals:
                     waiting.append(item)
         return waiting
 
@@ -130,19 +167,19 @@ class SlowQueue:
         return min(float(self.burst), bucket + (now - last) * self.rate)
 
     def pop(self, now: float) -> tuple[int, EarlyTokens] | None:
-        pushed = [(who, item) for what, who, item, _ in self.history if what == "push"]
-        order = {id(item): place for place, (_, item) in enumerate(pushed)}
+        pushed = [item for what, _, item, _ in self.history if what == "push"]
+        order = {id(item): place for place, item in enumerate(pushed)}
         sessions = sorted({who for _, who, _, _ in self.history})
         ready = [(s, e) for s in sessions if self.budget(s, now) >= 1.0 - 1e-6 for e in self.waiting(s)]
         ready.sort(key=lambda pair: order[id(pair[1])])
+        if self.policy is QueuePolicy.RANDOM:
+            ready.sort(key=lambda pair: self.places[id(pair[1])])
+        elif self.policy is not QueuePolicy.FIFO:
+            ready.sort(key=lambda pair: -pair[1].confidence)
         if not ready:
             return None
-        if self.policy is QueuePolicy.PRIORITY:
-            chosen = max(ready, key=lambda pair: pair[1].confidence)
-        else:
-            chosen = ready[0] if self.policy is QueuePolicy.FIFO else self.random.choice(ready)
-        self.history.append(("sent", chosen[0], chosen[1], now))
-        return chosen
+        self.history.append(("sent", *ready[0], now))
+        return ready[0]
 
 
 confidences = st.sampled_from([0.1, 0.5, 0.9])
@@ -159,7 +196,7 @@ events = st.lists(
 
 @given(events, st.sampled_from(QueuePolicy), st.integers(1, 3))
 def test_the_queue_is_its_slow_twin(events: list[tuple], policy: QueuePolicy, burst: int) -> None:  # type: ignore[type-arg]
-    rate, now, layer = 2.0, 0.0, 0
+    rate, now, layer, pushed = 2.0, 0.0, 0, 0
     fast, slow = ExitQueue(policy, rate, burst, seed=3), SlowQueue(policy, rate, burst, seed=3)
     for kind, *args in events:
         if kind == "push":
@@ -167,7 +204,8 @@ def test_the_queue_is_its_slow_twin(events: list[tuple], policy: QueuePolicy, bu
             layer += 1
             item = early(layer % 1000, token, confidence, round)
             fast.push(session, item, now)
-            slow.history.append(("push", session, item, now))
+            slow.push(session, item, now)
+            pushed += 1
         elif kind == "overtake":
             fast.overtake(args[0])
             slow.history.append(("overtake", args[0], None, now))
@@ -178,6 +216,9 @@ def test_the_queue_is_its_slow_twin(events: list[tuple], policy: QueuePolicy, bu
             got = fast.pop(now)
             assert got == slow.pop(now)
             assert (got is not None) == (due is not None and due <= now)
+    for session in range(3):
+        fast.overtake(session)
+    assert fast.sent + fast.dropped == pushed
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.3), st.integers(0, 5)), max_size=60), st.integers(1, 4))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cloud_verifier import engine
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.step import HELD_DRAFTS, MAX_FETCHES, ForeignDraft, StepState
+from cloud_verifier.step import HELD_DRAFTS, MAX_FETCHES, ForeignDraft, StepState, empty_digest
 from cloud_verifier.work import VerifyRow
 from speculation.acceptance import Verdict
 from speculation.rejection import Drawn, unpack
@@ -112,7 +112,7 @@ def test_an_answer_that_a_rejection_cannot_lengthen_is_over() -> None:
 
 def test_a_step_that_waits_for_its_edge_begins_anew_when_it_is_asked_for_again() -> None:
     begun = BeginStep(1, "p", b"j", max_tokens=8)
-    assert not rejected(SPLIT).continues(begun, SPLIT)
+    assert not rejected(SPLIT).continues(begun, empty_digest(begun, SPLIT))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -118,6 +119,17 @@ def drafts_of(draw: st.DrawFn, edge: Edge) -> Draft:
 
 
 hints = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=6), max_size=2)
+
+
+@pytest.mark.parametrize("again", [{}, {"step": 2}, {"prompt": "another"}, {"committed": [1]}])
+def test_a_frame_is_hashed_once_for_each_message_that_brings_it(
+    again: dict[str, object], hashes_of: Callable[[bytes], int]
+) -> None:
+    frame = b"a frame" * 100
+    bench = Bench()
+    for number, fields in enumerate(({}, again), start=1):
+        bench.begin(0, **{"jpeg": frame, **fields})  # type: ignore[arg-type]
+        assert hashes_of(frame) == number
 
 
 @settings(max_examples=150, deadline=None)

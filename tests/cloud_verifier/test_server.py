@@ -10,9 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.exit_queue import QueuePolicy
+from cloud_verifier.work import ModelInfo
 from speculation import wire
 from speculation.profile import DeviceProfile
-from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, EndStep, Fault, FaultCode, Hello, Idle, Ping, Pong
+from speculation.prompts import Vocabulary
+from speculation.wire import (
+    PROTOCOL,
+    BeginStep,
+    Commit,
+    Draft,
+    EarlyTokens,
+    EndStep,
+    Fault,
+    FaultCode,
+    Hello,
+    Idle,
+    Ping,
+    Pong,
+)
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, faults, tokens_of
 from tests.cloud_verifier.fake_target import EXITS, LAYERS, VOCABULARY, FakeEngine, FakeSelfDraft, greedy
 
@@ -24,10 +39,30 @@ def test_a_welcome_tells_what_the_edge_must_know() -> None:
     assert (welcome.max_draft, welcome.profile) == (9, "slow") and len(welcome.session) >= 16
 
 
+def test_a_welcome_names_the_objects_that_the_target_was_trained_to_find() -> None:
+    class Listed(FakeEngine):
+        @property
+        def model(self) -> ModelInfo:
+            return replace(super().model, objects=Vocabulary(("silver", "red"), ("bottle",)))
+
+    welcome = Bench(engine=Listed()).welcome(b"a")
+    assert (welcome.colours, welcome.classes) == (["silver", "red"], ["bottle"])
+    any_object = Bench().welcome(b"a")
+    assert (any_object.colours, any_object.classes) == ([], [])
+
+
+def test_an_older_edge_is_told_what_to_install() -> None:
+    (fault,) = Bench().ask(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, protocol=PROTOCOL - 1))
+    assert (
+        isinstance(fault, Fault)
+        and "Hello.protocol 3: this verifier speaks 4; install the same version" in fault.message
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"protocol": 2}, FaultCode.PROTOCOL_MISMATCH),
+        ({"protocol": 3}, FaultCode.PROTOCOL_MISMATCH),
         ({"tokenizer": "another"}, FaultCode.TOKENIZER_MISMATCH),
         ({"vocabulary": 7}, FaultCode.TOKENIZER_MISMATCH),
         ({"model": "another"}, FaultCode.MODEL_MISMATCH),

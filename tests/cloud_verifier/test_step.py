@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.step import HELD_DRAFTS, ForeignDraft, StepState, Tree
+from cloud_verifier.step import HELD_DRAFTS, ForeignDraft, StepState, Tree, empty_digest
+from speculation.sampling import GREEDY
 from speculation.wire import ROOT, BeginStep, Draft, Idle, begin_digest, extend_digest, parents_of
 
 BEGIN = BeginStep(step=7, prompt="p", jpeg=b"j", max_tokens=12)
@@ -192,7 +193,8 @@ def test_a_long_answer_is_repeated_in_commits_that_the_wire_takes() -> None:
 )  # fmt: skip
 def test_a_begin_step_continues_the_answer_it_knows_a_part_of(changes: dict[str, object], same: bool) -> None:
     fields: dict[str, object] = {"step": 7, "prompt": "p", "jpeg": b"j", "max_tokens": 12, **changes}
-    assert state([3, 4]).continues(BeginStep(**fields)) is same  # type: ignore[arg-type]
+    begun = BeginStep(**fields)  # type: ignore[arg-type]
+    assert state([3, 4]).continues(begun, empty_digest(begun, GREEDY)) is same
 
 
 def test_committed_tokens_behind_the_end_do_not_count() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from spec_vlm_nav.navigator import AnswerLate, VerifierLost
 from speculation.drafting import StepResult
 from speculation.emulation import Blackout, LinkConditions, WayConditions, load_link
 from speculation.exits import ExitHeads, Reliability
+from speculation.prompts import VOCABULARY_FILE, Vocabulary
 from speculation.sampling import SamplingSettings, question_key
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
@@ -139,8 +141,8 @@ def test_a_text_pair_is_asked_in_words(tmp_path: Path, tiny_draft: Path) -> None
 def test_a_model_that_sees_refuses_an_empty_frame(verifier: Verifier, tiny_draft: Path, draft: Vlm) -> None:
     edge = EdgeDecoder(config(tiny_draft, verifier.address, resume_s=20.0), vlm=draft)
     try:
-        for mode in ("cloud", "full"):
-            with pytest.raises(ValueError, match="image of 0 bytes does not decode"):
+        for mode, who in (("cloud", "the verifier refuses"), ("full", "the edge cannot read the frame")):
+            with pytest.raises(ValueError, match=f"{who}: image of 0 bytes does not decode"):
                 edge.decode(PROMPT, b"", 60.0, mode)
     finally:
         edge.close()
@@ -175,6 +177,45 @@ def test_a_predictor_cuts_drafts_short_and_changes_no_answer(
     assert rounds - 1 <= tokens <= rounds, "one token a round, but for a last one without room"
     assert drafted["off"] == drafted["auto"] and drafted["off"][0] > drafted["off"][1]
     assert "trained for target t" in caplog.text
+
+
+def test_a_predictor_beside_a_draft_named_by_its_hub_name_is_found(hub: Path, target: Vlm) -> None:
+    replace(network(1), draft=target.fingerprint).save(hub)
+    edge = EdgeDecoder(config(Path("me/tiny"), "tcp://127.0.0.1:1", mode="edge"))
+    assert edge.predictor is not None
+    assert EdgeDecoder(config(Path("me/tiny"), "tcp://127.0.0.1:1", mode="edge", predictor="off")).predictor is None
+
+
+def test_the_target_says_which_objects_are_known(
+    verifier: Verifier, tiny_target: Path, draft: Vlm, tmp_path: Path
+) -> None:
+    """Not the draft: an embedded draft's list says nothing about what a large target was trained on."""
+    known = Vocabulary.load(tiny_target)
+    assert known is not None
+    small = tmp_path / "small"
+    shutil.copytree(draft.folder, small)
+    Vocabulary(("grey",), ("mouse",)).save(small)
+    large = tmp_path / "large"
+    shutil.copytree(tiny_target, large)
+    (large / VOCABULARY_FILE).unlink()
+    server = start(large, "--dtype", "float64")
+    edges = {
+        name: EdgeDecoder(config(small, address, mode=mode, resume_s=20.0))
+        for name, address, mode in (
+            ("listed", verifier.address, "full"), ("any", server.address, "full"), ("alone", verifier.address, "edge"),
+        )
+    }  # fmt: skip
+    lost = EdgeDecoder(config(small, "tcp://127.0.0.1:1", resume_s=20.0))
+    try:
+        assert edges["listed"].objects(20.0) == known
+        assert edges["any"].objects(20.0) is None
+        assert edges["alone"].objects(0.0) == Vocabulary(("grey",), ("mouse",))
+        with pytest.raises(VerifierLost, match="127.0.0.1:1"):
+            lost.objects(0.0)
+    finally:
+        for edge in (*edges.values(), lost):
+            edge.close()
+        server.stop()
 
 
 def test_sampled_answers_are_the_target_s_own_draws(verifier: Verifier, tiny_target: Path, draft: Vlm) -> None:

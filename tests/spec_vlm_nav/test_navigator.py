@@ -27,13 +27,16 @@ from speculation.prompts import (
     STOP,
     ActionKind,
     ActionSize,
+    Guidance,
     NavigationAction,
     ResponseOrder,
+    Vocabulary,
     compose,
     format_answer,
 )
 
-CONFIG = NavigatorConfig()
+CONFIG = NavigatorConfig(guide=Guidance.NEVER)
+WORDS = Vocabulary(("silver",), ("bottle",))
 LEFT = "I see nothing.\nAction: turn left large"
 AHEAD = "Ahead.\nAction: forward small"
 LEFT_LARGE = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
@@ -55,9 +58,16 @@ class World:
     asked_at: list[tuple[float, float]] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    known: list[Vocabulary | Exception | None] = field(default_factory=lambda: [None])
     config: NavigatorConfig = CONFIG
     cancel_at: float = math.inf
     silence: float = 0.0
+
+    def objects(self, limit_s: float) -> Vocabulary | None:
+        known = self.known.pop(0) if len(self.known) > 1 else self.known[0]
+        if isinstance(known, Exception):
+            raise known
+        return known
 
     def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
         self.asked_at.append((self.now, deadline_s))
@@ -284,11 +294,37 @@ def test_each_prompt_tells_what_was_carried_out_for_this_goal_and_nothing_else()
 @pytest.mark.parametrize("guide", [True, False])
 def test_the_order_of_the_answer_is_asked_for_and_read(guide: bool) -> None:
     first = format_answer("I see nothing.", LEFT_LARGE, ResponseOrder.ACTION_FIRST)
-    config = NavigatorConfig(order=ResponseOrder.ACTION_FIRST, guide=guide)
+    guidance = Guidance.ALWAYS if guide else Guidance.NEVER
+    config = NavigatorConfig(order=ResponseOrder.ACTION_FIRST, guide=guidance)
     world = World([first, DONE], config=config)
     assert world.run().end is End.STOPPED
     assert world.texts == ["turn left large", "stop"]
     assert world.prompts[1] == compose("find the silver bottle", [LEFT_LARGE], config.order, guide)
+
+
+def test_the_guide_is_decided_by_the_model_that_answers_when_it_is_asked() -> None:
+    """A goal comes before the verifier; then a target that takes any instruction is replaced by one with a list."""
+    lost = VerifierLost("no verifier answers")
+    world = World([LEFT, DONE], known=[lost, None, WORDS], config=NavigatorConfig())
+    assert world.run().end is End.STOPPED
+    assert world.texts == ["hold", "turn left large", "stop"]
+    assert (State.HOLDING, "verifier lost: no verifier answers") in world.reports
+    find = "find the silver bottle"
+    assert world.prompts == [compose(find, guide=True), compose(find, [LEFT_LARGE])]
+
+
+def test_an_object_that_the_model_does_not_know_ends_the_goal_with_those_it_knows() -> None:
+    world = World([LEFT], known=[VerifierLost("not yet"), Vocabulary(("red",), ("ball",))])
+    result = world.run()
+    assert result.end is End.BAD_INSTRUCTION and result.actions == 0
+    assert "names no known object" in result.message and "known colours: red; known objects: ball" in result.message
+    assert world.texts == ["hold", "hold"] and world.prompts == []
+
+
+def test_a_verifier_that_refuses_ends_the_goal_before_anything_is_asked() -> None:
+    world = World([LEFT], known=[VerifierRefused("its tokenizer is not the draft model's")])
+    result = world.run()
+    assert result.end is End.LINK_LOST and "tokenizer" in result.message and world.prompts == []
 
 
 def test_a_dry_run_decides_and_never_waits_for_legs() -> None:

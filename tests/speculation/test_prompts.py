@@ -1,5 +1,6 @@
 """Words in, action out; and nothing guessed."""
 
+import json
 import math
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from speculation.prompts import (
     ACTIONS,
     MAX_INSTRUCTION_CHARS,
     STOP,
+    VOCABULARY_FILE,
     ActionKind,
     ActionSize,
     Guidance,
@@ -181,6 +183,29 @@ def test_a_vocabulary_survives_its_file(tmp_path: Path) -> None:
     assert Vocabulary.load(tmp_path) is None
     WORDS.save(tmp_path)
     assert Vocabulary.load(tmp_path) == WORDS
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[", "objects.json is no JSON"),
+        ("[]", "colours must be 1 to 256 words of 1 to 40 characters"),
+        ('{"colours": ["red"]}', "classes must be 1 to 256 words"),
+        ('{"colours": [], "classes": ["ball"]}', "colours must be 1 to 256 words"),
+        ('{"colours": ["red"], "classes": [5]}', "classes must be 1 to 256 words"),
+        (json.dumps({"colours": ["red"] * 257, "classes": ["ball"]}), "colours must be 1 to 256 words"),
+        (json.dumps({"colours": ["r" * 41], "classes": ["ball"]}), "colours must be 1 to 256 words of 1 to 40"),
+    ],
+)
+def test_a_list_of_objects_that_no_message_could_carry_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / VOCABULARY_FILE).write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        Vocabulary.load(tmp_path)
+
+
+def test_a_verifier_without_a_list_takes_any_instruction() -> None:
+    assert Vocabulary.of(WORDS.colours, WORDS.classes) == WORDS
+    assert Vocabulary.of([], []) is None
 
 
 def test_action_texts_are_read_back() -> None:

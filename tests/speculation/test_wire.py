@@ -64,6 +64,8 @@ messages = st.one_of(
         num_layers=st.integers(1, 1024),
         exit_layers=st.lists(st.integers(0, 1023), max_size=64),
         eos=st.lists(tokens, min_size=1, max_size=16),
+        colours=st.lists(st.text(min_size=1, max_size=40), max_size=256),
+        classes=st.lists(st.text(min_size=1, max_size=40), max_size=256),
     ),
     st.builds(
         BeginStep,

@@ -13,6 +13,7 @@ import pytest
 from spec_vlm_nav.evaluation import closed_loop
 from spec_vlm_nav.evaluation.__main__ import main, parser
 from spec_vlm_nav.evaluation.episodes import EpisodeKey, Policy
+from speculation.prompts import VOCABULARY_FILE
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,15 @@ def test_links_are_outermost_modes_innermost_and_only_linked_modes_are_repeated(
         EpisodeKey("easy", 5, Policy.ORACLE),
     ]
     assert {key.policy for key in keys[27:]} == {Policy.SD} and {key.rtt_ms for key in keys[27:]} == {40.0}
+
+
+def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path, tiny_draft: Path) -> None:
+    chosen = options("--target-model", "me/tiny", "--draft-model", str(tiny_draft), "--modes", "sd")
+    assert closed_loop.settings(chosen)["guide"] is False
+    (hub / VOCABULARY_FILE).unlink()
+    assert closed_loop.settings(chosen)["guide"] is True
+    nobody = options("--target-model", "nobody/nothing", "--draft-model", str(tiny_draft), "--modes", "edge")
+    assert closed_loop.guided(nobody) is False
 
 
 @pytest.mark.parametrize(

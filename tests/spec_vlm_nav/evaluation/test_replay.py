@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from spec_vlm_nav.evaluation.__main__ import main
 from spec_vlm_nav.evaluation.frames import FrameSource, OracleLabel, Selection
 from spec_vlm_nav.evaluation.replay import fingerprint, name_bags
 from spec_vlm_nav.messages import AskedPrompt
-from speculation.prompts import STOP
+from speculation.prompts import STOP, VOCABULARY_FILE, compose
 from tests.cloud_verifier.test_verifier_process import Verifier, start
 from tests.spec_vlm_nav import bags
 
@@ -108,6 +109,19 @@ def test_two_runs_agree_and_a_third_goes_on(
     compared = capsys.readouterr().out
     assert "check differs: True against False" in compared and "B / A" in compared
     assert "fsd: tokens differ on 0 of 3 frames, actions on 0 (100.0% agree)" in compared
+
+
+def test_the_target_decides_whether_prompts_explain_the_robot(
+    tmp_path: Path, bag: Path, tiny_draft: Path, verifier: Verifier
+) -> None:
+    """The target has a list of objects that it was trained to find; what the draft has says nothing about it."""
+    unlisted = tmp_path / "draft"
+    shutil.copytree(tiny_draft, unlisted)
+    (unlisted / VOCABULARY_FILE).unlink()
+    for mode, prompt in (("cloud", "find the red ball"), ("edge", compose("find the red ball", guide=True))):
+        assert replay(tmp_path / mode, [bag], unlisted, verifier, "--modes", mode, "--limit", "1") == 0
+        (step,) = map(json.loads, (tmp_path / mode / "steps.jsonl").read_text().splitlines())
+        assert step["prompt"] == prompt
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import random
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,11 +52,79 @@ def test_a_commit_about_another_answer_is_no_truth() -> None:
     assert answer.tokens == [1, 2]
 
 
-def test_a_bare_done_ends_the_answer_once() -> None:
+def test_a_done_that_the_tokens_contradict_ends_nothing() -> None:
     answer = Answer(PROMPT, JPEG, (EOS,), 100, (1, 2))
-    bare = commit(2, [1, 2], 2, done=True)
-    assert answer.take(bare) == [(bare, [])] and answer.done
-    assert answer.take(bare) == []
+    for early in (commit(2, [1, 2], 2, done=True), commit(2, [1, 2, 3], 3, done=True)):
+        with pytest.raises(Contradiction, match="says that the answer is complete at position"):
+            answer.take(early)
+        assert not answer.done
+    assert answer.take(commit(3, [1, 2, 3, EOS], 4, done=False)) and answer.done
+    assert answer.take(commit(4, [1, 2, 3, EOS], 4, done=True)) == []
+
+
+def test_a_commit_without_tokens_about_another_answer_is_no_truth() -> None:
+    answer = Answer(PROMPT, JPEG, (EOS,), 100, (1, 2))
+    with pytest.raises(Contradiction, match="another prompt, image or answer"):
+        answer.take(commit(2, [5, 5], 2))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "max_tokens", "sentence"),
+    [
+        ([1, EOS, 3], 100, "committed tokens after the answer's end, at position 1"),
+        ([1, 2, 3], 2, "committed 3 tokens, the answer has at most 2"),
+    ],
+)
+def test_tokens_beyond_the_end_are_no_truth(tokens: list[int], max_tokens: int, sentence: str) -> None:
+    answer = Answer(PROMPT, JPEG, (EOS,), max_tokens)
+    answer.take(commit(0, tokens, 1))
+    with pytest.raises(Contradiction, match=sentence):
+        answer.take(commit(1, tokens, 3, done=True))
+    assert answer.tokens == [1] and not answer.done
+    answer.take(commit(1, tokens, 2, done=True))
+    assert answer.done
+    with pytest.raises(Contradiction, match="after the answer's end, at position 2"):
+        answer.take(commit(2, tokens, 3, done=True))
+    assert answer.tokens == tokens[:2]
+
+
+@st.composite
+def commits(draw: st.DrawFn) -> tuple[list[int], int, list[Commit]]:
+    """Return a true answer, its max_tokens, and commits: honest ones, and ones that the way or a bug changed."""
+    body = draw(st.lists(st.integers(0, 8), min_size=1, max_size=12))
+    truth, most = draw(st.sampled_from([([*body, EOS], 100), (body, len(body))]))
+    beyond = [*truth, *draw(st.lists(st.integers(0, EOS), min_size=1, max_size=3))]
+    made = []
+    for _ in range(draw(st.integers(1, 20))):
+        start, end = sorted(draw(st.tuples(*[st.integers(0, len(truth))] * 2)))
+        honest = commit(start, truth, end, done=end == len(truth))
+        change = draw(st.sampled_from(["none", "none", "done", "tokens", "start", "digest", "beyond"]))
+        other: dict[str, Any] = {
+            "none": {},
+            "done": {"done": not honest.done},
+            "tokens": {"tokens": draw(st.lists(st.integers(0, EOS), max_size=6))},
+            "start": {"start": draw(st.integers(0, 20))},
+            "digest": {"digest": draw(st.binary(min_size=8, max_size=8))},
+        }.get(change, {})
+        made.append(
+            commit(start, beyond, draw(st.integers(len(truth), len(beyond))), draw(st.booleans()))
+            if change == "beyond"
+            else msgspec.structs.replace(honest, **other)
+        )
+    return truth, most, made
+
+
+@given(commits())
+def test_whatever_commits_arrive_the_answer_is_a_part_of_the_true_one(
+    case: tuple[list[int], int, list[Commit]],
+) -> None:
+    truth, most, arriving = case
+    answer = Answer(PROMPT, JPEG, (EOS,), most)
+    for each in arriving:
+        with contextlib.suppress(Contradiction):
+            answer.take(each)
+        assert answer.tokens == truth[: answer.position]
+        assert answer.done == (answer.position == len(truth))
 
 
 def test_held_commits_are_bounded_and_the_nearest_stay() -> None:

@@ -86,6 +86,29 @@ def test_balance_has_the_papers_points(rtt: float, depth: int, start: int) -> No
     assert balanced([rtt] * 5, start)[-1] == depth
 
 
+@given(st.lists(st.floats(0.0, 1.0), min_size=5, max_size=30))
+def test_balance_does_not_take_a_busy_verifiers_queue_for_its_link(queued: list[float]) -> None:
+    controller = Controller("balance", start=4)
+    for queue_s in queued:
+        controller.drafted(DRAFT_S)
+        controller.verified(VERIFY_S)
+        controller.judged(4, 2, VERIFY_S + 0.05 + queue_s, queue_s)
+    assert controller.gamma == 4
+    assert controller.estimates.rtt_s == pytest.approx(0.05)
+
+
+def test_auto_counts_the_queue_since_every_round_pays_it() -> None:
+    """A draft that waits 2 s for its verification may as well be long, whatever made it wait."""
+    depths = []
+    for queue_s in (0.0, 2.0):
+        controller = Controller(start=4, largest=12)
+        for accepted in itertools.islice(itertools.cycle([4, 2]), 40):
+            controller.drafted(0.1)
+            controller.judged(4, accepted, 0.3 + queue_s, queue_s)
+        depths.append(controller.gamma)
+    assert depths[0] < depths[1]
+
+
 def test_balance_follows_a_link_that_changes() -> None:
     depths = balanced([rtt for rtt, _ in SPECEDGE_POINTS for _ in range(60)])
     assert [depths[59], depths[119], depths[179]] == [depth for _, depth in SPECEDGE_POINTS]

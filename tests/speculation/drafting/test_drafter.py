@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -17,8 +18,9 @@ from speculation.drafting import (
     StepResult,
 )
 from speculation.drafting.predictor import Predictor
+from speculation.sampling import GREEDY, Rule, SamplingSettings
 from speculation.trace import Kind, Trace
-from speculation.wire import Draft, EndStep, Fault, FaultCode
+from speculation.wire import Draft, EndStep, Fault, FaultCode, decode, encode
 from tests.speculation.drafting.fakes import (
     EOS,
     FakeClock,
@@ -370,3 +372,69 @@ def test_a_mode_without_its_parts_is_refused() -> None:
         Drafter(None, FakeLink(never, FakeClock(), Weather()), DraftingConfig.of("sd"))
     with pytest.raises(ValueError, match="needs a link"):
         Drafter(FakeModel(never), None, DraftingConfig.of("cloud"))
+
+
+@pytest.mark.parametrize("how", [GREEDY, SamplingSettings(1.0), SamplingSettings(1.0, rule=Rule.SPLIT)])
+def test_a_frame_is_hashed_once_on_each_side(how: SamplingSettings, hashes_of: Callable[[bytes], int]) -> None:
+    frame = b"a frame" * 100
+    config = DraftingConfig.of("sd", width=1, draft_tokens=0)
+    bench = Bench(counting(6), counting(6), Weather(sampling=how), config)
+    bench.run(replace(request(), jpeg=frame, sampling=how, max_tokens=3))
+    assert len(bench.link.begun) == 1 and hashes_of(frame) == 2
+
+
+class Refusing(FakeModel):
+    """A draft model that raises `error` when it is asked for `what`."""
+
+    def __init__(self, what: str, error: Exception) -> None:
+        super().__init__(never)
+        self._what, self._error = what, error
+
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
+        if self._what == "begin":
+            raise self._error
+        super().begin(prompt, image, committed)
+
+    def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
+        if self._what == "commit":
+            raise self._error
+        return super().commit(path, next_token)
+
+
+FAILURES = [
+    ("begin", Interruption.UNREADABLE, "image of 4 bytes does not decode"),
+    ("commit", Interruption.FAILED, "token 9 is outside the vocabulary 0..7"),
+    ("commit", Interruption.FAILED, "long " * 1000),
+]
+
+
+@pytest.mark.parametrize("mode", ["sd", "edge"])
+@pytest.mark.parametrize(("what", "cause", "sentence"), FAILURES)
+def test_a_step_that_fails_says_why_and_closes_its_figures(
+    what: str, cause: Interruption, sentence: str, mode: str
+) -> None:
+    bench = Bench(counting(20), never, Weather(), DraftingConfig.of(mode))
+    model = Refusing(what, ValueError(sentence))
+    drafter = Drafter(model, bench.link, DraftingConfig.of(mode), bench.clock, bench.trace)
+    bench.clock.sleep(1.0)
+    with pytest.raises(StepInterrupted) as caught:
+        drafter.run(request())
+    stop = caught.value
+    assert (stop.cause, str(stop)) == (cause, sentence) and isinstance(stop.__cause__, ValueError)
+    assert stop.stats.tokens == len(stop.committed) == (0 if what == "begin" else 1 if mode == "sd" else 0)
+    assert [span.name for span in bench.trace.spans].count(Kind.STEP.value) == 1
+    if mode == "sd":
+        assert stop.stats.bytes_up == bench.link.bytes_up > 0
+        last = bench.link.sent[-1][1]
+        assert isinstance(last, EndStep) and last.reason == f"{cause.value}: {sentence}"[:1000]
+        assert decode(encode(last)) == last
+
+
+def test_an_unforeseen_error_ends_the_step_at_the_verifier_and_closes_its_figures() -> None:
+    bench = Bench(counting(20), never, Weather(), DraftingConfig.of("sd"))
+    model = Refusing("begin", RuntimeError("out of memory"))
+    drafter = Drafter(model, bench.link, DraftingConfig.of("sd"), bench.clock, bench.trace)
+    with pytest.raises(RuntimeError, match="^out of memory$"):
+        drafter.run(request())
+    assert [span.name for span in bench.trace.spans].count(Kind.STEP.value) == 1
+    assert bench.link.sent[-1][1] == EndStep(1, "the edge failed: out of memory")

@@ -70,7 +70,7 @@ def test_every_row_is_noised_at_its_own_answer_position(how: SamplingSettings, k
 
 def test_greedy_needs_no_noise() -> None:
     model = LogitsModel(1)
-    assert sampled(model, GREEDY, 5) is model
+    assert sampled(model, GREEDY, 5, b"") is model
 
 
 def request(how: SamplingSettings, key: int, **changes: object) -> StepRequest:

@@ -15,6 +15,7 @@ from speculation.vlm.folder import (
     DOWNLOAD_VARIABLE,
     ModelFolderError,
     find_model,
+    folder_fingerprint,
     ignored_processors,
     model_name,
     suggested_sampling,
@@ -22,27 +23,15 @@ from speculation.vlm.folder import (
 from speculation.vlm.load import load_vlm
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path) -> Path:
-    """A cache that holds me/tiny, as the hub's own client lays it out."""
-    model = tmp_path / "models--me--tiny"
-    (model / "refs").mkdir(parents=True)
-    (model / "refs" / "main").write_text("0123abcd")
-    shutil.copytree(tiny_target, model / "snapshots" / "0123abcd")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_hub_name_is_found_in_the_cache(hub: Path, tiny_target: Path) -> None:
     vlm = load_vlm("me/tiny")
-    assert vlm.folder == hub / "models--me--tiny" / "snapshots" / "0123abcd"
+    assert vlm.folder == hub
     assert vlm.name == model_name(vlm.folder) == "me/tiny"
-    assert vlm.fingerprint == load_vlm(tiny_target).fingerprint
+    assert vlm.fingerprint == load_vlm(tiny_target).fingerprint == folder_fingerprint(Path("me/tiny"))
 
 
 def test_a_folder_comes_before_a_hub_name(hub: Path, tiny_target: Path) -> None:
-    shutil.copytree(tiny_target, hub / "me" / "tiny")
+    shutil.copytree(tiny_target, Path("me/tiny"))
     assert find_model("me/tiny") == Path("me/tiny")
 
 

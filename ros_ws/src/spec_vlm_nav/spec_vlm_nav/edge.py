@@ -27,6 +27,7 @@ from speculation.drafting import (
 from speculation.drafting.predictor import AUTO, Predictor, find
 from speculation.emulation import LinkConditions, declared_name, load_link
 from speculation.profile import load_profile
+from speculation.prompts import Vocabulary
 from speculation.sampling import GREEDY, MAX_KEY, Rule, SamplingSettings, question_key
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
@@ -134,7 +135,7 @@ class EdgeDecoder:
         keys = load_keys(Path(config.keys)) if config.keys else None
         self.trace = trace if trace is not None else Trace()
         self.vlm = vlm or self._load(config)
-        folder = find(config.predictor, Path(config.draft_model))
+        folder = find(config.predictor, self.vlm.folder)
         self.predictor = Predictor.load(folder, self.vlm.fingerprint) if folder is not None else None
         session = VlmSession(self.vlm, config.capacity)
         self._model: DraftModel = (
@@ -150,6 +151,7 @@ class EdgeDecoder:
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._told_profile = self.profile.name
         self._told_target = ""
+        self._own_objects = Vocabulary.load(self.vlm.folder)
         self.link: ZmqLink | None = None
         if needs_link:
             self.link = ZmqLink(
@@ -201,12 +203,23 @@ class EdgeDecoder:
 
         A lost link is taken up again where the answer stood, if it comes back within `resume_s` seconds. Raises
         VerifierLost when the verifier cannot be reached or refuses, AnswerLate after `deadline_s` seconds, ValueError
-        for a frame or prompt that cannot be used.
+        for a frame or prompt that cannot be used, or where drafting fails; the sentence says which.
         """
         chosen = Mode(mode or self.config.mode)
         limit = FOREVER_S if deadline_s is None else deadline_s
         with self._lock:
             return self._decode(prompt, jpeg, limit, chosen)
+
+    def objects(self, limit_s: float) -> Vocabulary | None:
+        """Return the objects that the model which answers was trained to find; None where it takes any instruction.
+
+        The target's, as the verifier reports them; in mode `edge` the draft model's own. Waits for a lost verifier as
+        `decode` does, at most `limit_s` seconds. Raises VerifierLost where it cannot be reached or refuses.
+        """
+        if Mode(self.config.mode) is Mode.EDGE:
+            return self._own_objects
+        _, welcome = self._met(limit_s)
+        return Vocabulary.of(welcome.colours, welcome.classes)
 
     def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
         """Return the answer as text, with its figures. Raises as `decode`."""
@@ -253,6 +266,8 @@ class EdgeDecoder:
                     raise AnswerLate(f"no complete answer within the deadline of {limit:g} s") from None
                 if stop.code in BAD_REQUEST:
                     raise ValueError(why) from None
+                if stop.cause in (Interruption.UNREADABLE, Interruption.FAILED):
+                    raise ValueError(f"{stop.cause.value}: {why}") from stop
                 if stop.cause is not Interruption.LINK_LOST:
                     raise VerifierLost(why) from None
                 _log.warning("step %d interrupted after %d tokens: %s", self._step, len(committed), why)
@@ -265,17 +280,9 @@ class EdgeDecoder:
         """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one."""
         if mode is Mode.EDGE:
             return self.vlm.eos, self._drafter(mode, None, 0)
-        link = self.link
-        if link is None:
-            raise VerifierLost("this edge was started in mode edge, without a link; start it in the mode that you want")
         started = time.perf_counter()
-        nominal = link.wait_nominal(max(0.0, min(self.config.resume_s, until - started)))
+        link, welcome = self._met(until - started, why)
         stats.wait_s += time.perf_counter() - started
-        welcome = link.welcome
-        if not nominal or welcome is None:
-            if link.state is LinkState.REFUSED:
-                raise VerifierRefused(link.why)
-            raise VerifierLost(why or link.why)
         self._compare_profiles(welcome)
         self._compare_targets(welcome)
         most = welcome.max_draft
@@ -283,6 +290,22 @@ class EdgeDecoder:
             # A draft carries a whole distribution for each of its tokens, and a message has a limit.
             most = max(1, min(most, MAX_IMAGE_BYTES // (4 * welcome.vocabulary)))
         return tuple(welcome.eos), self._drafter(mode, link, most)
+
+    def _met(self, limit_s: float, why: str = "") -> tuple[ZmqLink, Welcome]:
+        """Return the link and what the verifier says about itself. Raises VerifierLost, for the reason `why` if given.
+
+        Waits at most `resume_s` and `limit_s` seconds.
+        """
+        link = self.link
+        if link is None:
+            raise VerifierLost("this edge was started in mode edge, without a link; start it in the mode that you want")
+        nominal = link.wait_nominal(max(0.0, min(self.config.resume_s, limit_s)))
+        welcome = link.welcome
+        if not nominal or welcome is None:
+            if link.state is LinkState.REFUSED:
+                raise VerifierRefused(link.why)
+            raise VerifierLost(why or link.why)
+        return link, welcome
 
     def _drafter(self, mode: Mode, link: ZmqLink | None, max_draft: int) -> Drafter:
         """Return the mode's drafter, whose estimates outlive a step."""

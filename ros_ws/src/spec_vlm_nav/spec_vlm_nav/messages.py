@@ -20,8 +20,8 @@ KINDS = {ActionKind.FORWARD: 1, ActionKind.TURN_LEFT: 2, ActionKind.TURN_RIGHT: 
 SIZES: dict[ActionSize | None, int] = {None: 0, ActionSize.SMALL: 1, ActionSize.MEDIUM: 2, ActionSize.LARGE: 3}
 COUNTS = (
     "tokens", "rounds", "drafted", "accepted", "hits", "misses", "early_received", "draft_forwards", "wasted_forwards",
-    "cloud_passes", "sent_ahead", "ahead_hits", "abandoned", "resent", "interruptions", "bytes_up", "bytes_down",
-    "gamma",
+    "cloud_passes", "sent_ahead", "ahead_hits", "abandoned", "resent", "fetches", "interruptions", "bytes_up",
+    "bytes_down", "gamma",
 )  # fmt: skip
 SECONDS = (
     "total_s", "prefill_s", "draft_s", "predraft_s", "wasted_s", "wait_s", "server_prefill_s", "server_queue_s",

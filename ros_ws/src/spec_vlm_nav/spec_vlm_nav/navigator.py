@@ -13,7 +13,16 @@ from typing import Any, Protocol
 
 from spec_vlm_nav.motion import Outcome
 from speculation.drafting.stats import DecodingStats
-from speculation.prompts import ActionKind, NavigationAction, ResponseOrder, compose, parse_answer
+from speculation.prompts import (
+    ActionKind,
+    Guidance,
+    NavigationAction,
+    ResponseOrder,
+    Vocabulary,
+    compose,
+    instruction_problem,
+    parse_answer,
+)
 
 
 class End(Enum):
@@ -25,6 +34,7 @@ class End(Enum):
     OUT_OF_ACTIONS = "the allowed number of actions is used up"
     STALE_CAMERA = "the time allowance ran out without a fresh camera frame"
     LINK_LOST = "no verifier"
+    BAD_INSTRUCTION = "the instruction cannot be followed"
     NO_VALID_ACTION = "the model's answers were no actions"
     OBSTACLE = "something keeps blocking the robot"
     ROBOT_FAULT = "the robot does not execute actions"
@@ -85,6 +95,13 @@ class Ending:
 class Decoder(Protocol):
     """Answers questions about frames."""
 
+    def objects(self, limit_s: float) -> Vocabulary | None:
+        """Return the objects that the model was trained to find, None where it takes any instruction.
+
+        Waits at most `limit_s` seconds for whoever knows. Raises VerifierLost.
+        """
+        ...
+
     def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
         """Return the answer. Raises VerifierLost, AnswerLate, or ValueError for a frame that is no image."""
         ...
@@ -122,12 +139,13 @@ class Body(Protocol):
 class NavigatorConfig:
     """How a goal is asked for, and its limits. `settle_s`: the robot has swung out before the next frame counts.
 
-    order: reasons or action first. guide: prompts explain the robot to models that were not trained on it. hold_s: how
-    long the end of a goal waits for the executor to take the HOLD.
+    order: reasons or action first. guide: whether prompts explain the robot to the model. It is decided for each
+    prompt, since the model that answers is known only when the verifier was met, and another may take its place.
+    hold_s: how long the end of a goal waits for the executor to take the HOLD.
     """
 
     order: ResponseOrder = ResponseOrder.REASON_FIRST
-    guide: bool = False
+    guide: Guidance = Guidance.AUTO
 
     time_allowance_s: float = 300.0
     step_limit_s: float = 30.0
@@ -223,12 +241,8 @@ class Navigator:
         return True
 
     def _one_step(self, instruction: str, dry: bool) -> None:
-        frame = self._look()
-        self._report(State.THINKING)
-        prompt = compose(instruction, self._done, self._config.order, self._config.guide)
-        self._body.asked(prompt, frame)
         try:
-            reply = self._decoder.answer(prompt, frame.jpeg, self._limit(self._config.step_limit_s))
+            reply, frame = self._ask(instruction)
         except VerifierRefused as problem:
             raise _Over(End.LINK_LOST, str(problem)) from None
         except VerifierLost as problem:
@@ -253,6 +267,19 @@ class Navigator:
         if not dry and self._follow(step):
             self._done.append(parsed.action)
         self._actions += 1
+
+    def _ask(self, instruction: str) -> tuple[Reply, Frame]:
+        """Return the model's answer about a fresh frame. Raises as `Decoder`."""
+        config = self._config
+        objects = self._decoder.objects(self._limit(config.step_limit_s))
+        problem = instruction_problem(instruction, objects)
+        if problem:
+            raise _Over(End.BAD_INSTRUCTION, problem)
+        frame = self._look()
+        self._report(State.THINKING)
+        prompt = compose(instruction, self._done, config.order, config.guide.applies(objects))
+        self._body.asked(prompt, frame)
+        return self._decoder.answer(prompt, frame.jpeg, self._limit(config.step_limit_s)), frame
 
     def _look(self) -> Frame:
         """Return a frame taken after the robot came to rest; hold while the camera gives none."""

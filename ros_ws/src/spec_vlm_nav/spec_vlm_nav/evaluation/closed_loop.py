@@ -42,6 +42,7 @@ from speculation.drafting.predictor import name as predictor_name
 from speculation.emulation import declared_name, load_link
 from speculation.profile import load_profile
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary
+from speculation.vlm.folder import ModelFolderError, find_model
 
 LEVELS = ("easy", "middle", "hard")
 MODES = tuple(policy.value for policy in Policy if policy is not Policy.ORACLE)
@@ -182,9 +183,9 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         ("target_model", options.target_model, {Policy.DRAFT.value, Policy.EDGE.value}),
         ("draft_model", options.draft_model, {Policy.TARGET.value}),
     ):
-        chosen[name] = folder_fingerprint(folder) if folder.is_dir() or modes - needless else ""
+        chosen[name] = folder_fingerprint(folder) if _found(folder).is_dir() or modes - needless else ""
     chosen["guide"] = guided(options)
-    chosen["predictor"] = predictor_name(options.predictor, options.draft_model)
+    chosen["predictor"] = predictor_name(options.predictor, _found(options.draft_model))
     chosen["exits"] = str(options.exits) if options.exits else ""
     return chosen
 
@@ -210,9 +211,18 @@ def setting(options: argparse.Namespace, address: str) -> Setting:
 
 
 def guided(options: argparse.Namespace) -> bool:
-    """Whether prompts explain the robot: by the target's vocabulary, or the draft's where no mode needs a target."""
-    folder = options.target_model if options.target_model.is_dir() else options.draft_model
+    """Whether prompts explain the robot: by the target's vocabulary, or the draft's where there is no target."""
+    target = _found(options.target_model)
+    folder = target if target.is_dir() else _found(options.draft_model)
     return Guidance(options.guide).applies(Vocabulary.load(folder))
+
+
+def _found(name: Path) -> Path:
+    """Return the folder that a path or hub name means; `name` itself where there is none, which no mode may need."""
+    try:
+        return find_model(name)
+    except ModelFolderError:
+        return name
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,12 @@ class Decoders:
             # Nobody looks at the spans, and a long bag would fill the memory with them.
             self._edges[rtt] = EdgeDecoder(self._config(address, rtt, linked), Trace(limit=1), vlm=self.vlm)
         self.welcome: Welcome | None = self._greeting() if linked else None
+        self.objects = (
+            Vocabulary.load(self.vlm.folder)
+            if self.welcome is None
+            else Vocabulary.of(self.welcome.colours, self.welcome.classes)
+        )
+        """What the model was trained to find that is asked: the target, or the draft where no mode needs a target."""
 
     def load_target(self, folder: Path) -> None:
         """Load the target to answer alone. Raises ValueError where the verifier serves another one."""
@@ -158,11 +164,10 @@ def evaluate(
     Raises VerifierLost when the verifier is gone; everything up to then is kept.
     """
     left_out: list[dict[str, Any]] = []
-    vocabulary = Vocabulary.load(decoders.vlm.folder)
     warm = False
     for name, path in bags.items():
         try:
-            source = FrameSource(path, selection, vocabulary)
+            source = FrameSource(path, selection, decoders.objects)
         except ValueError as error:
             left_out.append({"bag": name, "frame": None, "reason": str(error)})
             continue
@@ -240,11 +245,10 @@ def fingerprint(bag: Path) -> str:
 def run(options: argparse.Namespace) -> int:
     """Run the command. Raises ValueError, RuntimeError or VerifierLost, in one sentence, where it cannot."""
     arms = arms_of(options.modes, options.rtt_ms)
-    guide = Guidance(options.guide).applies(Vocabulary.load(options.draft_model))
-    order = ResponseOrder(options.response_order)
     selection = Selection(
-        options.topic, options.skip, options.fps, options.limit, options.instruction, order, guide, options.anew
-    )
+        options.topic, options.skip, options.fps, options.limit, options.instruction,
+        ResponseOrder(options.response_order), anew=options.anew,
+    )  # fmt: skip
     profile = load_profile(options.profile)
     link = load_link(options.link)
     bags = name_bags(options.bags)
@@ -262,6 +266,7 @@ def run(options: argparse.Namespace) -> int:
         decoders = stack.enter_context(closing(Decoders(options, address or EdgeConfig.verifier, arms)))
         if options.check:
             decoders.load_target(options.target_model)
+        guide = Guidance(options.guide).applies(decoders.objects)
         settings = _settings(options, bags, decoders) | {
             "guide": guide,
             "declared": asdict(profile),
@@ -271,7 +276,7 @@ def run(options: argparse.Namespace) -> int:
         if len(results):
             print(f"going on: {len(results)} results are in {options.out} already")
         asked = [*arms, *([Arm(TARGET_ALONE)] if options.check else [])]
-        left_out = evaluate(bags, selection, decoders, asked, results)
+        left_out = evaluate(bags, replace(selection, guide=guide), decoders, asked, results)
     from spec_vlm_nav.evaluation.replay_report import build, headlines, left_out_lines, text, write
 
     data = build(results.steps(), settings, left_out, machine())
@@ -292,7 +297,7 @@ def _settings(options: argparse.Namespace, bags: dict[str, Path], decoders: Deco
     return {
         "bags": {name: fingerprint(path) for name, path in bags.items()},
         **{name: getattr(options, name) for name in names},
-        "predictor": predictor_name(options.predictor, options.draft_model),
+        "predictor": predictor_name(options.predictor, decoders.vlm.folder),
         "draft": decoders.vlm.fingerprint,
         "target": welcome.model if welcome is not None else "none",
         "layers": welcome.num_layers if welcome is not None else 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import threading
@@ -24,11 +25,21 @@ from std_msgs.msg import String
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.messages import OUTCOME_OF, AskedPrompt, figures, to_numbers
 from spec_vlm_nav.motion import PlanarPose
-from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End, Ending, Frame, Navigator, NavigatorConfig, Reply, State
+from spec_vlm_nav.navigator import (
+    HOLD_UNCONFIRMED,
+    End,
+    Ending,
+    Frame,
+    Navigator,
+    NavigatorConfig,
+    Reply,
+    State,
+    VerifierLost,
+)
 from spec_vlm_nav.nodes.common import Heartbeat, choice, parameter, run, sample_of
 from spec_vlm_nav.odometry import OdometryCheck
 from speculation.drafting import Mode
-from speculation.prompts import Guidance, ResponseOrder, Vocabulary, instruction_problem, parse_answer
+from speculation.prompts import Guidance, ResponseOrder, instruction_problem, parse_answer
 from speculation.prompts import NavigationAction as Action
 from speculation.trace import Kind, Lane
 
@@ -49,6 +60,7 @@ ERROR = {
     End.OUT_OF_ACTIONS: _RESULT.TIMEOUT,
     End.STALE_CAMERA: _RESULT.STALE_CAMERA,
     End.LINK_LOST: _RESULT.LINK_LOST,
+    End.BAD_INSTRUCTION: _RESULT.INVALID_INPUT,
     End.NO_VALID_ACTION: _RESULT.NO_VALID_ACTION,
     End.OBSTACLE: _RESULT.OBSTACLE,
     End.ROBOT_FAULT: _RESULT.ROBOT_FAULT,
@@ -61,11 +73,9 @@ class VlmNav(Node):
     def __init__(self) -> None:
         super().__init__("vlm_nav")
         order = choice(self, "response_order", ResponseOrder.REASON_FIRST, "what answers begin with")
-        guidance = choice(self, "guide", Guidance.AUTO, "whether prompts explain the robot to the model")
-        folder = Path(parameter(self, "draft_model", "models/draft", "folder of the draft model"))
         self.decoder = EdgeDecoder(
             EdgeConfig(
-                draft_model=folder,
+                draft_model=Path(parameter(self, "draft_model", "models/draft", "folder of the draft model")),
                 verifier=parameter(self, "verifier", "tcp://127.0.0.1:5555", "address of the verifier"),
                 mode=parameter(self, "mode", "full", ", ".join(mode.value for mode in Mode)),
                 profile=parameter(self, "profile", "raw", "device profile whose times are waited for"),
@@ -95,11 +105,9 @@ class VlmNav(Node):
                 resume_s=parameter(self, "link_resume_s", 1.0, "a step waits so long for it, s", 0.0, 60.0),
             )
         )
-        # Small models know only what they were trained to find; big ones carry no list and take any instruction.
-        self.vocabulary = Vocabulary.load(folder)
         self.config = NavigatorConfig(
             order=order,
-            guide=guidance.applies(self.vocabulary),
+            guide=choice(self, "guide", Guidance.AUTO, "whether prompts explain the robot to the model"),
             time_allowance_s=parameter(self, "time_allowance_s", 300.0, "default time of a goal, s", 1.0, 3600.0),
             step_limit_s=parameter(self, "step_limit_s", 30.0, "longest time for one answer, s", 0.5, 600.0),
             action_limit_s=parameter(self, "action_limit_s", 15.0, "longest time for one action, s", 1.0, 60.0),
@@ -213,7 +221,7 @@ class Goal:
     def run(self) -> Any:
         """Check the instruction, navigate, and close the goal."""
         wish, node = self._handle.request, self._node
-        problem = instruction_problem(wish.instruction, node.vocabulary)
+        problem = self._instruction_problem()
         if problem:
             node.get_logger().error(f"goal refused: {problem}")
             self._handle.abort()
@@ -250,6 +258,14 @@ class Goal:
     def stand(self) -> bool:
         """Publish a HOLD and return whether the executor took it, see `Navigator.stand`."""
         return self._navigator.stand("the goal was broken off", self._handle.request.dry_run)
+
+    def _instruction_problem(self) -> str:
+        """Return why the instruction cannot be followed, as far as that is known now; empty if it can."""
+        node, objects = self._node, None
+        # Where the verifier is not up yet, the navigator holds, and looks again when it is.
+        with contextlib.suppress(VerifierLost):
+            objects = node.decoder.objects(node.config.step_limit_s)
+        return instruction_problem(self._handle.request.instruction, objects)
 
     def frame_after(self, moment: float) -> Frame | None:
         """See `navigator.Body`."""
