@@ -19,6 +19,7 @@ from speculation.drafting.stats import DecodingStats, Interruption, StepInterrup
 from speculation.drafting.tracing import StepTrace
 from speculation.ngrams import Ngrams
 from speculation.sampling import START_KEEP, Rule
+from speculation.text import printable
 from speculation.trace import Trace
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
@@ -258,9 +259,11 @@ class _Step:
                 used = self._speculator.hear(message)
                 self._trace.heard(message, used, self._clock())
             case Fault() if message.step is None or message.step == self._request.step:
-                raise self._interrupted(Interruption.REFUSED, f"the verifier refuses: {message.message}", message.code)
+                why = f"the verifier refuses: {printable(message.message)}"
+                raise self._interrupted(Interruption.REFUSED, why, message.code)
             case EndStep(step=self._request.step):
-                raise self._interrupted(Interruption.REFUSED, f"the verifier ended the step: {message.reason}")
+                why = f"the verifier ended the step: {printable(message.reason)}"
+                raise self._interrupted(Interruption.REFUSED, why)
 
     def _count(self, commit: Commit) -> None:
         stats = self._stats
