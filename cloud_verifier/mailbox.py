@@ -33,7 +33,8 @@ _log = logging.getLogger("cloud_verifier")
 SEND_HIGH_WATER = 32
 LARGEST_FRAME = wire.MAX_MESSAGE_BYTES * 5 // 4
 """Longer frames end their connection; up to here a message that is too large gets a fault that says so."""
-SESSION_BYTES = LARGEST_FRAME + (256 << 10)
+SESSION_BYTES = 2 * LARGEST_FRAME
+"""A frame that is under way, and one right behind it that takes its place."""
 SESSION_MESSAGES, STRANGER_MESSAGES = 256, 32
 RETRY_S = 0.005
 """How soon a full pipe is tried again."""
@@ -257,7 +258,7 @@ class Mailbox:
         return len(taken) == BURST
 
     def _put(self, peer: bytes, has_session: bool, frames: list[bytes]) -> None:
-        limits = (SESSION_MESSAGES, 2 * SESSION_BYTES) if has_session else (STRANGER_MESSAGES, SESSION_BYTES)
+        limits = (SESSION_MESSAGES, SESSION_BYTES) if has_session else (STRANGER_MESSAGES, SESSION_BYTES)
         inbox = self._inboxes.get(peer, _Queue())
         if not inbox.put(frames, *limits):
             self.dropped += 1

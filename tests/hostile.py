@@ -20,7 +20,17 @@ class RawPeer:
 
     def __init__(self, address: str, identity: bytes = b"", kind: bytes = b"DEALER") -> None:
         host, _, port = address.removeprefix("tcp://").rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=20.0)
+        self._shake_hands(socket.create_connection((host, int(port)), timeout=20.0), identity, kind)
+
+    @classmethod
+    def over(cls, connection: socket.socket, kind: bytes) -> RawPeer:
+        """Return the peer of a connection that stands."""
+        peer = cls.__new__(cls)
+        peer._shake_hands(connection, b"", kind)
+        return peer
+
+    def _shake_hands(self, connection: socket.socket, identity: bytes, kind: bytes) -> None:
+        self.socket = connection
         self.socket.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
         ready = b"\x05READY" + _property(b"Socket-Type", kind) + (_property(b"Identity", identity) if identity else b"")
         self.frame(ready, COMMAND)
@@ -58,6 +68,15 @@ class RawPeer:
             assert part, "the other side ended the connection during the handshake"
             data += part
         return data
+
+    def message(self) -> bytes:
+        """Return the body of the next frame that is no command."""
+        while True:
+            flags = self.read(1)[0]
+            size = int.from_bytes(self.read(8 if flags & LONG else 1), "big")
+            body = self.read(size)
+            if not flags & COMMAND:
+                return body
 
     def close(self) -> None:
         """Close without a word."""
@@ -107,3 +126,26 @@ def mutated(payloads: Sequence[bytes], rng: random.Random) -> bytes:
             case _:
                 data[at : at + 1] = struct.pack(">BI", rng.choice((0xDD, 0xC6, 0xDB, 0xDF)), rng.randrange(2**32))
     return bytes(data)
+
+
+class RawVerifier:
+    """The other end: accepts one ZMTP connection and sends what no library would."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.peer: RawPeer | None = None
+
+    def accept(self) -> RawPeer:
+        """Wait for a robot and return the connection to it, after the handshake."""
+        self._listener.settimeout(60.0)
+        connection, _ = self._listener.accept()
+        connection.settimeout(20.0)
+        self.peer = RawPeer.over(connection, b"ROUTER")
+        return self.peer
+
+    def close(self) -> None:
+        """Close everything."""
+        if self.peer is not None:
+            self.peer.close()
+        self._listener.close()

@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import zmq
@@ -32,6 +33,7 @@ from tests.cloud_verifier.process import ANSWER, Robot, Target, Verifier, answer
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.hostile import MORE, RawPeer, memory_mb, mutated, scans_jpeg
 
+Kind = TypeVar("Kind", bound=wire.Message)
 MEMORY_MB = 64.0
 """What an attack may leave behind."""
 ADDRESS_LIMIT_S = 60.0
@@ -273,12 +275,10 @@ def sample_messages(hello: Hello) -> list[bytes]:
     return [wire.encode(message) for message in messages]
 
 
-def _next(peer: RawPeer, kind: type[wire.Message]) -> wire.Message:
+def _next(peer: RawPeer, kind: type[Kind]) -> Kind:
     """Return the next message of a kind."""
     peer.socket.settimeout(ADDRESS_LIMIT_S)
     while True:
-        head = peer.read(2)
-        size = int.from_bytes(head[1:] + peer.read(7), "big") if head[0] & 2 else head[1]
-        body = peer.read(size)
-        if not head[0] & 4 and isinstance(message := wire.decode(body), kind):
+        message = wire.decode(peer.message())
+        if isinstance(message, kind):
             return message

@@ -27,7 +27,7 @@ BURST = 256
 """Messages taken from the socket before those to be sent have their turn."""
 MOST_WAITING, MOST_WAITING_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
 """Received messages that may wait for their declared time of arrival."""
-UNDER_WAY_BYTES = MAX_MESSAGE_BYTES + (1 << 20)
+UNDER_WAY_BYTES = 2 * MAX_MESSAGE_BYTES
 WATCH_S = 0.02
 
 
