@@ -64,7 +64,7 @@ class FloodFilter(logging.Filter):
                 self._kept_back += 1
                 return False
             if self._kept_back:
-                record.msg = f"({self._kept_back} lines left out) {record.getMessage()}".replace("%", "%%")
+                record.msg = f"({self._kept_back} lines left out) {record.getMessage()}"
                 record.args = ()
                 self._kept_back = 0
         return True

@@ -32,7 +32,7 @@ def received_bytes(fd: int) -> int | None:
     try:
         with _borrowed(fd) as sock:
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    except (OSError, AttributeError):
+    except (OSError, ValueError, AttributeError):
         return None
     return int(struct.unpack_from("=Q", info, _RECEIVED_AT)[0]) if len(info) >= _INFO_BYTES else None
 
@@ -43,7 +43,7 @@ def hang_up(fd: int, port: int | None = None) -> None:
     `port` is the connection's own port here, where it is known: a descriptor that was given to another connection
     meanwhile is left alone.
     """
-    with contextlib.suppress(OSError), _borrowed(fd) as sock:
+    with contextlib.suppress(OSError, ValueError), _borrowed(fd) as sock:
         if port is None or sock.getsockname()[1:2] == (port,):
             sock.shutdown(socket.SHUT_RDWR)
 

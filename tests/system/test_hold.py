@@ -43,10 +43,10 @@ class Node:
         self.sent: list[tuple[float, NavigationAction]] = []
         self.status: ActionStatus | None = None
         self.status_at = 100.0
-        self.config, self.vocabulary, self.travelled, self.frame = CONFIG, None, 0.0, None
+        self.config, self.travelled, self.frame = CONFIG, 0.0, None
         self.actions = SimpleNamespace(publish=self.take)
         self.decisions = self.states = self.instructions = SimpleNamespace(publish=lambda message: None)
-        self.decoder = SimpleNamespace(problem="")
+        self.decoder = SimpleNamespace(problem="", objects=lambda limit_s: None)
         self.errors: list[str] = []
 
     def take(self, message: NavigationAction) -> None:

@@ -1,0 +1,108 @@
+"""The mailbox on real sockets: bounded, fair, and never waiting for anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.mailbox import SESSION_MESSAGES, STRANGER_MESSAGES, Mailbox
+from speculation.wire import Fault, FaultCode, Ping, encode
+from tests.cloud_verifier.process import Robot
+
+LIMIT_S = 20.0
+
+
+@pytest.fixture(params=["tcp://127.0.0.1:*", "ipc"])
+def mailbox(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mailbox]:
+    address = f"ipc://{tmp_path / 'v'}" if request.param == "ipc" else request.param
+    mailbox = Mailbox(ServerConfig(Path("m"), bind=address))
+    yield mailbox
+    mailbox.close()
+    mailbox.close()
+
+
+def receive(mailbox: Mailbox) -> tuple[bytes, list[bytes]]:
+    """Return the next message."""
+    for _ in range(200):
+        mail = mailbox.receive()
+        if mail is not None:
+            return mail
+        mailbox.wait(LIMIT_S / 200)
+    raise AssertionError("nothing came")
+
+
+def test_a_peer_gets_its_answers_and_no_others(mailbox: Mailbox) -> None:
+    robots = [Robot(mailbox.address) for _ in range(2)]
+    try:
+        peers = []
+        for number, robot in enumerate(robots):
+            robot.socket.send(b"%d" % number)
+            peer, frames = receive(mailbox)
+            assert frames == [b"%d" % number]
+            peers.append(peer)
+        for number, peer in enumerate(peers):
+            assert mailbox.send(peer, Fault(FaultCode.INTERNAL, f"for {number}"))
+        for number, robot in enumerate(robots):
+            answer = robot.hear()
+            assert isinstance(answer, Fault) and answer.message == f"for {number}"
+        assert not mailbox.send(b"nobody", Ping(1))
+    finally:
+        for robot in robots:
+            robot.close()
+
+
+def test_of_many_frames_two_are_kept(mailbox: Mailbox) -> None:
+    robot = Robot(mailbox.address)
+    robot.socket.send_multipart([b"a", b"b", b"c", b"d"])
+    assert receive(mailbox)[1] == [b"a", b"b"]
+    robot.close()
+
+
+@pytest.mark.parametrize(("has_session", "most"), [(False, STRANGER_MESSAGES), (True, SESSION_MESSAGES)])
+def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(mailbox: Mailbox, has_session: bool, most: int) -> None:
+    flooder, quiet = Robot(mailbox.address), Robot(mailbox.address)
+    try:
+        flooder.socket.send(b"first")
+        peer, _ = receive(mailbox)
+        if has_session:
+            mailbox.admit(peer)
+        for number in range(3 * most):
+            flooder.socket.send(b"%d" % number)
+        while mailbox.dropped < 2 * most:
+            mailbox.wait(0.01)
+        quiet.socket.send(b"me")
+        seen: list[bytes] = []
+        while b"me" not in seen:
+            seen.append(receive(mailbox)[1][0])
+        left = []
+        while (mail := mailbox.receive()) is not None:
+            left.append(mail[1][0])
+        flood = [each for each in seen + left if each != b"me"]
+        assert flood == [b"%d" % number for number in range(most)], "the oldest stay, in their order"
+        quiet.socket.send(b"again")
+        assert receive(mailbox)[1] == [b"again"]
+    finally:
+        flooder.close()
+        quiet.close()
+
+
+def test_a_peer_that_left_is_known_to_be_gone(mailbox: Mailbox) -> None:
+    robot = Robot(mailbox.address)
+    robot.say(Ping(1))
+    peer, frames = receive(mailbox)
+    assert frames == [encode(Ping(1))]
+    robot.close()
+    for _ in range(200):
+        if not mailbox.send(peer, Ping(2), droppable=True):
+            break
+        mailbox.wait(LIMIT_S / 200)
+    else:
+        pytest.fail("it was not noticed")
+
+
+def test_somebody_else_may_end_a_wait(mailbox: Mailbox) -> None:
+    mailbox.notify()
+    mailbox.wait(3600.0)

@@ -1,0 +1,82 @@
+"""Preparation: beside the loop, one job a session, the newest; nobody waits for another's frame."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from cloud_verifier.preparation import Preparation, Prepared
+from cloud_verifier.step import StepState
+from speculation.wire import BeginStep
+
+LIMIT_S = 20.0
+
+
+def step(number: int, prompt: str = "p") -> tuple[StepState, BeginStep]:
+    begin = BeginStep(number, prompt, b"jpeg")
+    return StepState(begin, (0,)), begin
+
+
+class Gate:
+    """`prepare` that waits where it is told to, and says what it did."""
+
+    def __init__(self, threads: int) -> None:
+        self.open, self.entered = threading.Event(), threading.Event()
+        self.finished = threading.Semaphore(0)
+        self.prepared: list[str] = []
+        self.preparation = Preparation(self._prepare, lambda: self.finished.release(), threads)
+
+    def _prepare(self, begin: BeginStep) -> str:
+        if begin.prompt == "slow":
+            self.entered.set()
+            assert self.open.wait(LIMIT_S)
+        if begin.prompt == "bad":
+            raise ValueError("no picture")
+        self.prepared.append(f"{begin.prompt} {begin.step}")
+        return f"inputs of {begin.step}"
+
+    def collect(self, count: int) -> list[Prepared[str]]:
+        """Wait for so many jobs and return them."""
+        for _ in range(count):
+            assert self.finished.acquire(timeout=LIMIT_S)
+        return self.preparation.collect()
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_inputs_or_the_reason_why_not(threads: int) -> None:
+    gate = Gate(threads)
+    for row, prompt in enumerate(("p", "bad")):
+        gate.preparation.submit(row, *step(row, prompt))
+    good, bad = sorted(gate.collect(2), key=lambda ready: ready.row)
+    assert (good.inputs, good.error) == ("inputs of 0", None)
+    assert bad.inputs is None and isinstance(bad.error, ValueError) and gate.preparation.collect() == []
+    gate.preparation.close()
+
+
+def test_a_slow_frame_holds_nobody_else_up_and_only_the_newest_step_is_prepared() -> None:
+    gate = Gate(2)
+    try:
+        gate.preparation.submit(0, *step(1, "slow"))
+        assert gate.entered.wait(LIMIT_S)
+        for number in (2, 3, 4):
+            gate.preparation.submit(0, *step(number))
+        gate.preparation.submit(1, *step(9))
+        (other,) = gate.collect(1)
+        assert other.row == 1
+        gate.open.set()
+        assert [ready.inputs for ready in gate.collect(2)] == ["inputs of 1", "inputs of 4"]
+        assert gate.prepared == ["p 9", "slow 1", "p 4"]
+    finally:
+        gate.open.set()
+        gate.preparation.close()
+
+
+def test_after_the_end_nothing_begins() -> None:
+    gate = Gate(1)
+    gate.preparation.submit(0, *step(1, "slow"))
+    assert gate.entered.wait(LIMIT_S)
+    gate.preparation.submit(0, *step(2))
+    gate.preparation.close()
+    gate.open.set()
+    assert [ready.inputs for ready in gate.collect(1)] == ["inputs of 1"]
