@@ -60,11 +60,12 @@ class Bench:
         profile: DeviceProfile = RAW,
         engine: FakeEngine | None = None,
         self_draft: FakeSelfDraft | None = None,
+        threads: int = 0,
     ) -> None:
         self.post = FakePost()
         self.engine = engine or FakeEngine()
         self.trace = Trace(self.post.clock)
-        self.server = Server(self.engine, config, profile, self.post, self.trace, self.post.clock, self_draft)
+        self.server = Server(self.engine, config, profile, self.post, self.trace, self.post.clock, self_draft, threads)
 
     def say(self, peer: bytes, message: wire.AnyMessage | bytes, after: float = 0.0) -> None:
         payload = message if isinstance(message, bytes) else wire.encode(message)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.exit_queue import QueuePolicy
+from cloud_verifier.scheduler import Scheduler
+from cloud_verifier.server import REFUSALS_AT_ONCE, SILENT_S
 from cloud_verifier.work import ModelInfo
 from speculation import wire
 from speculation.profile import DeviceProfile
@@ -278,6 +283,90 @@ def test_no_bytes_end_the_server_or_touch_another_session(mail: list[tuple[bytes
         bench.say(b"good", begin(max_tokens=4, idle=Idle.DECODE))
     bench.turns()
     assert tokens_of(bench.heard(b"good")) == greedy("long", JPEG, 4) and not faults(bench.heard(b"good"))
+
+
+def test_who_sends_nothing_but_garbage_is_not_read_any_more_for_a_while() -> None:
+    bench = Bench()
+    bench.welcome(b"a")
+    for _ in range(200):
+        bench.say(b"b", b"\xc1")
+    assert tokens_of(bench.ask(b"a", begin(max_tokens=5, idle=Idle.DECODE))) == greedy("long", JPEG, 5)
+    assert len(faults(bench.heard(b"b"))) == REFUSALS_AT_ONCE
+    bench.post.now += 1.0
+    assert len(bench.ask(b"b", HELLO)) == 1, "after a while its Hello is read"
+
+
+def test_a_message_that_nobody_thought_of_ends_a_step_and_not_the_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    offer = Scheduler.offer
+
+    def fails(scheduler: Scheduler, row: int, message: Draft, now: float) -> list[Commit]:
+        if message.round == 13:
+            raise ZeroDivisionError("who would have thought")
+        return offer(scheduler, row, message, now)
+
+    monkeypatch.setattr(Scheduler, "offer", fails)
+    bench.ask(b"a", begin())
+    (fault,) = bench.ask(b"a", draft([1], round=13))
+    assert isinstance(fault, Fault) and (fault.code, fault.step) == (FaultCode.INTERNAL, 1)
+    assert "ZeroDivisionError" in fault.message and "a Draft could not be taken" in caplog.text
+    for peer in (b"a", b"b"):
+        assert tokens_of(bench.ask(peer, begin(2, max_tokens=3, idle=Idle.DECODE))) == greedy("long", JPEG, 3)
+
+
+def test_a_fault_that_quotes_its_sender_is_one_printable_line(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    (fault,) = bench.ask(b"a", msgspec.structs.replace(HELLO, sampling="\x1b[2J\nERROR forged" + "x" * 150))
+    assert isinstance(fault, Fault) and fault.message.isprintable() and "forged" in fault.message
+    assert all("\n" not in record.getMessage() for record in caplog.records)
+
+
+class SlowEngine(FakeEngine):
+    """Frames that begin with "jpeg slow" are decoded when `gate` opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.entered = threading.Event(), threading.Event()
+
+    def prepare(self, prompt: str, jpeg: bytes) -> tuple[str, bytes]:
+        if jpeg.startswith(b"jpeg slow"):
+            self.entered.set()
+            assert self.gate.wait(20.0)
+        return super().prepare(prompt, jpeg)
+
+
+def test_a_frame_that_is_slow_to_decode_holds_nobody_up() -> None:
+    engine = SlowEngine()
+    bench = Bench(engine=engine, threads=2)
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    bench.say(b"a", BeginStep(1, "long", b"jpeg slow", max_tokens=4, idle=Idle.DECODE))
+    bench.turns(2)
+    assert engine.entered.wait(20.0)
+    bench.say(b"b", begin(max_tokens=4, idle=Idle.DECODE))
+    until = time.monotonic() + 20.0
+    while len(tokens_of(bench.heard(b"b"))) < 4 and time.monotonic() < until:
+        bench.server.turn()
+    assert tokens_of(bench.heard(b"b")) == greedy("long", JPEG, 4) and not tokens_of(bench.heard(b"a"))
+    engine.gate.set()
+    while len(tokens_of(bench.heard(b"a"))) < 4 and time.monotonic() < until:
+        bench.server.turn()
+    assert tokens_of(bench.heard(b"a")) == greedy("long", b"jpeg slow", 4)
+
+
+def test_an_edge_that_was_silent_for_long_makes_room_and_one_that_pings_does_not() -> None:
+    bench = Bench()
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    bench.post.now += SILENT_S + 1.0
+    assert bench.ask(b"b", Ping(1)) == [Pong(1)]
+    assert bench.welcome(b"c")
+    assert bench.ask(b"b", Ping(2)) == [Pong(2)]
+    assert faults(bench.ask(b"a", Ping(3))) == [FaultCode.NO_SESSION]
 
 
 @pytest.mark.parametrize("message", [begin(), draft([1]), Ping(1), EndStep(1, "bye")])

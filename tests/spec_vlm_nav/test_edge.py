@@ -22,8 +22,8 @@ from speculation.prompts import VOCABULARY_FILE, Vocabulary
 from speculation.sampling import SamplingSettings, question_key
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
+from tests.cloud_verifier.process import Verifier, start
 from tests.cloud_verifier.test_engine import jpeg
-from tests.cloud_verifier.test_verifier_process import Verifier, start
 from tests.models import tiny_model, tiny_text_model
 from tests.speculation.drafting.test_predictor import network
 

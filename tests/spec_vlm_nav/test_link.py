@@ -11,12 +11,13 @@ import pytest
 import zmq
 import zmq.auth
 
-from spec_vlm_nav.link import Keys, LinkConfig, LinkState, ZmqLink, load_keys
+from spec_vlm_nav.link import CONTROL_BYTES, FINAL, INBOX_MESSAGES, Keys, LinkConfig, LinkState, ZmqLink, load_keys
 from speculation.drafting import LinkLost
 from speculation.emulation import IDEAL, Blackout, LinkConditions, WayConditions
 from speculation.wire import (
     AnyMessage,
     BeginStep,
+    Commit,
     Draft,
     EarlyTokens,
     EndStep,
@@ -207,6 +208,49 @@ def test_a_refusal_is_told_in_the_verifiers_words_and_tried_again(
         link.send(BEGIN)
     verifier.refuse = None
     eventually(lambda: link.state is LinkState.NOMINAL)
+
+
+@pytest.mark.parametrize("code", [code for code in FaultCode if code not in FINAL and code is not FaultCode.NO_SESSION])
+def test_what_can_pass_is_tried_again_with_its_reason_in_the_state(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink], code: FaultCode
+) -> None:
+    verifier.refuse = Fault(code, "all 8 sessions are taken\n\x1b[2J")
+    link = connect(verifier.address)
+    eventually(lambda: "refuses for now" in link.why)
+    assert link.state is LinkState.CONNECTING and r"all 8 sessions are taken\n\x1b[2J" in link.why
+    assert not link.wait_nominal(0.05), "it is not final: somebody may wait for it"
+    verifier.refuse = None
+    assert link.wait_nominal(LIMIT_S)
+
+
+def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
+    link = connect(verifier.address)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    early = EarlyTokens(1, 1, 0, 0, 5, 2, 0.5)
+    verifier.to_say += [early] * (INBOX_MESSAGES + 200)
+    verifier.to_say.append(Ping(5))
+    eventually(lambda: verifier.pongs == 1)
+    count = 0
+    while link.receive(0.0) is not None:
+        count += 1
+    assert count == INBOX_MESSAGES
+    assert link.bytes_down == INBOX_MESSAGES * len(encode(early))
+
+
+def test_large_messages_are_not_decoded_by_the_links_thread(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A commit is decoded by whoever takes it; anything else that is large is garbage."""
+    link = connect(verifier.address)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    bad = encode(Commit(1, 1, 0, [5], b"8 bytes!", False))[:-1] + bytes(100_000)
+    end = EndStep(1, "over")
+    verifier.to_say += [bad, bytes((0x92, 8)) + bytes(100_000), end]
+    eventually(lambda: f"the limit is {CONTROL_BYTES} for its kind" in caplog.text)
+    assert "Commit" not in caplog.text
+    assert link.receive(LIMIT_S) == end and link.state is LinkState.NOMINAL
 
 
 def test_a_welcome_from_another_tokenizer_is_refused(connect: Callable[..., ZmqLink]) -> None:

@@ -35,6 +35,7 @@ from speculation.wire import (
     decode,
     encode,
     extend_digest,
+    kind_of,
     parents_of,
 )
 
@@ -255,3 +256,24 @@ def test_probabilities_add_nine_bytes_a_token() -> None:
     """Tokens alone take at most 50, see above; probabilities are float64."""
     draft = Draft(7, 3, 40, bytes(8), [150_000, 150_001, 150_002, 150_003], None, [0.3, 0.5, 0.7, 0.9])
     assert len(encode(draft)) <= 90
+
+
+def test_a_large_malformed_message_is_not_decoded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage of 4 MB took 3.6 s and 300 MB to be explained."""
+    small = b"\x92\x7f\xdd" + struct.pack(">I", 1000) + b"\x90" * 1000
+    large = b"\x92\x7f\xdd" + struct.pack(">I", 100_000) + b"\x90" * 100_000
+    with pytest.raises(WireError, match="unknown tag '127'"):
+        decode(small)
+    monkeypatch.setattr(msgspec.msgpack, "decode", lambda *_: pytest.fail("decoded a second time"))
+    with pytest.raises(WireError, match=f"malformed message of {len(large)} bytes: "):
+        decode(large)
+
+
+@given(messages, st.binary(max_size=40))
+def test_what_a_payload_claims_to_be_is_what_it_decodes_to(message: wire.AnyMessage, payload: bytes) -> None:
+    assert kind_of(encode(message)) is type(message)
+    try:
+        decoded = decode(payload)
+    except WireError:
+        return
+    assert kind_of(payload) in (None, type(decoded))

@@ -17,7 +17,7 @@ from spec_vlm_nav.evaluation.frames import FrameSource, OracleLabel, Selection
 from spec_vlm_nav.evaluation.replay import fingerprint, name_bags
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import STOP, VOCABULARY_FILE, compose
-from tests.cloud_verifier.test_verifier_process import Verifier, start
+from tests.cloud_verifier.process import Verifier, start
 from tests.spec_vlm_nav import bags
 
 FRAMES = 4
