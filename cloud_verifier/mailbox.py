@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import threading
 import time
@@ -26,21 +27,22 @@ from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.connections import Connections
 from cloud_verifier.security import CurveServer, check_bind
 from speculation import wire
-from speculation.connection import hang_up
+from speculation.connection import give_back_memory, hang_up
 
 _log = logging.getLogger("cloud_verifier")
 
 SEND_HIGH_WATER = 32
 LARGEST_FRAME = wire.MAX_MESSAGE_BYTES * 5 // 4
 """Longer frames end their connection; up to here a message that is too large gets a fault that says so."""
-SESSION_BYTES = 2 * LARGEST_FRAME
-"""A frame that is under way, and one right behind it that takes its place."""
+SESSION_BYTES = LARGEST_FRAME + (256 << 10)
 SESSION_MESSAGES, STRANGER_MESSAGES = 256, 32
 RETRY_S = 0.005
 """How soon a full pipe is tried again."""
 WATCH_S = 0.01
 """How often the bytes under way are looked at while anybody is connected."""
 IDLE_S = 0.5
+TRIM_S = 0.5
+"""When ZeroMQ has freed what a connection that was ended had under way."""
 BURST = 256
 """Messages taken from the socket before those to be sent have their turn."""
 FRAMES = 2
@@ -105,7 +107,7 @@ class Mailbox:
         self._inboxes: dict[bytes, _Queue] = {}
         self._outboxes: dict[bytes, _Queue] = {}
         self._turns: deque[bytes] = deque()
-        self._watch_at = 0.0
+        self._watch_at, self._trim_at = 0.0, math.inf
         self._failure: Exception | None = None
         self._closing = False
         self._wake_in, self._wake_out = socket.socketpair()
@@ -338,10 +340,14 @@ class Mailbox:
         now = time.monotonic()
         if now < self._watch_at:
             return
+        if now >= self._trim_at:
+            self._trim_at = math.inf
+            give_back_memory()
         self._watch_at = now + WATCH_S
         for connection, size in self._connections.over_limit():
             hang_up(connection.fd, self._port)
             with self._lock:
                 self._connections.close(connection.fd)
+            self._trim_at = now + TRIM_S
             who = "a session" if connection.has_session else "a peer without session"
             _log.warning("ended the connection of %s: %d bytes are no whole message or came too fast", who, size)

@@ -227,7 +227,7 @@ def check_time(options: argparse.Namespace) -> int:
     check_prompts(models.target, asked, options.max_tokens)
     recording = record(models, asked, options.max_tokens)
     config = EdgeConfig(
-        options.draft_model, "", "fsd", profile.name, gamma=options.gamma, drafting=options.drafting,
+        options.draft_model, mode="fsd", profile=profile.name, gamma=options.gamma, drafting=options.drafting,
         max_tokens=options.max_tokens, dtype=options.dtype, predictor=options.predictor,
         text_only=in_words(options.frames),
     )  # fmt: skip

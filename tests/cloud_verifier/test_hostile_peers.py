@@ -7,6 +7,7 @@ import random
 import re
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -113,7 +114,11 @@ def honest(verifier: Verifier, target: Target) -> Iterator[Honest]:
     robot.answers()
     robot.finish()
     assert verifier.process.poll() is None, "the verifier is dead"
-    assert memory_mb(verifier.process.pid) - before < MEMORY_MB
+    for _ in range(40):  # freed memory goes back to the system a little later
+        if (grown := memory_mb(verifier.process.pid) - before) < MEMORY_MB:
+            break
+        time.sleep(0.1)
+    assert grown < MEMORY_MB
 
 
 def in_session(address: str, hello: Hello) -> RawPeer:
@@ -224,10 +229,18 @@ def test_a_routing_id_taken_over_brings_no_session(verifier: Verifier, honest: H
     token = _next(first, Welcome).session
     first.frame(wire.encode(BeginStep(1, PROMPTS[0], jpeg(0), max_tokens=ANSWER)))
     first.close()
-    thief = RawPeer(verifier.address, identity=b"rex")
-    thief.frame(wire.encode(Draft(1, 1, 0, wire.begin_digest(PROMPTS[0], jpeg(0)), [1])))
-    assert _next(thief, Fault).code is FaultCode.NO_SESSION
-    thief.close()
+    for _ in range(30):
+        thief = RawPeer(verifier.address, identity=b"rex")
+        thief.frame(wire.encode(Draft(1, 1, 0, wire.begin_digest(PROMPTS[0], jpeg(0)), [1])))
+        try:
+            assert _next(thief, Fault, seconds=2.0).code is FaultCode.NO_SESSION
+            break
+        except TimeoutError:  # ZeroMQ ignores whoever comes with an id that is still in use
+            continue
+        finally:
+            thief.close()
+    else:
+        pytest.fail("the thief was never heard")
     robot = Robot(verifier.address)
     try:
         robot.say(Hello(target.hello.tokenizer, target.hello.vocabulary, target.hello.model, resume=token))
@@ -275,9 +288,9 @@ def sample_messages(hello: Hello) -> list[bytes]:
     return [wire.encode(message) for message in messages]
 
 
-def _next(peer: RawPeer, kind: type[Kind]) -> Kind:
-    """Return the next message of a kind."""
-    peer.socket.settimeout(ADDRESS_LIMIT_S)
+def _next(peer: RawPeer, kind: type[Kind], seconds: float = ADDRESS_LIMIT_S) -> Kind:
+    """Return the next message of a kind. Raises TimeoutError where nothing comes for so many seconds."""
+    peer.socket.settimeout(seconds)
     while True:
         message = wire.decode(peer.message())
         if isinstance(message, kind):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -302,8 +303,7 @@ def test_a_killed_verifier_costs_time_and_not_the_answer(tiny_target: Path, tiny
         thinking = threading.Thread(target=lambda: results.append(edge.decode(PROMPT, image, 120.0, "cloud")))
         thinking.start()
         wait_for(lambda: link.bytes_down > 0)
-        first.process.kill()
-        first.process.communicate(timeout=30)
+        first.stop(signal.SIGKILL)
         second = start(tiny_target, *flags)
         thinking.join(60.0)
         assert list(results[0].tokens) == truth
@@ -311,8 +311,7 @@ def test_a_killed_verifier_costs_time_and_not_the_answer(tiny_target: Path, tiny
         assert stats.interruptions == 1 and stats.tokens == len(truth)
         assert stats.first_commit_s is not None and stats.first_commit_s < stats.total_s
         assert edge.answer(PROMPT, image, 60.0).text == edge.text(tuple(truth))
-        second.process.kill()
-        second.process.communicate(timeout=30)
+        second.stop(signal.SIGKILL)
         edge.config = replace(edge.config, resume_s=0.1)
         with pytest.raises(VerifierLost, match="nothing heard from the verifier at tcp://127"):
             edge.answer(PROMPT, image, 60.0)
