@@ -7,13 +7,21 @@ id that it may choose itself: whoever takes the id of a robot that is gone is an
 from __future__ import annotations
 
 import struct
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from speculation.connection import Undelivered
 
-STRANGER_BYTES = 256 << 10
-"""What a connection without a session may have under way: a Hello and what a robot sends before it knows better."""
+STRANGER_BYTES = 64 << 10
+"""What a connection without a session may have under way: a Hello is smaller by far."""
+STRANGER_S = 10.0
+"""How long a connection may be without a session."""
+MOST_STRANGERS = 128
+"""Connections without a session; of more, the oldest are ended."""
+MOST_ID_BYTES = 255
+"""What ZeroMQ lets a peer choose as its routing id; over the wire anything may come."""
 GIVEN_ID = b"\0"
 """How routing ids begin that ZeroMQ gives; it gives none twice, but a peer may choose one that was used before."""
 MOST_GONE = 4096
@@ -22,10 +30,14 @@ MOST_GONE = 4096
 
 @dataclass(eq=False)
 class Connection:
-    """One accepted connection. `peer` names it; `routing_id` addresses it, once it has sent something."""
+    """One accepted connection. `peer` names it; `routing_id` addresses it, once it has sent something.
+
+    since: when it was accepted, or its session ended, seconds.
+    """
 
     peer: bytes
     undelivered: Undelivered
+    since: float
     routing_id: bytes | None = None
     has_session: bool = False
     alive: bool = True
@@ -41,6 +53,9 @@ class Connections:
     """All that are alive. `session_bytes`: what a connection with a session may have under way: one whole message."""
 
     session_bytes: int
+    clock: Callable[[], float] = time.monotonic
+    _handshakes: int = 0
+    _named: int = 0
     _count: int = 0
     _of_fd: dict[int, Connection] = field(default_factory=dict)
     _of_peer: dict[bytes, Connection] = field(default_factory=dict)
@@ -55,7 +70,7 @@ class Connections:
         """A connection was accepted; an earlier one with this descriptor is gone."""
         self.close(fd)
         self._count += 1
-        connection = Connection(struct.pack(">Q", self._count), Undelivered(fd))
+        connection = Connection(struct.pack(">Q", self._count), Undelivered(fd), self.clock())
         self._of_fd[fd] = self._of_peer[connection.peer] = connection
         return connection
 
@@ -73,9 +88,30 @@ class Connections:
             if len(self._gone) > MOST_GONE:
                 self._gone.popitem(last=False)
 
+    def clear(self) -> None:
+        """The socket was closed, and all connections with it; peers keep their numbers."""
+        for fd in list(self._of_fd):
+            self.close(fd)
+        self._handshakes = self._named = 0
+
+    def shake_hands(self) -> None:
+        """Some connection, which ZeroMQ does not name, has ended its handshake."""
+        self._handshakes += 1
+
+    @property
+    def lost_bytes(self) -> int:
+        """What ZeroMQ keeps for ever of connections that are gone, about.
+
+        It reads nothing of a connection that came with a routing id in use, and never frees what such a one sent. Seen
+        from here it shook hands and left without a message.
+        """
+        unnamed = sum(connection.routing_id is None for connection in self._of_fd.values())
+        return STRANGER_BYTES * max(0, self._handshakes - self._named - unnamed)
+
     def deliver(self, fd: int, routing_id: bytes, size: int) -> Connection | None:
         """A whole message of `size` bytes came; return whose it is, None where its sender is gone."""
         connection = self._of_fd.get(fd)
+        routing_id = routing_id[: MOST_ID_BYTES + 1]
         if routing_id in self._gone and (routing_id[:1] == GIVEN_ID or connection is None or connection.routing_id):
             return None
         if connection is None or connection.routing_id not in (None, routing_id):
@@ -85,6 +121,7 @@ class Connections:
             if before is not None:
                 self.close(before.fd)
             connection.routing_id = routing_id
+            self._named += 1
             self._gone.pop(routing_id, None)
             self._of_id[routing_id] = connection
         connection.undelivered.deliver(size)
@@ -101,10 +138,26 @@ class Connections:
         """Return the connection of a peer; None where it is gone."""
         return self._of_peer.get(peer)
 
-    def over_limit(self) -> list[tuple[Connection, int]]:
-        """Return the connections that have more under way than they may, and how many bytes."""
-        sizes = [(connection, connection.undelivered.size()) for connection in self._of_fd.values()]
-        return [(each, size) for each, size in sizes if size > self._limit(each)]
+    def admit(self, peer: bytes, has_session: bool) -> None:
+        """A peer has a session, or has it no more."""
+        connection = self._of_peer.get(peer)
+        if connection is not None and connection.has_session != has_session:
+            connection.has_session, connection.since = has_session, self.clock()
 
-    def _limit(self, connection: Connection) -> int:
-        return self.session_bytes if connection.has_session else STRANGER_BYTES
+    def unwanted(self) -> list[tuple[Connection, str]]:
+        """Return the connections to be ended, and why: too much under way, or too long or too many without session."""
+        found = []
+        strangers = []
+        too_old = self.clock() - STRANGER_S
+        for connection in self._of_fd.values():
+            size = connection.undelivered.size()
+            if size > (self.session_bytes if connection.has_session else STRANGER_BYTES):
+                found.append((connection, f"{size} bytes are no whole message or came too fast"))
+            elif len(connection.routing_id or b"") > MOST_ID_BYTES:
+                found.append((connection, f"its routing id has more than {MOST_ID_BYTES} bytes"))
+            elif not connection.has_session and connection.since < too_old:
+                found.append((connection, f"it had no session for {STRANGER_S:g} s"))
+            elif not connection.has_session:
+                strangers.append(connection)
+        oldest = strangers[: max(0, len(strangers) - MOST_STRANGERS)]
+        return [*found, *((each, f"{MOST_STRANGERS} others have no session either") for each in oldest)]

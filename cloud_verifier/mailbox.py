@@ -24,7 +24,8 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from cloud_verifier.config import ServerConfig, StartError
-from cloud_verifier.connections import Connections
+from cloud_verifier.connections import STRANGER_BYTES, Connections
+from cloud_verifier.limits import Allowance
 from cloud_verifier.security import CurveServer, check_bind
 from speculation import wire
 from speculation.connection import give_back_memory, hang_up
@@ -38,11 +39,15 @@ SESSION_BYTES = LARGEST_FRAME + (256 << 10)
 SESSION_MESSAGES, STRANGER_MESSAGES = 256, 32
 RETRY_S = 0.005
 """How soon a full pipe is tried again."""
-WATCH_S = 0.01
-"""How often the bytes under way are looked at while anybody is connected."""
+WATCH_S, WATCH_EACH_S = 0.01, 1e-4
+"""How often the bytes under way are looked at while anybody is connected, and the same for each that is."""
+LOST_BYTES = 32 << 20
+"""So much that ZeroMQ never frees, and the socket is opened anew; robots take their sessions up again."""
+REBIND_S = 5.0
 IDLE_S = 0.5
 TRIM_S = 0.5
 """When ZeroMQ has freed what a connection that was ended had under way."""
+EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 BURST = 256
 """Messages taken from the socket before those to be sent have their turn."""
 FRAMES = 2
@@ -80,15 +85,12 @@ class Mailbox:
         check_bind(config.bind, config.keys is not None, config.allow_plain)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._curve: CurveServer | None = None
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._socket: zmq.Socket[bytes] = None  # type: ignore[assignment]
         try:
             if config.keys is not None:
                 self._curve = CurveServer(self._context, config.keys)
-                self._curve.protect(self._socket)
-            self._configure()
             try:
-                self._socket.bind(config.bind)
+                self._open(config.bind)
             except zmq.ZMQError as error:
                 raise StartError(f"--bind {config.bind}: {error.strerror or error}") from None
         except StartError:
@@ -108,6 +110,8 @@ class Mailbox:
         self._outboxes: dict[bytes, _Queue] = {}
         self._turns: deque[bytes] = deque()
         self._watch_at, self._trim_at = 0.0, math.inf
+        self._closed: list[int] = []
+        self._lines = Allowance(1.0, 10)
         self._failure: Exception | None = None
         self._closing = False
         self._wake_in, self._wake_out = socket.socketpair()
@@ -168,9 +172,12 @@ class Mailbox:
     def admit(self, peer: bytes, has_session: bool = True) -> None:
         """A peer has a session: it may send whole frames. `has_session` False: it has none any more."""
         with self._lock:
-            connection = self._connections.of_peer(peer)
-            if connection is not None:
-                connection.has_session = has_session
+            self._connections.admit(peer, has_session)
+
+    def waits(self, peer: bytes) -> bool:
+        """Whether a peer has mail here that was not received yet."""
+        with self._lock:
+            return peer in self._inboxes
 
     def forget(self, peer: bytes) -> None:
         """Drop what waits for a peer."""
@@ -193,20 +200,49 @@ class Mailbox:
 
     # --- the socket, before and after its thread
 
-    def _configure(self) -> None:
-        router = self._socket
+    def _open(self, address: str) -> None:
+        """Open the socket. Raises ZMQError for an address that cannot be bound."""
+        router = self._socket = self._context.socket(zmq.ROUTER)
+        self._monitor = router.get_monitor_socket(EVENTS)
+        if self._curve is not None:
+            self._curve.protect(router)
         router.router_mandatory = True
         router.sndhwm, router.rcvhwm = SEND_HIGH_WATER, 0
         router.linger = 200
         router.maxmsgsize = LARGEST_FRAME
-        # What heartbeats would find, a robot that vanished without a word, the kernel finds after 16 s.
+        # What heartbeats would find, a robot that vanished without a word, the kernel finds after 16 s: by its own
+        # probes where nothing is under way to it, and where something is, by what is not acknowledged.
+        router.tcp_maxrt = 16_000
         router.tcp_keepalive = 1
         router.tcp_keepalive_idle, router.tcp_keepalive_intvl, router.tcp_keepalive_cnt = 10, 2, 3
+        router.bind(address)
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._socket.close()
+
+    def _reopen(self) -> None:
+        """Close the socket and open it at the same address. Raises ZMQError where that stays in use."""
+        _log.warning("opening the socket anew: peers left %d bytes behind that are never freed", LOST_BYTES)
+        self._close()
+        with self._lock:
+            self._connections.clear()
+            self._closed = []
+            self._drop_gone()
+        until = time.monotonic() + REBIND_S
+        while True:
+            try:
+                return self._open(self.address)
+            except zmq.ZMQError:
+                self._close()
+                if time.monotonic() > until:
+                    raise
+                time.sleep(RETRY_S)
 
     def _free(self) -> None:
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
-        self._socket.close()
+        self._close()
         if self._curve is not None:
             self._curve.stop()
         self._context.term()
@@ -215,10 +251,8 @@ class Mailbox:
 
     def _run(self) -> None:
         try:
-            poller = zmq.Poller()
-            for each in (self._socket, self._monitor, self._wake_out):
-                poller.register(each, zmq.POLLIN)
-            pause = IDLE_S
+            pause = 0.0
+            poller = self._poller()
             while not self._closing:
                 poller.poll(int(pause * 1000))
                 with contextlib.suppress(BlockingIOError):
@@ -226,12 +260,21 @@ class Mailbox:
                         pass
                 more = self._take_mail()
                 stuck = self._send_waiting()
+                if self._connections.lost_bytes > LOST_BYTES:
+                    self._reopen()
+                    poller = self._poller()
                 pause = 0.0 if more else RETRY_S if stuck else WATCH_S if len(self._connections) else IDLE_S
             self._send_waiting()
         except Exception as error:
             with self._lock:
                 self._failure = error
                 self._arrived.notify()
+
+    def _poller(self) -> zmq.Poller:
+        poller = zmq.Poller()
+        for each in (self._socket, self._monitor, self._wake_out):
+            poller.register(each, zmq.POLLIN)
+        return poller
 
     def _take_mail(self) -> bool:
         """Move what came into the inboxes; return whether more may be there."""
@@ -241,26 +284,35 @@ class Mailbox:
             self._cut_off()
         self._cut_off()
         # What was connected or closed before one of these messages was sent is known by now; see `_changes`.
-        closed = self._changes()
-        if not taken and not closed:
+        self._closed = self._changes(self._closed)
+        drained = len(taken) < BURST
+        if not taken and not self._closed:
             return False
         with self._lock:
             for routing_id, fd, frames in taken:
                 connection = self._connections.deliver(fd, routing_id, sum(map(len, frames)))
                 if connection is not None:
                     self._put(connection.peer, connection.has_session, frames)
-            if len(taken) < BURST:
+            if drained:
                 self._connections.drained()
-            for fd in closed:
-                self._connections.close(fd)
-            for peer in [peer for peer in self._outboxes if self._connections.of_peer(peer) is None]:
-                del self._outboxes[peer]
+                for fd in self._closed:
+                    self._connections.close(fd)
+                self._closed = []
+            self._drop_gone()
             if self._turns:
                 self._arrived.notify()
-        return len(taken) == BURST
+        return not drained
+
+    def _drop_gone(self) -> None:
+        """Drop what is kept for and of peers that are gone: a Hello of a dead connection must not take a session."""
+        for queues in (self._outboxes, self._inboxes):
+            for peer in [peer for peer in queues if self._connections.of_peer(peer) is None]:
+                del queues[peer]
+        if len(self._turns) > len(self._inboxes):
+            self._turns = deque(peer for peer in self._turns if peer in self._inboxes)
 
     def _put(self, peer: bytes, has_session: bool, frames: list[bytes]) -> None:
-        limits = (SESSION_MESSAGES, SESSION_BYTES) if has_session else (STRANGER_MESSAGES, SESSION_BYTES)
+        limits = (SESSION_MESSAGES, SESSION_BYTES) if has_session else (STRANGER_MESSAGES, STRANGER_BYTES)
         inbox = self._inboxes.get(peer, _Queue())
         if not inbox.put(frames, *limits):
             self.dropped += 1
@@ -283,13 +335,12 @@ class Mailbox:
                 frames.append(frame.bytes)
         return head.bytes, fd, frames
 
-    def _changes(self) -> list[int]:
-        """Enter accepted connections and return those that were closed.
+    def _changes(self, closed: list[int]) -> list[int]:
+        """Enter accepted connections and return those that were closed, with the ones known before.
 
         ZeroMQ's thread reports both before it hands over what a later connection sends. So a descriptor that is
         accepted again belongs to the new connection at once; one that is only closed may have mail left in this turn.
         """
-        closed: list[int] = []
         while True:
             try:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
@@ -300,6 +351,8 @@ class Mailbox:
                 with self._lock:
                     self._connections.accept(fd)
                 closed = [each for each in closed if each != fd]
+            elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._connections.shake_hands()
             else:
                 closed.append(fd)
 
@@ -343,11 +396,12 @@ class Mailbox:
         if now >= self._trim_at:
             self._trim_at = math.inf
             give_back_memory()
-        self._watch_at = now + WATCH_S
-        for connection, size in self._connections.over_limit():
+        self._watch_at = now + max(WATCH_S, WATCH_EACH_S * len(self._connections))
+        for connection, why in self._connections.unwanted():
             hang_up(connection.fd, self._port)
             with self._lock:
                 self._connections.close(connection.fd)
             self._trim_at = now + TRIM_S
             who = "a session" if connection.has_session else "a peer without session"
-            _log.warning("ended the connection of %s: %d bytes are no whole message or came too fast", who, size)
+            if self._lines.take(None, now):
+                _log.warning("ended the connection of %s: %s", who, why)

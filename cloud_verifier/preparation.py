@@ -1,16 +1,16 @@
-"""Preparation: frames are decoded beside the server's loop, so that none of them holds the other robots up.
+"""Preparation: frames are decoded beside the server's loop, so that none of them holds it up.
 
-One job a session at a time; a newer one takes the place of one that waits. How long a job may take is bounded by what
-it calls (`speculation.vlm.processing.decode_jpeg`).
+A job, once begun, runs to its end: a JPEG is decoded in a bounded time (`speculation.vlm.processing.decode_jpeg`), and
+what follows grows with its pixels, which are bounded too. So a session whose frames are slow must not be first again:
+the session that used least of the threads' time of late goes first, one job a session at a time. A newer step takes the
+place of one that waits.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,7 +18,9 @@ from cloud_verifier.step import StepState
 from speculation.wire import BeginStep
 
 THREADS = 2
-"""A frame that is slow to decode leaves one for the other robots."""
+"""While one decodes a slow frame, the other is there for the other robots."""
+FORGET_S = 5.0
+"""Half of what a session used is forgotten after so long."""
 
 Inputs = TypeVar("Inputs")
 
@@ -32,6 +34,20 @@ class Prepared(Generic[Inputs]):
     inputs: Inputs | None
     error: Exception | None
     seconds: float
+
+
+@dataclass
+class _Use:
+    """Seconds of the threads that a session has used, fading, and when that was entered."""
+
+    seconds: float = 0.0
+    at: float = 0.0
+
+    def now(self, now: float) -> float:
+        return float(self.seconds * 0.5 ** ((now - self.at) / FORGET_S))
+
+    def add(self, seconds: float, now: float) -> None:
+        self.seconds, self.at = self.now(now) + seconds, now
 
 
 class Preparation(Generic[Inputs]):
@@ -48,38 +64,60 @@ class Preparation(Generic[Inputs]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._prepare, self._done, self._clock = prepare, done, clock
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare") if threads else None
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._waiting: dict[int, tuple[StepState, BeginStep]] = {}
         self._running: set[int] = set()
+        self._used: dict[int, _Use] = {}
         self._finished: list[Prepared[Inputs]] = []
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"prepare {number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, row: int, state: StepState, begin: BeginStep) -> None:
         """Prepare a session's new step."""
-        with self._lock:
+        with self._changed:
+            self._waiting.pop(row, None)
             self._waiting[row] = (state, begin)
-            if row in self._running:
-                return
-            self._running.add(row)
-        if self._pool is None:
+            self._changed.notify()
+        if not self._threads:
             self._run(row)
-        else:
-            self._pool.submit(self._run, row)
 
     def collect(self) -> list[Prepared[Inputs]]:
         """Return what was finished since the last call."""
-        with self._lock:
+        with self._changed:
             finished, self._finished = self._finished, []
         return finished
 
     def close(self) -> None:
         """Begin nothing any more; jobs under way end by themselves."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
+        while (row := self._next()) is not None:
+            self._run(row)
+
+    def _next(self) -> int | None:
+        """Wait for a session that has a job and none under way; None at the end."""
+        with self._changed:
+            while True:
+                free = [row for row in self._waiting if row not in self._running]
+                if free or self._closed:
+                    now = self._clock()
+                    return min(free, key=lambda row: self._used.setdefault(row, _Use()).now(now), default=None)
+                self._changed.wait()
 
     def _run(self, row: int) -> None:
-        with self._lock:
+        with self._changed:
+            if row not in self._waiting or row in self._running:
+                return
             state, begin = self._waiting.pop(row)
+            self._running.add(row)
         started = self._clock()
         inputs: Inputs | None = None
         error: Exception | None = None
@@ -87,13 +125,10 @@ class Preparation(Generic[Inputs]):
             inputs = self._prepare(begin)
         except Exception as problem:
             error = problem
-        seconds = self._clock() - started
-        with self._lock:
-            self._finished.append(Prepared(row, state, inputs, error, seconds))
-            again = row in self._waiting
-            if not again:
-                self._running.discard(row)
+        now = self._clock()
+        with self._changed:
+            self._used.setdefault(row, _Use()).add(now - started, now)
+            self._finished.append(Prepared(row, state, inputs, error, now - started))
+            self._running.discard(row)
+            self._changed.notify()
         self._done()
-        if again and self._pool is not None:
-            with contextlib.suppress(RuntimeError):  # closed meanwhile
-                self._pool.submit(self._run, row)  # behind the other sessions' jobs

@@ -34,9 +34,8 @@ MAIL_PER_TURN, MAIL_S = 64, 0.01
 """Messages that are read in a row, and seconds, before work goes on."""
 REFUSALS_PER_S, REFUSALS_AT_ONCE = 5.0, 30
 """Refused messages and Hellos that a peer may send; beyond, what it sends is dropped unread."""
-MOST_FAULT_CHARS = 900
 SILENT_S = 6.0
-"""An edge pings four times a second; one that was not heard for so long gives its place up to another that asks."""
+"""An edge pings four times a second; a place whose edge was silent for so long goes to another that asks."""
 
 
 class Server:
@@ -160,8 +159,8 @@ class Server:
                 raise wire.WireError("malformed message: more than one frame, expected 1")
             message = wire.decode(frames[0])
         except wire.WireError as error:
-            too_large = len(frames) == 1 and len(frames[0]) > wire.MAX_MESSAGE_BYTES
-            code = wire.FaultCode.TOO_LARGE if too_large else wire.FaultCode.MALFORMED
+            large = len(frames[0]) > wire.MAX_MESSAGE_BYTES
+            code = wire.FaultCode.TOO_LARGE if large else wire.FaultCode.MALFORMED
             self._refuse(peer, wire.Fault(code, str(error)))
             return
         session = self._sessions.of_peer(peer)
@@ -178,12 +177,12 @@ class Server:
         except Refused as error:
             self._refuse(peer, error.fault)
         except Exception as error:
-            # Whatever a message does that nobody thought of, it ends a step of its sender's and not the server.
+            # Whatever a message does that nobody thought of, it ends its sender's step and not the server.
             _log.exception("a %s could not be taken", type(message).__name__)
             text = f"the verifier failed over this {type(message).__name__}: {type(error).__name__}"
             self._refuse(peer, wire.Fault(wire.FaultCode.INTERNAL, text, getattr(message, "step", None)))
             if session is not None:
-                self._scheduler.end(session.row)
+                self._log_step(session, self._scheduler.end(session.row), "failed")
                 self._exits.overtake(session.row)
 
     def _dispatch(self, session: Session, message: wire.AnyMessage) -> None:
@@ -249,7 +248,7 @@ class Server:
     # --- work
 
     def _prepare(self, begin: wire.BeginStep) -> tuple[Any, Any]:
-        """Return the inputs of target and draft model, None where none stands beside it. In a thread of its own."""
+        """Return the inputs of target and draft model; in a thread of `Preparation`."""
         beside = self._self_draft if begin.self_draft else None
         inputs = self._engine.prepare(begin.prompt, begin.jpeg)
         return inputs, beside and beside.prepare(begin.prompt, begin.jpeg)
@@ -352,13 +351,11 @@ class Server:
     def _note_overrun(self, what: str, seconds: float, declared: float) -> None:
         if declared and seconds > declared:
             if not self._overruns:
-                _log.warning(
-                    "%s took %.1f ms, profile %s declares %.1f ms: times are not the profile's (logged once)",
-                    what, seconds * 1e3, self._profile.name, declared * 1e3,
-                )  # fmt: skip
+                text = "%s took %.1f ms, profile %s declares %.1f ms: times are not the profile's (logged once)"
+                _log.warning(text, what, seconds * 1e3, self._profile.name, declared * 1e3)
             self._overruns += 1
 
-    # --- peers
+    # --- peers and records
 
     def _send(self, session: Session, message: wire.AnyMessage, droppable: bool = False) -> None:
         if session.peer is None:
@@ -368,6 +365,7 @@ class Server:
         else:
             _log.info("session %d lost its edge", session.number)
             self._mailbox.forget(session.peer)
+            self._mailbox.admit(session.peer, False)
             self._sessions.detach(session)
             self._scheduler.suspend(session.row)
             self._exits.overtake(session.row)
@@ -376,9 +374,11 @@ class Server:
         self._faults += 1
         self._allowance.take(peer, self._clock())
         session = self._sessions.of_peer(peer)
-        fault = wire.Fault(fault.code, printable(fault.message, MOST_FAULT_CHARS), fault.step)
+        fault = wire.Fault(fault.code, printable(fault.message, wire.MAX_TEXT_CHARS - 50), fault.step)
         who = f"session {session.number}" if session else "a peer without session"
-        _log.warning("refused %s: %s: %s", who, fault.code.name, fault.message)
+        # All strangers share one allowance of lines: each may come back as another peer.
+        if session is not None or self._allowance.take(b"", self._clock()):
+            _log.warning("refused %s: %s: %s", who, fault.code.name, fault.message)
         if session is None:
             self._mailbox.send(peer, fault, droppable=True)
         else:
@@ -399,10 +399,10 @@ class Server:
         for session in self._sessions.all:
             if session.peer is not None:
                 self._send(session, wire.Ping(0), droppable=True)
-            if session.peer is None or self._clock() - session.last_heard > SILENT_S:
+            silent = self._clock() - session.last_heard > SILENT_S
+            if session.peer is None or (silent and not self._mailbox.waits(session.peer)):
                 self._close(session, "its edge is gone and the place is needed")
-
-    # --- records
+                return
 
     def _log_step(self, session: Session, tally: Tally | None, how: str) -> None:
         if tally is None or (tally.finished and how != "done"):

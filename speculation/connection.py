@@ -11,42 +11,37 @@ import contextlib
 import ctypes
 import socket
 import struct
-from collections.abc import Iterator
 
 _RECEIVED_AT = 128
 """Offset of tcpi_bytes_received, 64 bits, in struct tcp_info."""
 _INFO_BYTES = _RECEIVED_AT + 8
-
-
-@contextlib.contextmanager
-def _borrowed(fd: int) -> Iterator[socket.socket]:
-    """Use a descriptor that belongs to somebody else: never close it."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=fd)
-    try:
-        yield sock
-    finally:
-        sock.detach()
+_TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
+_LIBC = ctypes.CDLL(None)
 
 
 def received_bytes(fd: int) -> int | None:
     """Return the bytes that the TCP connection with this descriptor has received; None where that is not known."""
-    try:
-        with _borrowed(fd) as sock:
-            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    except (OSError, ValueError, AttributeError):
+    if _TCP_INFO is None:
         return None
-    return int(struct.unpack_from("=Q", info, _RECEIVED_AT)[0]) if len(info) >= _INFO_BYTES else None
+    # The C library's call, because the descriptor is ZeroMQ's: a Python socket around it would close it one day.
+    info, size = ctypes.create_string_buffer(_INFO_BYTES), ctypes.c_uint32(_INFO_BYTES)
+    failed = _LIBC.getsockopt(fd, socket.IPPROTO_TCP, _TCP_INFO, info, ctypes.byref(size))
+    return None if failed or size.value < _INFO_BYTES else int(struct.unpack_from("=Q", info, _RECEIVED_AT)[0])
 
 
 def hang_up(fd: int, port: int | None = None) -> None:
     """End a connection; whoever owns the descriptor finds it closed by the peer and frees what it kept.
 
-    `port` is the connection's own port here, where it is known: a descriptor that was given to another connection
+    `port` is the connection's port at either end, where it is known: a descriptor that was given to another connection
     meanwhile is left alone.
     """
-    with contextlib.suppress(OSError, ValueError), _borrowed(fd) as sock:
-        if port is None or sock.getsockname()[1:2] == (port,):
-            sock.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(OSError, ValueError):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=fd)
+        try:
+            if port is None or port in (sock.getsockname()[1:2] + sock.getpeername()[1:2]):
+                sock.shutdown(socket.SHUT_RDWR)
+        finally:
+            sock.detach()
 
 
 def give_back_memory() -> None:
@@ -54,8 +49,8 @@ def give_back_memory() -> None:
 
     Many small allocations of an attack leave its heap full of holes, which it would keep.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(AttributeError):
+        _LIBC.malloc_trim(0)
 
 
 class Undelivered:

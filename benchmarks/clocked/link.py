@@ -75,6 +75,10 @@ class VirtualMailbox:
     def admit(self, peer: bytes, has_session: bool = True) -> None:
         """See `Post`; everybody may send everything."""
 
+    def waits(self, peer: bytes) -> bool:
+        """See `Post`; nobody is ever dropped for being silent."""
+        return False
+
     def notify(self) -> None:
         """See `Post`; nothing happens beside the server's loop."""
 

@@ -50,6 +50,9 @@ class FakePost:
 
     def notify(self) -> None: ...
 
+    def waits(self, peer: bytes) -> bool:
+        return any(at <= self.now and who == peer for at, who, _ in self.mail)
+
     def forget(self, peer: bytes) -> None: ...
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.connections import MOST_GONE, Connections
+from cloud_verifier.connections import MOST_GONE, MOST_STRANGERS, STRANGER_BYTES, STRANGER_S, Connections
 
 A, B, GIVEN = b"rex", b"fido", b"\0\0\0\0\1"
 
@@ -64,3 +65,52 @@ def test_no_peer_is_ever_two_connections(events: list[tuple[str, int, bytes]]) -
             assert seen.setdefault(connection.peer, (fd, routing_id)) == (fd, routing_id)
             assert table.of_peer(connection.peer) is connection and connection.alive
         table.drained()
+
+
+def test_connections_that_are_of_no_use_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too much under way, too long an id, too long or too many without a session; a session may have more and stay."""
+    received = dict.fromkeys(range(1000), 0)
+    monkeypatch.setattr("speculation.connection.received_bytes", received.get)
+    now = 0.0
+    table = Connections(2 * STRANGER_BYTES, lambda: now)
+    table.accept(1)
+    table.deliver(1, b"\0aaaa", 1)
+    table.admit(table.accept(2).peer, True)
+    received[1] = received[2] = STRANGER_BYTES + 100
+    (ended,) = table.unwanted()
+    assert ended[0].fd == 1 and "no whole message" in ended[1]
+    table.close(1)
+    received[2] = 0
+    table.accept(3)
+    table.deliver(3, b"x" * 1_000_000, 1)
+    (ended,) = table.unwanted()
+    assert ended[0].fd == 3 and "routing id" in ended[1] and len(ended[0].routing_id or b"") < 1000
+    table.close(3)
+    table.accept(4)
+    assert table.unwanted() == []
+    now = STRANGER_S + 1.0
+    (ended,) = table.unwanted()
+    assert ended[0].fd == 4 and "no session for" in ended[1]
+    table.close(4)
+    for fd in range(10, 10 + MOST_STRANGERS + 3):
+        table.accept(fd)
+    assert [each.fd for each, _ in table.unwanted()] == [10, 11, 12]
+
+
+def test_what_zeromq_never_frees_is_counted_and_forgotten_with_the_socket() -> None:
+    """Whoever shakes hands and leaves without a message left it in a pipe that is never read."""
+    table = Connections(1000)
+    named, nameless = table.accept(1), table.accept(2)
+    for _ in range(2):
+        table.shake_hands()
+    table.deliver(1, A, 1)
+    table.accept(3)  # a health check: it never shakes hands
+    table.close(3)
+    assert table.lost_bytes == 0
+    table.close(nameless.fd)
+    assert table.lost_bytes == STRANGER_BYTES
+    table.close(named.fd)
+    assert table.lost_bytes == STRANGER_BYTES
+    table.accept(3)
+    table.clear()
+    assert table.lost_bytes == 0 and len(table) == 0 and table.accept(3).peer > named.peer

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cloud_verifier import mailbox as module
 from cloud_verifier.config import ServerConfig
+from cloud_verifier.connections import STRANGER_BYTES
 from cloud_verifier.mailbox import SESSION_MESSAGES, STRANGER_MESSAGES, Mailbox
 from speculation.wire import Fault, FaultCode, Ping, encode
 from tests.cloud_verifier.process import Robot
+from tests.hostile import RawPeer
 
 LIMIT_S = 20.0
 
@@ -106,3 +110,36 @@ def test_a_peer_that_left_is_known_to_be_gone(mailbox: Mailbox) -> None:
 def test_somebody_else_may_end_a_wait(mailbox: Mailbox) -> None:
     mailbox.notify()
     mailbox.wait(3600.0)
+
+
+def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty peers of one routing id leave 50 kB each behind; then the socket is another one, at the same address."""
+    monkeypatch.setattr(module, "LOST_BYTES", 10 * STRANGER_BYTES)
+    mailbox = Mailbox(ServerConfig(Path("m"), bind="tcp://127.0.0.1:*"))
+    robot = Robot(mailbox.address)
+    try:
+        robot.say(Ping(1))
+        before, _ = receive(mailbox)
+        mailbox.admit(before)
+        first = RawPeer(mailbox.address, identity=b"twin")
+        first.frame(encode(Ping(2)))
+        receive(mailbox)
+        for _ in range(20):
+            with contextlib.suppress(OSError, AssertionError):
+                twin = RawPeer(mailbox.address, identity=b"twin")
+                twin.frame(bytes(50_000))
+                twin.close()
+        for _ in range(200):
+            robot.say(Ping(3))
+            mailbox.wait(LIMIT_S / 200)
+            mail = mailbox.receive()
+            if mail is not None and mail[0] != before and mail[1] == [encode(Ping(3))]:
+                break
+        else:
+            pytest.fail("the robot did not come back as another peer")
+        assert not mailbox.send(before, Ping(4)) and mailbox.send(mail[0], Fault(FaultCode.NO_SESSION, "Hello?"))
+        assert isinstance(robot.hear(), Fault)
+        first.close()
+    finally:
+        robot.close()
+        mailbox.close()

@@ -80,3 +80,31 @@ def test_after_the_end_nothing_begins() -> None:
     gate.preparation.close()
     gate.open.set()
     assert [ready.inputs for ready in gate.collect(1)] == ["inputs of 1"]
+
+
+def test_who_used_the_threads_for_long_waits_for_those_who_did_not() -> None:
+    """One session's frames are slow. While one is decoded, others come in: of what waits, its own next is the last."""
+    now = 0.0
+    order: list[int] = []
+    gate, entered = threading.Event(), threading.Event()
+
+    def prepare(begin: BeginStep) -> None:
+        nonlocal now
+        order.append(begin.step)
+        if begin.prompt == "slow":
+            entered.set()
+            assert gate.wait(LIMIT_S)
+            now += 1.0
+
+    done = threading.Semaphore(0)
+    preparation = Preparation(prepare, lambda: done.release(), 1, lambda: now)
+    preparation.submit(0, *step(1, "slow"))
+    assert entered.wait(LIMIT_S)
+    preparation.submit(0, *step(2))
+    for row in (1, 2):
+        preparation.submit(row, *step(10 + row))
+    gate.set()
+    for _ in range(4):
+        assert done.acquire(timeout=LIMIT_S)
+    assert order == [1, 11, 12, 2]
+    preparation.close()

@@ -51,8 +51,8 @@ from speculation.wire import (
 _log = logging.getLogger(__name__)
 INBOX_MESSAGES, INBOX_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
 """What waits for the step; more is dropped, and a lost commit is sent again on demand."""
-CONTROL_BYTES = 16 << 10
-"""Largest message about the connection."""
+CONTROL_BYTES = 96 << 10
+"""Largest message about the connection: a Welcome with the longest list of objects."""
 RTT_WEIGHT = 0.2
 PINGS = 64
 """Pings whose answers are still waited for."""

@@ -151,5 +151,6 @@ class LinkSocket:
             _log.warning(
                 "ended the connection to %s: %d bytes are no whole message or came too fast", self._address, size
             )
-            hang_up(self._undelivered.fd)
+            port = self._address.rpartition(":")[2]
+            hang_up(self._undelivered.fd, int(port) if port.isdecimal() else None)
             self._undelivered = None
