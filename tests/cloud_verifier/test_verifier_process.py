@@ -75,6 +75,37 @@ def test_both_robots_at_once_in_cloud_mode(verifier: Verifier, target: Target) -
             robot.close()
 
 
+def test_sixty_four_robots_at_once_each_get_their_own_tokens(target: Target) -> None:
+    """One asks for its next step while others are in the middle of theirs; a place more is refused in words."""
+    flags = ("--dtype", "float64", "--capacity", "192", "--max-sessions", "64", "--max-batch", "16")
+    verifier = start(target.folder, *flags)
+    robots = [Robot(verifier.address) for _ in range(65)]
+    try:
+        for robot in robots[:64]:
+            robot.say(target.hello)
+            assert isinstance(robot.hear(), Welcome)
+        robots[64].say(target.hello)
+        full = robots[64].hear()
+        assert isinstance(full, Fault) and full.code is FaultCode.SERVER_FULL
+        for step in (1, 2):
+            for number, robot in enumerate(robots[:64]):
+                prompt = (number + step) % len(PROMPTS)
+                robot.say(BeginStep(step, PROMPTS[prompt], jpeg(prompt), max_tokens=ANSWER, idle=Idle.DECODE))
+            for number, robot in enumerate(robots[:64]):
+                answer: list[int] = []
+                done = False
+                while not done:
+                    commit = robot.hear()
+                    assert isinstance(commit, Commit) and commit.step == step, commit
+                    answer += commit.tokens
+                    done = commit.done
+                assert answer == target.truths[(number + step) % len(PROMPTS)]
+    finally:
+        for robot in robots:
+            robot.close()
+        assert verifier.stop() == 0
+
+
 def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, tmp_path: Path) -> None:
     """Kill the verifier in the middle of an answer: the next one goes on from the committed tokens."""
     truth = target.truths[2]

@@ -15,7 +15,7 @@ import pytest
 
 from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
 from spec_vlm_nav.link import LinkState
-from spec_vlm_nav.navigator import AnswerLate, VerifierLost
+from spec_vlm_nav.navigator import AnswerLate, VerifierLost, VerifierRefused
 from speculation.drafting import StepResult
 from speculation.emulation import Blackout, LinkConditions, WayConditions, load_link
 from speculation.exits import ExitHeads, Reliability
@@ -385,3 +385,28 @@ def test_an_answer_that_takes_too_long_says_so(verifier: Verifier, tiny_draft: P
             edge.decode(PROMPT, b"no jpeg", 10.0)
     finally:
         edge.close()
+
+
+def test_a_full_verifier_is_waited_for_and_not_the_end_of_a_goal(
+    tiny_target: Path, tiny_draft: Path, draft: Vlm
+) -> None:
+    """The goal goes on as with a lost verifier, its reason in the link's state, and is answered when there is room."""
+    image = jpeg(1)
+    truth = greedy(tiny_target, [image])[0]
+    server = start(tiny_target, "--dtype", "float64", "--max-sessions", "1")
+    first = EdgeDecoder(config(tiny_draft, server.address), vlm=draft)
+    second = None
+    try:
+        assert first.link is not None and first.link.wait_nominal(20.0)
+        second = EdgeDecoder(config(tiny_draft, server.address, resume_s=0.5), vlm=draft)
+        with pytest.raises(VerifierLost, match=r"refuses for now: all 1 sessions are taken") as lost:
+            second.answer(PROMPT, image, 20.0)
+        assert not isinstance(lost.value, VerifierRefused) and second.problem == ""
+        first.close()
+        assert second.link is not None and second.link.wait_nominal(30.0)
+        assert list(second.decode(PROMPT, image, 60.0).tokens) == truth
+    finally:
+        first.close()
+        if second is not None:
+            second.close()
+        server.stop()
