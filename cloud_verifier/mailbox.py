@@ -218,7 +218,7 @@ class Mailbox:
         router.bind(address)
 
     def _close(self) -> None:
-        if self._socket is not None:
+        if self._socket is not None and not self._socket.closed:
             self._socket.disable_monitor()
             self._monitor.close(linger=0)
             self._socket.close()
