@@ -1,8 +1,9 @@
-"""Allowance: what a peer may use up in a time. Time is given, in seconds."""
+"""What a peer may use up in a time, and what may wait of it. Time is given, in seconds."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 
 
 class Allowance:
@@ -28,3 +29,25 @@ class Allowance:
         if len(self._buckets) > self.MOST_KEYS:
             self._buckets.popitem(last=False)
         return taken
+
+
+@dataclass
+class BoundedQueue:
+    """Messages of one peer."""
+
+    size: int = 0
+    items: deque[list[bytes]] = field(default_factory=deque)
+
+    def put(self, frames: list[bytes], most: int, most_bytes: int) -> bool:
+        """Append a message; return False where more than `most`, or more than `most_bytes` bytes, would wait."""
+        size = sum(map(len, frames))
+        if len(self.items) >= most or self.size + size > most_bytes:
+            return False
+        self.items.append(frames)
+        self.size += size
+        return True
+
+    def pop(self) -> list[bytes]:
+        frames = self.items.popleft()
+        self.size -= sum(map(len, frames))
+        return frames

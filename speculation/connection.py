@@ -16,7 +16,8 @@ _RECEIVED_AT = 128
 """Offset of tcpi_bytes_received, 64 bits, in struct tcp_info."""
 _INFO_BYTES = _RECEIVED_AT + 8
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
-_LIBC = ctypes.CDLL(None)
+_LIBC = ctypes.PyDLL(None)
+"""Lets no other Python thread run meanwhile: the calls are short, and getting the interpreter back may not be."""
 
 
 def received_bytes(fd: int) -> int | None:
@@ -50,7 +51,7 @@ def give_back_memory() -> None:
     Many small allocations of an attack leave its heap full of holes, which it would keep.
     """
     with contextlib.suppress(AttributeError):
-        _LIBC.malloc_trim(0)
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Undelivered:

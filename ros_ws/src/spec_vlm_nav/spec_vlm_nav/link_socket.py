@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import time
 from collections import deque
@@ -28,7 +29,7 @@ BURST = 256
 MOST_WAITING, MOST_WAITING_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
 """Received messages that may wait for their declared time of arrival."""
 UNDER_WAY_BYTES = 2 * MAX_MESSAGE_BYTES
-WATCH_S = 0.02
+WATCH_S = 0.05
 
 
 class LinkSocket:
@@ -63,6 +64,7 @@ class LinkSocket:
         self._stuck: deque[bytes] = deque(maxlen=SEND_HIGH_WATER)
         self._undelivered: Undelivered | None = None
         self._waiting_bytes = 0
+        self._watch_at = -math.inf
         self._more = False
 
     def put(self, payload: bytes, now: float) -> None:
@@ -81,6 +83,9 @@ class LinkSocket:
         while (payload := self._down.take(now)) is not None:
             self._waiting_bytes -= len(payload)
             yield payload
+        if now >= self._watch_at:
+            self._watch_at = now + WATCH_S
+            self._watch()
 
     def wait(self, until: float, wake: socket.socket, now: float) -> None:
         """Return when something is due or has arrived, at the latest at `until`."""
@@ -118,10 +123,9 @@ class LinkSocket:
             if len(self._down) < MOST_WAITING and self._waiting_bytes + len(payload) <= MOST_WAITING_BYTES:
                 self._waiting_bytes += len(payload)
                 due = self._down.put(payload, len(payload), now)
-                if due == float("inf"):
+                if due == math.inf:
                     self._waiting_bytes -= len(payload)
         self._more = count == BURST
-        self._watch()
 
     def _receive_one(self) -> bytes | None:
         """Return the first frame of the next message; a message of several frames is malformed and reads as empty."""
