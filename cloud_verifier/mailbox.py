@@ -1,9 +1,9 @@
-"""Mailbox: the server's ROUTER socket, read by a thread that never decodes and never waits for the server.
+"""Mailbox: the server's ROUTER socket. It never decodes, never blocks, and what it keeps is bounded.
 
-The thread moves bytes between the socket and bounded queues, one in and one out for every peer. What a queue does not
-take is dropped: its peer alone loses, and the protocol repeats what was lost. The server's thread sends by itself where
-nothing waits before it, which saves a message the way through another thread; a lock keeps the two apart. Neither
-blocks.
+Bytes move between the socket and queues, one in and one out for every peer. What a queue does not take is dropped: its
+peer alone loses, and the protocol repeats what was lost. The server's thread moves them whenever it looks for mail, so
+that no message waits for another thread; a thread of the mailbox does while that one is busy. A lock says whose turn
+it is.
 
 ZMTP heartbeats are off and the receiving pipe has no high-water mark, because libzmq 4.3.5 ends the process when a
 full pipe meets a closed connection and a heartbeat (zeromq/libzmq issue 4364). What bounds memory in its place is the
@@ -44,7 +44,6 @@ WATCH_S, WATCH_EACH_S = 0.025, 1e-4
 LOST_BYTES = 32 << 20
 """So much that ZeroMQ never frees, and the socket is opened anew; robots take their sessions up again."""
 REBIND_S = 5.0
-IDLE_S = 0.5
 TRIM_S = 0.5
 """When ZeroMQ has freed what a connection that was ended had under way."""
 EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -63,6 +62,21 @@ class Mailbox:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._curve: CurveServer | None = None
         self._socket: zmq.Socket[bytes] = None  # type: ignore[assignment]
+        self._using = threading.RLock()
+        """Held around every use of the socket and of what stands below."""
+        self._stirred = threading.Event()
+        self._connections = Connections(SESSION_BYTES)
+        self._inboxes: dict[bytes, BoundedQueue] = {}
+        self._outboxes: dict[bytes, BoundedQueue] = {}
+        self._turns: deque[bytes] = deque()
+        self._watch_at, self._trim_at = 0.0, math.inf
+        self._closed: list[int] = []
+        self._lines = Allowance(1.0, 10)
+        self._failure: Exception | None = None
+        self._closing = False
+        self._notice_in, self._notice_out = socket.socketpair()
+        self._notice_in.setblocking(False)
+        self._notice_out.setblocking(False)
         try:
             if config.keys is not None:
                 self._curve = CurveServer(self._context, config.keys)
@@ -79,23 +93,6 @@ class Mailbox:
         self._port = int(port) if port.isdecimal() else None
         self.dropped = 0
         """Messages that found their peer's queue full."""
-        self._using = threading.Lock()
-        """Held around every use of the socket; never together with `_lock`."""
-        self._lock = threading.Lock()
-        self._arrived = threading.Condition(self._lock)
-        self._notified = False
-        self._connections = Connections(SESSION_BYTES)
-        self._inboxes: dict[bytes, BoundedQueue] = {}
-        self._outboxes: dict[bytes, BoundedQueue] = {}
-        self._turns: deque[bytes] = deque()
-        self._watch_at, self._trim_at = 0.0, math.inf
-        self._closed: list[int] = []
-        self._lines = Allowance(1.0, 10)
-        self._failure: Exception | None = None
-        self._closing = False
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="mailbox", daemon=True)
         self._thread.start()
 
@@ -103,22 +100,29 @@ class Mailbox:
 
     def wait(self, seconds: float) -> None:
         """Return when there is mail, after `notify`, or after `seconds`. Raises RuntimeError if the socket failed."""
-        with self._lock:
-            if seconds > 0.0 and not self._turns and not self._notified and self._failure is None:
-                self._arrived.wait(seconds)
-            self._notified = False
-            if self._failure is not None:
-                raise RuntimeError(f"the verifier's socket failed: {self._failure}") from self._failure
+        with self._using:
+            # What the mailbox's own thread did to the socket may have taken the descriptor's signal.
+            nothing = not self._turns and not self._has_mail() and self._failure is None
+        if nothing and seconds >= 0.001:
+            self._poller.poll(int(seconds * 1000))
+        elif nothing and seconds > 0.0:
+            time.sleep(seconds)  # zmq counts in whole milliseconds
+        with contextlib.suppress(BlockingIOError):
+            while self._notice_out.recv(4096):
+                pass
+        if self._failure is not None:
+            raise RuntimeError(f"the verifier's socket failed: {self._failure}") from self._failure
 
     def notify(self) -> None:
         """Make `wait` return."""
-        with self._lock:
-            self._notified = True
-            self._arrived.notify()
+        with contextlib.suppress(OSError):  # a full pipe is notice enough; a closed one needs none
+            self._notice_in.send(b"\0")
 
     def receive(self) -> tuple[bytes, list[bytes]] | None:
         """Return a peer and the frames of its next message, peer after peer; None where there is none."""
-        with self._lock:
+        with self._using:
+            if not self._turns:
+                self._move()
             if not self._turns:
                 return None
             peer = self._turns.popleft()
@@ -136,60 +140,43 @@ class Mailbox:
         A `droppable` message is dropped where the peer does not take what was sent before.
         """
         payload = wire.encode(message)
-        with self._lock:
+        with self._using:
             connection = self._connections.of_peer(peer)
-            if connection is None:
+            if connection is None or connection.routing_id is None:
                 return False
-            outbox = self._outboxes.get(peer)
-            routing_id = connection.routing_id
-        if (outbox is None or not outbox.items) and routing_id is not None:
-            with self._using:
-                taken = self._push(routing_id, payload)
-            if self._has_mail():
-                self._wake()
-            if taken is not None:
+            outbox = self._outboxes.setdefault(peer, BoundedQueue())
+            if not outbox.items and (taken := self._push(connection.routing_id, payload)) is not None:
                 return taken
-        return droppable or self._keep(peer, payload)
-
-    def _keep(self, peer: bytes, payload: bytes) -> bool:
-        """Leave a message for the socket's thread, until its peer takes it; return False where there is no room."""
-        with self._lock:
-            connection = self._connections.of_peer(peer)
-            if connection is None:
-                return False
+            if droppable:
+                return True
+            self._stirred.set()
             most = SESSION_MESSAGES if connection.has_session else STRANGER_MESSAGES
-            taken = self._outboxes.setdefault(peer, BoundedQueue()).put([payload], most, SESSION_BYTES)
-        self._wake()
-        return taken
+            return outbox.put([payload], most, SESSION_BYTES)
 
     def admit(self, peer: bytes, has_session: bool = True) -> None:
         """A peer has a session: it may send whole frames. `has_session` False: it has none any more."""
-        with self._lock:
+        with self._using:
             self._connections.admit(peer, has_session)
 
     def waits(self, peer: bytes) -> bool:
         """Whether a peer has mail here that was not received yet."""
-        with self._lock:
+        with self._using:
             return peer in self._inboxes
 
     def forget(self, peer: bytes) -> None:
         """Drop what waits for a peer."""
-        with self._lock:
+        with self._using:
             self._outboxes.pop(peer, None)
 
     def close(self) -> None:
         """Send what can be sent within the linger time and free the address; safe to repeat."""
         if not self._closing:
             self._closing = True
-            self._wake()
+            self._stirred.set()
             self._thread.join()
             self._free()
-            self._wake_in.close()
-            self._wake_out.close()
-
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # a full pipe wakes just as well; a closed one needs no waking
-            self._wake_in.send(b"\0")
+            self._notice_in.close()
+            self._notice_out.close()
 
     # --- the socket, before and after its thread
 
@@ -209,6 +196,10 @@ class Mailbox:
         router.tcp_keepalive = 1
         router.tcp_keepalive_idle, router.tcp_keepalive_intvl, router.tcp_keepalive_cnt = 10, 2, 3
         router.bind(address)
+        # The socket's descriptor in its place, because polling a socket uses it.
+        self._poller = zmq.Poller()
+        self._poller.register(router.fd, zmq.POLLIN)
+        self._poller.register(self._notice_out, zmq.POLLIN)
 
     def _close(self) -> None:
         if self._socket is not None and not self._socket.closed:
@@ -219,20 +210,20 @@ class Mailbox:
     def _reopen(self) -> None:
         """Close the socket and open it at the same address. Raises ZMQError where that stays in use."""
         _log.warning("opening the socket anew: peers left %d bytes behind that are never freed", LOST_BYTES)
-        with self._lock:
-            self._connections.clear()
-            self._closed = []
-            self._drop_gone()
+        self._connections.clear()
+        self._closed = []
+        self._drop_gone()
         until = time.monotonic() + REBIND_S
-        with self._using:
-            while True:
-                self._close()
-                try:
-                    return self._open(self.address)
-                except zmq.ZMQError:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(RETRY_S)
+        while True:
+            self._close()
+            try:
+                self._open(self.address)
+            except zmq.ZMQError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(RETRY_S)
+            else:
+                return self.notify()
 
     def _free(self) -> None:
         self._close()
@@ -240,45 +231,39 @@ class Mailbox:
             self._curve.stop()
         self._context.term()
 
-    # --- the socket's thread
+    # --- what both threads do
 
     def _run(self) -> None:
+        """Move mail while the server's thread does not."""
+        pause = 0.0
         try:
-            pause = 0.0
-            poller = self._poller()
             while not self._closing:
-                poller.poll(int(pause * 1000))
-                with contextlib.suppress(BlockingIOError):
-                    while self._wake_out.recv(4096):
-                        pass
-                more = self._take_mail()
-                stuck = self._send_waiting()
-                more = more or self._has_mail()
-                if self._connections.lost_bytes > LOST_BYTES:
-                    self._reopen()
-                    poller = self._poller()
-                pause = 0.0 if more else RETRY_S if stuck else WATCH_S if len(self._connections) else IDLE_S
-            self._send_waiting()
+                self._stirred.wait(pause)
+                self._stirred.clear()
+                with self._using:
+                    had_mail = bool(self._turns)
+                    more, stuck = self._move()
+                    if self._turns and not had_mail:
+                        self.notify()
+                pause = 0.0 if more else RETRY_S if stuck else WATCH_S
+            with self._using:
+                self._send_waiting()
         except Exception as error:
-            with self._lock:
-                self._failure = error
-                self._arrived.notify()
+            self._failure = error
+            self.notify()
 
-    def _poller(self) -> zmq.Poller:
-        # The socket's descriptor in its place, because polling a socket uses it.
-        poller = zmq.Poller()
-        for each in (self._socket.fd, self._monitor, self._wake_out):
-            poller.register(each, zmq.POLLIN)
-        return poller
+    def _move(self) -> tuple[bool, bool]:
+        """Move what came and what waits; return whether more may have come, and whether somebody takes nothing."""
+        more = self._take_mail()
+        stuck = self._send_waiting()
+        if self._connections.lost_bytes > LOST_BYTES:
+            self._reopen()
+        return more, stuck
 
     def _take_mail(self) -> bool:
         """Move what came into the inboxes; return whether more may be there."""
         taken: list[tuple[bytes, int, list[bytes]]] = []
-        while len(taken) < BURST:
-            with self._using:
-                mail = self._receive()
-            if mail is None:
-                break
+        while len(taken) < BURST and (mail := self._receive()) is not None:
             taken.append(mail)
             self._cut_off()
         self._cut_off()
@@ -287,19 +272,16 @@ class Mailbox:
         drained = len(taken) < BURST
         if not taken and not self._closed:
             return False
-        with self._lock:
-            for routing_id, fd, frames in taken:
-                connection = self._connections.deliver(fd, routing_id, sum(map(len, frames)))
-                if connection is not None:
-                    self._put(connection.peer, connection.has_session, frames)
-            if drained:
-                self._connections.drained()
-                for fd in self._closed:
-                    self._connections.close(fd)
-                self._closed = []
-            self._drop_gone()
-            if self._turns:
-                self._arrived.notify()
+        for routing_id, fd, frames in taken:
+            connection = self._connections.deliver(fd, routing_id, sum(map(len, frames)))
+            if connection is not None:
+                self._put(connection.peer, connection.has_session, frames)
+        if drained:
+            self._connections.drained()
+            for fd in self._closed:
+                self._connections.close(fd)
+            self._closed = []
+        self._drop_gone()
         return not drained
 
     def _drop_gone(self) -> None:
@@ -347,8 +329,7 @@ class Mailbox:
                 return closed
             fd = int(event["value"])
             if event["event"] == zmq.EVENT_ACCEPTED:
-                with self._lock:
-                    self._connections.accept(fd)
+                self._connections.accept(fd)
                 closed = [each for each in closed if each != fd]
             elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._connections.shake_hands()
@@ -358,21 +339,14 @@ class Mailbox:
     def _send_waiting(self) -> bool:
         """Send what waits, as far as the peers take it; return whether somebody does not."""
         stuck = False
-        with self._lock:
-            waiting = [(peer, outbox) for peer, outbox in self._outboxes.items() if outbox.items]
-        for peer, outbox in waiting:
-            with self._lock:
-                connection = self._connections.of_peer(peer)
+        for peer, outbox in self._outboxes.items():
+            connection = self._connections.of_peer(peer)
             routing_id = connection.routing_id if connection is not None else None
             while outbox.items:
-                with self._using:
-                    taken = False if routing_id is None else self._push(routing_id, outbox.items[0][0])
-                if taken is None:
+                if routing_id is not None and self._push(routing_id, outbox.items[0][0]) is None:
                     stuck = True
                     break
-                with self._lock:
-                    if outbox.items:
-                        outbox.pop()
+                outbox.pop()
         return stuck
 
     def _push(self, routing_id: bytes, payload: bytes) -> bool | None:
@@ -388,9 +362,7 @@ class Mailbox:
         return True
 
     def _has_mail(self) -> bool:
-        """Whether mail is there. To be asked after sending, which takes the descriptor's signal for mail as well."""
-        with self._using:
-            return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def _cut_off(self) -> None:
         """End connections that have more under way than they may, at most every WATCH_S."""
@@ -403,8 +375,7 @@ class Mailbox:
         self._watch_at = now + max(WATCH_S, WATCH_EACH_S * len(self._connections))
         for connection, why in self._connections.unwanted():
             hang_up(connection.fd, self._port)
-            with self._lock:
-                self._connections.close(connection.fd)
+            self._connections.close(connection.fd)
             self._trim_at = now + TRIM_S
             who = "a session" if connection.has_session else "a peer without session"
             if self._lines.take(None, now):
