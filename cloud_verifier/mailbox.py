@@ -44,6 +44,8 @@ WATCH_S, WATCH_EACH_S = 0.025, 1e-4
 LOST_BYTES = 32 << 20
 """So much that ZeroMQ never frees, and the socket is opened anew; robots take their sessions up again."""
 REBIND_S = 5.0
+IDLE_S = 0.04
+"""When the server's thread has not looked for mail for so long, the mailbox's own does."""
 TRIM_S = 0.5
 """When ZeroMQ has freed what a connection that was ended had under way."""
 EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -69,7 +71,7 @@ class Mailbox:
         self._inboxes: dict[bytes, BoundedQueue] = {}
         self._outboxes: dict[bytes, BoundedQueue] = {}
         self._turns: deque[bytes] = deque()
-        self._watch_at, self._trim_at = 0.0, math.inf
+        self._watch_at, self._trim_at, self._moved_at = 0.0, math.inf, -math.inf
         self._closed: list[int] = []
         self._lines = Allowance(1.0, 10)
         self._failure: Exception | None = None
@@ -239,13 +241,15 @@ class Mailbox:
         try:
             while not self._closing:
                 self._stirred.wait(pause)
+                if pause == IDLE_S and time.monotonic() - self._moved_at < IDLE_S and not self._stirred.is_set():
+                    continue
                 self._stirred.clear()
                 with self._using:
                     had_mail = bool(self._turns)
                     more, stuck = self._move()
                     if self._turns and not had_mail:
                         self.notify()
-                pause = 0.0 if more else RETRY_S if stuck else WATCH_S
+                pause = 0.0 if more else RETRY_S if stuck else IDLE_S
             with self._using:
                 self._send_waiting()
         except Exception as error:
@@ -254,6 +258,7 @@ class Mailbox:
 
     def _move(self) -> tuple[bool, bool]:
         """Move what came and what waits; return whether more may have come, and whether somebody takes nothing."""
+        self._moved_at = time.monotonic()
         more = self._take_mail()
         stuck = self._send_waiting()
         if self._connections.lost_bytes > LOST_BYTES:
@@ -263,6 +268,9 @@ class Mailbox:
     def _take_mail(self) -> bool:
         """Move what came into the inboxes; return whether more may be there."""
         taken: list[tuple[bytes, int, list[bytes]]] = []
+        due = time.monotonic() >= self._watch_at
+        if not due and not self._has_mail():
+            return False
         while len(taken) < BURST and (mail := self._receive()) is not None:
             taken.append(mail)
             self._cut_off()
