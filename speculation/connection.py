@@ -63,7 +63,7 @@ class Undelivered:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._base = received_bytes(fd) or 0
+        self._base = 0
         self._delivered = 0
 
     def deliver(self, size: int) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from speculation.connection import Undelivered, hang_up
+from speculation.connection import Undelivered, give_back_memory, hang_up
 from speculation.emulation import LinkConditions
 from speculation.wire import MAX_MESSAGE_BYTES
 
@@ -29,7 +29,11 @@ BURST = 256
 MOST_WAITING, MOST_WAITING_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
 """Received messages that may wait for their declared time of arrival."""
 UNDER_WAY_BYTES = 2 * MAX_MESSAGE_BYTES
-WATCH_S = 0.05
+WATCH_S, WATCH_CLOSELY_S = 0.05, 0.005
+"""How often the bytes under way are looked at, and how often while they are more than a message of a usual size."""
+USUAL_BYTES = 64 << 10
+TRIM_S = 0.5
+"""When ZeroMQ has freed what a connection that was ended had under way."""
 
 
 class LinkSocket:
@@ -64,7 +68,7 @@ class LinkSocket:
         self._stuck: deque[bytes] = deque(maxlen=SEND_HIGH_WATER)
         self._undelivered: Undelivered | None = None
         self._waiting_bytes = 0
-        self._watch_at = -math.inf
+        self._watch_at, self._trim_at = -math.inf, math.inf
         self._more = False
 
     def put(self, payload: bytes, now: float) -> None:
@@ -84,12 +88,15 @@ class LinkSocket:
             self._waiting_bytes -= len(payload)
             yield payload
         if now >= self._watch_at:
-            self._watch_at = now + WATCH_S
-            self._watch()
+            closely = self._watch() > USUAL_BYTES
+            self._watch_at = now + (WATCH_CLOSELY_S if closely else WATCH_S)
+            if now >= self._trim_at:
+                self._trim_at = math.inf
+                give_back_memory()
 
     def wait(self, until: float, wake: socket.socket, now: float) -> None:
         """Return when something is due or has arrived, at the latest at `until`."""
-        seconds = min(until, self._up.due, self._down.due, now + (0.0 if self._more else WATCH_S)) - now
+        seconds = min(until, self._up.due, self._down.due, now if self._more else max(now, self._watch_at)) - now
         if 0.0 < seconds < 0.001:
             time.sleep(seconds)  # zmq counts in whole milliseconds
             return
@@ -139,15 +146,15 @@ class LinkSocket:
             frame = self._socket.recv(copy=False)
         return payload
 
-    def _watch(self) -> None:
-        """End a connection that has more under way than one message."""
+    def _watch(self) -> int:
+        """End a connection that has more under way than it may; return how many bytes it has."""
         with contextlib.suppress(zmq.Again):
             while True:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
                 connected = event["event"] == zmq.EVENT_CONNECTED
                 self._undelivered = Undelivered(int(event["value"])) if connected else None
         if self._undelivered is None:
-            return
+            return 0
         if not self._more:
             self._undelivered.drained()
         size = self._undelivered.size()
@@ -158,3 +165,5 @@ class LinkSocket:
             port = self._address.rpartition(":")[2]
             hang_up(self._undelivered.fd, int(port) if port.isdecimal() else None)
             self._undelivered = None
+            self._trim_at = time.monotonic() + TRIM_S
+        return size
