@@ -20,7 +20,7 @@ class CapacityError(ValueError):
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The target model as it is told to the edge; `exit_layers` count from 0. `objects`: what it was trained to find,
+    """The target model as the edge gets it; `exit_layers` count from 0. `objects`: what it was trained to find,
     None where it takes any instruction.
     """
 

@@ -19,7 +19,7 @@ def step(number: int, prompt: str = "p") -> tuple[StepState, BeginStep]:
 
 
 class Gate:
-    """`prepare` that waits where it is told to, and says what it did."""
+    """A `prepare` that waits for prompt "slow" until it is opened, and keeps what it did."""
 
     def __init__(self, threads: int) -> None:
         self.open, self.entered = threading.Event(), threading.Event()

@@ -27,7 +27,7 @@ def walk(
     drift: float = 0.0,
     shown: float = 1.0,
 ) -> tuple[MotionStep, PlanarPose, float]:
-    """Run a motion on a robot that does `scale` of what it is told, after one tick; return the end of it.
+    """Run a motion on a robot that does `scale` of its command, after one tick; return the end of it.
 
     shown: what odometry shows of the way; the pose returned is where the robot really is.
     """
