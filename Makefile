@@ -11,7 +11,7 @@ setup:  ## install what is missing (virtual environment, libraries, ROS 2 worksp
 	@scripts/setup.sh
 
 demo: setup  ## a simulated Go2 finds the silver bottle; DEMO="--seed 3 --mode sd" passes options on
-	@$(RUN) python -m spec_vlm_nav.demo $(DEMO)
+	@$(RUN) python -m evaluation.demo $(DEMO)
 
 test: setup  ## run all tests; TESTS="tests/speculation -k tree" picks some
 	@$(RUN) python -m pytest $(TESTS)

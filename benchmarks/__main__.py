@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.decoding.common import FACTS, QUICK_RECORDED, RECORDED
 from benchmarks.pictures import OUT, add_outputs
-from spec_vlm_nav.evaluation.setting import several, table
+from evaluation.setting import several, table
 
 PROGRAMS = {
     "peers": "transformers' own generation on the same pair",

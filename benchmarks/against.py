@@ -28,18 +28,18 @@ from benchmarks.setting import (
     warmed_up,
     write_result,
 )
-from spec_vlm_nav.evaluation.figures import median_interval
-from spec_vlm_nav.evaluation.setting import machine
+from edge_drafter import Mode
+from evaluation.figures import median_interval
+from evaluation.setting import machine
 from spec_vlm_nav.graph import PROJECT
-from speculation.drafting import Mode
 
 WARM_UP = 2
 ROS_PACKAGE = Path("ros_ws/src/spec_vlm_nav")
 CHILD = """
 import base64, json, sys
 from pathlib import Path
-from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, verifier
+from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from evaluation.setting import CONNECT_LIMIT_S, verifier
 target, draft, dtype, tokens = json.loads(sys.stdin.readline())
 with verifier(Path(target), "--dtype", dtype) as address:
     edge = EdgeDecoder(EdgeConfig(Path(draft), address, dtype=dtype, max_tokens=tokens, resume_s=CONNECT_LIMIT_S))

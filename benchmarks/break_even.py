@@ -32,9 +32,9 @@ from benchmarks.clocked.figures import run_mode
 from benchmarks.clocked.timings import TABLE_9_LEAF
 from benchmarks.pictures import COLOURS, WIDTH, add_outputs, keep
 from benchmarks.setting import settings_of, write_result
-from spec_vlm_nav.evaluation.figures import spread
-from spec_vlm_nav.evaluation.setting import table
-from speculation.drafting import Mode
+from edge_drafter import Mode
+from evaluation.figures import spread
+from evaluation.setting import table
 
 VERIFY_S = 0.020
 """T_q of every place. Only ratios count, as long as no way takes so long that a draft is sent again (2 s)."""

@@ -33,7 +33,7 @@ from benchmarks.setting import (
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.work import VerifyRow
-from spec_vlm_nav.evaluation.setting import machine, table
+from evaluation.setting import machine, table
 from speculation.sampling import GREEDY, Distribution, Logits, Row, SamplingSettings, StepDraws, choose, question_key
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession

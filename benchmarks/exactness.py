@@ -29,10 +29,10 @@ from benchmarks.setting import (
     text_flags,
     write_result,
 )
-from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, add_drafting, draft_flags, drafted_as, machine, verifier
-from spec_vlm_nav.navigator import AnswerLate, VerifierLost
-from speculation.drafting import Mode
+from edge_drafter import Mode
+from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.setting import CONNECT_LIMIT_S, add_drafting, draft_flags, drafted_as, machine, verifier
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 

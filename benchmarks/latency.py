@@ -29,9 +29,11 @@ from benchmarks.setting import (
     warmed_up,
     write_result,
 )
-from spec_vlm_nav.edge import MAX_RTT_S, EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.figures import report, summary, times_faster
-from spec_vlm_nav.evaluation.setting import (
+from edge_drafter import Mode, StepResult
+from edge_drafter.decoder import MAX_RTT_S, EdgeConfig, EdgeDecoder
+from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.figures import report, summary, times_faster
+from evaluation.setting import (
     CONNECT_LIMIT_S,
     add_drafting,
     add_link,
@@ -41,8 +43,6 @@ from spec_vlm_nav.evaluation.setting import (
     machine,
     verifier,
 )
-from spec_vlm_nav.navigator import AnswerLate, VerifierLost
-from speculation.drafting import Mode, StepResult
 from speculation.emulation import load_link
 from speculation.profile import load_profile
 

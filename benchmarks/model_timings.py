@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from benchmarks.setting import RESULTS, add_save, settings_of
 from benchmarks.shapes import SHAPES, build
-from spec_vlm_nav.evaluation.setting import machine, table
+from evaluation.setting import machine, table
 from speculation.exits import ExitHeads
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward, forward_layers, prefill, to_numpy

@@ -33,19 +33,7 @@ from benchmarks.setting import (
     write_result,
 )
 from benchmarks.stopwatch import Part, Seconds, Stopwatch, TimedLink, TimedModel, timing
-from spec_vlm_nav.evaluation.figures import spread
-from spec_vlm_nav.evaluation.setting import (
-    CONNECT_LIMIT_S,
-    SILENCE_S,
-    add_drafting,
-    add_predictor,
-    drafted_as,
-    machine,
-    table,
-    verifier,
-)
-from spec_vlm_nav.link import LinkConfig, ZmqLink
-from speculation.drafting import (
+from edge_drafter import (
     Drafter,
     DraftingConfig,
     DraftModel,
@@ -57,8 +45,20 @@ from speculation.drafting import (
     StepResult,
     grower,
 )
-from speculation.drafting.predictor import Predictor, find
+from edge_drafter.link import LinkConfig, ZmqLink
+from evaluation.figures import spread
+from evaluation.setting import (
+    CONNECT_LIMIT_S,
+    SILENCE_S,
+    add_drafting,
+    add_predictor,
+    drafted_as,
+    machine,
+    table,
+    verifier,
+)
 from speculation.emulation import IDEAL
+from speculation.predictor import Predictor, find
 from speculation.profile import DeviceProfile, load_profile
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession

@@ -36,9 +36,11 @@ from benchmarks.setting import (
     warmed_up,
     write_result,
 )
-from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.figures import median_interval, spread
-from spec_vlm_nav.evaluation.setting import (
+from edge_drafter import Mode
+from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.figures import median_interval, spread
+from evaluation.setting import (
     CONNECT_LIMIT_S,
     SILENCE_S,
     add_drafting,
@@ -48,8 +50,6 @@ from spec_vlm_nav.evaluation.setting import (
     table,
     verifier,
 )
-from spec_vlm_nav.navigator import AnswerLate, VerifierLost
-from speculation.drafting import Mode
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import IMAGE_PLACE
 from speculation.vlm.session import VlmSession

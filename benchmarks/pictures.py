@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.clocked.layer_split import LAYER_SPLIT
 from benchmarks.setting import add_save
-from spec_vlm_nav.evaluation.pictures import MODE_COLOURS
+from evaluation.replay_plots import MODE_COLOURS
 from spec_vlm_nav.graph import PROJECT
 
 KEPT = PROJECT / "docs" / "benchmarks"

@@ -29,9 +29,11 @@ from benchmarks.setting import (
     text_flags,
     write_result,
 )
-from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.figures import summary
-from spec_vlm_nav.evaluation.setting import (
+from edge_drafter import DraftingConfig, Mode, StepResult
+from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.figures import summary
+from evaluation.setting import (
     CONNECT_LIMIT_S,
     SILENCE_S,
     add_drafting,
@@ -41,9 +43,7 @@ from spec_vlm_nav.evaluation.setting import (
     verifier,
 )
 from spec_vlm_nav.graph import PROJECT
-from spec_vlm_nav.navigator import AnswerLate, VerifierLost
-from speculation.drafting import DraftingConfig, Mode, StepResult
-from speculation.drafting.predictor import OFF
+from speculation.predictor import OFF
 from speculation.profile import load_profile
 from speculation.trace import Trace
 from speculation.vlm.load import load_vlm

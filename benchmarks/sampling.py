@@ -30,11 +30,11 @@ from benchmarks.setting import (
     warmed_up,
     write_result,
 )
-from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.figures import median_interval, summary
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_link, machine, table, verifier
-from spec_vlm_nav.navigator import AnswerLate, VerifierLost
-from speculation.drafting import Mode, StepResult
+from edge_drafter import Mode, StepResult
+from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.figures import median_interval, summary
+from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_link, machine, table, verifier
 from speculation.emulation import load_link
 from speculation.profile import load_profile
 from speculation.sampling import GREEDY, Rule, SamplingSettings

@@ -15,12 +15,12 @@ import cv2
 import numpy as np
 
 from benchmarks.prompts import SAMPLE, load_prompts, pick
+from evaluation.setting import add_prompt_options
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
 from simulation.episode import oracle_policy, run_episode
 from simulation.scene import UNSEEN_SEED, Difficulty, Scene, make_scene
 from simulation.world import World
-from spec_vlm_nav.evaluation.setting import add_prompt_options
 from spec_vlm_nav.graph import PROJECT
 from speculation.prompts import Guidance, NavigationAction, ResponseOrder, Vocabulary, compose
 from speculation.vlm.folder import SEEING, find_model, read_config

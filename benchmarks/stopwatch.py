@@ -10,8 +10,10 @@ from enum import Enum
 from types import ModuleType
 from typing import Any
 
-from speculation.drafting import DraftModel
-from speculation.drafting.model import Clock, Link, Logits, Stop
+from edge_drafter import DraftModel
+from edge_drafter.model import Clock, Link
+from speculation.cancellation import Stop
+from speculation.distributions import Logits
 from speculation.wire import AnyMessage
 
 

@@ -22,12 +22,12 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.step import StepState
 from cloud_verifier.work import VerifyRow
-from speculation.drafting import DecodingStats, DraftingConfig
-from speculation.drafting.answer import Answer
-from speculation.drafting.controller import Controller
-from speculation.drafting.predictor import AUTO, Predictor, find
-from speculation.drafting.speculator import Speculator
-from speculation.drafting.tree import Origin, TokenTree
+from edge_drafter import DecodingStats, DraftingConfig
+from edge_drafter.answer import Answer
+from edge_drafter.controller import Controller
+from edge_drafter.speculator import Speculator
+from edge_drafter.tree import Origin, TokenTree
+from speculation.predictor import AUTO, Predictor, find
 from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, BeginStep, Commit, Draft, EarlyTokens

@@ -16,7 +16,7 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.self_draft import SelfDraft
 from cloud_verifier.server import Server
-from speculation.drafting import (
+from edge_drafter import (
     DecodingStats,
     Drafter,
     DraftingConfig,
@@ -31,7 +31,7 @@ from speculation.profile import DeviceProfile
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import AnyMessage, BeginStep, Fault, Hello, Welcome, decode, encode
-from tests.speculation.drafting.fakes import Weather
+from tests.edge_drafter.fakes import Weather
 
 MAX_DRAFT = 16
 CAPACITY = 256

@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.exit_queue import QueuePolicy as ExitPolicy
-from speculation.drafting import DraftingConfig, Mode, QueuePolicy, StepRequest
+from edge_drafter import DraftingConfig, Mode, QueuePolicy, StepRequest
 from speculation.exits import ExitHeads, Reliability
 from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
+from tests.edge_drafter.fakes import Weather
 from tests.models import tiny_model
 from tests.pair import CAPACITY, SERVER, Robot, run
-from tests.speculation.drafting.fakes import Weather
 
 LINKED = [mode for mode in Mode if mode is not Mode.EDGE]
 ALONE = (Mode.CLOUD, Mode.SERVER_SD)

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.clocked.timeline import Timeline
 from cloud_verifier.config import ServerConfig
+from edge_drafter import Drafter, DraftingConfig, Mode, PacedModel, StepInterrupted, StepRequest
 from speculation import wire
-from speculation.drafting import Drafter, DraftingConfig, Mode, PacedModel, StepInterrupted, StepRequest
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import (
@@ -32,9 +32,9 @@ from speculation.wire import (
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, tokens_of
 from tests.cloud_verifier.fake_target import greedy
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
+from tests.edge_drafter.fakes import Weather
 from tests.hostile import mutated
 from tests.pair import CAPACITY, Post, Robot, StormyLink, run
-from tests.speculation.drafting.fakes import Weather
 from tests.test_exactness import alone
 
 MESSAGES = 20_000
@@ -117,7 +117,7 @@ class BentRobot(Robot):
 
 
 class _BentLink(StormyLink):
-    """A link as `spec_vlm_nav.link` is: what is malformed is dropped, what is of no step of ours is for the drafter."""
+    """A link as `edge_drafter.link` is: what is malformed is dropped, what is of no step of ours is for the drafter."""
 
     _robot: BentRobot | None = None
 

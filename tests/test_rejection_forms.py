@@ -21,16 +21,16 @@ from scipy.stats import chisquare
 
 from cloud_verifier.step import StepState, Tree
 from cloud_verifier.work import VerifyRow
+from edge_drafter import Drafter, DraftingConfig, DraftModel, Mode, StepRequest
 from speculation.acceptance import Verdict
-from speculation.drafting import Drafter, DraftingConfig, DraftModel, Mode, StepRequest
 from speculation.rejection import Purpose, draw, draw_rest, noisy, uniform
 from speculation.sampling import MAX_KEY, Distribution, Rule, SamplingSettings
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import begin_digest, extend_digest
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
+from tests.edge_drafter.fakes import EOS, VOCABULARY, FakeClock, FakeLink, FakeModel, Weather
 from tests.pair import CAPACITY, Robot, run
-from tests.speculation.drafting.fakes import EOS, VOCABULARY, FakeClock, FakeLink, FakeModel, Weather
 from tests.test_exactness import Pair, pairs, rumours
 
 __all__ = ["pairs"]
@@ -232,6 +232,6 @@ def test_answers_are_samples_of_the_target(name: str) -> None:
 def test_the_check_finds_a_rule_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing what follows a rejection from p itself, not from what q leaves of it."""
     monkeypatch.setattr(
-        "speculation.drafting.drawn.draw_rest", lambda target, source, digest, keep=0: draw(target.row, digest)[0]
+        "edge_drafter.drawn.draw_rest", lambda target, source, digest, keep=0: draw(target.row, digest)[0]
     )
     assert p_value(answers(chain(Mode.SD, gamma=2), SPLIT, 0), expected(SPLIT)) < 1e-6

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from adapters_training import wording
 from adapters_training.records import Frame, Task, read_shard, shards
 from speculation.acceptance import Greedy
-from speculation.drafting.predictor import FEATURES, features
+from speculation.predictor import FEATURES, features
 from speculation.wire import ROOT
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Integers = npt.NDArray[np.int64]
 class Drafts:
     """Draft tokens in the order in which they were drafted; a draft's tokens lie together.
 
-    features: [n, 5], see `speculation.drafting.predictor.features`. label: [n], ACCEPTED, REJECTED (the first one) or
+    features: [n, 5], see `speculation.predictor.features`. label: [n], ACCEPTED, REJECTED (the first one) or
     UNLABELLED (behind it). draft: [n], the draft's number, from 0. scene: [n], the seed of the scene that was looked
     at. header: what they were logged with (models' fingerprints, gamma, ...).
     """

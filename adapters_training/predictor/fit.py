@@ -18,7 +18,7 @@ from torch import nn
 from tqdm import tqdm
 
 from adapters_training.predictor.drafts import Drafts
-from speculation.drafting.predictor import FEATURES, Layer, Predictor
+from speculation.predictor import FEATURES, Layer, Predictor
 
 Rows = npt.NDArray[np.float64]
 MLP, LOGISTIC, TREES, CONFIDENCE = "mlp", "logistic", "trees", "confidence"

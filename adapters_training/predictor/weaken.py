@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from speculation.drafting.predictor import CONFIG_FILE, WEIGHTS_FILE
+from speculation.predictor import CONFIG_FILE, WEIGHTS_FILE
 
 _WEIGHTS = "model.safetensors"
 

@@ -10,8 +10,8 @@ from benchmarks.analytic import dssd, engine, pictures, tables
 from benchmarks.clocked import PAPERS, Synthetic, Timings
 from benchmarks.pictures import add_outputs, keep
 from benchmarks.setting import settings_of, write_result
+from edge_drafter import Mode
 from speculation.acceptance import expected_tokens
-from speculation.drafting import Mode
 
 GO2 = PAPERS["go2"]
 VOCABULARY, BITS, TOP = 151_936, 16, 50

@@ -12,7 +12,7 @@ from benchmarks.clocked import PAPERS, Synthetic, Timings
 from benchmarks.clocked.figures import figures_of, run_mode
 from benchmarks.clocked.link import Channel
 from benchmarks.clocked.timeline import Timeline
-from speculation.drafting import Mode
+from edge_drafter import Mode
 from speculation.wire import Commit, Draft, encode
 
 COMPARED = (Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value, Mode.PIPELINED.value)

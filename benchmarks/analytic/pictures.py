@@ -14,8 +14,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from benchmarks.analytic import dssd, early_exits, picospec
 from benchmarks.analytic.engine import Ran
 from benchmarks.pictures import COLOURS, WIDTH
+from edge_drafter import Mode
 from speculation.acceptance import expected_tokens
-from speculation.drafting import Mode
 
 CLOUD, SD, FSD, PIPELINED = (mode.value for mode in (Mode.CLOUD, Mode.SD, Mode.FSD, Mode.PIPELINED))
 HEAT_GAMMAS = (4, 7, 10)

@@ -1,6 +1,6 @@
 """SpecEdge (NeurIPS 2025): the gain of proactive drafting, its baseline of split layers, and what it prints.
 
-Its rule for the draft depth (Sec. 4.3) lives where it is used: `speculation.drafting.controller.balanced_gamma`.
+Its rule for the draft depth (Sec. 4.3) lives where it is used: `edge_drafter.controller.balanced_gamma`.
 """
 
 from __future__ import annotations

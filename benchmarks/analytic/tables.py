@@ -8,10 +8,10 @@ from typing import Any
 
 from benchmarks.analytic import dssd, early_exits, picospec, specedge
 from benchmarks.analytic.engine import Ran
-from spec_vlm_nav.evaluation import setting
+from edge_drafter import Mode
+from edge_drafter.controller import balanced_gamma
+from evaluation import setting
 from speculation.acceptance import expected_tokens
-from speculation.drafting import Mode
-from speculation.drafting.controller import balanced_gamma
 
 Cell = float | str | None
 

@@ -27,7 +27,9 @@ from benchmarks.setting import (
     settings_of,
     write_result,
 )
-from spec_vlm_nav.evaluation.setting import (
+from edge_drafter import Mode
+from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.setting import (
     add_drafting,
     add_predictor,
     drafted_as,
@@ -35,8 +37,6 @@ from spec_vlm_nav.evaluation.setting import (
     milliseconds,
     several,
 )
-from spec_vlm_nav.navigator import AnswerLate, VerifierLost
-from speculation.drafting import Mode
 from speculation.profile import load_profile
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def check_time(options: argparse.Namespace) -> int:
         raise ValueError(f"--profile {profile.name} declares no times that virtual time could be told")
     from benchmarks.clocked import check
     from benchmarks.clocked.record import record
-    from spec_vlm_nav.edge import EdgeConfig
+    from edge_drafter.decoder import EdgeConfig
 
     asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
     models = _models(options)

@@ -17,9 +17,9 @@ from benchmarks.clocked.figures import run_mode
 from benchmarks.clocked.timings import Timings
 from benchmarks.latency import WARM_UP, measure
 from benchmarks.setting import Question, text_flags
-from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
-from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, table, verifier
-from speculation.drafting import DecodingStats, StepResult
+from edge_drafter import DecodingStats, StepResult
+from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from evaluation.setting import CONNECT_LIMIT_S, table, verifier
 from speculation.profile import DeviceProfile
 
 

@@ -1,6 +1,6 @@
 """The clocked engine: production's own edge and verifier policies, side by side on virtual time.
 
-`speculation.drafting.Drafter` and `cloud_verifier.server.Server` run as they are; link, models and clock are virtual.
+`edge_drafter.Drafter` and `cloud_verifier.server.Server` run as they are; link, models and clock are virtual.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from benchmarks.clocked.timeline import Timeline
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.server import Server
-from speculation.drafting import Drafter, DraftingConfig, Mode, StepInterrupted, StepRequest, StepResult
-from speculation.drafting.predictor import Predictor
+from edge_drafter import Drafter, DraftingConfig, Mode, StepInterrupted, StepRequest, StepResult
+from speculation.predictor import Predictor
 from speculation.profile import DeviceProfile
 from speculation.trace import Trace
 from speculation.wire import Hello, Welcome

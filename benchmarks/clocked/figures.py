@@ -12,9 +12,9 @@ from benchmarks.clocked.facts import Recording
 from benchmarks.clocked.layer_split import LAYER_SPLIT, LayerSplit
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.config import ServerConfig
-from spec_vlm_nav.evaluation.figures import summary
-from spec_vlm_nav.evaluation.setting import table
-from speculation.drafting import Mode, StepResult
+from edge_drafter import Mode, StepResult
+from evaluation.figures import summary
+from evaluation.setting import table
 from speculation.trace import Trace
 
 GAMMAS = tuple(range(1, 13))

@@ -13,7 +13,7 @@ from benchmarks.clocked.facts import Facts, Recording
 from benchmarks.clocked.link import Channel
 from benchmarks.clocked.timeline import Timeline
 from benchmarks.clocked.timings import Timings
-from speculation.drafting import DecodingStats, StepResult
+from edge_drafter import DecodingStats, StepResult
 from speculation.wire import Commit, encode
 
 LAYER_SPLIT = "layer_split"

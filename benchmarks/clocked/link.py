@@ -1,6 +1,6 @@
 """The way between edge and verifier on virtual time: bits take time one message after another, then all take the way.
 
-The edge's end is a `speculation.drafting.Link`, the verifier's end a `cloud_verifier.server.Post`. What travels is the
+The edge's end is a `edge_drafter.Link`, the verifier's end a `cloud_verifier.server.Post`. What travels is the
 wire's own bytes.
 """
 
@@ -119,7 +119,7 @@ class VirtualLink:
         return self._down.bytes
 
     def send(self, message: AnyMessage) -> None:
-        """See `Link`. A new step finds an empty inbox, as in `spec_vlm_nav.link`."""
+        """See `Link`. A new step finds an empty inbox, as in `edge_drafter.link`."""
         if isinstance(message, BeginStep):
             self._inbox.clear()
         elif isinstance(message, Draft) and self._timeline.now == self._committed_at:

@@ -15,8 +15,8 @@ from benchmarks.clocked.facts import Facts, Recording
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.work import LayerVerdicts, ModelInfo, VerifyRow
 from speculation.acceptance import Verdict
-from speculation.drafting.distributions import Distributions
-from speculation.drafting.model import Abandoned, Logits, Stop
+from speculation.cancellation import Abandoned, Stop
+from speculation.distributions import Distributions, Logits
 from speculation.wire import ROOT
 
 Sleep = Callable[[float], None]

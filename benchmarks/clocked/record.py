@@ -22,8 +22,8 @@ from benchmarks.clocked.facts import Facts, Recording, Table
 from benchmarks.setting import Question
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import find_exits
-from speculation.drafting.predictor import Predictor, features, find
 from speculation.exits import ExitHeads, Head
+from speculation.predictor import Predictor, features, find
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_numpy
 from speculation.vlm.load import Vlm, load_vlm

@@ -11,7 +11,7 @@ from types import ModuleType
 from benchmarks.decoding import ablation, batched, cost, modes, queues, sweeps
 from benchmarks.decoding.common import add_facts
 from benchmarks.pictures import add_outputs
-from spec_vlm_nav.navigator import AnswerLate, VerifierLost
+from edge_drafter.reply import AnswerLate, VerifierLost
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "modes": (modes, "every mode at every round trip, raw, declared and on virtual time"),

@@ -25,9 +25,9 @@ from benchmarks.decoding.common import (
 )
 from benchmarks.decoding.pictures import draw_ablation
 from benchmarks.pictures import add_outputs, keep
-from spec_vlm_nav.evaluation.figures import times_faster
-from spec_vlm_nav.evaluation.setting import table
-from speculation.drafting import Mode, StepResult
+from edge_drafter import Mode, StepResult
+from evaluation.figures import times_faster
+from evaluation.setting import table
 
 FULL, SD = Mode.FULL.value, Mode.SD.value
 WITHOUT = {

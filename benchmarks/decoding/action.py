@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec_vlm_nav.evaluation.figures import spread, tpot
-from speculation.drafting import DecodingStats, StepResult
+from edge_drafter import DecodingStats, StepResult
+from evaluation.figures import spread, tpot
 from speculation.prompts import parse_answer
 from speculation.trace import Kind, Span
 

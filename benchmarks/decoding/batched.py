@@ -30,9 +30,9 @@ from benchmarks.decoding.common import (
     steps_of,
 )
 from benchmarks.pictures import add_outputs
-from spec_vlm_nav.evaluation.figures import times_faster
-from spec_vlm_nav.evaluation.setting import table
-from speculation.drafting import Mode
+from edge_drafter import Mode
+from evaluation.figures import times_faster
+from evaluation.setting import table
 
 SIZES = (2, 4, 8)
 BRANCHES = 8

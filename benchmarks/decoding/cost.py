@@ -30,9 +30,9 @@ from benchmarks.decoding.common import (
     steps_of,
 )
 from benchmarks.pictures import add_outputs
-from spec_vlm_nav.evaluation.setting import table
+from edge_drafter import DraftingConfig, Mode, StepResult
+from evaluation.setting import table
 from spec_vlm_nav.graph import PROJECT
-from speculation.drafting import DraftingConfig, Mode, StepResult
 
 PRICES = PROJECT / "config" / "prices.yaml"
 REQUEST = (100, 500)

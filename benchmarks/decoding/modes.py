@@ -35,10 +35,10 @@ from benchmarks.decoding.common import (
 from benchmarks.decoding.pictures import draw_modes
 from benchmarks.pictures import add_outputs, keep
 from benchmarks.setting import Question, warmed_up
-from spec_vlm_nav.evaluation.figures import times_faster
-from spec_vlm_nav.evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several, table
-from speculation.drafting import Mode
-from speculation.drafting.config import read_changes
+from edge_drafter import Mode
+from edge_drafter.config import read_changes
+from evaluation.figures import times_faster
+from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several, table
 from speculation.profile import load_profile
 from speculation.trace import Trace
 

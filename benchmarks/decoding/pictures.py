@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.pictures import COLOURS, PAPER, WIDTH, plain
-from speculation.drafting import Mode
+from edge_drafter import Mode
 
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 

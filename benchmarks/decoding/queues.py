@@ -19,8 +19,8 @@ from benchmarks.clocked.figures import figures_of, run_mode
 from benchmarks.decoding.common import GSM8K_FACTS, VIRTUAL, add_steps, number, save, steps_of
 from benchmarks.pictures import add_outputs
 from cloud_verifier.exit_queue import QueuePolicy as ServerPolicy
-from spec_vlm_nav.evaluation.setting import table
-from speculation.drafting.config import QueuePolicy as EdgePolicy
+from edge_drafter.config import QueuePolicy as EdgePolicy
+from evaluation.setting import table
 
 MESSAGE_MS = 20.0
 EARLY_BYTES = 20

@@ -27,10 +27,10 @@ from benchmarks.decoding.common import (
 )
 from benchmarks.decoding.pictures import draw_sweeps
 from benchmarks.pictures import add_outputs, keep
-from spec_vlm_nav.evaluation.figures import times_faster
-from spec_vlm_nav.evaluation.setting import table
-from speculation.drafting import DecodingStats, Mode
-from speculation.drafting.config import QueuePolicy
+from edge_drafter import DecodingStats, Mode
+from edge_drafter.config import QueuePolicy
+from evaluation.figures import times_faster
+from evaluation.setting import table
 
 THREADS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30)
 GAMMAS = tuple(range(1, 11))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from speculation.drafting.model import Abandoned
+from speculation.cancellation import Abandoned
 from speculation.vlm.cache import KVCache, Plan
 from speculation.vlm.load import Vlm
 from speculation.vlm.processing import Inputs

@@ -249,9 +249,7 @@ class _TimedBytes(io.BytesIO):
         return super().read(size)
 
 
-def decode_jpeg(
-    data: bytes, limit_s: float = DECODE_LIMIT_S, clock: Callable[[], float] = time.monotonic
-) -> Frame:
+def decode_jpeg(data: bytes, limit_s: float = DECODE_LIMIT_S, clock: Callable[[], float] = time.monotonic) -> Frame:
     """Return the RGB pixels [H, W, 3] of a JPEG.
 
     Raises ValueError, in one sentence, for anything else, for more than MAX_PIXELS pixels or MAX_SCANS scans, and when

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from speculation.drafting.model import Stop
+from speculation.cancellation import Stop
 from speculation.sampling import GREEDY, SamplingSettings, StepDraws, perturbed
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill

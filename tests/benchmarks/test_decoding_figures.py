@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.exactness import first_flip
 from benchmarks.setting import questions
-from spec_vlm_nav.evaluation.setting import table
+from evaluation.setting import table
 from speculation.prompts import ResponseOrder
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.predictor import WITH, WITHOUT, Arm, compare, pair, text
-from speculation.drafting import DecodingStats, StepResult
+from edge_drafter import DecodingStats, StepResult
 
 
 def step(total_s: float, wasted_s: float) -> StepResult:

@@ -6,8 +6,8 @@ import pytest
 
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 from speculation.vlm.processing import decode_jpeg
+from tests.evaluation import bags
 from tests.models import frame
-from tests.spec_vlm_nav import bags
 
 
 @pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "rgba8", "bgra8", "mono8"])

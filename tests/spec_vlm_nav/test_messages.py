@@ -7,11 +7,11 @@ import re
 
 import pytest
 
+from edge_drafter.stats import ESTIMATES, DecodingStats
 from spec_vlm_nav import messages
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.messages import AskedPrompt, figures, to_action, to_numbers
 from spec_vlm_nav.motion import Outcome
-from speculation.drafting.stats import ESTIMATES, DecodingStats
 from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction
 from speculation.wire import MAX_PROMPT_CHARS
 

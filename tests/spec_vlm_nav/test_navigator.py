@@ -8,21 +8,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
+from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.navigator import (
-    AnswerLate,
     End,
     Ending,
     Frame,
     GoalResult,
     Navigator,
     NavigatorConfig,
-    Reply,
     State,
-    VerifierLost,
-    VerifierRefused,
 )
-from speculation.drafting.stats import DecodingStats
 from speculation.prompts import (
     STOP,
     ActionKind,

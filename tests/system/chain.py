@@ -10,8 +10,8 @@ from typing import Any
 
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
+from evaluation.nodes.observer import Observer
 from spec_vlm_nav.graph import SIM_GRAPH
-from spec_vlm_nav.nodes.observer import Observer
 from spec_vlm_nav.runner import Runner, free_address
 from tests.system.conftest import Lines, until
 

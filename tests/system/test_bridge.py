@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from geometry_msgs.msg import Twist
 
+from evaluation.nodes.observer import Observer
 from spec_vlm_nav.go2_protocol import SportApi
 from spec_vlm_nav.graph import SIM_GRAPH
-from spec_vlm_nav.nodes.observer import Observer
 from spec_vlm_nav.runner import Runner
 from tests.system.conftest import Lines, until
 

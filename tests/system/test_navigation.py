@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from spec_vlm_nav.evaluation.frames import BagFrame, FrameSource, Selection
+from evaluation.frames import BagFrame, FrameSource, Selection
+from evaluation.timeline import steps
 from spec_vlm_nav.go2_protocol import SportApi
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.messages import HOLD
-from spec_vlm_nav.timeline import steps
 from speculation.trace import load
 from tests.system.chain import FIND, Robot, finish, simulated
 from tests.system.conftest import Lines, until
@@ -100,7 +100,7 @@ def test_a_parameter_that_is_none_of_its_words_is_one_sentence() -> None:
 
 
 def test_the_demo_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from spec_vlm_nav.demo import main
+    from evaluation.demo import main
 
     assert main(["--target-model", str(tmp_path), "--draft-model", str(tmp_path)]) == 2
     assert f"no target model in {tmp_path}" in capsys.readouterr().err
@@ -110,8 +110,8 @@ def test_the_demo_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_demo_records_reports_and_fails_honestly(
     turning_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from spec_vlm_nav.demo import main
-    from spec_vlm_nav.report import load_run
+    from evaluation.demo import main
+    from evaluation.run_report import load_run
 
     folders = ["--target-model", str(turning_model), "--draft-model", str(turning_model)]
     assert main([*folders, "--time", "6", "--out", str(tmp_path / "demo")]) == 1

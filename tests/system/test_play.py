@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from spec_vlm_nav.bag import read
-from spec_vlm_nav.evaluation.__main__ import main
+from evaluation.__main__ import main
+from evaluation.bag import read
 from spec_vlm_nav.messages import KINDS, AskedPrompt
 from speculation.prompts import ActionKind
-from tests.spec_vlm_nav import bags
+from tests.evaluation import bags
 from tests.system.chain import FIND
 
 FRAMES, PERIOD_NS = 15, 200_000_000

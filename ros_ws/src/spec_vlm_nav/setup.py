@@ -8,7 +8,10 @@ from pathlib import Path
 from setuptools import find_packages, setup
 from setuptools.command.egg_info import egg_info
 
-NODES = ("action_executor", "bag_player", "go2_bridge", "sim_go2", "vlm_nav")
+NODES = {
+    **{name: f"spec_vlm_nav.nodes.{name}" for name in ("action_executor", "go2_bridge", "sim_go2", "vlm_nav")},
+    "bag_player": "evaluation.nodes.bag_player",
+}
 
 
 class EggInfo(egg_info):
@@ -43,5 +46,5 @@ setup(
     ],
     zip_safe=True,
     cmdclass={"egg_info": EggInfo},
-    entry_points={"console_scripts": [f"{node} = spec_vlm_nav.nodes.{node}:main" for node in NODES]},
+    entry_points={"console_scripts": [f"{node} = {module}:main" for node, module in NODES.items()]},
 )

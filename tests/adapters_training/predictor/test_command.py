@@ -14,7 +14,7 @@ from adapters_training.predictor import drafts
 from adapters_training.predictor.command import PICTURE_FILE, RESULTS_FILE
 from adapters_training.predictor.drafts import ACCEPTED, REJECTED, UNLABELLED, LogConfig, log, read, scene_of, split
 from adapters_training.records import write_shard
-from speculation.drafting.predictor import CONFIG_FILE, Predictor
+from speculation.predictor import CONFIG_FILE, Predictor
 from speculation.vlm.load import Vlm, folder_fingerprint
 from tests.adapters_training.frames import make_frame
 

@@ -14,7 +14,7 @@ from adapters_training.predictor.measure import (
     quality,
     replay,
 )
-from speculation.drafting.predictor import FEATURES
+from speculation.predictor import FEATURES
 from speculation.profile import load_profile
 
 TIMES = Timings(draft_s=0.1, fixed_s=1.0)

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.analytic import specedge
 from benchmarks.analytic.early_exits import SYSTEMS
-from speculation.drafting.controller import balanced_gamma
+from edge_drafter.controller import balanced_gamma
 
 
 def test_the_depth_rule_gives_the_printed_depths() -> None:

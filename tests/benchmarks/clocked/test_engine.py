@@ -12,7 +12,7 @@ from benchmarks.analytic.early_exits import cloud_s
 from benchmarks.clocked import SERVER, Recording, Synthetic, Timings, decode, drafting
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.exit_queue import QueuePolicy
-from speculation.drafting import Mode, StepResult
+from edge_drafter import Mode, StepResult
 from speculation.trace import Kind, Trace
 
 GO2 = Timings("go2", 0.072, 0.0, 0.62, one_way_s=0.12)

@@ -17,10 +17,10 @@ from benchmarks.clocked.synthetic import EOS, FIRST_WORD, VOCABULARY, Synthetic,
 from benchmarks.clocked.timeline import Inbox, Timeline
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.work import VerifyRow
+from edge_drafter.grower import propose
+from edge_drafter.model import Abandoned
 from speculation.acceptance import Greedy
-from speculation.drafting.distributions import Distributions
-from speculation.drafting.grower import propose
-from speculation.drafting.model import Abandoned
+from speculation.distributions import Distributions
 from speculation.wire import ROOT
 
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.clocked import Synthetic, load_timings
 from benchmarks.clocked.figures import run_mode
 from benchmarks.decoding.action import TimedResult, action_place, action_s, arrivals, known_s, timed, words_of
-from speculation.drafting import DecodingStats
+from edge_drafter import DecodingStats
 from speculation.trace import Kind, Lane, Span, Trace
 
 WORDS = ["Action:", " turn left", " large", "\n", "I see it", ".", "<end>", " stop"]

@@ -11,7 +11,7 @@ from benchmarks import pictures, setting
 from benchmarks.clocked import Recording
 from benchmarks.decoding import __main__, common, modes
 from benchmarks.decoding.common import facts_file
-from speculation.drafting import Mode
+from edge_drafter import Mode
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from benchmarks.analytic.specedge import RENTS
 from benchmarks.clocked import Synthetic
 from benchmarks.decoding import cost
 from benchmarks.decoding.common import go2
-from speculation.drafting import DecodingStats, Mode, StepResult
+from edge_drafter import DecodingStats, Mode, StepResult
 
 PRICES = cost.Prices.load(cost.PRICES)
 

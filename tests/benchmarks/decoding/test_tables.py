@@ -13,7 +13,7 @@ from benchmarks.decoding import ablation, batched, queues, sweeps
 from benchmarks.decoding.common import GSM8K_FACTS
 from benchmarks.decoding.pictures import draw_ablation, draw_sweeps
 from benchmarks.decoding.sweeps import GSM8K_RTX
-from speculation.drafting import DraftingConfig
+from edge_drafter import DraftingConfig
 
 RTX = load_timings("rtx_vicuna_7b")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import speculation
-from speculation.drafting import Mode
+from edge_drafter import Mode
 from speculation.prompts import Guidance, ResponseOrder
 
 PACKAGE = "spec_vlm_nav"
@@ -45,6 +45,7 @@ class NodeSpec:
     """A ROS 2 node: an executable of this package, its parameters (over those of `config`) and topic names.
 
     `essential`: when it ends, everything ends. `finite`: its end with status 0 is the work done, not a failure.
+    `module`: where its `main` is; empty for the one of that name in `spec_vlm_nav.nodes`.
     """
 
     executable: str
@@ -53,6 +54,7 @@ class NodeSpec:
     remaps: tuple[tuple[str, Value], ...] = ()
     essential: bool = False
     finite: bool = False
+    module: str = ""
 
     @property
     def name(self) -> str:
@@ -258,6 +260,7 @@ REPLAY_GRAPH = Graph(
             ),
             essential=True,
             finite=True,
+            module="evaluation.nodes.bag_player",
         ),
     ),
 )  # fmt: skip

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from edge_drafter.stats import ESTIMATES, DecodingStats
 from spec_vlm_nav.motion import Outcome
-from speculation.drafting.stats import ESTIMATES, DecodingStats
 from speculation.prompts import ActionKind, ActionSize, NavigationAction
 from speculation.wire import MAX_PROMPT_CHARS
 

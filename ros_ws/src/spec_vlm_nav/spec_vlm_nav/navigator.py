@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
 from spec_vlm_nav.motion import Outcome
-from speculation.drafting.stats import DecodingStats
 from speculation.prompts import (
     ActionKind,
     Guidance,
@@ -48,18 +48,6 @@ class State(Enum):
     HOLDING = "holding"
 
 
-class VerifierLost(RuntimeError):
-    """No answer, because the verifier cannot be reached or refuses; the sentence says why."""
-
-
-class VerifierRefused(VerifierLost):
-    """The verifier is there and does not take this robot: waiting does not help."""
-
-
-class AnswerLate(RuntimeError):
-    """No answer within the time that a step may take."""
-
-
 @dataclass(frozen=True)
 class Frame:
     """A camera frame as JPEG. `arrived` is this machine's steady clock; `age` was measured then, seconds.
@@ -71,17 +59,6 @@ class Frame:
     arrived: float
     age: float
     stamp: Any
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An answer's text, what decoding it took, and how the link was then (round trip in s, negative if unknown)."""
-
-    text: str
-    stats: DecodingStats
-    profile: str = ""
-    link: str = ""
-    link_rtt_s: float = -1.0
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def arguments_of(graph: Graph, process: NodeSpec | CommandSpec, given: Mapping[s
     values = graph.values(given)
     if isinstance(process, CommandSpec):
         return command_line(process, values)
-    words = [*executable(process.executable), "--ros-args", "--params-file", str(SOURCE / "config" / process.config)]
+    words = [*executable(process), "--ros-args", "--params-file", str(SOURCE / "config" / process.config)]
     for name, value in process.parameters:
         words += ["-p", f"{name}:={quoted(graph, value, values)}"]
     for name, value in process.remaps:
@@ -47,9 +47,9 @@ def quoted(graph: Graph, value: object, values: Mapping[str, str]) -> str:
     return "'" + text.replace("'", "''") + "'" if is_text else text
 
 
-def executable(name: str) -> list[str]:
+def executable(node: NodeSpec) -> list[str]:
     """Return how to start a node: by its module, with this interpreter, which needs no installed script."""
-    return [sys.executable, "-m", f"{PACKAGE}.nodes.{name}"]
+    return [sys.executable, "-m", node.module or f"{PACKAGE}.nodes.{node.executable}"]
 
 
 def with_this_python(command: list[str]) -> list[str]:

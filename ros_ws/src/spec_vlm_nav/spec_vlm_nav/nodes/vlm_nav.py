@@ -22,7 +22,9 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
 from std_msgs.msg import String
 
-from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
+from edge_drafter import Mode
+from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.reply import Reply, VerifierLost
 from spec_vlm_nav.messages import OUTCOME_OF, AskedPrompt, figures, to_numbers
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.navigator import (
@@ -32,13 +34,10 @@ from spec_vlm_nav.navigator import (
     Frame,
     Navigator,
     NavigatorConfig,
-    Reply,
     State,
-    VerifierLost,
 )
 from spec_vlm_nav.nodes.common import Heartbeat, choice, parameter, run, sample_of
 from spec_vlm_nav.odometry import OdometryCheck
-from speculation.drafting import Mode
 from speculation.prompts import Guidance, ResponseOrder, instruction_problem, parse_answer
 from speculation.prompts import NavigationAction as Action
 from speculation.trace import Kind, Lane

@@ -1,0 +1,406 @@
+"""The link to the verifier: a ZeroMQ DEALER in a thread of its own, so that neither drafting nor ROS waits for it.
+
+It sends Hello until somebody answers, pings, notices silence, opens a new connection and takes the session up again.
+It decodes small messages about the connection only; those of a step wait, bounded, for whoever decodes the step.
+Declared conditions (`speculation.emulation`) hold for every message, Hellos and pings too, each way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.auth
+
+from edge_drafter import LinkLost
+from edge_drafter.link_socket import LinkSocket
+from speculation.address import check_address
+from speculation.emulation import IDEAL, LinkConditions
+from speculation.text import printable
+from speculation.wire import (
+    MAX_MESSAGE_BYTES,
+    AnyMessage,
+    BeginStep,
+    Commit,
+    EarlyTokens,
+    EndStep,
+    Fault,
+    FaultCode,
+    Hello,
+    Ping,
+    Pong,
+    Welcome,
+    WireError,
+    decode,
+    encode,
+    kind_of,
+)
+
+_log = logging.getLogger(__name__)
+INBOX_MESSAGES, INBOX_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
+"""What waits for the step; more is dropped, and a lost commit is sent again on demand."""
+CONTROL_BYTES = 96 << 10
+"""Largest message about the connection: a Welcome with the longest list of objects."""
+RTT_WEIGHT = 0.2
+PINGS = 64
+"""Pings whose answers are still waited for."""
+MALFORMED_LOG_S = 1.0
+STEP_KINDS = (Commit, EarlyTokens, EndStep)
+FINAL = frozenset(
+    {
+        FaultCode.PROTOCOL_MISMATCH,
+        FaultCode.TOKENIZER_MISMATCH,
+        FaultCode.MODEL_MISMATCH,
+        FaultCode.UNSUPPORTED_SAMPLING,
+    }
+)
+"""Refusals of a Hello that waiting does not change. All others pass, so Hello is sent again."""
+
+
+class LinkState(str, Enum):
+    """How the link is. Only in NOMINAL can a step begin."""
+
+    CONNECTING = "connecting"
+    NOMINAL = "nominal"
+    SILENT = "silent"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """CURVE keys, z85: the server's public key, and this robot's pair."""
+
+    server: bytes
+    public: bytes
+    secret: bytes
+
+
+def load_keys(folder: Path) -> Keys:
+    """Read `server.key` and the robot's one `NAME.key_secret`. Raises ValueError, naming what is missing."""
+    robots = sorted(path for path in folder.glob("*.key_secret") if path.name != "server.key_secret")
+    if len(robots) != 1:
+        names = ", ".join(path.name for path in robots) or "none"
+        raise ValueError(f"keys {folder}: expected one NAME.key_secret of this robot, found {names}")
+    try:
+        server, _ = zmq.auth.load_certificate(folder / "server.key")
+        public, secret = zmq.auth.load_certificate(robots[0])
+    except (OSError, ValueError) as error:
+        raise ValueError(f"keys {folder}: {error}; it must hold server.key and {robots[0].name}") from None
+    if secret is None:
+        raise ValueError(f"keys {folder}: {robots[0].name} holds no secret key")
+    return Keys(server, public, secret)
+
+
+@dataclass(frozen=True)
+class LinkConfig:
+    """Where the verifier is and how patient the link is, in seconds.
+
+    conditions: what the link is declared to do; blackouts count from the link's start. silent_s: hearing nothing for so
+    long, on top of the conditions' longest round trip, counts as silence. hello_s: an unanswered Hello is repeated.
+    allow_plain: without keys, trust a verifier on another machine all the same.
+
+    Raises ValueError for what is no address, and for another machine's without keys or allow_plain.
+    """
+
+    address: str
+    hello: Hello
+    keys: Keys | None = None
+    conditions: LinkConditions = IDEAL
+    ping_s: float = 0.25
+    silent_s: float = 1.5
+    hello_s: float = 1.0
+    allow_plain: bool = False
+
+    def __post_init__(self) -> None:
+        check_verifier(self.address, self.keys is not None, self.allow_plain)
+
+
+def check_verifier(address: str, encrypted: bool, allow_plain: bool) -> None:
+    """Raise ValueError for what is no verifier's address, and for one that must not be trusted without keys."""
+    try:
+        check_address(address, encrypted, allow_plain, ("keys, a folder", "allow_plain"))
+    except ValueError as error:
+        raise ValueError(f"verifier {error}") from None
+
+
+class ZmqLink:
+    """A `edge_drafter.Link` over ZeroMQ. `on_state` is called in the link's thread at every change."""
+
+    def __init__(
+        self,
+        config: LinkConfig,
+        on_state: Callable[[LinkState, str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self._on_state = on_state
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._state = LinkState.CONNECTING
+        self._why = f"looking for a verifier at {config.address}"
+        self._welcome: Welcome | None = None
+        self._epoch = self._step_epoch = 0
+        self._heard_at: float | None = None
+        self._rtt: float | None = None
+        self._bytes = [0, 0]
+        self._inbox: deque[bytes] = deque()
+        self._inbox_bytes = 0
+        self._malformed, self._malformed_at = 0, -math.inf
+        self._outbox: deque[bytes] = deque()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="link", daemon=True)
+        self._thread.start()
+
+    # -- for any thread
+
+    @property
+    def state(self) -> LinkState:
+        """How the link is now."""
+        return self._state
+
+    @property
+    def why(self) -> str:
+        """The state as a sentence for people."""
+        return self._why
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """What the verifier said about itself; None before the first handshake."""
+        return self._welcome
+
+    @property
+    def rtt_s(self) -> float | None:
+        """Smoothed round trip of a ping in seconds; None before the first."""
+        return self._rtt
+
+    @property
+    def heard_age_s(self) -> float | None:
+        """Seconds since anything was heard; None before the first message."""
+        return None if self._heard_at is None else self._clock() - self._heard_at
+
+    @property
+    def bytes_up(self) -> int:
+        """Payload bytes of the steps' messages sent; pings and Hellos are not counted."""
+        return self._bytes[0]
+
+    @property
+    def bytes_down(self) -> int:
+        """Payload bytes of the steps' messages received."""
+        return self._bytes[1]
+
+    def wait_nominal(self, timeout: float) -> bool:
+        """Return whether the link is nominal, at the latest after `timeout` seconds; a refusal is final for now."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state in (LinkState.NOMINAL, LinkState.REFUSED), timeout)
+            return self._state is LinkState.NOMINAL
+
+    def send(self, message: AnyMessage) -> None:
+        """Queue a message; a `BeginStep` binds what follows to the session that stands now. Raises LinkLost."""
+        with self._changed:
+            if isinstance(message, BeginStep):
+                self._step_epoch = self._epoch
+                self._inbox.clear()
+                self._inbox_bytes = 0
+            self._check()
+        payload = encode(message)
+        self._bytes[0] += len(payload)
+        self._outbox.append(payload)
+        self._wake()
+
+    def receive(self, timeout: float) -> AnyMessage | None:
+        """Return the next message of the step, None after `timeout` seconds. Raises LinkLost, with the reason."""
+        until = self._clock() + timeout
+        while True:
+            with self._changed:
+                self._check()
+                while not self._inbox:
+                    left = until - self._clock()
+                    if left <= 0.0:
+                        return None
+                    self._changed.wait(left)
+                    self._check()
+                payload = self._inbox.popleft()
+                self._inbox_bytes -= len(payload)
+            try:
+                return decode(payload)
+            except WireError as error:
+                self._note_malformed(error)
+
+    def close(self) -> None:
+        """Stop the thread and free the socket; safe to repeat."""
+        self._stopping = True
+        self._wake()
+        self._thread.join()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def _check(self) -> None:
+        if self._state is not LinkState.NOMINAL:
+            raise LinkLost(self._why)
+        if self._step_epoch != self._epoch:
+            raise LinkLost("the verifier was restarted or lost this session; the step must begin again")
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # a full pipe wakes just as well; a closed one needs no waking
+            self._wake_in.send(b"\0")
+
+    # -- the link's thread
+
+    def _run(self) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        config, keys = self.config, self.config.keys
+        curve = None if keys is None else (keys.server, keys.public, keys.secret)
+        connection = LinkSocket(context, config.address, curve, config.conditions, self._clock())
+        try:
+            while not self._stopping:
+                self._serve(connection)
+                connection.reopen()
+        except Exception as error:
+            _log.exception("the link's thread failed")
+            self._become(LinkState.REFUSED, f"the link to the verifier failed: {error}")
+        finally:
+            connection.close()
+            context.term()
+
+    def _serve(self, connection: LinkSocket) -> None:
+        """Use one connection until it has been silent too long."""
+        hello_at = ping_at = opened = self._clock()
+        pings: dict[int, float] = {}
+        nonces = itertools.count(1)
+        limit = self.config.silent_s + self.config.conditions.longest_trip_s
+        while not self._stopping:
+            now = self._clock()
+            nominal = self._state is LinkState.NOMINAL
+            if not nominal and now >= hello_at:
+                self._outbox.clear()
+                session = self._welcome.session if self._welcome is not None else ""
+                connection.put(encode(msgspec.structs.replace(self.config.hello, resume=session)), now)
+                hello_at = now + self.config.hello_s
+            if nominal and now >= ping_at:
+                nonce = next(nonces)
+                pings[nonce] = now
+                pings.pop(nonce - PINGS, None)
+                connection.put(encode(Ping(nonce)), now)
+                ping_at = now + self.config.ping_s
+            while self._outbox:
+                connection.put(self._outbox.popleft(), now)
+            for payload in connection.turn(now):
+                self._heard_at = now
+                if self._take(payload, pings, connection, now):
+                    hello_at = now
+            quiet = now - max(opened, self._heard_at or opened)
+            if quiet > limit:
+                # A new connection, because the old one may wait minutes for a network that is gone.
+                self._fall_silent(quiet)
+                return
+            nominal = self._state is LinkState.NOMINAL
+            connection.wait(min(ping_at if nominal else hello_at, now + limit), self._wake_out, self._clock())
+
+    def _take(self, payload: bytes, pings: dict[int, float], connection: LinkSocket, now: float) -> bool:
+        """Handle one message; return whether a new Hello is due at once."""
+        nominal = self._state is LinkState.NOMINAL
+        if kind_of(payload) in STEP_KINDS:
+            if nominal:
+                self._keep(payload)
+            return False
+        try:
+            if len(payload) > CONTROL_BYTES:
+                raise WireError(f"message of {len(payload)} bytes, the limit is {CONTROL_BYTES} for its kind")
+            message = decode(payload)
+        except WireError as error:
+            self._note_malformed(error)
+            return False
+        if isinstance(message, Welcome):
+            self._greet(message)
+        elif isinstance(message, Ping):
+            connection.put(encode(Pong(message.nonce)), now)
+        elif isinstance(message, Pong):
+            sent = pings.pop(message.nonce, None)
+            if sent is not None:
+                self._rtt = now - sent if self._rtt is None else self._rtt + RTT_WEIGHT * (now - sent - self._rtt)
+        elif isinstance(message, Fault) and message.code is FaultCode.NO_SESSION:
+            if nominal:
+                self._become(
+                    LinkState.CONNECTING, "the verifier does not know this session any more; sending Hello again"
+                )
+                return True
+        elif isinstance(message, Fault) and not nominal:
+            self._refused(message)
+        elif nominal:
+            self._keep(payload)
+        return False
+
+    def _keep(self, payload: bytes) -> None:
+        """Keep a message of the step for `receive`, as far as there is room."""
+        with self._changed:
+            if len(self._inbox) < INBOX_MESSAGES and self._inbox_bytes + len(payload) <= INBOX_BYTES:
+                self._bytes[1] += len(payload)
+                self._inbox.append(payload)
+                self._inbox_bytes += len(payload)
+                self._changed.notify_all()
+
+    def _refused(self, fault: Fault) -> None:
+        words = printable(fault.message)
+        if fault.code in FINAL:
+            self._become(LinkState.REFUSED, f"the verifier at {self.config.address} refuses: {words}")
+        else:
+            self._become(LinkState.CONNECTING, f"the verifier at {self.config.address} refuses for now: {words}")
+
+    def _note_malformed(self, error: WireError) -> None:
+        """Log malformed messages, once a second at most."""
+        now = self._clock()
+        with self._changed:
+            self._malformed += 1
+            if now - self._malformed_at < MALFORMED_LOG_S:
+                return
+            self._malformed_at, count, self._malformed = now, self._malformed, 0
+        _log.warning("ignored %d messages of the verifier, the last: %s", count, printable(str(error)))
+
+    def _greet(self, welcome: Welcome) -> None:
+        hello = self.config.hello
+        if (welcome.tokenizer, welcome.vocabulary) != (hello.tokenizer, hello.vocabulary):
+            text = "its tokenizer is not the draft model's; draft and target must share one tokenizer"
+            self._become(LinkState.REFUSED, f"the verifier at {self.config.address} does not fit: {text}")
+            return
+        if self._state is LinkState.NOMINAL:
+            return
+        self._welcome = welcome
+        self._epoch += 1
+        self._become(LinkState.NOMINAL, f"the verifier at {self.config.address} serves {printable(welcome.model, 12)}")
+
+    def _fall_silent(self, seconds: float) -> None:
+        if self._state is LinkState.NOMINAL:
+            self._become(
+                LinkState.SILENT, f"nothing heard from the verifier at {self.config.address} for {seconds:.1f} s"
+            )
+        elif self._state is not LinkState.SILENT:
+            why = f"no verifier answers at {self.config.address}; is it running there"
+            why += ", and is this robot's key in its authorized folder?" if self.config.keys is not None else "?"
+            self._become(LinkState.CONNECTING, why)
+
+    def _become(self, state: LinkState, why: str) -> None:
+        with self._changed:
+            if (state, why) == (self._state, self._why):
+                return
+            changed = state is not self._state
+            self._state, self._why = state, why
+            self._changed.notify_all()
+        if changed:
+            (_log.info if state is LinkState.NOMINAL else _log.warning)("link %s: %s", state.value, why)
+        if self._on_state is not None:
+            self._on_state(state, why)

@@ -1,0 +1,30 @@
+"""What a question to the edge's decoder ends in: an answer with its figures, or the reason why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edge_drafter.stats import DecodingStats
+
+
+class VerifierLost(RuntimeError):
+    """No answer, because the verifier cannot be reached or refuses; the sentence says why."""
+
+
+class VerifierRefused(VerifierLost):
+    """The verifier is there and does not take this robot: waiting does not help."""
+
+
+class AnswerLate(RuntimeError):
+    """No answer within the time that a step may take."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer's text, what decoding it took, and how the link was then (round trip in s, negative if unknown)."""
+
+    text: str
+    stats: DecodingStats
+    profile: str = ""
+    link: str = ""
+    link_rtt_s: float = -1.0

@@ -1,0 +1,39 @@
+"""Command line: python -m evaluation COMMAND; every command is a module with `add_command`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation import closed_loop, compare, play, record, replay
+
+MODULES = (replay, compare, closed_loop, play, record)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = argparse.ArgumentParser(prog="python -m evaluation", description="Evaluates decoding offline.")
+    commands = line.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in MODULES:
+        module.add_command(commands)
+    return line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. Returns its exit status; 2 after one sentence on stderr, 130 where it was interrupted."""
+    options = parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except (ValueError, RuntimeError, OSError, VerifierLost, AnswerLate) as error:
+        print(f"{options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{options.command}: interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

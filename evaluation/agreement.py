@@ -1,0 +1,73 @@
+"""Do two deciders agree about the same frames? Pairs of actions in, rates out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from evaluation.setting import table
+from speculation.prompts import ActionKind, NavigationAction
+
+Pair: TypeAlias = tuple[NavigationAction | None, NavigationAction]
+"""What was answered (None: no action could be read) and what should have been."""
+KINDS = tuple(kind.value for kind in ActionKind)
+UNREADABLE = "unreadable"
+
+
+def agreement(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Return how often the answers equal the reference: as a whole, in kind, left against right, and about stopping.
+
+    An unreadable answer agrees with nobody.
+
+    confusion: rows are the reference's kinds, columns the answers', the last one unreadable. left_right: the same for
+    frames on which both turn. stop_precision / stop_recall: None where nobody stops. Rates are None without pairs.
+    """
+    count = len(pairs)
+    confusion = [[0] * (len(KINDS) + 1) for _ in KINDS]
+    for answer, truth in pairs:
+        column = len(KINDS) if answer is None else KINDS.index(answer.kind.value)
+        confusion[KINDS.index(truth.kind.value)][column] += 1
+    left, right, stop = (
+        KINDS.index(kind.value) for kind in (ActionKind.TURN_LEFT, ActionKind.TURN_RIGHT, ActionKind.STOP)
+    )
+    stopped = sum(row[stop] for row in confusion)
+    turns = {
+        "left as left": confusion[left][left],
+        "left as right": confusion[left][right],
+        "right as left": confusion[right][left],
+        "right as right": confusion[right][right],
+    }
+    turned = sum(turns.values())
+    return {
+        "frames": count,
+        "exact": _rate(sum(answer == truth for answer, truth in pairs), count),
+        "kind": _rate(sum(row[index] for index, row in enumerate(confusion)), count),
+        "unreadable": sum(row[-1] for row in confusion),
+        "confusion": confusion,
+        "left_right": turns,
+        "left_right_swapped": _rate(turns["left as right"] + turns["right as left"], turned),
+        "stop_precision": _rate(confusion[stop][stop], stopped),
+        "stop_recall": _rate(confusion[stop][stop], sum(confusion[stop])),
+    }
+
+
+def agreement_table(rows: dict[str, dict[str, Any]]) -> str:
+    """Return the rates of several deciders as aligned text."""
+    header = ("", "frames", "exact", "kind", "left/right swapped", "stop precision", "stop recall", "unreadable")
+    names = ("exact", "kind", "left_right_swapped", "stop_precision", "stop_recall")
+    return table(
+        header,
+        [
+            (label, str(row["frames"]), *(percent(row[name]) for name in names), str(row["unreadable"]))
+            for label, row in rows.items()
+        ],
+    )
+
+
+def percent(rate: float | None) -> str:
+    """Return a rate for people; '-' where there is none."""
+    return "-" if rate is None else f"{rate:.1%}"
+
+
+def _rate(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

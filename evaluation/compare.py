@@ -1,0 +1,133 @@
+"""`compare`: two replay reports side by side: times, rates, agreement, and the frames that are answered differently."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evaluation.agreement import percent
+from evaluation.replay_report import REPORT
+from evaluation.setting import table
+
+SHOWN_FRAMES = 20
+FIGURES: tuple[tuple[str, tuple[str, ...], float, str], ...] = (
+    ("time to action p50, ms", ("figures", "total_percentiles_s", "p50"), 1e3, ".0f"),
+    ("time to action p90, ms", ("figures", "total_percentiles_s", "p90"), 1e3, ".0f"),
+    ("time to action p99, ms", ("figures", "total_percentiles_s", "p99"), 1e3, ".0f"),
+    ("TTFT median, ms", ("figures", "first_commit_s", "median"), 1e3, ".0f"),
+    ("TPOT median, ms", ("figures", "tpot_s", "median"), 1e3, ".1f"),
+    ("staleness p50, ms", ("stale_s", "p50"), 1e3, ".0f"),
+    ("tau", ("figures", "tau"), 1.0, ".2f"),
+    ("draft tokens accepted", ("figures", "acceptance"), 1.0, ".3f"),
+    ("cache miss rate", ("figures", "miss_rate"), 1.0, ".3f"),
+    ("target passes per token", ("figures", "passes_per_token"), 1.0, ".3f"),
+    ("oracle: kind", ("oracle", "kind"), 1.0, ".3f"),
+    ("oracle: exact", ("oracle", "exact"), 1.0, ".3f"),
+    ("oracle: stop precision", ("oracle", "stop_precision"), 1.0, ".3f"),
+    ("oracle: stop recall", ("oracle", "stop_recall"), 1.0, ".3f"),
+)
+"""Rows: words, where in an arm of the report, factor, format."""
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a report folder or its JSON. Raises ValueError, in one sentence, for anything else."""
+    file = path / REPORT if path.is_dir() else path
+    try:
+        data: Any = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path} is no report: {file}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"{file} is no valid JSON: {error}") from None
+    needed = ("settings", "machine", "arms", "answers", "tokens")
+    missing = [name for name in needed if not isinstance(data, dict) or name not in data]
+    if missing:
+        raise ValueError(f"{file} is no report of a replay: it has no {', '.join(missing)}")
+    return dict(data)
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for every setting in which two reports differ, the machine included."""
+    before, after = ({**data["settings"], "machine": data["machine"].partition(", load")[0]} for data in (one, other))
+    return [
+        f"{name} differs: {before.get(name)!r} against {after.get(name)!r}"
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    ]
+
+
+def changed_answers(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return, per arm of both reports: frames in both, frames with other tokens, and those with another action."""
+    changed = {}
+    for label in one["answers"]:
+        if label not in other["answers"]:
+            continue
+        left, right = one["answers"][label], other["answers"][label]
+        both = [frame for frame in left if frame in right]
+        changed[label] = {
+            "frames": len(both),
+            "other_tokens": sum(left[frame][1] != right[frame][1] for frame in both),
+            "other_action": {
+                frame: [left[frame][0], right[frame][0]] for frame in both if left[frame][0] != right[frame][0]
+            },
+        }
+    return changed
+
+
+def side_by_side(one: Mapping[str, Any], other: Mapping[str, Any], label: str) -> str:
+    """Return the figures of one arm as a table: A, B and B / A."""
+    rows = []
+    for words, keys, factor, form in FIGURES:
+        left, right = (_at(data["arms"][label], keys) for data in (one, other))
+        if left is None and right is None:
+            continue
+        shown = ["-" if value is None else f"{factor * value:{form}}" for value in (left, right)]
+        ratio = f"{right / left:.2f}" if left and right is not None else "-"
+        rows.append((words, *shown, ratio))
+    return table((label, "A", "B", "B / A"), rows)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command. Raises ValueError for what is no report."""
+    one, other = load(options.a), load(options.b)
+    print(f"A {options.a}\nB {options.b}")
+    for sentence in differences(one, other):
+        print(f"  {sentence}")
+    shared = [label for label in one["arms"] if label in other["arms"]]
+    lonely = [label for label in {**one["arms"], **other["arms"]} if label not in shared]
+    if lonely:
+        print(f"  only in one of the two: {', '.join(lonely)}")
+    for label in shared:
+        print(f"\n{side_by_side(one, other, label)}")
+    print()
+    for label, entry in changed_answers(one, other).items():
+        count, actions = entry["frames"], entry["other_action"]
+        if not count:
+            print(f"{label}: no frame is in both")
+            continue
+        print(
+            f"{label}: tokens differ on {entry['other_tokens']} of {count} frames, actions on {len(actions)} "
+            f"({percent(1.0 - len(actions) / count)} agree)"
+        )
+        for frame, (before, after) in list(actions.items())[:SHOWN_FRAMES]:
+            print(f"  {frame}: {before} -> {after}")
+        if len(actions) > SHOWN_FRAMES:
+            print(f"  and {len(actions) - SHOWN_FRAMES} more")
+    return 0
+
+
+def _at(entry: Mapping[str, Any], keys: tuple[str, ...]) -> float | None:
+    value: Any = entry
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return None if value is None else float(value)
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    line = commands.add_parser("compare", help="set two replay reports side by side", description=__doc__)
+    line.add_argument("a", type=Path, metavar="A", help="report folder, or its report.json")
+    line.add_argument("b", type=Path, metavar="B", help="report folder, or its report.json")
+    line.set_defaults(run=run)

@@ -1,0 +1,186 @@
+"""The demo's and the tests' eyes on the graph: sends goals, listens, records a bag. The only ROS part of both."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import rclpy
+from action_msgs.msg import GoalStatus
+from geometry_msgs.msg import Twist
+from nav_msgs.msg import Odometry
+from rclpy.action import ActionClient
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import qos_profile_sensor_data
+from rclpy.signals import SignalHandlerOptions
+from sensor_msgs.msg import CompressedImage
+from spec_vlm_nav_interfaces.action import NavigateByInstruction
+from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
+from std_msgs.msg import Header, String
+from unitree_api.msg import Request
+
+from evaluation.bag import BagWriter
+from spec_vlm_nav.go2_protocol import REQUEST_TOPIC
+
+TOPICS: dict[str, tuple[Any, Any]] = {
+    "camera/image/compressed": (CompressedImage, qos_profile_sensor_data),
+    "odom": (Odometry, qos_profile_sensor_data),
+    "cmd_vel": (Twist, 10),
+    "vlm_nav/prompt": (String, 10),
+    "navigation_action": (NavigationAction, 10),
+    "action_status": (ActionStatus, 10),
+    "decoding_stats": (DecodingStats, 10),
+    "navigation_state": (String, 10),
+    "instruction": (String, 10),
+    "ground_truth": (String, 10),
+    REQUEST_TOPIC.lstrip("/"): (Request, 50),
+}
+HEARTBEATS = ("vlm_nav", "go2_bridge")
+
+
+@dataclass(frozen=True)
+class GoalEnd:
+    """How the action server closed a goal."""
+
+    succeeded: bool
+    cancelled: bool
+    error_code: int
+    message: str
+    actions: int
+    elapsed_s: float
+
+
+class Observer:
+    """Listens in a thread of its own; a context manager. `hear` is called there with (topic, message).
+
+    `bag` records every topic in TOPICS as it arrives. Messages that were heard last are in `last`.
+    """
+
+    def __init__(self, hear: Callable[[str, Any], None] = lambda *_: None, bag: BagWriter | None = None) -> None:
+        self.last: dict[str, Any] = {}
+        self._hear, self._bag = hear, bag
+        self._end = threading.Event()
+
+    def __enter__(self) -> Observer:
+        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        self._node = Node("observer")
+        for topic, (kind, qos) in TOPICS.items():
+            self._node.create_subscription(kind, topic, partial(self._on_message, topic), qos)
+            if self._bag is not None:
+                name = f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}"
+                record = partial(self._record, self._bag, f"/{topic}", name)
+                self._node.create_subscription(kind, topic, record, qos, raw=True)
+        for name in HEARTBEATS:
+            topic = f"heartbeat/{name}"
+            self._node.create_subscription(Header, topic, partial(self._on_message, topic), 10)
+        self.cmd_vel = self._node.create_publisher(Twist, "cmd_vel", 1)
+        self._client = ActionClient(self._node, NavigateByInstruction, "navigate_by_instruction")
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self._node)
+        self._thread = threading.Thread(target=self._spin, name="observer", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(timeout=5.0)
+        self._client.destroy()
+        self._node.destroy_node()
+        rclpy.try_shutdown()
+
+    def ready(self) -> bool:
+        """Whether every node has been heard and goals are taken."""
+        heard = all(f"heartbeat/{name}" in self.last for name in HEARTBEATS)
+        return heard and {"odom", "camera/image/compressed"} <= set(self.last) and bool(self._client.server_is_ready())
+
+    @property
+    def truth(self) -> dict[str, Any]:
+        """The simulator's newest ground truth, empty before the first."""
+        message = self.last.get("ground_truth")
+        return dict(json.loads(message.data)) if message is not None else {}
+
+    @property
+    def speed(self) -> float:
+        """What odometry says: m/s, or rad/s if that is more."""
+        message = self.last.get("odom")
+        if message is None:
+            return 0.0
+        twist = message.twist.twist
+        return float(max(abs(twist.linear.x), abs(twist.linear.y), abs(twist.angular.z)))
+
+    def send(self, instruction: str, time_allowance_s: float = 0.0, max_actions: int = 0) -> GoalRun:
+        """Send a goal and return at once."""
+        goal = NavigateByInstruction.Goal(instruction=instruction, max_actions=max_actions)
+        goal.time_allowance.sec = int(time_allowance_s)
+        goal.time_allowance.nanosec = int(time_allowance_s % 1.0 * 1e9)
+        return GoalRun(self._client, goal, self._executor.create_task)
+
+    def _spin(self) -> None:
+        while not self._end.is_set():
+            self._executor.spin_once(timeout_sec=0.1)
+
+    def _on_message(self, topic: str, message: Any) -> None:
+        self.last[topic] = message
+        self._hear(topic, message)
+
+    def _record(self, bag: BagWriter, topic: str, kind: str, payload: bytes) -> None:
+        bag.write(topic, kind, time.time_ns(), payload)
+
+
+class GoalRun:
+    """A goal on its way. Everything but `wait` runs in the observer's thread, where `call` puts it.
+
+    Called from another thread, rclpy's action client may get the answer before it has noted the question.
+    """
+
+    def __init__(self, client: Any, goal: Any, call: Callable[[Callable[[], None]], Any]) -> None:
+        self._call = call
+        self.feedback: list[tuple[str, str]] = []
+        self._done = threading.Event()
+        self._handle: Any = None
+        self._end: GoalEnd | None = None
+
+        def send() -> None:
+            client.send_goal_async(goal, feedback_callback=self._on_feedback).add_done_callback(self._on_answer)
+
+        call(send)
+
+    def wait(self, timeout: float) -> GoalEnd | None:
+        """Return the end of the goal, None if it has not come within `timeout` seconds."""
+        self._done.wait(timeout)
+        return self._end
+
+    def cancel(self) -> None:
+        """Ask the server to cancel; the end comes through `wait`."""
+        if self._handle is not None:
+            self._call(self._handle.cancel_goal_async)
+
+    def _on_feedback(self, message: Any) -> None:
+        self.feedback.append((message.feedback.state, message.feedback.reason))
+
+    def _on_answer(self, future: Any) -> None:
+        self._handle = future.result()
+        if not self._handle.accepted:
+            self._end = GoalEnd(False, False, 0, "the action server took no goal", 0, 0.0)
+            self._done.set()
+            return
+        self._handle.get_result_async().add_done_callback(self._on_result)
+
+    def _on_result(self, future: Any) -> None:
+        answer = future.result()
+        result, elapsed = answer.result, answer.result.total_elapsed_time
+        self._end = GoalEnd(
+            answer.status == GoalStatus.STATUS_SUCCEEDED,
+            answer.status == GoalStatus.STATUS_CANCELED,
+            result.error_code,
+            result.error_msg,
+            result.actions_executed,
+            elapsed.sec + elapsed.nanosec * 1e-9,
+        )
+        self._done.set()

@@ -1,0 +1,128 @@
+"""Pictures of a replay's report: time to action, where the time goes, agreement. Figures in, matplotlib figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from edge_drafter.stats import CLOUD_STAGES, EDGE_STAGES
+from evaluation.agreement import KINDS, UNREADABLE
+
+matplotlib.use("Agg")
+from matplotlib.figure import Figure
+
+MODE_COLOURS = {
+    "cloud": "#4c78a8", "edge": "#9d9d9d", "sd": "#f58518", "fsd": "#54a24b", "server_sd": "#b279a2",
+    "proactive": "#eeca3b", "pipelined": "#72b7b2", "full": "#e45756",
+}  # fmt: skip
+STAGE_NAMES = {
+    "prefill_s": "edge: reads frame",
+    "draft_s": "edge: drafts, no check running",
+    "predraft_s": "edge: drafts during a check",
+    "wait_s": "edge: waits",
+    "server_prefill_s": "verifier: reads frame",
+    "server_compute_s": "verifier: forwards",
+    "server_queue_s": "verifier: queue",
+}
+
+
+def draw_latency(data: Mapping[str, Any]) -> Figure:
+    """Return the time to action of every arm: box p25 to p75, whiskers p5 to p95, steps as dots; p50 and p99."""
+    arms = data["arms"]
+    figure = Figure(figsize=(9, 1.4 + 0.75 * len(arms)), layout="constrained")
+    axes = figure.add_subplot()
+    longest = 0.0
+    for row, arm in enumerate(arms.values()):
+        values = 1e3 * np.asarray(arm["times_s"])
+        colour = MODE_COLOURS[arm["mode"]]
+        axes.boxplot(
+            values, positions=[row], orientation="horizontal", widths=0.5, whis=(5, 95), showfliers=False,
+            patch_artist=True, boxprops={"facecolor": colour, "alpha": 0.55}, medianprops={"color": "black"},
+        )  # fmt: skip
+        spots = row + 0.36 * np.random.default_rng(0).uniform(-1, 1, len(values))
+        axes.plot(values, spots, ".", color=colour, markersize=3, alpha=0.6)
+        found = arm["figures"]["total_percentiles_s"]
+        axes.plot([1e3 * found["p99"]], [row], "k|", markersize=16, markeredgewidth=2)
+        longest = max(longest, float(values.max()))
+        axes.text(1.0, row, f" p50 {1e3 * found['p50']:.0f}\n p99 {1e3 * found['p99']:.0f}", va="center", fontsize=9,
+                  transform=axes.get_yaxis_transform())  # fmt: skip
+    axes.set_xlim(0, 1.05 * longest)
+    axes.set_yticks(range(len(arms)), list(arms))
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel("time to action, ms (box: p25 to p75, whiskers: p5 to p95, bar: p99, dots: single frames)")
+    axes.set_title(f"Time to action, {data['frames']} frames, profile {data['settings']['profile']}")
+    return figure
+
+
+def draw_stages(data: Mapping[str, Any]) -> Figure:
+    """Return two stacked bars per arm: the edge's time, which adds up, and the verifier's, which runs beside it."""
+    arms = data["arms"]
+    figure = Figure(figsize=(9, 2.2 + 0.8 * len(arms)), layout="constrained")
+    axes = figure.add_subplot()
+    colours = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
+    shades = {
+        **dict(zip(EDGE_STAGES, (colours[0], colours[2], colours[3], colours[15]), strict=True)),
+        **dict(zip(CLOUD_STAGES, (colours[9], colours[8], colours[13]), strict=True)),
+    }
+    for stages, offset in ((EDGE_STAGES, -0.19), (CLOUD_STAGES, 0.19)):
+        left = np.zeros(len(arms))
+        for stage in stages:
+            widths = np.array([1e3 * arm["figures"]["stages_s"][stage] for arm in arms.values()])
+            axes.barh(
+                np.arange(len(arms)) + offset, widths, 0.34, left=left, label=STAGE_NAMES[stage], color=shades[stage]
+            )
+            left += widths
+    for row, arm in enumerate(arms.values()):
+        mean = 1e3 * arm["figures"]["total_percentiles_s"]["mean"]
+        axes.plot([mean, mean], [row - 0.4, row + 0.4], "k-", linewidth=2, label="time to action" if row == 0 else None)
+        axes.annotate(f"{mean:.0f}", (mean, row), (4, 0), textcoords="offset points", va="center", fontsize=9)
+    axes.margins(x=0.08)
+    axes.set_yticks(range(len(arms)), list(arms))
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel("ms per step, mean (upper bar: edge; lower bar: verifier, at the same time)")
+    axes.set_title("Where the time goes")
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9)
+    return figure
+
+
+def draw_agreement(data: Mapping[str, Any]) -> Figure | None:
+    """Return a heat map per different confusion with the oracle, or with the target where there are no labels."""
+    against = "oracle" if any(arm["oracle"] for arm in data["arms"].values()) else "target"
+    panels: dict[str, list[str]] = {}
+    for label, arm in data["arms"].items():
+        if arm[against]:
+            panels.setdefault(str(arm[against]["confusion"]), []).append(label)
+    if not panels:
+        return None
+    labels = list(panels.values())[:4]
+    figure = Figure(figsize=(0.6 + 4.2 * len(labels), 4.4), layout="constrained")
+    for column, names in enumerate(labels):
+        entry = data["arms"][names[0]][against]
+        axes = figure.add_subplot(1, len(labels), column + 1)
+        _heat(axes, entry["confusion"], first=column == 0, against=against)
+        shown = ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+        shown = shown if len(names) < len(data["arms"]) else "all modes alike"
+        rates = f"kind {entry['kind']:.0%}, exact {entry['exact']:.0%}"
+        axes.set_title(f"{shown}\n{rates}", fontsize=10)
+    return figure
+
+
+def _heat(axes: Any, confusion: Sequence[Sequence[int]], first: bool, against: str) -> None:
+    counts = np.asarray(confusion)
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+    for row, column in np.ndindex(*counts.shape):
+        if counts[row, column]:
+            dark = shares[row, column] > 0.5
+            axes.text(column, row, str(counts[row, column]), ha="center", va="center", color="w" if dark else "k")
+    names = [*(kind.replace(" ", "\n") for kind in KINDS), f"{UNREADABLE[:6]}-\n{UNREADABLE[6:]}"]
+    axes.set_xticks(range(len(names)), names, fontsize=8)
+    axes.set_yticks(range(len(KINDS)), [kind.replace(" ", "\n") for kind in KINDS] if first else [], fontsize=8)
+    axes.set_xlabel("answered")
+    if first:
+        axes.set_ylabel(f"{against} says")

@@ -1,0 +1,167 @@
+"""What every evaluation shares: a verifier process of its own, the machine in a line, aligned tables."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from edge_drafter import Mode
+from edge_drafter.config import read_gamma
+from simulation.speed import host
+from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
+from spec_vlm_nav.runner import free_address
+from speculation.predictor import AUTO
+
+START_LIMIT_S = 120.0
+CONNECT_LIMIT_S, SILENCE_S = 20.0, 10.0
+"""More patient than a robot: on a busy machine a verifier may hold its breath for longer than a robot would wait."""
+
+
+@contextmanager
+def verifier(model: Path, *flags: str) -> Iterator[str]:
+    """Run a verifier process and yield its address once it serves. Raises RuntimeError, with its words, if it ends."""
+    address = free_address()
+    command = [sys.executable, "-m", "cloud_verifier", "serve", "--model", str(model), "--bind", address, *flags]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "verifier.log"
+        with log.open("w") as sink:
+            process = subprocess.Popen(
+                command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)}, stderr=sink
+            )
+        try:
+            _wait_until_serving(process, log)
+            yield address
+            if process.poll() is not None:
+                raise RuntimeError(f"the verifier ended by itself: {log.read_text()[-1000:].strip()}")
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def draft_flags(modes: Sequence[str], draft_model: Path) -> list[str]:
+    """Return a verifier's flags for these modes: a draft model beside the target where one of them needs it."""
+    return ["--draft-model", str(draft_model)] if Mode.SERVER_SD.value in modes else []
+
+
+def decoding_arguments(mode: str, drafting: str, target_model: Path, draft_model: Path) -> dict[str, str]:
+    """Return a process graph's arguments for a mode, its changes and a model pair."""
+    return {
+        "mode": mode,
+        "drafting": drafting,
+        "target_model": str(target_model.resolve()),
+        "draft_model": str(draft_model.resolve()),
+        "server_draft": str(draft_model.resolve()) if mode == Mode.SERVER_SD.value else "",
+    }
+
+
+def _wait_until_serving(process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + START_LIMIT_S
+    while " serving " not in log.read_text():
+        if process.poll() is not None:
+            raise RuntimeError(f"the verifier did not start: {log.read_text()[-1000:].strip()}")
+        if time.monotonic() > end:
+            raise RuntimeError(f"the verifier did not start within {START_LIMIT_S:g} s")
+        time.sleep(0.05)
+
+
+def machine() -> str:
+    """Return what the figures were measured on."""
+    import torch
+
+    return f"{host()} at the end; Python {platform.python_version()}, torch {torch.__version__}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return aligned text, the first column left, the others right."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    lines = []
+    for row in [header, *rows]:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def several(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return an argparse type that reads a comma-separated choice of `known` words, each once."""
+
+    def parse(text: str) -> list[str]:
+        words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+        strange = [word for word in words if word not in known]
+        if strange or not words:
+            raise argparse.ArgumentTypeError(f"{text!r}: give one or more of {','.join(known)}")
+        return words
+
+    return parse
+
+
+def add_prompt_options(line: argparse.ArgumentParser) -> None:
+    """Register --response-order and --guide: how models are asked."""
+    for argument in (RESPONSE_ORDER, GUIDE):
+        flag = f"--{argument.name.replace('_', '-')}"
+        said = f"{argument.description} (default: %(default)s)"
+        line.add_argument(flag, default=argument.default, choices=argument.choices, help=said)
+
+
+def milliseconds(text: str) -> list[float]:
+    """Read comma-separated milliseconds from 0 to 10000, each once, in their order; an argparse type."""
+    try:
+        values = list(dict.fromkeys(float(word) for word in text.split(",")))
+    except ValueError:
+        values = []
+    if not values or not all(0.0 <= value <= 10_000.0 for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r}: give milliseconds from 0 to 10000, e.g. 0,40")
+    return values
+
+
+def add_predictor(line: argparse.ArgumentParser) -> None:
+    """Add the option --predictor, as `EdgeConfig.predictor` has it."""
+    line.add_argument(
+        "--predictor",
+        default=AUTO,
+        metavar="FOLDER",
+        help="acceptance predictor; auto: the one in the draft model's folder, off: none (default: auto)",
+    )
+
+
+def add_link(line: argparse.ArgumentParser) -> None:
+    """Add the option --link, as `EdgeConfig.link` has it."""
+    line.add_argument(
+        "--link",
+        default="",
+        metavar="NAME",
+        help="link of config/links.json to emulate, the profile's delay on top (default: none)",
+    )
+
+
+def add_drafting(line: argparse.ArgumentParser) -> None:
+    """Register --gamma and --drafting: what modes that draft do otherwise than they are known for."""
+    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, auto or balance "
+                      "(default: 4)")  # fmt: skip
+    add_changes(line)
+
+
+def add_changes(line: argparse.ArgumentParser) -> None:
+    """Register --drafting."""
+    line.add_argument("--drafting", default="", metavar="NAME=VALUE,...", help="changes of the drafting settings of "
+                      "every mode that drafts, e.g. interrupt=off,width=3 (docs/decoding.md names them)")  # fmt: skip
+
+
+def drafted_as(options: argparse.Namespace) -> str:
+    """Return in words what `add_drafting` was told."""
+    return f"gamma {options.gamma}" + (f", {options.drafting}" if options.drafting else "")
+
+
+def gamma(text: str) -> int | str:
+    """Read a number of draft tokens, or a rule's name; an argparse type."""
+    try:
+        return read_gamma(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

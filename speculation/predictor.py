@@ -1,0 +1,227 @@
+"""Will the target accept this draft token? A tiny network on features of the draft's logits (numpy, no torch).
+
+The edge stops drafting where it answers no, and takes its probability for the reach of a node: WISP, Sec. 4.1 and
+Appendix B. `python -m adapters_training predictor` makes the two files that are loaded here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from speculation.distributions import Distributions, Logits, products
+
+CONFIG_FILE = "predictor.json"
+WEIGHTS_FILE = "predictor.safetensors"
+FORMAT = 1
+FEATURES = ("confidence", "entropy", "margin", "deviation", "depth")
+AUTO, OFF = "auto", "off"
+LARGEST_MARGIN = 50.0
+"""Nats; only a vocabulary of one token has more."""
+_REMEDY = "train one with `python -m adapters_training predictor`, or turn it off"
+
+Features = npt.NDArray[np.float64]
+Layer = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+
+
+def features(logits: Logits, depth: int) -> Features:
+    """Return what the draft's logits [vocabulary] say about its likeliest token, in the order of `FEATURES`.
+
+    Confidence: that token's probability. Entropy of the distribution, nats. Margin: its logit less the second one's.
+    Deviation: the logits' standard deviation. Depth: its place behind the last committed token, from 1. The five of
+    WISP, Appendix B; the paper leaves open what its margin is a difference of: probabilities lose it near 1. Tokens of
+    logit -inf, which sampling rules out, do not count.
+    """
+    row = np.asarray(logits, dtype=np.float64)
+    row = row[~np.isneginf(row)]
+    best = int(np.argmax(row))
+    shifted = row - row[best]
+    weights = np.exp(shifted)
+    total = float(weights.sum())
+    second = max(shifted[:best].max(initial=-LARGEST_MARGIN), shifted[best + 1 :].max(initial=-LARGEST_MARGIN))
+    entropy = float(np.log(total) - weights @ shifted / total)
+    return np.array([1.0 / total, entropy, -float(second), float(row.std()), float(depth)])
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained network: standardised features in, the calibrated probability that the token is accepted out.
+
+    draft, target: fingerprints of the models whose drafts it was trained on. mean, scale: of the features [5], float64.
+    layers: weights [in, out] and biases [out], float32; a ReLU stands between two layers. threshold: a token is
+    predicted to be rejected where its probability is below. max_depth: the deepest token of the training; deeper ones
+    count as that deep. Raises ValueError for shapes that do not fit together.
+    """
+
+    draft: str
+    target: str
+    mean: Features = field(repr=False)
+    scale: Features = field(repr=False)
+    layers: tuple[Layer, ...] = field(repr=False)
+    threshold: float
+    max_depth: int
+
+    def __post_init__(self) -> None:
+        width = len(FEATURES)
+        if self.mean.shape != (width,) or self.scale.shape != (width,) or not (self.scale > 0.0).all():
+            raise ValueError(f"mean and scale must be {width} numbers each, scale above 0")
+        for number, (weight, bias) in enumerate(self.layers):
+            if weight.ndim != 2 or weight.shape[0] != width or bias.shape != (weight.shape[1],):
+                raise ValueError(f"layer {number} has weights {weight.shape} and biases {bias.shape} behind {width}")
+            width = weight.shape[1]
+        if not self.layers or width != 1:
+            raise ValueError("the last layer must have one output")
+        numbers: list[npt.NDArray[Any]] = [self.mean, self.scale, *(part for layer in self.layers for part in layer)]
+        if not all(np.isfinite(part).all() for part in numbers):
+            raise ValueError("weights are not finite")
+        if not 0.0 <= self.threshold <= 1.0:
+            raise ValueError(f"threshold is {self.threshold}; give 0 to 1")
+        if self.max_depth < 1:
+            raise ValueError(f"max_depth is {self.max_depth}; give at least 1")
+
+    def chance(self, logits: Logits, depth: int) -> float:
+        """Return the probability that the draft's likeliest token after `logits` [vocabulary] is accepted.
+
+        Given that everything before it is. `depth` as in `features`.
+        """
+        return float(self.probabilities(features(logits, depth)[None])[0])
+
+    def chances(self, rows: Distributions, depths: Sequence[int]) -> list[float]:
+        """Return `chance` of each row, to rounding; a draft forward waits for these, so they take few passes."""
+        sums: list[float] = np.add.reduce(rows.shifted, axis=1).tolist()
+        if -math.inf in sums:
+            return [self.chance(row, depth) for row, depth in zip(rows.logits, depths, strict=True)]
+        size = rows.size
+        second = rows.rank(1)[1] if size > 1 else [0.0] * len(sums)
+        least = math.exp(-LARGEST_MARGIN)
+        told = [
+            (
+                1.0 / total,
+                math.log(total) - weighted / total,
+                -math.log(max(weight, least)),
+                math.sqrt(max(0.0, square / size - (sum_ / size) ** 2)),
+                float(min(depth, self.max_depth)),
+                1.0,
+            )
+            for total, weighted, weight, square, sum_, depth in zip(
+                rows.totals, products(rows.weights, rows.shifted), second, products(rows.shifted, rows.shifted), sums,
+                depths, strict=True,
+            )
+        ]  # fmt: skip
+        # A product for each row: a product of matrices would round by their size.
+        hidden: Features = np.array(told)[:, None]
+        for weight in self._folded[:-1]:
+            hidden = np.maximum(hidden @ weight, 0.0)
+        scores: list[float] = (hidden @ self._folded[-1])[:, 0, 0].tolist()
+        return [1.0 / (1.0 + math.exp(-min(60.0, max(-60.0, score)))) for score in scores]
+
+    @cached_property
+    def _folded(self) -> tuple[Features, ...]:
+        """The layers as one matrix each: a last input that is always 1 carries the biases, the first one the scale."""
+        folded = []
+        for number, (weight, bias) in enumerate(self.layers):
+            whole = np.zeros((weight.shape[0] + 1, weight.shape[1] + 1))
+            whole[:-1, :-1], whole[-1, :-1], whole[-1, -1] = weight, bias, 1.0
+            if number == 0:
+                whole[:-1] /= self.scale[:, None]
+                whole[-1] -= self.mean @ whole[:-1]
+            folded.append(whole)
+        return tuple(folded)
+
+    def probabilities(self, rows: Features) -> Features:
+        """Return the probabilities [n] for rows of features [n, 5]."""
+        limited = np.minimum(rows, np.array([*[np.inf] * (len(FEATURES) - 1), self.max_depth]))
+        hidden: npt.NDArray[Any] = (limited - self.mean) / self.scale
+        for weight, bias in self.layers[:-1]:
+            hidden = np.maximum(hidden @ weight + bias, 0.0)
+        weight, bias = self.layers[-1]
+        score = np.clip((hidden @ weight + bias)[:, 0], -60.0, 60.0)
+        probabilities: Features = 1.0 / (1.0 + np.exp(-score))
+        return probabilities
+
+    def save(self, folder: Path, notes: dict[str, Any] | None = None) -> None:
+        """Write predictor.safetensors and predictor.json; `notes` tell people how it was made and how good it is."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {f"{kind}{i}": np.ascontiguousarray(part) for i, layer in enumerate(self.layers)
+                   for kind, part in zip(("weight", "bias"), layer, strict=True)}  # fmt: skip
+        config = {
+            "format": FORMAT,
+            "draft": self.draft,
+            "target": self.target,
+            "features": list(FEATURES),
+            "mean": self.mean.tolist(),
+            "scale": self.scale.tolist(),
+            "layers": [len(FEATURES), *(weight.shape[1] for weight, _ in self.layers)],
+            "threshold": self.threshold,
+            "max_depth": self.max_depth,
+            "notes": notes or {},
+        }
+        save_file(tensors, str(folder / WEIGHTS_FILE))
+        (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, draft: str) -> Predictor:
+        """Read a predictor of the model with fingerprint `draft`. Raises ValueError, in one sentence, for any other."""
+        config = _read_config(folder)
+        if config.get("draft") != draft:
+            raise ValueError(
+                f"the predictor in {folder} belongs to draft {config.get('draft')}, the loaded draft is {draft}; "
+                f"{_REMEDY}"
+            )
+        if tuple(config.get("features", ())) != FEATURES:
+            raise ValueError(f"the predictor in {folder} wants features {config.get('features')}; {_REMEDY}")
+        try:
+            tensors = load_file(str(folder / WEIGHTS_FILE))
+            layers = tuple((tensors[f"weight{i}"], tensors[f"bias{i}"]) for i in range(len(config["layers"]) - 1))
+            mean, scale = (np.array(config[name], dtype=np.float64) for name in ("mean", "scale"))
+            threshold, max_depth = float(config["threshold"]), int(config["max_depth"])
+            return cls(draft, str(config["target"]), mean, scale, layers, threshold, max_depth)
+        except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(f"the predictor in {folder} does not load ({reason}); {_REMEDY}") from None
+
+
+def find(choice: str, draft_folder: Path) -> Path | None:
+    """Return the predictor's folder for a setting: "auto" (the draft's folder, if one is there), "off", or a path.
+
+    `draft_folder` is where the draft model lies, e.g. `Vlm.folder`: a hub name is no folder and holds nothing.
+    """
+    if choice == OFF:
+        return None
+    if choice == AUTO:
+        return draft_folder if (draft_folder / CONFIG_FILE).is_file() else None
+    return Path(choice)
+
+
+def name(choice: str, draft_folder: Path) -> str:
+    """Return what results call a setting's predictor: a digest of its files, or "off". ValueError without files."""
+    folder = find(choice, draft_folder)
+    if folder is None:
+        return OFF
+    _read_config(folder)
+    data = b"".join((folder / part).read_bytes() for part in (CONFIG_FILE, WEIGHTS_FILE))
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    for part in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / part).is_file():
+            raise ValueError(f"predictor folder {folder} has no {part}; {_REMEDY}")
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"the predictor in {folder}: {CONFIG_FILE} is no JSON ({error}); {_REMEDY}") from None
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise ValueError(f"the predictor in {folder} is not format {FORMAT}; {_REMEDY}")
+    return config

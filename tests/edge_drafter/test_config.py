@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from edge_drafter import DraftingConfig, Mode, QueuePolicy
+from edge_drafter.branches import Branch, BranchQueue
+from speculation.sampling import Rule, SamplingSettings
+from speculation.wire import Idle
+
+
+def test_the_modes_are_settings_of_one_drafter() -> None:
+    flags = {
+        mode.value: (c.drafts, c.predrafts, c.own_guess, c.early_tokens, c.idle, c.needs_link)
+        for mode in Mode
+        for c in [DraftingConfig.of(mode)]
+    }
+    assert flags == {
+        "cloud": (False, False, False, False, Idle.DECODE, True),
+        "edge": (False, False, False, False, Idle.WAIT, False),
+        "sd": (True, False, False, False, Idle.WAIT, True),
+        "fsd": (True, True, False, True, Idle.WAIT, True),
+        "proactive": (True, True, True, False, Idle.WAIT, True),
+        "pipelined": (True, True, True, False, Idle.WAIT, True),
+        "full": (True, True, True, True, Idle.LEDGER, True),
+        "server_sd": (False, False, False, False, Idle.DECODE, True),
+    }
+    assert [mode for mode in Mode if DraftingConfig.of(mode).self_draft] == [Mode.SERVER_SD]
+    assert DraftingConfig.of("fsd", gamma=2, branches=1).gamma == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"gamma": 65}, "gamma is 65; give 0 to 64, 'auto' or 'balance'"),
+        ({"gamma": "much"}, "gamma is 'much'"),
+        ({"branches": -1}, "branches is -1; give at least 0"),
+        ({"stop_below": 1.5}, "stop_below is 1.5; give 0 .never stop. to 1"),
+        ({"patience_s": float("nan")}, "patience_s is nan"),
+        ({"drafts": False, "ngrams": True}, "ngrams needs drafts"),
+        ({"draft_tokens": 65}, "draft_tokens is 65; give 0 .gamma, a chain. to 64"),
+        ({"ahead_above": 2.0}, "ahead_above is 2.0; give 0 to 1"),
+        ({"leaves": 0}, "leaves is 0; give at least 1"),
+    ],
+)
+def test_bad_settings_are_named(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        DraftingConfig(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", [Rule.WHOLE, Rule.SPLIT, Rule.SPARSE])
+def test_rejection_sampling_takes_one_chain_at_a_time(rule: Rule) -> None:
+    how = SamplingSettings(1.0, rule=rule)
+    for mode in (Mode.SD, Mode.FSD, Mode.CLOUD, Mode.EDGE):
+        DraftingConfig.of(mode).check_sampling(how)
+    needed = "idle=wait,width=1,draft_tokens=0,ahead=off,truncate=off,ngrams=off"
+    with pytest.raises(ValueError, match=f"take mode sd or fsd with a fixed gamma, or set {needed}"):
+        DraftingConfig.of(Mode.FULL).check_sampling(how)
+    DraftingConfig.of(Mode.FULL, needed).check_sampling(how)
+    with pytest.raises(ValueError, match="one drafted chain at a time: take mode sd or fsd$"):
+        DraftingConfig.of(Mode.SERVER_SD).check_sampling(how)
+    with pytest.raises(ValueError, match="set gamma=4 or another number"):
+        DraftingConfig.of(Mode.SD, gamma="auto").check_sampling(how)
+    for free in (Rule.COUPLED, Rule.POINT):
+        DraftingConfig.of(Mode.FULL).check_sampling(SamplingSettings(1.0, rule=free))
+
+
+def test_an_unknown_mode_names_the_known_ones() -> None:
+    with pytest.raises(
+        ValueError, match="'magic'; known modes are cloud, edge, sd, fsd, server_sd, proactive, pipelined, full"
+    ):
+        DraftingConfig.of("magic")
+
+
+def test_the_queue_orders_by_policy_and_keeps_the_best_score() -> None:
+    branches = [Branch(1, 4, 0.2), Branch(2, 4, 0.9), Branch(3, 4, 0.5)]
+    orders = {}
+    for policy in QueuePolicy:
+        queue = BranchQueue(policy, 2, seed=1)
+        for branch in branches:
+            queue.put(branch)
+        queue.put(Branch(1, 5, 0.1))
+        orders[policy] = [branch.anchor for branch in queue.best()]
+    assert orders[QueuePolicy.PRIORITY] == [2, 3]
+    assert orders[QueuePolicy.FIFO] == [1, 2]
+    assert len(set(orders[QueuePolicy.RANDOM])) == 2
+    queue = BranchQueue(QueuePolicy.PRIORITY, 9)
+    queue.put(Branch(1, 4, 0.2))
+    queue.put(Branch(1, 5, 0.1))
+    assert queue.best() == [Branch(1, 5, 0.2)]
+    queue.keep(lambda anchor: anchor != 1)
+    assert queue.best() == []

@@ -1,0 +1,440 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_drafter import (
+    Drafter,
+    DraftingConfig,
+    Interruption,
+    Mode,
+    QueuePolicy,
+    StepInterrupted,
+    StepRequest,
+    StepResult,
+)
+from speculation.predictor import Predictor
+from speculation.sampling import GREEDY, Rule, SamplingSettings
+from speculation.trace import Kind, Trace
+from speculation.wire import Draft, EndStep, Fault, FaultCode, decode, encode
+from tests.edge_drafter.fakes import (
+    EOS,
+    FakeClock,
+    FakeLink,
+    FakeModel,
+    NextToken,
+    Weather,
+    alone,
+    hashed_draft,
+    hashed_target,
+)
+from tests.speculation.test_predictor import network
+
+DRAFT_S = 0.05
+
+
+def request(
+    step: int = 1, max_tokens: int = 24, committed: tuple[int, ...] = (), deadline_s: float | None = None
+) -> StepRequest:
+    return StepRequest(step, "find the silver bottle", b"jpeg", (EOS,), max_tokens, deadline_s, committed)
+
+
+class Bench:
+    """One drafter with its model and link on one clock."""
+
+    def __init__(
+        self,
+        target: NextToken,
+        draft: NextToken,
+        weather: Weather,
+        config: DraftingConfig,
+        sureness: Callable[[Sequence[int]], float] = lambda prefix: 3.0,
+        predictor: Predictor | None = None,
+        draft_s: float = DRAFT_S,
+    ) -> None:
+        self.clock = FakeClock()
+        self.model = FakeModel(draft, self.clock, draft_s, sureness)
+        self.link = FakeLink(target, self.clock, weather)
+        self.trace = Trace(self.clock)
+        self.drafter = Drafter(self.model, self.link, config, self.clock, self.trace, predictor=predictor)
+
+    def run(self, of: StepRequest | None = None) -> StepResult:
+        return self.drafter.run(of or request())
+
+
+def counting(length: int) -> NextToken:
+    """A target that counts 0, 1, 2, ... and ends after `length` tokens."""
+    return lambda prefix: EOS if len(prefix) >= length else len(prefix) % EOS
+
+
+def never(prefix: object) -> int:
+    return 6
+
+
+WEATHERS = st.builds(
+    Weather,
+    verify_s=st.floats(0.01, 1.0),
+    one_way_s=st.floats(0.0, 0.3),
+    jitter_s=st.floats(0.0, 0.5),
+    duplicates=st.floats(0.0, 0.3),
+    losses=st.floats(0.0, 0.2),
+    exits=st.integers(0, 4),
+    wrong_exits=st.floats(0.0, 1.0),
+    seed=st.integers(0, 10_000),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    mode=st.sampled_from([mode for mode in Mode if mode is not Mode.EDGE]),
+    seed=st.integers(0, 10_000),
+    agreement=st.floats(0.0, 1.0),
+    gamma=st.one_of(st.integers(0, 6), st.sampled_from(["auto", "balance"])),
+    branches=st.integers(0, 4),
+    policy=st.sampled_from(QueuePolicy),
+    max_tokens=st.integers(1, 30),
+    max_nodes=st.integers(1, 40),
+    weather=WEATHERS,
+)
+def test_every_mode_says_what_the_target_says_alone(
+    mode: Mode,
+    seed: int,
+    agreement: float,
+    gamma: int | str,
+    branches: int,
+    policy: QueuePolicy,
+    max_tokens: int,
+    max_nodes: int,
+    weather: Weather,
+) -> None:
+    target = hashed_target(seed)
+    if mode in (Mode.CLOUD, Mode.SERVER_SD):
+        weather.losses = 0.0
+    config = DraftingConfig.of(mode, gamma=gamma, branches=branches, queue_policy=policy, max_nodes=max_nodes)
+    bench = Bench(target, hashed_draft(target, seed, agreement), weather, config)
+    for step in (1, 2):
+        before = bench.model.forwards
+        result = bench.run(request(step, max_tokens))
+        stats = result.stats
+        assert result.tokens == alone(target, max_tokens)
+        assert stats.tokens == len(result.tokens)
+        assert stats.draft_forwards == bench.model.forwards - before
+        assert 0 <= stats.draft_forwards - stats.wasted_forwards <= stats.tokens
+        assert stats.ahead_hits <= stats.hits and stats.ahead_hits <= stats.sent_ahead
+        assert sum(stats.early_hits.values()) <= stats.hits and stats.hits + stats.misses <= stats.rounds
+        assert stats.accepted <= stats.tokens and stats.abandoned <= stats.wasted_forwards
+        assert stats.rounds <= stats.tokens
+        assert stats.prefill_s + stats.draft_s + stats.predraft_s + stats.wait_s == pytest.approx(stats.total_s)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    mode=st.sampled_from([Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL]),
+    seed=st.integers(0, 10_000),
+    agreement=st.floats(0.0, 1.0),
+    gamma=st.one_of(st.integers(0, 6), st.just("auto")),
+    stop_below=st.floats(0.0, 1.0),
+    guesses=st.booleans(),
+    weather=WEATHERS,
+)
+def test_wherever_drafts_stop_the_answer_is_the_targets(
+    mode: Mode, seed: int, agreement: float, gamma: int | str, stop_below: float, guesses: bool, weather: Weather
+) -> None:
+    """Any predictor, at any threshold; without one it is the draft's own probability that stops it."""
+    target = hashed_target(seed)
+    config = DraftingConfig.of(mode, gamma=gamma, stop_below=stop_below)
+    bench = Bench(
+        target, hashed_draft(target, seed, agreement), weather, config,
+        sureness=lambda prefix: 0.1 + 6.0 * hashed_target(seed + 1, 0.0)(prefix) / EOS,
+        predictor=network(seed) if guesses else None,
+    )  # fmt: skip
+    for step in (1, 2):
+        before = bench.model.forwards
+        result = bench.run(request(step, 24))
+        stats = result.stats
+        assert result.tokens == alone(target, 24)
+        assert stats.draft_forwards == bench.model.forwards - before
+        assert 0 <= stats.draft_forwards - stats.wasted_forwards <= stats.tokens
+        assert stats.prefill_s + stats.draft_s + stats.predraft_s + stats.wait_s == pytest.approx(stats.total_s)
+
+
+def wrong_at(places: set[int]) -> tuple[NextToken, Callable[[Sequence[int]], float]]:
+    """A draft of the counting target that is wrong at some answer positions, and unsure exactly there."""
+    right = counting(99)
+    return (
+        lambda prefix: 6 if len(prefix) in places else right(prefix),
+        lambda prefix: 0.1 if len(prefix) in places else 9.0,
+    )
+
+
+def test_a_draft_ends_with_the_first_predicted_rejection_and_wastes_one_forward() -> None:
+    """Never stopping, the first three of these rounds draft four tokens, of which three, two and one are wasted."""
+    draft, sureness = wrong_at({1, 4, 8})
+    never, stops = (
+        Bench(counting(99), draft, Weather(), DraftingConfig.of("sd", stop_below=below), sureness)
+        for below in (0.0, 0.5)
+    )
+    before, after = (bench.run(request(max_tokens=12)).stats for bench in (never, stops))
+    sent = [len(message.tokens) for _, message in stops.link.sent if isinstance(message, Draft)]
+    assert sent == [2, 3, 4, 2]
+    assert (before.rounds, after.rounds) == (4, 4) and before.accepted == after.accepted == 8
+    assert (before.wasted_forwards, after.wasted_forwards) == (6, 3)
+    assert before.total_s - after.total_s == pytest.approx(3 * DRAFT_S)
+
+
+def test_where_nothing_is_predicted_to_stand_one_token_is_sent_a_round() -> None:
+    bench = Bench(counting(99), counting(99), Weather(), DraftingConfig.of("sd", stop_below=1.0))
+    stats = bench.run(request(max_tokens=9)).stats
+    assert stats.drafted == stats.accepted == 4 and stats.rounds == 5 and stats.wasted_forwards == 0
+
+
+def test_nothing_is_predrafted_behind_a_predicted_rejection_but_what_an_exit_names() -> None:
+    draft, sureness = wrong_at({2, 5, 8, 11, 14})
+    for exits, predrafts in ((0, False), (2, True)):
+        config = DraftingConfig.of("fsd", stop_below=0.5)
+        bench = Bench(counting(99), draft, Weather(exits=exits), config, sureness)
+        stats = bench.run(request(max_tokens=18)).stats
+        assert (stats.predraft_s > 0.0) is predrafts
+        assert stats.wasted_forwards == 5
+        assert stats.hits == (5 if predrafts else 0)
+
+
+@given(seed=st.integers(0, 1000), max_tokens=st.integers(1, 30))
+def test_edge_mode_is_the_draft_alone_and_needs_no_link(seed: int, max_tokens: int) -> None:
+    draft = hashed_target(seed)
+    result = Drafter(FakeModel(draft), None, DraftingConfig.of("edge"), FakeClock()).run(request(max_tokens=max_tokens))
+    assert result.tokens == alone(draft, max_tokens)
+    assert result.stats.draft_forwards == len(result.tokens) and result.stats.rounds == 0
+
+
+def test_cloud_mode_leaves_the_draft_model_alone() -> None:
+    target = counting(9)
+    bench = Bench(target, never, Weather(), DraftingConfig.of("cloud"))
+    stats = bench.run().stats
+    assert bench.model.forwards == bench.model.begun == 0
+    assert stats.cloud_passes == stats.rounds == 10 and stats.tau == 1.0
+    assert stats.total_s == pytest.approx(0.1 + 10 * 0.5 + 0.1)
+    assert stats.first_commit_s == pytest.approx(0.1 + 0.5 + 0.1)
+
+
+def test_stop_and_wait_takes_what_the_paper_says() -> None:
+    """Latency of SD (Early Exits, Table 4): n / tau x (2 T_c + gamma T_p + T_q)."""
+    target = counting(99)
+    bench = Bench(target, target, Weather(), DraftingConfig.of("sd"))
+    stats = bench.run(request(max_tokens=20)).stats
+    assert (stats.rounds, stats.tau, stats.accepted, stats.hits) == (4, 5.0, 16, 0)
+    assert stats.total_s == pytest.approx(4 * (2 * 0.1 + 4 * DRAFT_S + 0.5))
+    assert stats.misses == 3 and stats.predraft_s == 0.0 and stats.wasted_forwards == 0
+
+
+def test_own_guess_hits_when_the_draft_is_right() -> None:
+    """Latency of FSD with hits only: the first draft, then n / tau x (2 T_c + T_q)."""
+    target = counting(99)
+    bench = Bench(target, target, Weather(), DraftingConfig.of("sd", own_guess=True))
+    stats = bench.run(request(max_tokens=20)).stats
+    assert (stats.rounds, stats.hits, stats.misses) == (4, 3, 0)
+    assert stats.draft_s == pytest.approx(4 * DRAFT_S)
+    assert stats.total_s == pytest.approx(4 * DRAFT_S + 4 * (2 * 0.1 + 0.5))
+    assert stats.wasted_forwards == 0 and stats.early_hits == {}
+
+
+def test_without_early_tokens_a_useless_draft_always_misses_and_all_is_waste() -> None:
+    bench = Bench(counting(5), never, Weather(), DraftingConfig.of("fsd", own_guess=True))
+    stats = bench.run().stats
+    assert stats.accepted == 0 and stats.hits == 0 and stats.misses == 5
+    assert stats.rounds == 6 and stats.tau == 1.0
+    assert stats.wasted_forwards == stats.draft_forwards == bench.model.forwards
+    assert stats.wasted_s == pytest.approx(stats.draft_s + stats.predraft_s)
+
+
+def test_early_tokens_turn_misses_into_hits() -> None:
+    """A draft that is always wrong after the first token of a round: only the exits know where the verdict lands."""
+    target = counting(99)
+    wrong_at = {2, 5, 8, 11, 14, 17}
+
+    def draft(prefix: object) -> int:
+        assert isinstance(prefix, list)
+        return 6 if len(prefix) in wrong_at else target(prefix)
+
+    weather = Weather(exits=2)
+    deaf = Bench(target, draft, weather, DraftingConfig.of("fsd", early_tokens=False)).run(request(max_tokens=18)).stats
+    bench = Bench(target, draft, weather, DraftingConfig.of("fsd"))
+    heard = bench.run(request(max_tokens=18)).stats
+    assert (deaf.hits, deaf.misses) == (0, 5) and deaf.early_hits == {}
+    assert (heard.hits, heard.misses) == (5, 0) and heard.early_hits == {0: 5}
+    assert heard.early_received == 12
+    needed = 4 + 4 + 4 + 4 + 2  # the last draft has room for two tokens only
+    assert heard.total_s == pytest.approx(deaf.total_s - needed * DRAFT_S)
+
+
+def test_a_hit_leaves_without_a_draft_forward() -> None:
+    target = counting(99)
+    bench = Bench(target, target, Weather(), DraftingConfig.of("sd", own_guess=True))
+    bench.run(request(max_tokens=15))
+    drafts = [(at, message) for at, message in bench.link.sent if isinstance(message, Draft)]
+    commits = [span.end for span in bench.trace.spans if span.name == Kind.ROUND.value]
+    assert [at for at, _ in drafts[1:]] == pytest.approx(commits[:-1])
+
+
+def test_at_most_one_draft_forward_delays_a_commit() -> None:
+    target = hashed_target(3, eos_rate=0.0)
+    bench = Bench(target, hashed_draft(target, 3, 0.4), Weather(exits=4, wrong_exits=0.8), DraftingConfig.of("fsd"))
+    result = bench.run(request(max_tokens=40))
+    drafted_at = [at for at, message in bench.link.sent if isinstance(message, Draft)]
+    taken_at = [span.end for span in bench.trace.spans if span.name == Kind.ROUND.value]
+    assert result.tokens == alone(target, 40)
+    for sent, taken in zip(drafted_at, taken_at, strict=True):
+        assert taken - (sent + 0.7) < DRAFT_S + 1e-9
+
+
+@pytest.mark.parametrize(("policy", "misses"), [(QueuePolicy.PRIORITY, 0), (QueuePolicy.FIFO, 1)])
+def test_the_policy_decides_which_branch_is_drafted_when_time_is_short(policy: QueuePolicy, misses: int) -> None:
+    """Four forwards fit before the rumour, four behind it; in order of arrival one of these goes to the own guess."""
+    target = counting(99)
+    wrong = {2}
+
+    def draft(prefix: object) -> int:
+        assert isinstance(prefix, list)
+        return 6 if len(prefix) in wrong else target(prefix)
+
+    weather = Weather(verify_s=0.38, one_way_s=0.0, exits=1)
+    bench = Bench(target, draft, weather, DraftingConfig.of("fsd", own_guess=True, leaves=1, queue_policy=policy))
+    stats = bench.run(request(max_tokens=10)).stats
+    assert (stats.rounds, stats.misses) == (3, misses)
+
+
+def test_the_controller_stops_drafting_for_a_useless_draft() -> None:
+    bench = Bench(
+        hashed_target(1, 0.0), never, Weather(one_way_s=0.0, verify_s=0.1), DraftingConfig.of("sd", gamma="auto")
+    )
+    for step in range(4):
+        stats = bench.run(request(step, 30)).stats
+    assert stats.drafted <= 3
+
+
+def test_an_interrupted_answer_goes_on_where_it_stood() -> None:
+    target = hashed_target(5, eos_rate=0.0)
+    for mode in ("cloud", "sd", "fsd"):
+        bench = Bench(target, hashed_draft(target, 5, 0.7), Weather(cut_after=4), DraftingConfig.of(mode))
+        with pytest.raises(StepInterrupted) as caught:
+            bench.run(request(1, 30))
+        stopped = caught.value
+        assert stopped.cause is Interruption.LINK_LOST and "gone" in str(stopped)
+        assert 0 < len(stopped.committed) < 30 and stopped.stats.interruptions == 1
+        bench.link.mend()
+        rest = bench.run(request(2, 30, stopped.committed))
+        assert rest.tokens == alone(target, 30)
+        assert bench.link.begun[-1].committed == list(stopped.committed)
+        stopped.stats.add(rest.stats)
+        assert stopped.stats.tokens == 30 and stopped.stats.first_commit_s is not None
+
+
+def test_a_silent_verifier_is_a_lost_link_after_the_patience() -> None:
+    bench = Bench(counting(9), never, Weather(losses=1.0), DraftingConfig.of("sd", patience_s=5.0, resend_s=1.0))
+    with pytest.raises(StepInterrupted, match="committed nothing") as caught:
+        bench.run()
+    assert caught.value.cause is Interruption.LINK_LOST
+    assert caught.value.stats.resent == 4 and bench.clock.now == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("mode", ["cloud", "edge", "sd", "fsd"])
+def test_the_deadline_ends_a_step_in_every_mode(mode: str) -> None:
+    bench = Bench(hashed_target(1, 0.0), hashed_target(1, 0.0), Weather(), DraftingConfig.of(mode))
+    with pytest.raises(StepInterrupted, match="deadline of 0.6 s") as caught:
+        bench.run(request(1, 500, deadline_s=0.6))
+    assert caught.value.cause is Interruption.DEADLINE
+    assert 0.6 <= bench.clock.now <= 0.6 + DRAFT_S
+    if mode != "edge":
+        assert isinstance(bench.link.sent[-1][1], EndStep)
+
+
+def test_a_fault_about_this_step_ends_it_with_its_sentence() -> None:
+    bench = Bench(counting(9), never, Weather(), DraftingConfig.of("sd"))
+    bench.link._inbox.append(Fault(FaultCode.BAD_IMAGE, "BeginStep.jpeg is no JPEG", 0))
+    bench.link._inbox.append(Fault(FaultCode.BAD_IMAGE, "BeginStep.jpeg is a PNG", 1))
+    with pytest.raises(StepInterrupted, match="is a PNG") as caught:
+        bench.run()
+    assert caught.value.cause is Interruption.REFUSED
+
+
+def test_a_finished_answer_is_not_asked_for_again() -> None:
+    bench = Bench(counting(3), never, Weather(), DraftingConfig.of("sd"))
+    assert bench.run(request(1, 24, (0, 1, EOS))).tokens == (0, 1, EOS)
+    assert bench.link.sent == []
+
+
+def test_a_mode_without_its_parts_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs a draft model"):
+        Drafter(None, FakeLink(never, FakeClock(), Weather()), DraftingConfig.of("sd"))
+    with pytest.raises(ValueError, match="needs a link"):
+        Drafter(FakeModel(never), None, DraftingConfig.of("cloud"))
+
+
+@pytest.mark.parametrize("how", [GREEDY, SamplingSettings(1.0), SamplingSettings(1.0, rule=Rule.SPLIT)])
+def test_a_frame_is_hashed_once_on_each_side(how: SamplingSettings, hashes_of: Callable[[bytes], int]) -> None:
+    frame = b"a frame" * 100
+    config = DraftingConfig.of("sd", width=1, draft_tokens=0)
+    bench = Bench(counting(6), counting(6), Weather(sampling=how), config)
+    bench.run(replace(request(), jpeg=frame, sampling=how, max_tokens=3))
+    assert len(bench.link.begun) == 1 and hashes_of(frame) == 2
+
+
+class Refusing(FakeModel):
+    """A draft model that raises `error` when it is asked for `what`."""
+
+    def __init__(self, what: str, error: Exception) -> None:
+        super().__init__(never)
+        self._what, self._error = what, error
+
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
+        if self._what == "begin":
+            raise self._error
+        super().begin(prompt, image, committed)
+
+    def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
+        if self._what == "commit":
+            raise self._error
+        return super().commit(path, next_token)
+
+
+FAILURES = [
+    ("begin", Interruption.UNREADABLE, "image of 4 bytes does not decode"),
+    ("commit", Interruption.FAILED, "token 9 is outside the vocabulary 0..7"),
+    ("commit", Interruption.FAILED, "long " * 1000),
+]
+
+
+@pytest.mark.parametrize("mode", ["sd", "edge"])
+@pytest.mark.parametrize(("what", "cause", "sentence"), FAILURES)
+def test_a_step_that_fails_says_why_and_closes_its_figures(
+    what: str, cause: Interruption, sentence: str, mode: str
+) -> None:
+    bench = Bench(counting(20), never, Weather(), DraftingConfig.of(mode))
+    model = Refusing(what, ValueError(sentence))
+    drafter = Drafter(model, bench.link, DraftingConfig.of(mode), bench.clock, bench.trace)
+    bench.clock.sleep(1.0)
+    with pytest.raises(StepInterrupted) as caught:
+        drafter.run(request())
+    stop = caught.value
+    assert (stop.cause, str(stop)) == (cause, sentence) and isinstance(stop.__cause__, ValueError)
+    assert stop.stats.tokens == len(stop.committed) == (0 if what == "begin" else 1 if mode == "sd" else 0)
+    assert [span.name for span in bench.trace.spans].count(Kind.STEP.value) == 1
+    if mode == "sd":
+        assert stop.stats.bytes_up == bench.link.bytes_up > 0
+        last = bench.link.sent[-1][1]
+        assert isinstance(last, EndStep) and last.reason == f"{cause.value}: {sentence}"[:1000]
+        assert decode(encode(last)) == last
+
+
+def test_an_unforeseen_error_ends_the_step_at_the_verifier_and_closes_its_figures() -> None:
+    bench = Bench(counting(20), never, Weather(), DraftingConfig.of("sd"))
+    model = Refusing("begin", RuntimeError("out of memory"))
+    drafter = Drafter(model, bench.link, DraftingConfig.of("sd"), bench.clock, bench.trace)
+    with pytest.raises(RuntimeError, match="^out of memory$"):
+        drafter.run(request())
+    assert [span.name for span in bench.trace.spans].count(Kind.STEP.value) == 1
+    assert bench.link.sent[-1][1] == EndStep(1, "the edge failed: out of memory")

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_drafter.grower import Grower, propose
+from edge_drafter.tree import Origin, Rerooting
+from speculation.distributions import Distributions
+from tests.edge_drafter.fakes import FakeClock, FakeModel, hashed_target
+from tests.speculation.test_predictor import network
+
+
+@given(
+    st.integers(0, 1000),
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("feed"), st.integers(0, 20)),
+            st.tuples(st.just("rumour"), st.integers(0, 20), st.integers(0, 6)),
+            st.tuples(st.just("commit"), st.integers(0, 20), st.integers(0, 6)),
+        ),
+        max_size=30,
+    ),
+)
+def test_whatever_survives_commits_is_what_the_model_says_from_scratch(
+    seed: int, commands: list[tuple[object, ...]]
+) -> None:
+    """The fake model also checks that every id names the right prefix and that nothing is fed twice."""
+    model = hashed_target(seed)
+    grower = Grower(FakeModel(model), FakeClock())
+    tree = grower.tree
+    committed: list[int] = []
+    waiting: list[Rerooting] = []
+    for command in commands:
+        nodes = list(tree.ids())
+        assert isinstance(command[1], int)
+        node = nodes[command[1] % len(nodes)]
+        if command[0] == "feed":
+            for rerooting in waiting:
+                grower.commit(rerooting)
+            waiting.clear()
+            if tree[node].proposals is None:
+                grower.feed([node])
+        elif command[0] == "rumour":
+            assert isinstance(command[2], int)
+            tree.raise_branch(node, command[2], 0.5, layer=1)
+        else:
+            assert isinstance(command[2], int)
+            tokens = [*(tree[each].token for each in tree.path_to(node)), command[2]]
+            waiting.append(tree.reroot(tokens))
+            committed += tokens
+        for each in tree.ids():
+            proposals = tree[each].proposals
+            prefix = [*committed, *(tree[above].token for above in tree.path_to(each))]
+            assert proposals is None or proposals[0][0] == model(prefix)
+
+
+def test_unfed_ancestors_ride_in_the_same_forward() -> None:
+    model = FakeModel(hashed_target(1))
+    grower = Grower(model, FakeClock())
+    rumour = grower.tree.raise_branch(grower.tree.root, 3, 0.9, layer=1)
+    deeper = grower.tree.add(rumour, 4, 0.5, Origin.DRAFT)
+    grower.feed([deeper])
+    assert model.forwards == 1 and model.nodes == [[3], [3, 4]]
+    assert grower.tree[rumour].proposals is not None
+
+
+def test_a_fed_landing_keeps_what_was_drafted_behind_it() -> None:
+    model = FakeModel(hashed_target(1))
+    grower = Grower(model, FakeClock())
+    tree = grower.tree
+    grower.feed([tree.root])
+    (first,) = tree.likeliest_path(tree.root, 1)
+    grower.feed([first])
+    (second,) = tree.likeliest_path(first, 1)
+    grower.feed([second])
+    before = model.forwards
+    grower.commit(tree.reroot([tree[first].token]))
+    assert tree.likeliest_path(tree.root, 5)[0] == second
+    grower.feed([tree.likeliest_path(tree.root, 5)[-1]])
+    assert model.forwards == before + 1
+
+
+def test_proposals_are_the_softmax_of_the_logits() -> None:
+    logits = np.array([1.0, 4.0, 2.0])
+    (((token, probability),),) = propose(Distributions(logits[None]), [1], [()])
+    assert token == 1
+    assert probability == pytest.approx(np.exp(4.0) / np.exp(logits).sum())
+    assert propose(Distributions(np.array([[1000.0, 2000.0]])), [1], [()]) == [((1, 1.0),)]
+
+
+@given(
+    st.lists(st.lists(st.integers(-30, 30), min_size=5, max_size=5), min_size=1, max_size=6),
+    st.integers(1, 7),
+    st.sets(st.integers(0, 4)),
+    st.booleans(),
+)
+def test_rows_propose_what_each_would_alone(
+    logits: list[list[int]], width: int, also: set[int], has_predictor: bool
+) -> None:
+    """The twin makes one proposal after another, from a sorted softmax."""
+    predictor = network(1) if has_predictor else None
+    rows = np.array(logits) / 3.0
+    depths = list(range(1, len(rows) + 1))
+    for row, depth, found in zip(
+        rows, depths, propose(Distributions(rows), depths, [tuple(also)] * len(rows), predictor, width), strict=True
+    ):
+        softmax = np.exp(row) / np.exp(row).sum()
+        ranked = sorted(range(5), key=lambda token: (-row[token], token))
+        first = softmax[ranked[0]] if predictor is None else predictor.chance(row, depth)
+        rest = (1 - first) / (1 - softmax[ranked[0]])
+        tokens = ranked[:width] + [token for token in also if token not in ranked[:width]]
+        assert [token for token, _ in found] == tokens
+        expected = [first, *(rest * softmax[token] for token in tokens[1:])]
+        assert [chance for _, chance in found] == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_predictors_chances_multiply_to_the_reach() -> None:
+    predictor = network(4)
+    grower = Grower(FakeModel(hashed_target(2)), FakeClock(), predictor)
+    node, reach = grower.tree.root, 1.0
+    for depth in (1, 2, 3):
+        grower.feed([node])
+        (node,) = grower.tree[node].children.values()
+        row = np.zeros(8)
+        row[grower.tree[node].token] = 3.0
+        chance = predictor.chance(row, depth)
+        reach *= chance
+        assert grower.tree[node].chance == pytest.approx(chance)
+        assert grower.tree[node].reach == pytest.approx(reach)

@@ -1,0 +1,376 @@
+"""The link against a verifier of a few lines, over real sockets. Events decide, never durations."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.auth
+
+from edge_drafter import LinkLost
+from edge_drafter.link import CONTROL_BYTES, FINAL, INBOX_MESSAGES, Keys, LinkConfig, LinkState, ZmqLink, load_keys
+from speculation.emulation import IDEAL, Blackout, LinkConditions, WayConditions
+from speculation.wire import (
+    AnyMessage,
+    BeginStep,
+    Commit,
+    Draft,
+    EarlyTokens,
+    EndStep,
+    Fault,
+    FaultCode,
+    Hello,
+    Ping,
+    Pong,
+    Welcome,
+    decode,
+    encode,
+)
+
+LIMIT_S = 20.0
+HELLO = Hello("tok", 100)
+BEGIN = BeginStep(1, "find it", b"jpeg")
+DRAFT = Draft(1, 1, 0, b"8 bytes!", [1, 2])
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, "did not happen"
+        time.sleep(0.005)
+
+
+class TinyVerifier:
+    """Answers Hello and Ping, keeps the rest. `mute` makes it deaf and dumb; `refuse` answers Hello with a fault."""
+
+    def __init__(self, address: str = "tcp://127.0.0.1:*", tokenizer: str = "tok") -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.bind(address)
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._tokenizer = tokenizer
+        self.hellos: list[Hello] = []
+        self.messages: list[AnyMessage] = []
+        self.to_say: list[AnyMessage | bytes] = []
+        self.pongs = 0
+        self.mute = False
+        self.refuse: Fault | None = None
+        self.sessions = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._thread.join()
+        self._socket.close()
+        self._context.term()
+
+    def _run(self) -> None:
+        peer = b""
+        while not self._stopping:
+            if self._socket.poll(5):
+                peer, payload = self._socket.recv_multipart()
+                if not self.mute:
+                    self._answer(peer, decode(payload))
+            while self.to_say and peer:
+                message = self.to_say.pop(0)
+                self._socket.send_multipart([peer, message if isinstance(message, bytes) else encode(message)])
+
+    def _answer(self, peer: bytes, message: AnyMessage) -> None:
+        if isinstance(message, Hello):
+            self.hellos.append(message)
+            self.sessions += 1
+            welcome = Welcome(f"session {self.sessions}", "model", self._tokenizer, 100, 4, [1, 2], [9])
+            self._socket.send_multipart([peer, encode(self.refuse or welcome)])
+        elif isinstance(message, Ping):
+            self._socket.send_multipart([peer, encode(Pong(message.nonce))])
+        elif isinstance(message, Pong):
+            self.pongs += 1
+        else:
+            self.messages.append(message)
+
+
+@pytest.fixture
+def verifier() -> Iterator[TinyVerifier]:
+    verifier = TinyVerifier()
+    yield verifier
+    verifier.stop()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., ZmqLink]]:
+    links: list[ZmqLink] = []
+
+    def make(address: str, **changes: object) -> ZmqLink:
+        settings: dict[str, object] = {"ping_s": 0.02, "silent_s": 0.6, "hello_s": 0.1, **changes}
+        links.append(ZmqLink(LinkConfig(address, HELLO, **settings)))  # type: ignore[arg-type]
+        return links[-1]
+
+    yield make
+    for link in links:
+        link.close()
+        link.close()
+
+
+def test_it_shakes_hands_and_carries_messages_both_ways(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    link = connect(verifier.address)
+    assert link.wait_nominal(LIMIT_S)
+    assert link.welcome is not None and link.welcome.eos == [9]
+    link.send(BEGIN)
+    link.send(DRAFT)
+    eventually(lambda: verifier.messages == [BEGIN, DRAFT])
+    early = EarlyTokens(1, 1, 0, 0, 5, 2, 0.5)
+    verifier.to_say.append(early)
+    assert link.receive(LIMIT_S) == early
+    assert link.receive(0.0) is None and link.receive(0.01) is None
+    assert link.bytes_up == len(encode(BEGIN)) + len(encode(DRAFT)) and link.bytes_down == len(encode(early))
+    eventually(lambda: link.rtt_s is not None)
+    assert link.heard_age_s is not None and link.heard_age_s < LIMIT_S
+    verifier.to_say.append(Ping(3))
+    eventually(lambda: verifier.pongs == 1)
+
+
+def test_a_step_begins_without_the_mail_of_the_step_before(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    link = connect(verifier.address)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    verifier.to_say.append(EndStep(1, "over"))
+    eventually(lambda: link.bytes_down > 0)
+    link.send(BeginStep(2, "find it", b"jpeg"))
+    assert link.receive(0.05) is None
+
+
+def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(connect: Callable[..., ZmqLink]) -> None:
+    first = TinyVerifier()
+    link = connect(first.address)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    first.stop()
+    with pytest.raises(LinkLost, match="nothing heard"):
+        link.receive(LIMIT_S)
+    assert link.state is LinkState.SILENT and not link.wait_nominal(0.01)
+    with pytest.raises(LinkLost, match="nothing heard"):
+        link.send(DRAFT)
+    second = TinyVerifier(first.address)
+    try:
+        assert link.wait_nominal(LIMIT_S)
+        assert second.hellos[0].resume == "session 1"
+        with pytest.raises(LinkLost, match="must begin again"):
+            link.receive(0.0)
+        link.send(BEGIN)
+        eventually(lambda: second.messages == [BEGIN])
+        assert link.receive(0.0) is None
+    finally:
+        second.stop()
+
+
+def test_a_mute_verifier_is_silent_although_the_connection_stands(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    link = connect(verifier.address)
+    assert link.wait_nominal(LIMIT_S)
+    verifier.mute = True
+    eventually(lambda: link.state is LinkState.SILENT)
+    verifier.mute = False
+    assert link.wait_nominal(LIMIT_S)
+
+
+def test_a_forgotten_session_is_opened_again_at_once(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
+    link = connect(verifier.address, silent_s=1000.0, hello_s=1000.0)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    verifier.to_say.append(Fault(FaultCode.NO_SESSION, "who are you?"))
+    with pytest.raises(LinkLost):
+        link.receive(LIMIT_S)
+    eventually(lambda: len(verifier.hellos) == 2)
+    assert link.wait_nominal(LIMIT_S)
+
+
+def test_a_refusal_is_told_in_the_verifiers_words_and_tried_again(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    verifier.refuse = Fault(FaultCode.TOKENIZER_MISMATCH, "draft and target must share one tokenizer")
+    link = connect(verifier.address)
+    assert not link.wait_nominal(LIMIT_S)
+    assert link.state is LinkState.REFUSED
+    assert verifier.address in link.why and "must share one tokenizer" in link.why
+    with pytest.raises(LinkLost, match="must share one tokenizer"):
+        link.send(BEGIN)
+    verifier.refuse = None
+    eventually(lambda: link.state is LinkState.NOMINAL)
+
+
+@pytest.mark.parametrize("code", [code for code in FaultCode if code not in FINAL and code is not FaultCode.NO_SESSION])
+def test_what_can_pass_is_tried_again_with_its_reason_in_the_state(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink], code: FaultCode
+) -> None:
+    verifier.refuse = Fault(code, "all 8 sessions are taken\n\x1b[2J")
+    link = connect(verifier.address)
+    eventually(lambda: "refuses for now" in link.why)
+    assert link.state is LinkState.CONNECTING and r"all 8 sessions are taken\n\x1b[2J" in link.why
+    assert not link.wait_nominal(0.05), "it is not final: somebody may wait for it"
+    verifier.refuse = None
+    assert link.wait_nominal(LIMIT_S)
+
+
+def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
+    link = connect(verifier.address)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    early = EarlyTokens(1, 1, 0, 0, 5, 2, 0.5)
+    verifier.to_say += [early] * (INBOX_MESSAGES + 200)
+    verifier.to_say.append(Ping(5))
+    eventually(lambda: verifier.pongs == 1)
+    count = 0
+    while link.receive(0.0) is not None:
+        count += 1
+    assert count == INBOX_MESSAGES
+    assert link.bytes_down == INBOX_MESSAGES * len(encode(early))
+
+
+def test_large_messages_are_not_decoded_by_the_links_thread(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A commit is decoded by whoever takes it; anything else that is large is garbage."""
+    link = connect(verifier.address)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    bad = encode(Commit(1, 1, 0, [5], b"8 bytes!", False))[:-1] + bytes(100_000)
+    end = EndStep(1, "over")
+    verifier.to_say += [bad, bytes((0x92, 8)) + bytes(100_000), end]
+    eventually(lambda: f"the limit is {CONTROL_BYTES} for its kind" in caplog.text)
+    assert "Commit" not in caplog.text
+    assert link.receive(LIMIT_S) == end and link.state is LinkState.NOMINAL
+
+
+def test_a_welcome_from_another_tokenizer_is_refused(connect: Callable[..., ZmqLink]) -> None:
+    other = TinyVerifier(tokenizer="other")
+    try:
+        link = connect(other.address)
+        assert not link.wait_nominal(LIMIT_S)
+        assert link.state is LinkState.REFUSED and "must share one tokenizer" in link.why
+    finally:
+        other.stop()
+
+
+def test_nobody_there_is_said_in_words(connect: Callable[..., ZmqLink]) -> None:
+    link = connect("tcp://127.0.0.1:9", silent_s=0.05)
+    assert not link.wait_nominal(0.02)
+    eventually(lambda: "no verifier answers at tcp://127.0.0.1:9; is it running there?" in link.why)
+
+
+def test_a_fault_of_a_step_and_garbage_do_not_end_the_session(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    link = connect(verifier.address)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    fault = Fault(FaultCode.BAD_IMAGE, "no JPEG", 1)
+    verifier.to_say += [b"\xc1garbage", fault]
+    assert link.receive(LIMIT_S) == fault
+    assert link.state is LinkState.NOMINAL
+
+
+def test_states_are_told_and_declared_delays_pass(verifier: TinyVerifier) -> None:
+    told: list[LinkState] = []
+    config = LinkConfig(verifier.address, HELLO, conditions=IDEAL.delayed(0.05), ping_s=0.02)
+    link = ZmqLink(config, lambda state, why: told.append(state))
+    try:
+        assert link.wait_nominal(LIMIT_S)
+        eventually(lambda: link.rtt_s is not None)
+        assert link.rtt_s is not None and link.rtt_s >= 0.1
+        assert told[-1] is LinkState.NOMINAL
+    finally:
+        link.close()
+
+
+def test_a_bad_link_is_slow_in_its_own_way_each_way_and_keeps_order(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    """A frame of 20 kB needs 0.2 s at 800 kbit/s; what follows it queues. Down nothing is slow, but much is late."""
+    up = WayConditions(rate_bps=800e3)
+    down = WayConditions(jitter_s=0.02, loss=0.3, retransmit_s=0.01)
+    link = connect(verifier.address, conditions=LinkConditions("bad", up, down), silent_s=LIMIT_S)
+    assert link.wait_nominal(LIMIT_S)
+    began = time.monotonic()
+    begin = BeginStep(1, "find it", bytes(20_000))
+    link.send(begin)
+    link.send(DRAFT)
+    eventually(lambda: verifier.messages == [begin, DRAFT])
+    assert time.monotonic() - began >= 0.2
+    said: list[AnyMessage] = [EarlyTokens(1, 1, 0, 0, token, 2, 0.5) for token in range(40)]
+    verifier.to_say.extend(said)
+    heard = []
+    while len(heard) < len(said):
+        message = link.receive(LIMIT_S)
+        assert message is not None
+        heard.append(message)
+    assert heard == said
+
+
+def test_messages_that_vanish_are_not_heard_of(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
+    """Hellos and pings are repeated, so the link stands all the same; of the rest some never arrives."""
+    lossy = LinkConditions("lossy", WayConditions(loss=0.5), WayConditions(), seed=3)
+    link = connect(verifier.address, conditions=lossy, silent_s=LIMIT_S)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    drafts = [Draft(1, round, 0, b"8 bytes!", [1]) for round in range(1, 101)]
+    for draft in drafts:
+        link.send(draft)
+    verifier.to_say.append(Ping(1))
+    eventually(lambda: len(verifier.messages) > 20)
+    heard = [message for message in verifier.messages if isinstance(message, Draft)]
+    assert heard == [draft for draft in drafts if draft in heard]
+    assert link.state is LinkState.NOMINAL
+
+
+def test_a_blackout_is_silence_and_the_link_comes_back(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
+    """Dark for longer than the limit, again and again: silent each time, and every time a new Hello resumes."""
+    dark = WayConditions(blackouts=(Blackout(0.5, 0.6, 1.1),))
+    link = connect(verifier.address, conditions=LinkConditions("dark", dark, dark), silent_s=0.2)
+    for turn in (1, 2):
+        eventually(lambda turn=turn: len(verifier.hellos) > turn)  # type: ignore[misc]
+        assert verifier.hellos[-1].resume.startswith("session")
+    eventually(lambda: link.state is LinkState.SILENT)
+    eventually(lambda: link.state is LinkState.NOMINAL)
+
+
+@pytest.mark.parametrize("address", ["5555", "http://host:1", "tcp://host", "tcp://:5555", "tcp://host:99999"])
+def test_a_bad_address_is_named(address: str) -> None:
+    with pytest.raises(ValueError, match=r"write tcp://HOST:PORT"):
+        LinkConfig(address, HELLO)
+
+
+def test_a_verifier_elsewhere_is_trusted_with_keys_or_by_permission_only() -> None:
+    """Without keys anybody may answer there, and whoever answers moves the robot."""
+    address = "tcp://10.0.0.5:5555"
+    with pytest.raises(ValueError, match=r"^verifier tcp://10\.0\.0\.5:5555 .*give keys.*allow_plain"):
+        LinkConfig(address, HELLO)
+    assert LinkConfig(address, HELLO, allow_plain=True).address == address
+    assert LinkConfig(address, HELLO, Keys(b"s", b"p", b"q")).address == address
+
+
+def test_keys_are_read_or_their_lack_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected one NAME\.key_secret of this robot, found none"):
+        load_keys(tmp_path)
+    zmq.auth.create_certificates(tmp_path, "server")
+    zmq.auth.create_certificates(tmp_path, "rex")
+    keys = load_keys(tmp_path)
+    assert len(keys.server) == len(keys.public) == len(keys.secret) == 40
+    zmq.auth.create_certificates(tmp_path, "fido")
+    with pytest.raises(ValueError, match=r"found fido\.key_secret, rex\.key_secret"):
+        load_keys(tmp_path)
+    (tmp_path / "fido.key_secret").unlink()
+    (tmp_path / "server.key").unlink()
+    with pytest.raises(ValueError, match=r"must hold server\.key and rex\.key_secret"):
+        load_keys(tmp_path)

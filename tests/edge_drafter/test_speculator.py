@@ -1,0 +1,364 @@
+"""What the edge does with its tree while a verification runs: sends ahead, begins early, gives up, listens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_drafter import DecodingStats, DraftingConfig, Mode
+from edge_drafter.answer import Answer
+from edge_drafter.controller import Controller
+from edge_drafter.model import Stop
+from edge_drafter.speculator import Speculator
+from speculation.distributions import Logits
+from speculation.ngrams import Ngrams
+from speculation.trace import Kind
+from speculation.wire import ROOT, AnyMessage, Commit, Draft, EarlyTokens, begin_digest, extend_digest
+from tests.edge_drafter.fakes import (
+    EOS,
+    VOCABULARY,
+    FakeClock,
+    FakeLink,
+    FakeModel,
+    NextToken,
+    Weather,
+    alone,
+    hashed_draft,
+    hashed_target,
+)
+from tests.edge_drafter.test_controller import DRAFT_S as PAPER_DRAFT_S
+from tests.edge_drafter.test_controller import SPECEDGE_POINTS, VERIFY_S
+from tests.edge_drafter.test_drafter import DRAFT_S, WEATHERS, Bench, counting, request
+
+PIPELINE = DraftingConfig.of("pipelined", partial=False, truncate=False, interrupt=False)
+
+
+def drafts_of(bench: Bench) -> list[tuple[float, Draft]]:
+    return [(at, message) for at, message in bench.link.sent if isinstance(message, Draft)]
+
+
+def commits_of(bench: Bench) -> list[float]:
+    return [span.end for span in bench.trace.spans if span.name == Kind.COMMIT.value]
+
+
+def position(bench: Bench, at: float) -> int:
+    """Return how many tokens the edge knew to be committed at a time."""
+    commits = [span for span in bench.trace.spans if span.name == Kind.COMMIT.value and span.end <= at]
+    return sum(int(str(span.args["tokens"])) for span in commits)
+
+
+# --- sending ahead
+
+
+def test_a_draft_that_leaves_before_the_commit_that_it_follows_costs_no_bubble() -> None:
+    """Commits come a verification apart: neither drafting nor the way lies between them."""
+    bench = Bench(counting(99), counting(99), Weather(), PIPELINE)
+    stats = bench.run(request(max_tokens=20)).stats
+    landed = commits_of(bench)
+    drafts = drafts_of(bench)
+    assert len(drafts) == 4 and all(sent < taken for (sent, _), taken in zip(drafts[1:], landed, strict=False))
+    assert [message.start for _, message in drafts] == [0, 5, 10, 15]
+    assert (stats.hits, stats.ahead_hits, stats.misses, stats.sent_ahead) == (3, 3, 0, 3)
+    assert stats.total_s == pytest.approx(4 * DRAFT_S + 0.1 + 4 * 0.5 + 0.1)
+    waits = Bench(counting(99), counting(99), Weather(), replace(PIPELINE, ahead=False)).run(request(max_tokens=20))
+    assert waits.stats.total_s == pytest.approx(stats.total_s + 3 * 2 * 0.1)
+
+
+def test_what_left_ahead_of_a_verdict_that_fell_elsewhere_is_void() -> None:
+    """Only the second round is wrong: its commit is a miss, and a new draft follows it."""
+    bench = Bench(counting(99), lambda prefix: 6 if len(prefix) == 7 else counting(99)(prefix), Weather(), PIPELINE)
+    result = bench.run(request(max_tokens=20))
+    assert result.tokens == alone(counting(99), 20)
+    assert (result.stats.misses, result.stats.ahead_hits) == (1, result.stats.hits)
+    after = [message.start for _, message in drafts_of(bench)]
+    assert after[:3] == [0, 5, 10] and 8 in after, "10 was ahead of a token that the verifier did not say"
+
+
+def test_nothing_leaves_ahead_of_a_commit_that_is_unlikely() -> None:
+    """Four tokens at .74 and the one behind them are .22."""
+    for above, ahead in ((0.2, 3), (0.25, 0)):
+        config = replace(PIPELINE, ahead_above=above)
+        bench = Bench(counting(99), counting(99), Weather(), config, sureness=lambda prefix: 3.0)
+        assert bench.run(request(max_tokens=20)).stats.sent_ahead == ahead
+
+
+# --- beginning early
+
+
+def test_a_better_draft_for_the_same_place_follows_a_part_that_left() -> None:
+    """Forwards are dear, at two fifths of a verification: the verifier had better begin with what is there."""
+    weather = Weather(verify_s=0.5, one_way_s=0.2)
+    config = replace(PIPELINE, partial=True, send_gain=0.5)
+    bench, whole = (
+        Bench(counting(99), counting(99), replace(weather), each, lambda prefix: 9.0, draft_s=0.2)
+        for each in (config, replace(config, partial=False))
+    )
+    result = bench.run(request(max_tokens=24))
+    places: dict[tuple[int, bytes], list[Draft]] = {}
+    for _, message in drafts_of(bench):
+        places.setdefault((message.start, message.digest), []).append(message)
+    again = [drafts for drafts in places.values() if len(drafts) > 1]
+    assert again and any(len(drafts[0].tokens) < 4 for drafts in again)
+    for drafts in again:
+        for one, other in pairwise(drafts):
+            assert one.round < other.round and other.tokens[: len(one.tokens)] == one.tokens != other.tokens
+    whole.run(request(max_tokens=24))
+    ahead = [message for _, message in drafts_of(whole) if message.start]
+    assert {len(message.tokens) for message in ahead} <= {4, 24 - ahead[-1].start - 1}
+    assert result.stats.drafted == sum(len(drafts[-1].tokens) for drafts in places.values())
+    firsts = {message.start: at for at, message in reversed(drafts_of(bench))}
+    assert result.stats.sent_ahead == sum(start > position(bench, at) for start, at in firsts.items())
+
+
+def test_a_draft_leaves_early_where_one_more_forward_gains_less_than_it_costs() -> None:
+    """The round trip is known from the first round on; a draft that is unsure of itself is cut, a sure one is not."""
+    config = DraftingConfig.of("sd", truncate=True)
+    dear = Bench(counting(99), counting(99), Weather(), config, lambda prefix: 1.0, draft_s=0.3)
+    cheap = Bench(counting(99), counting(99), Weather(), config, lambda prefix: 9.0, draft_s=0.01)
+    for bench in (dear, cheap):
+        bench.run(request(max_tokens=15))
+    assert [len(message.tokens) for _, message in drafts_of(cheap)] == [4, 4, 4]
+    assert [len(message.tokens) for _, message in drafts_of(dear)] == [4, 1, 1, 1, 1, 1]
+
+
+# --- giving up
+
+
+class Watched(FakeModel):
+    """A model that knows what the edge has heard, and minds a forward for tokens that are decided."""
+
+    link: Watching
+
+    def root_logits(self, stop: Stop | None = None) -> Logits:
+        self._fed = [self.root]
+        return super().root_logits(stop)
+
+    def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
+        self._fed = []
+        for token, parent in zip(tokens, parents, strict=True):
+            self._fed.append([*(self.root if parent == ROOT else [*self.nodes, *self._fed][parent]), token])
+        return super().extend(tokens, parents, stop)
+
+    def _pass_time(self, stop: Stop | None) -> None:
+        assert self.link.unread == 0, "a forward is started while a message is waiting"
+        assert self._is_useful(), "a forward is started that is decided"
+
+        def watched() -> bool:
+            assert stop is not None
+            gives_up = stop()
+            assert self.link.unread == 0, "what came was not read between two layers"
+            assert gives_up or self._is_useful(), "a forward goes on that is decided"
+            return gives_up
+
+        super()._pass_time(None if stop is None else watched)
+
+    def _is_useful(self) -> bool:
+        answer = self.link.answer
+        return any(len(fed) >= len(answer) and fed[: len(answer)] == answer for fed in self._fed)
+
+
+class Watching(FakeLink):
+    """A link that knows what was read from it."""
+
+    def __init__(self, target: NextToken, clock: FakeClock, weather: Weather) -> None:
+        super().__init__(target, clock, weather)
+        self._answer = Answer("find the silver bottle", b"jpeg", (EOS,), request().max_tokens)
+
+    @property
+    def answer(self) -> list[int]:
+        return self._answer.tokens
+
+    @property
+    def unread(self) -> int:
+        self._run_until(self._clock.now)
+        return 0 if self._answer.done else len(self._inbox)
+
+    def receive(self, timeout: float) -> AnyMessage | None:
+        message = super().receive(timeout)
+        if isinstance(message, Commit):
+            self._answer.take(message)
+        return message
+
+
+def watched(target: NextToken, draft: NextToken, weather: Weather, config: DraftingConfig) -> Bench:
+    bench = Bench(target, draft, weather, config)
+    model, link = Watched(draft, bench.clock, DRAFT_S), Watching(target, bench.clock, weather)
+    model.link = bench.link = link
+    bench.model = bench.drafter._model = model
+    bench.drafter._link = link
+    return bench
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    mode=st.sampled_from([Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL]),
+    interrupt=st.booleans(),
+    seed=st.integers(0, 10_000),
+    agreement=st.floats(0.0, 1.0),
+    weather=WEATHERS,
+)
+def test_no_forward_is_run_whose_outcome_is_decided(
+    mode: Mode, interrupt: bool, seed: int, agreement: float, weather: Weather
+) -> None:
+    """None is started, and with interrupts none goes on past the layer in which a commit makes it useless."""
+    target = hashed_target(seed)
+    config = DraftingConfig.of(mode, interrupt=interrupt)
+    bench = watched(target, hashed_draft(target, seed, agreement), weather, config)
+    assert bench.run().tokens == alone(target, 24)
+
+
+@pytest.mark.parametrize(("interrupt", "given_up_at"), [(True, 0.4375), (False, 0.45)])
+def test_a_forward_that_a_commit_makes_useless_is_given_up_at_the_next_layer(
+    interrupt: bool, given_up_at: float
+) -> None:
+    """The draft is wrong from its first token on; its commit comes in the third layer of a forward from 0.4 s on."""
+    config = replace(PIPELINE, ahead=False, interrupt=interrupt)
+    weather = Weather(verify_s=0.137, one_way_s=0.05)
+    bench = Bench(counting(99), lambda prefix: 6, weather, config)
+    bench.run(request(max_tokens=12))
+    first, second = [at for at, _ in drafts_of(bench)][:2]
+    assert first == pytest.approx(4 * DRAFT_S)
+    assert second == pytest.approx(given_up_at + 4 * DRAFT_S)
+    abandoned = [span for span in bench.trace.spans if span.name == Kind.PREDRAFT.value and span.end < 0.449]
+    assert (abandoned[-1].end == pytest.approx(0.4375)) is interrupt
+
+
+class World:
+    """A speculator without a drafter: whatever is heard is heard when a test says so."""
+
+    def __init__(self, config: DraftingConfig) -> None:
+        self.clock, self.stats = FakeClock(), DecodingStats()
+        self.answer = Answer("p", b"j", (EOS,), 64)
+        model = FakeModel(counting(99), self.clock, DRAFT_S)
+        self.speculator = Speculator(
+            model, self.answer, (EOS,), config, self.clock, 64, self.stats, Controller(None), None, Ngrams()
+        )
+
+    def launched(self) -> Draft:
+        """Draft until something is due, and let it leave."""
+        while (due := self.speculator.due()) is None:
+            self.speculator.grow(self.speculator.next_nodes())
+        return self.speculator.launch(due, 1)
+
+    def early(self, draft: Draft, node: int, token: int, confidence: float) -> EarlyTokens:
+        return EarlyTokens(1, draft.round, 1 + node, node, token, 2, confidence)
+
+    def commit(self, draft: Draft, tokens: list[int]) -> Commit:
+        digest = extend_digest(begin_digest("p", b"j"), [*self.answer.tokens, *tokens])
+        return Commit(1, draft.round, self.answer.position, tokens, digest, False, compute_s=0.5)
+
+
+@pytest.mark.parametrize(("times", "gives_up"), [(2.1, True), (1.9, False)])
+def test_a_forward_is_given_up_for_a_place_that_an_exit_makes_twice_as_likely(times: float, gives_up: bool) -> None:
+    world = World(DraftingConfig.of("full", leaves=1))
+    draft = world.launched()
+    speculator, nodes = world.speculator, world.speculator.next_nodes()
+    confidence = times * max(speculator.tree[node].reach for node in nodes)
+    heard = iter([False, True, False, False])
+
+    def poll() -> None:
+        if next(heard):
+            assert speculator.hear(world.early(draft, 0, 5, confidence))
+
+    seconds = speculator.grow(nodes, poll)
+    assert world.stats.abandoned == world.stats.wasted_forwards == int(gives_up)
+    assert seconds == pytest.approx(DRAFT_S * (0.5 if gives_up else 1.0))
+    named = speculator.tree[max(node for node in speculator.tree.ids() if speculator.tree[node].layers)]
+    assert named.reach == confidence and named.layers == (2,)
+    if gives_up:
+        assert speculator.tree[speculator.next_nodes()[0]] is named, "it is what is drafted next"
+
+
+# --- listening
+
+
+def test_an_edge_without_a_guess_of_its_own_predrafts_what_an_exit_names_and_nothing_else() -> None:
+    """Early Exits, Sec. 3: a branch is begun where an exit says that the verdict lands."""
+    for exits in (0, 2):
+        bench = Bench(counting(99), counting(99), Weather(exits=exits), DraftingConfig.of("fsd"))
+        stats = bench.run(request(max_tokens=20)).stats
+        assert (stats.predraft_s > 0.0) == (stats.hits > 0) == (exits > 0)
+
+
+def test_an_exits_word_comes_too_late_for_a_draft_that_is_decided() -> None:
+    world = World(DraftingConfig.of("full"))
+    draft = world.launched()
+    commit = world.commit(draft, [0, 1])
+    world.answer.take(commit)
+    world.speculator.land(commit, [0, 1], world.clock.now)
+    assert not world.speculator.hear(world.early(draft, 0, 5, 0.9))
+    assert world.stats.early_received == 0
+
+
+def test_earlier_answers_propose_a_draft_that_costs_no_forward_and_travel_as_hints() -> None:
+    """A draft model that is always wrong: the second time, what was said the first time is sent before any forward."""
+
+    def wrong(prefix: Sequence[int]) -> int:
+        return (counting(12)(prefix) + 1) % EOS
+
+    bench = Bench(counting(12), wrong, Weather(), DraftingConfig.of("sd", ngrams=True))
+    first = bench.run(request(1))
+    forwards = bench.model.forwards
+    again = bench.clock.now
+    second = bench.run(request(2))
+    assert first.tokens == second.tokens == alone(counting(12), 24)
+    (sent, message), *_ = [(at, each) for at, each in drafts_of(bench) if each.step == 2]
+    assert sent == again and message.tokens == list(first.tokens[:4])
+    assert [begun.hints for begun in bench.link.begun] == [[], [list(first.tokens)]]
+    assert second.stats.accepted > first.stats.accepted == 0 and second.stats.rounds < first.stats.rounds
+    assert bench.model.forwards - forwards < forwards
+    deaf = Bench(counting(12), wrong, Weather(), DraftingConfig.of("sd"))
+    assert deaf.run(request(1)).stats.rounds == deaf.run(request(2)).stats.rounds == first.stats.rounds
+    assert [begun.hints for begun in deaf.link.begun] == [[], []]
+
+
+class SecondBest(FakeModel):
+    """A model whose likeliest token is always wrong, and whose second likeliest is always right."""
+
+    def _logits(self, prefix: Sequence[int]) -> Logits:
+        row: Logits = np.zeros(VOCABULARY)
+        right = self._following(prefix)
+        row[right], row[(right + 1) % EOS] = 3.0, 3.5
+        return row
+
+
+@pytest.mark.parametrize(("width", "rounds"), [(1, 12), (2, 4)])
+def test_a_tree_says_who_follows_whom_and_its_second_best_are_accepted(width: int, rounds: int) -> None:
+    config = DraftingConfig.of("sd", width=width, draft_tokens=6, leaves=4, gamma=2)
+    bench = Bench(counting(99), counting(99), Weather(), config)
+    bench.drafter._model = SecondBest(counting(99), bench.clock, DRAFT_S)
+    result = bench.run(request(max_tokens=12))
+    assert result.tokens == alone(counting(99), 12)
+    trees = [message for _, message in drafts_of(bench) if message.parents is not None]
+    assert bool(trees) is (width > 1) and result.stats.rounds == rounds
+    for message in trees:
+        parents = message.parents or []
+        assert all(ROOT <= parent < node for node, parent in enumerate(parents))
+        named = list(zip(parents, message.tokens, strict=True))
+        assert len(set(named)) == len(named) <= 6
+
+
+# --- measured
+
+
+@pytest.mark.parametrize("mode", ["sd", "fsd", "proactive", "pipelined"])
+@pytest.mark.parametrize(("rtt", "depth"), SPECEDGE_POINTS)
+def test_what_an_edge_measures_leads_to_the_papers_depths(mode: str, rtt: float, depth: int) -> None:
+    """SpecEdge, Sec. 4.3: verification takes as long as drafting and the way; nobody tells the edge these times."""
+    target = hashed_target(3, eos_rate=0.0)
+    config = DraftingConfig.of(mode, gamma="balance")
+    weather = Weather(verify_s=VERIFY_S, one_way_s=rtt / 2, exits=2)
+    bench = Bench(target, hashed_draft(target, 3, 0.7), weather, config, draft_s=PAPER_DRAFT_S)
+    bench.run(request(max_tokens=150))
+    sent = [len(message.tokens) for _, message in drafts_of(bench)]
+    estimates = bench.drafter._controller.estimates
+    assert bench.drafter._controller.gamma == depth
+    assert estimates.verify_s == pytest.approx(VERIFY_S) and estimates.draft_s == pytest.approx(PAPER_DRAFT_S)
+    assert estimates.rtt_s == pytest.approx(rtt, abs=0.35 * PAPER_DRAFT_S)
+    assert max(sent) >= depth - 1

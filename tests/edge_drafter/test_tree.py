@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_drafter.tree import Origin, TokenTree
+
+Path = tuple[int, ...]
+
+
+class SlowTree:
+    """The twin: every node is the tuple of tokens that leads to it; re-rooting is a comparison of prefixes."""
+
+    def __init__(self) -> None:
+        self.reach: dict[Path, float] = {(): 1.0}
+        self.chance: dict[Path, float] = {(): 1.0}
+
+    def add(self, path: Path, token: int, probability: float) -> None:
+        self.reach.setdefault((*path, token), self.reach[path] * probability)
+        self.chance.setdefault((*path, token), probability)
+
+    def raise_branch(self, path: Path, token: int, confidence: float) -> None:
+        self.add(path, token, 0.0)
+        landing = (*path, token)
+        if 0.0 < self.reach[landing] < confidence:
+            self._scale(landing, confidence / self.reach[landing])
+        for end in range(len(path) + 2):
+            above = (*path, token)[:end]
+            self.reach[above] = max(self.reach[above], confidence)
+            self.chance[above] = max(self.chance[above], confidence)
+
+    def rate(self, path: Path, chance: float) -> None:
+        before, after = self.reach[path], self.reach[path[:-1]] * chance
+        if before > 0.0:
+            self._scale(path, after / before)
+        self.reach[path], self.chance[path] = after, chance
+
+    def _scale(self, path: Path, factor: float) -> None:
+        for below in self.reach:
+            if below[: len(path)] == path and below != path:
+                self.reach[below] = min(1.0, self.reach[below] * factor)
+
+    def reroot(self, tokens: Path) -> set[Path]:
+        for end in range(1, len(tokens) + 1):
+            self.add(tokens[: end - 1], tokens[end - 1], 0.0)
+        scale = self.reach[tokens]
+        kept = {p: r for p, r in self.reach.items() if p[: len(tokens)] == tokens}
+        lost = {p for p in self.reach if p not in kept and tokens[: len(p)] != p}
+        self.reach = {p[len(tokens) :]: min(1.0, r / scale) if scale else 0.0 for p, r in kept.items()}
+        self.chance = {p[len(tokens) :]: self.chance[p] for p in kept}
+        self.reach[()] = self.chance[()] = 1.0
+        return lost
+
+
+def paths(tree: TokenTree) -> dict[Path, int]:
+    return {tuple(tree[each].token for each in tree.path_to(node)): node for node in tree.ids()}
+
+
+TOKENS = st.integers(0, 2)
+CHANCE = st.floats(0.0, 1.0)
+LIKELY = st.sampled_from([0.0, 0.2, 0.5, 0.7, 0.9])
+COMMANDS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 30), TOKENS, CHANCE),
+        st.tuples(st.just("raise"), st.integers(0, 30), TOKENS, CHANCE),
+        st.tuples(st.just("rate"), st.integers(0, 30), TOKENS, CHANCE),
+        st.tuples(st.just("reroot"), st.lists(TOKENS, min_size=1, max_size=4)),
+    ),
+    max_size=40,
+)
+
+
+@given(COMMANDS)
+def test_any_history_gives_the_twins_tree(commands: list[tuple[object, ...]]) -> None:
+    tree, twin = TokenTree(), SlowTree()
+    for command in commands:
+        if command[0] == "reroot":
+            tokens = command[1]
+            assert isinstance(tokens, list)
+            known = paths(tree)
+            before = {node: tree[node] for node in tree.ids()}
+            result = tree.reroot(tokens)
+            lost = twin.reroot(tuple(tokens))
+            assert [content.token for _, content in result.path] == tokens
+            assert {id(content) for content in result.dropped} == {id(before[known[path]]) for path in lost}
+        else:
+            _, place, token, chance = command
+            assert isinstance(place, int) and isinstance(token, int) and isinstance(chance, float)
+            ordered = sorted(paths(tree).items())
+            path, node = ordered[place % len(ordered)]
+            if command[0] == "add":
+                tree.add(node, token, chance, Origin.DRAFT)
+                twin.add(path, token, chance)
+            elif command[0] == "rate":
+                if path:
+                    tree.rate(node, chance)
+                    twin.rate(path, chance)
+            else:
+                tree.raise_branch(node, token, chance, layer=1)
+                twin.raise_branch(path, token, chance)
+        assert {path: tree[node].reach for path, node in paths(tree).items()} == pytest.approx(twin.reach)
+        assert {path: tree[node].chance for path, node in paths(tree).items()} == pytest.approx(twin.chance)
+        for node in tree.ids():
+            parent = tree[node].parent
+            assert parent is None or (tree[node].reach <= tree[parent].reach and parent < node)
+        # From the root they come out of one sorting, which is right as long as the line above is.
+        for depth, least, ends in ((2, 0.1, frozenset({0})), (40, 0.0, frozenset[int]())):
+            walked = list(tree._behind(tree.root, depth, least, ends))
+            assert list(tree.likeliest_first(tree.root, depth, least, ends)) == walked
+
+
+def test_survivors_keep_their_ids_and_proposals() -> None:
+    tree = TokenTree()
+    a = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
+    b = tree.add(a, 2, 0.5, Origin.DRAFT)
+    tree.score(b, ((3, 0.9),))
+    other = tree.add(tree.root, 9, 0.5, Origin.DRAFT)
+    tree.reroot([1])
+    assert tree.root == a and b in tree and other not in tree
+    assert tree[b].proposals == ((3, 0.9),) and tree[b].reach == pytest.approx(0.5)
+
+
+def test_frontier_is_best_first_and_holds_only_what_the_draft_has_not_seen() -> None:
+    tree = TokenTree()
+    tree.score(tree.root, ((1, 0.6),))
+    likely = tree.add(tree.root, 1, 0.6, Origin.DRAFT)
+    rumour = tree.raise_branch(tree.root, 2, 0.8, layer=3)
+    deep = tree.add(likely, 3, 0.9, Origin.DRAFT)
+    assert tree.frontier() == [rumour, likely, deep]
+    tree.score(rumour, ((5, 1.0),))
+    assert tree.frontier() == [likely, deep]
+
+
+def test_a_rumour_raises_its_whole_path_and_lowers_nothing() -> None:
+    tree = TokenTree()
+    a = tree.add(tree.root, 1, 0.2, Origin.DRAFT)
+    b = tree.raise_branch(a, 4, 0.7, layer=2)
+    assert tree[a].reach == tree[b].reach == 0.7
+    assert tree.raise_branch(a, 4, 0.3, layer=5) == b
+    assert tree[b].reach == 0.7 and tree[b].layers == (2, 5)
+
+
+def test_a_rumour_raises_what_hangs_behind_it_and_leaves_siblings_alone() -> None:
+    tree = TokenTree()
+    a = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
+    named, sibling = tree.add(a, 2, 0.4, Origin.DRAFT), tree.add(a, 3, 0.3, Origin.DRAFT)
+    below, nephew = tree.add(named, 4, 0.5, Origin.DRAFT), tree.add(sibling, 4, 0.5, Origin.DRAFT)
+    other = tree.add(tree.root, 9, 0.5, Origin.DRAFT)
+    tree.raise_branch(a, 2, 0.8, layer=1)
+    reach = {node: tree[node].reach for node in (a, named, below, sibling, nephew, other)}
+    assert reach == pytest.approx({a: 0.8, named: 0.8, below: 0.4, sibling: 0.15, nephew: 0.075, other: 0.5})
+    assert tree[below].chance == 0.5 and tree[named].chance == tree[a].chance == 0.8
+
+
+def test_the_roots_chance_cannot_be_rated() -> None:
+    with pytest.raises(ValueError, match="root is committed"):
+        TokenTree().rate(0, 0.5)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), TOKENS, LIKELY, st.booleans()), min_size=4, max_size=9),
+    st.integers(0, 3),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.05, 0.3]),
+    st.sampled_from([frozenset[int](), frozenset({1})]),
+)
+def test_best_nodes_are_the_connected_ones_that_reach_most(
+    additions: list[tuple[int, int, float, bool]],
+    place: int,
+    limit: int,
+    depth: int,
+    least: float,
+    ends: frozenset[int],
+) -> None:
+    """Slow twin: of all sets of nodes that hang together behind the anchor and may be chosen, the largest sum."""
+    tree = TokenTree()
+    for where, token, chance, rumour in additions:
+        node = list(tree.ids())[-1 - where % len(tree)]  # near the newest, so that trees are deep
+        if rumour:
+            tree.raise_branch(node, token, chance, layer=1)
+        else:
+            tree.add(node, token, chance, Origin.DRAFT)
+    anchor = list(tree.ids())[place % len(tree)]
+    allowed = []
+    for node in tree.ids():
+        above = tree.path_to(node)
+        behind = above[above.index(anchor) + 1 :] if anchor in above else above if anchor == tree.root else []
+        stopped = any(tree[each].token in ends for each in behind[:-1])
+        likely = tree[node].reach >= least * tree[anchor].reach
+        if behind and len(behind) <= depth and likely and not stopped:
+            allowed.append(node)
+    best = 0.0
+    for size in range(min(limit, len(allowed)) + 1):
+        for chosen in itertools.combinations(allowed, size):
+            if all(tree.parent(node) in (anchor, *chosen) for node in chosen):
+                best = max(best, sum(tree[node].reach for node in chosen))
+    found = tree.best_nodes(anchor, limit, depth, least, ends)
+    assert set(found) <= set(allowed) and len(set(found)) == len(found) == min(limit, len(allowed))
+    assert all(tree.parent(node) in (anchor, *found[:index]) for index, node in enumerate(found))
+    assert sum(tree[node].reach for node in found) == pytest.approx(best)
+
+
+def test_likeliest_path_stops_at_the_end_of_an_answer() -> None:
+    tree = TokenTree()
+    a = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
+    end = tree.add(a, 7, 0.9, Origin.DRAFT)
+    tree.add(a, 2, 0.1, Origin.DRAFT)
+    beyond = tree.add(end, 3, 1.0, Origin.DRAFT)
+    assert tree.likeliest_path(tree.root, 5, frozenset({7})) == [a, end]
+    assert tree.likeliest_path(tree.root, 5) == [a, end, beyond]
+    assert tree.likeliest_path(tree.root, 1) == [a]
