@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +109,14 @@ def serve_model(config: ServerConfig) -> None:
         try:
             if draft_model is not None:
                 check_pair(model, draft_model)
-            vlm = load_vlm(model, **asdict(config.settings))
+            vlm = load_vlm(model, config.settings)
             announce(vlm, _log)
             exits = find_exits(config, vlm)
             rows, capacity = config.max_sessions, config.capacity
             engine = VlmEngine(vlm, rows, capacity, exits, max_draft=config.max_draft)
             self_draft = None
             if draft_model is not None:
-                beside = load_vlm(draft_model, **asdict(config.settings))
+                beside = load_vlm(draft_model, config.settings)
                 announce(beside, _log)
                 self_draft = SelfDraft(beside, rows, capacity, vlm.eos, config.max_draft)
                 _log.info("%s drafts beside the target for robots in mode server_sd", self_draft.name)

@@ -101,7 +101,8 @@ class ServerConfig:
         """How the target is loaded. Raises StartError, naming the setting."""
         try:
             return ModelSettings(
-                self.device, self.dtype, self.threads, self.attention, self.quantisation, self.min_pixels,
+                self.device, self.dtype, self.threads, self.attention, self.quantisation,  # type: ignore[arg-type]
+                self.min_pixels,
                 self.max_pixels, self.allow_download,
             )  # fmt: skip
         except ValueError as error:

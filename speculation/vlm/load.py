@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 from transformers import (
     LlamaForCausalLM,
@@ -38,7 +39,7 @@ from speculation.vlm.folder import (
 from speculation.vlm.memory import check_memory, head_width
 from speculation.vlm.processing import VICUNA_TEMPLATE, Processor
 from speculation.vlm.quantise import quantisation_config, stored_quantisation
-from speculation.vlm.settings import ModelSettings
+from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
 
 __all__ = [
     "DTYPES",
@@ -153,37 +154,26 @@ class Vlm:
         return device
 
 
-def load_vlm(
-    folder: Path | str,
-    *,
-    device: str = "cpu",
-    dtype: str = "float32",
-    threads: int | None = 1,
-    attention: str = "sdpa",
-    quantisation: str = "none",
-    min_pixels: int = 0,
-    max_pixels: int = 0,
-    allow_download: bool = False,
-) -> Vlm:
+def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **changes: Any) -> Vlm:
     """Load a model folder, or a hub name that is in the local cache, whatever dtype it is stored in.
 
-    The settings are explained at `ModelSettings`. What a generation_config asks for beyond the model's raw logits is
-    not applied, and said. Raises ValueError for a setting, ModelFolderError for a folder that is no usable model or
+    `changes` replace single fields of `settings`. What a generation_config asks for beyond the model's raw logits is
+    not applied, and logged. Raises ValueError for a setting, ModelFolderError for a folder that is no usable model or
     too large for the device's free memory.
     """
-    settings = ModelSettings(device, dtype, threads, attention, quantisation, min_pixels, max_pixels, allow_download)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    _check_device(device)
-    folder = find_model(folder, allow_download=allow_download)
+    settings = replace(settings, **changes)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    _check_device(settings.device)
+    folder = find_model(folder, allow_download=settings.allow_download)
     config = read_config(folder)
     check_attention(folder, config)
     weights = weight_files(folder)
     processor = _load_processor(folder, config["model_type"], settings)
-    rounding = quantisation_config(folder, config, settings.rounding, DTYPES[dtype])
+    rounding = quantisation_config(folder, config, settings.rounding, DTYPES[settings.dtype])
     check_memory(folder, _readable(weights), settings)
     model = _load_model(folder, config["model_type"], settings, rounding).eval().requires_grad_(False)
-    if dtype == "float64":
+    if settings.dtype == "float64":
         _use_exact_norms(model)
     text = _decoder(model)
     _check_tokens(folder, model, processor)
@@ -194,10 +184,10 @@ def load_vlm(
         num_layers=len(text.layers),
         vocabulary=len(processor.tokenizer),
         eos=end_tokens(folder, processor.tokenizer),
-        fingerprint=model_fingerprint(config, weights, quantisation),
+        fingerprint=model_fingerprint(config, weights, settings.quantisation),
         tokenizer_fingerprint=tokenizer_fingerprint(processor.tokenizer),
         folder=folder,
-        quantisation=stored_quantisation(config) or quantisation,
+        quantisation=stored_quantisation(config) or settings.quantisation,
     )
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from speculation.settings import check
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager")
@@ -32,27 +37,29 @@ class Quantisation(str, Enum):
         return self is not Quantisation.INT8
 
 
-@dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(msgspec.Struct, frozen=True):
     """How one model runs. Raises ValueError, naming the setting, for a value that is out of range.
 
-    `threads` sets torch's CPU threads for the whole process (more than one per process starves the other side on a
-    small machine), None leaves them. `min_pixels`, `max_pixels` bound the resized frame; 0 keeps the folder's own.
-    `allow_download` lets a hub name that is not on disk be fetched.
+    More than one thread per process starves the other side on a small machine.
     """
 
-    device: str = "cpu"
-    dtype: str = "float32"
-    threads: int | None = 1
-    attention: str = "sdpa"
-    quantisation: str = Quantisation.NONE.value
-    min_pixels: int = 0
-    max_pixels: int = 0
-    allow_download: bool = False
+    device: Annotated[str, Meta(description="where the model runs, e.g. cpu or cuda")] = "cpu"
+    dtype: Annotated[Literal["float32", "float64", "bfloat16", "float16"], Meta(description="what it computes in")] = (
+        "float32"
+    )
+    threads: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        Meta(description="CPU threads of the model, for the whole process; None leaves torch's own"),
+    ] = 1
+    attention: Annotated[str, Meta(description=f"attention backend: {' or '.join(ATTENTION)}")] = "sdpa"
+    quantisation: Annotated[str, Meta(description="what the weights are rounded to while loading")] = (
+        Quantisation.NONE.value
+    )
+    min_pixels: Annotated[int, Meta(description="least pixels of a resized frame; 0 keeps the model's own")] = 0
+    max_pixels: Annotated[int, Meta(description="most pixels of a resized frame; 0 keeps the model's own")] = 0
+    allow_download: Annotated[bool, Meta(description="fetch a model that is given by its name on the hub")] = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype {self.dtype!r} is unknown; choose {', '.join(DTYPES)}")
         if self.attention.startswith("flash") or self.attention == "paged":
             raise ValueError(
                 f"attention {self.attention!r} knows no mask but the causal one, and token trees and ragged batches "
@@ -63,6 +70,8 @@ class ModelSettings:
         known = [each.value for each in Quantisation]
         if self.quantisation not in known:
             raise ValueError(f"quantisation {self.quantisation!r} is unknown; choose {', '.join(known)}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is unknown; choose {', '.join(DTYPES)}")
         if self.dtype == "float64" and self.rounding is not Quantisation.NONE:
             raise ValueError(f"quantisation {self.quantisation!r} makes no sense in float64; choose another dtype")
         for name in ("min_pixels", "max_pixels"):
@@ -71,8 +80,12 @@ class ModelSettings:
                 raise ValueError(f"{name} {value} is outside {MIN_PIXELS} to {MAX_PIXELS}; 0 keeps the model's own")
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels {self.min_pixels} is more than max_pixels {self.max_pixels}")
+        check(self)
 
     @property
     def rounding(self) -> Quantisation:
         """The quantisation as what it is."""
         return Quantisation(self.quantisation)
+
+
+DEFAULT_SETTINGS = ModelSettings()

@@ -1,0 +1,186 @@
+"""Settings as frozen msgspec structs whose fields carry their own description and limits.
+
+One declaration is the home of a setting:
+
+    class Batching(msgspec.Struct, frozen=True):
+        max_batch: Annotated[int, Meta(ge=1, le=256, description="robots in one forward")] = 8
+
+Command lines (`add_flags`, `from_flags`), ROS parameters and documentation are made from it, and `check` holds a value
+against its limits. Structs may be nested; a nested field's flag is its own name, so names are unique in one tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Field(NamedTuple):
+    """One setting. `choices` are texts; `least` and `most` are inclusive limits; `optional` allows None."""
+
+    name: str
+    kind: type
+    default: Any
+    description: str
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+
+    @property
+    def flag(self) -> str:
+        """Its command-line flag."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is msgspec.NODEFAULT
+
+    def problem(self, value: Any) -> str:
+        """Return what is wrong with a value, naming the limit; empty where nothing is."""
+        if value is None and self.optional:
+            return ""
+        if self.kind in (int, float) and not isinstance(value, str):
+            least = -math.inf if self.least is None else self.least
+            most = math.inf if self.most is None else self.most
+            if not (math.isfinite(value) and least <= value <= most):
+                return f"{value} is outside {_shown(self.least)} to {_shown(self.most)}"
+        if self.choices and getattr(value, "value", value) not in self.choices:
+            return f"{value!r} is none of {', '.join(self.choices)}"
+        return ""
+
+
+def _shown(limit: float | None) -> str:
+    return "any" if limit is None else f"{limit:g}" if abs(limit) < 1e6 else f"{limit}"
+
+
+def fields_of(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """Return the settings of a struct and of those nested in it, in their order.
+
+    Raises TypeError where two have one name or a field's type is none that a command line can take.
+    """
+    found = tuple(_walk(struct))
+    names = [field.name for field in found]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise TypeError(f"{struct.__name__} has settings of one name: {', '.join(sorted(twice))}")
+    return found
+
+
+def _walk(struct: type[msgspec.Struct]) -> Iterator[Field]:
+    info = inspect.type_info(struct)
+    if not isinstance(info, inspect.StructType):
+        raise TypeError(f"{struct} is no settings struct")
+    for field in info.fields:
+        kind, least, most, description, choices, optional = _read(field.type)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            yield from _walk(kind)
+            continue
+        default = field.default
+        if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        yield Field(field.name, kind, default, description, least, most, choices, optional)
+
+
+def _read(
+    annotation: inspect.Type,
+) -> tuple[type, float | None, float | None, str, tuple[str, ...], bool]:
+    description = ""
+    while isinstance(annotation, inspect.Metadata):
+        description = (annotation.extra_json_schema or {}).get("description", description)
+        annotation = annotation.type
+    if isinstance(annotation, inspect.UnionType):
+        rest = [each for each in annotation.types if not isinstance(each, inspect.NoneType)]
+        if len(rest) == 1:
+            kind, least, most, inner, choices, _ = _read(rest[0])
+            return kind, least, most, description or inner, choices, len(rest) < len(annotation.types)
+        return str, None, None, description, (), len(rest) < len(annotation.types)
+    if isinstance(annotation, inspect.StructType):
+        return annotation.cls, None, None, description, (), False
+    if isinstance(annotation, inspect.EnumType):
+        return annotation.cls, None, None, description, tuple(str(each.value) for each in annotation.cls), False
+    if isinstance(annotation, inspect.LiteralType):
+        return str, None, None, description, tuple(str(value) for value in annotation.values), False
+    if isinstance(annotation, (inspect.IntType, inspect.FloatType)):
+        kind = int if isinstance(annotation, inspect.IntType) else float
+        return kind, annotation.ge, annotation.le, description, (), False
+    if isinstance(annotation, inspect.BoolType):
+        return bool, None, None, description, (), False
+    if isinstance(annotation, inspect.StrType):
+        return str, None, None, description, (), False
+    if isinstance(annotation, inspect.CustomType) and issubclass(annotation.cls, Path):
+        return Path, None, None, description, (), False
+    raise TypeError(f"no setting can be of type {annotation}")
+
+
+def check(settings: msgspec.Struct) -> None:
+    """Raise ValueError, naming the setting and its limit, for the first value of a struct that is outside of it.
+
+    For a `__post_init__`: msgspec itself checks what it decodes, never what is constructed.
+    """
+    nested = {name: value for name in settings.__struct_fields__ if not isinstance(
+        value := getattr(settings, name), msgspec.Struct)}  # fmt: skip
+    for field in fields_of(type(settings)):
+        if field.name in nested and (problem := field.problem(nested[field.name])):
+            raise ValueError(f"{field.name} {problem}")
+
+
+def add_flags(
+    line: argparse.ArgumentParser,
+    struct: type[msgspec.Struct],
+    without: tuple[str, ...] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> None:
+    """Register a flag for each setting of a struct but those of `without`; `defaults` stand in for the struct's own."""
+    for field in fields_of(struct):
+        if field.name in without:
+            continue
+        default = (defaults or {}).get(field.name, field.default)
+        required = default is msgspec.NODEFAULT
+        plain = getattr(default, "value", default)
+        shown = "" if required or plain in (None, False, "") else f" (default: {plain})"
+        how: dict[str, Any] = {"help": (field.description + shown).replace("%", "%%")}
+        how |= {"required": True} if required else {"default": plain}
+        if field.kind is bool:
+            how |= {"nargs": "?", "const": True, "type": true_or_false, "metavar": "true|false"}
+        elif field.choices:
+            how["choices"] = field.choices
+        else:
+            how["type"] = field.kind
+        line.add_argument(field.flag, **how)
+
+
+def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any]) -> S:
+    """Return the settings that parsed flags give; what they lack keeps its default.
+
+    Raises ValueError, from the struct's own checks.
+    """
+    given = options if isinstance(options, Mapping) else vars(options)
+    values: dict[str, Any] = {}
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)
+    for field in info.fields:
+        kind = _read(field.type)[0]
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            values[field.name] = from_flags(kind, given)
+        elif field.name in given:
+            value = given[field.name]
+            values[field.name] = kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
+    return struct(**values)
+
+
+def true_or_false(word: str) -> bool:
+    """Read the value that a launch argument gives a flag. Raises ArgumentTypeError for other words."""
+    if word not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
+    return word == "true"

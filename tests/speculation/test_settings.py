@@ -1,0 +1,104 @@
+"""Settings made from structs: flags, limits, nesting."""
+
+from __future__ import annotations
+
+import argparse
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta
+
+from speculation.settings import add_flags, check, fields_of, from_flags
+
+
+class Order(str, Enum):
+    FIRST = "first"
+    LAST = "last"
+
+
+class Inner(msgspec.Struct, frozen=True):
+    size: Annotated[int, Meta(ge=1, le=9, description="how many at once, 100 % at most")] = 3
+    order: Annotated[Order, Meta(description="which one leaves first")] = Order.FIRST
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+class Outer(msgspec.Struct, frozen=True):
+    folder: Annotated[Path, Meta(description="where it is")]
+    inner: Inner = Inner()
+    keys: Annotated[Path | None, Meta(description="keys, if any")] = None
+    threads: Annotated[Annotated[int, Meta(ge=1)] | None, Meta(description="how many, if not all")] = None
+    rate: Annotated[float, Meta(ge=0.5, le=2.0, description="per second")] = 1.0
+    plain: Annotated[bool, Meta(description="without keys")] = False
+    kind: Annotated[Literal["a", "b"], Meta(description="which kind")] = "a"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def parsed(*words: str) -> Outer:
+    line = argparse.ArgumentParser(exit_on_error=False)
+    add_flags(line, Outer)
+    return from_flags(Outer, line.parse_args(words))
+
+
+def test_fields_of_nested_structs_stand_in_one_row_with_what_documents_them() -> None:
+    fields = {field.name: field for field in fields_of(Outer)}
+    assert list(fields) == ["folder", "size", "order", "keys", "threads", "rate", "plain", "kind"]
+    assert (fields["size"].least, fields["size"].most) == (1, 9)
+    assert fields["order"].choices == ("first", "last") and fields["kind"].choices == ("a", "b")
+    assert fields["keys"].optional and fields["folder"].required and not fields["rate"].required
+    assert fields["threads"].optional and fields["threads"].least == 1
+    assert all(field.description for field in fields.values())
+
+
+def test_flags_become_the_nested_settings() -> None:
+    got = parsed("--folder", "x", "--size", "5", "--order", "last", "--plain", "--keys", "k", "--kind", "b")
+    assert got == Outer(Path("x"), Inner(5, Order.LAST), Path("k"), None, 1.0, True, "b")
+    assert parsed("--folder", "x") == Outer(Path("x"))
+    assert parsed("--folder", "x", "--plain", "false") == Outer(Path("x"))
+
+
+def test_help_shows_description_and_default() -> None:
+    line = argparse.ArgumentParser()
+    add_flags(line, Outer, without=("keys",), defaults={"rate": 1.5})
+    text = line.format_help()
+    assert "100 % at most (default: 3)" in text and "per second (default: 1.5)" in text
+    assert "--keys" not in text
+
+
+@given(size=st.integers(-5, 20))
+def test_a_value_outside_its_limits_is_refused_by_name(size: int) -> None:
+    if 1 <= size <= 9:
+        assert Inner(size).size == size
+    else:
+        with pytest.raises(ValueError, match=f"size {size} is outside 1 to 9"):
+            Inner(size)
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), 0.4])
+def test_a_number_must_be_finite_and_inside(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"rate .* is outside 0\.5 to 2"):
+        Outer(Path("x"), rate=rate)
+
+
+def test_an_unknown_choice_is_refused_with_what_is_known() -> None:
+    with pytest.raises(ValueError, match="kind 'c' is none of a, b"):
+        Outer(Path("x"), kind="c")  # type: ignore[arg-type]
+    with pytest.raises(argparse.ArgumentError, match="invalid choice"):
+        parsed("--folder", "x", "--order", "middle")
+
+
+def test_two_settings_of_one_name_are_refused() -> None:
+    class Twice(msgspec.Struct, frozen=True):
+        inner: Inner = Inner()
+        size: int = 1
+
+    with pytest.raises(TypeError, match="settings of one name: size"):
+        fields_of(Twice)
