@@ -16,7 +16,7 @@ demo: setup  ## a simulated Go2 finds the silver bottle; DEMO="--seed 3 --mode s
 test: setup  ## run all tests; TESTS="tests/speculation -k tree" picks some
 	@$(RUN) python -m pytest $(TESTS)
 
-benchmarks: setup  ## every table and picture of docs/benchmarks.md (half an hour); BENCH="--quick" for a look
+benchmarks: setup  ## every table and plot of docs/benchmarks.md (half an hour); BENCH="--quick" for a look
 	@$(RUN) python -m benchmarks $(BENCH)
 
 lint: setup  ## ruff, codespell and mypy --strict
