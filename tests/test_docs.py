@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from edge_drafter import Mode
+from tests.test_dependencies import FOLDERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -63,6 +64,17 @@ def test_the_glossary_is_sorted_and_names_sources_that_are_listed() -> None:
 def test_commands_in_pages_name_modules_that_are_there(path: Path) -> None:
     for name in set(re.findall(r"python3? -m ([a-z_.]+[a-z_])", path.read_text(encoding="utf-8"))):
         assert find_spec(name) or name in {"pip", "mkdocs"}, f"{path.name}: {name}"
+
+
+@pytest.mark.parametrize("path", COMMAND_PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_python_files_named_in_pages_are_there(path: Path) -> None:
+    files = {
+        str(file.relative_to(ROOT))
+        for folder in (*FOLDERS.values(), Path("tests"), Path("scripts"), Path("launch"))
+        for file in (ROOT / folder).rglob("*.py")
+    }
+    for name in set(re.findall(r"`([\w./]+\.py)`", path.read_text(encoding="utf-8"))):
+        assert any(f"/{file}".endswith(f"/{name}") for file in files), f"{path.name}: {name}"
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
