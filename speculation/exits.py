@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from speculation.acceptance import AcceptanceRule, Verdict
-from speculation.sampling import Logits, StepDraws, Tokens
+from speculation.acceptance import Verdict
+from speculation.sampling import AcceptanceRule, Logits, StepDraws, Tokens
 from speculation.vlm.forward import final_logits
 from speculation.vlm.load import ModelFolderError, Vlm
 from speculation.wire import ROOT

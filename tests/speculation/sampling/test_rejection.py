@@ -10,22 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.rejection import (
-    Drawn,
-    Purpose,
-    Rejection,
-    draw_from_head,
-    draw_rest,
-    head,
-    pack,
-    read_draft,
-    uniform,
-    unpack,
-)
-from speculation.sampling import Distribution, Rule, SamplingSettings
+from speculation.sampling import GREEDY, Coupled, Distribution, SamplingScheme, Split, Whole
+from speculation.sampling.masses import head, pack, unpack
+from speculation.sampling.rejection import Drawn, Purpose, Rejection, draw_rest, uniform
+from speculation.sampling.sparse import draw_from_head
 from speculation.wire import Draft, Masses, decode, encode
 
-SPLIT = SamplingSettings(1.0, rule=Rule.SPLIT)
+SPLIT = Split(1.0)
 DIGEST = bytes(range(8))
 SIZES = st.integers(2, 24)
 
@@ -37,7 +28,7 @@ def pairs_of_distributions(draw: st.DrawFn) -> tuple[Distribution, Distribution]
     dice = np.random.default_rng(seed)
     logits = dice.normal(0.0, draw(st.sampled_from([0.1, 2.0, 8.0])), size)
     other = logits + dice.normal(0.0, draw(st.sampled_from([0.0, 0.5, 4.0])), size)
-    how = SamplingSettings(1.0, draw(st.sampled_from([0, 2, 5])))
+    how = Coupled(1.0, draw(st.sampled_from([0, 2, 5])))
     return Distribution.of(logits, how), Distribution.of(other, how)
 
 
@@ -135,29 +126,31 @@ WEIGHTS = struct.pack("<4f", 1.0, 1.0, 0.0, 2.0)
 
 
 @pytest.mark.parametrize(
-    ("rule", "fields", "message"),
+    ("scheme", "fields", "message"),
     [
-        (Rule.COUPLED, {"chosen": [0.5, 0.5]}, "are for rejection sampling, not for coupled"),
-        (Rule.SPLIT, {}, "Draft.chosen has 0 entries for 2 tokens; split needs each"),
-        (Rule.SPLIT, {"chosen": [0.5, 0.0]}, "Draft.chosen gives a token no probability"),
-        (Rule.SPLIT, {"chosen": [0.5, 0.5], "parents": [-1, -1]}, "judges chains, not trees"),
-        (Rule.WHOLE, {"chosen": [0.5, 0.5]}, "Draft.whole has 0 entries"),
-        (Rule.SPLIT, {"chosen": [0.5, 0.5], "whole": [Masses(WEIGHTS, 4.0)]}, "needs each, and no Draft.whole"),
-        (Rule.WHOLE, {"whole": [Masses(WEIGHTS, 4.0)] * 2}, "Draft.whole gives a token no probability"),
-        (Rule.WHOLE, {"whole": [Masses(WEIGHTS[:8], 4.0)] * 2}, "2 tokens are no part of a vocabulary of 4"),
-        (Rule.WHOLE, {"whole": [Masses(WEIGHTS, 4.0, b"", 0.5)] * 2}, "Masses.tail is 0.5"),
-        (Rule.WHOLE, {"whole": [Masses(struct.pack("<4f", 1, -1, 0, 0), 4.0)] * 2}, "finite and not negative"),
-        (Rule.WHOLE, {"whole": [Masses(WEIGHTS, 4.0, struct.pack("<4I", 0, 1, 2, 9))] * 2}, "a vocabulary of 4"),
+        (Coupled(1.0), {"chosen": [0.5, 0.5]}, "are for rejection sampling, not for coupled"),
+        (Split(1.0), {}, "Draft.chosen has 0 entries for 2 tokens; split needs each"),
+        (Split(1.0), {"chosen": [0.5, 0.0]}, "Draft.chosen gives a token no probability"),
+        (Split(1.0), {"chosen": [0.5, 0.5], "parents": [-1, -1]}, "judges chains, not trees"),
+        (Whole(1.0), {"chosen": [0.5, 0.5]}, "Draft.whole has 0 entries"),
+        (Split(1.0), {"chosen": [0.5, 0.5], "whole": [Masses(WEIGHTS, 4.0)]}, "needs each, and no Draft.whole"),
+        (Whole(1.0), {"whole": [Masses(WEIGHTS, 4.0)] * 2}, "Draft.whole gives a token no probability"),
+        (Whole(1.0), {"whole": [Masses(WEIGHTS[:8], 4.0)] * 2}, "2 tokens are no part of a vocabulary of 4"),
+        (Whole(1.0), {"whole": [Masses(WEIGHTS, 4.0, b"", 0.5)] * 2}, "Masses.tail is 0.5"),
+        (Whole(1.0), {"whole": [Masses(struct.pack("<4f", 1, -1, 0, 0), 4.0)] * 2}, "finite and not negative"),
+        (Whole(1.0), {"whole": [Masses(WEIGHTS, 4.0, struct.pack("<4I", 0, 1, 2, 9))] * 2}, "a vocabulary of 4"),
     ],
 )
-def test_a_draft_without_what_its_rule_needs_is_refused(rule: Rule, fields: dict[str, object], message: str) -> None:
+def test_a_draft_without_what_its_scheme_needs_is_refused(
+    scheme: SamplingScheme, fields: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        read_draft(draft(**fields), SamplingSettings(1.0, rule=rule), 4)
+        scheme.read(draft(**fields), 4)
 
 
 def test_a_draft_says_how_its_tokens_were_drawn() -> None:
-    assert read_draft(draft(), SamplingSettings(), 4) == ()
-    assert [each.chance for each in read_draft(draft(chosen=[0.25, 0.5]), SPLIT, 4)] == [0.25, 0.5]
+    assert GREEDY.read(draft(), 4) == ()
+    assert [each.chance for each in SPLIT.read(draft(chosen=[0.25, 0.5]), 4)] == [0.25, 0.5]
     whole = draft(tokens=[1, 3], whole=[Masses(WEIGHTS, 4.0)] * 2)
-    found = read_draft(decode(encode(whole)), SamplingSettings(1.0, rule=Rule.WHOLE), 4)  # type: ignore[arg-type]
+    found = Whole(1.0).read(decode(encode(whole)), 4)  # type: ignore[arg-type]
     assert [each.chance for each in found] == [0.25, 0.5] and all(each.source is not None for each in found)
