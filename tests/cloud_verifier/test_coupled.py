@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.step import ForeignDraft, StepState, empty_digest
 from cloud_verifier.work import VerifyRow
-from speculation.acceptance import rule_of
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, question_key
 from speculation.vlm.load import Vlm
@@ -108,11 +107,11 @@ def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingScheme) ->
         logits = 3.0 * dice.normal(size=(3, target.vocabulary))
         outside = np.setdiff1d(np.arange(target.vocabulary), listed)
         logits[:, outside] -= 30.0  # so that list and vocabulary have one support
-        rule, draws = rule_of(how), StepDraws(question_key(4, number), number)
-        first = rule.judge([], [], logits[:1], draws).token
+        draws = StepDraws(question_key(4, number), number)
+        first = how.judge([], [], logits[:1], draws).token
         tokens, parents = [first, int(dice.integers(target.vocabulary))], [ROOT, 0]
-        final = rule.judge(tokens, parents, logits, draws)
-        early = heads.judge(rule, tokens, parents, logits[:, listed], sampling=draws)
+        final = how.judge(tokens, parents, logits, draws)
+        early = heads.judge(how, tokens, parents, logits[:, listed], sampling=draws)
         silent = tokens[1] not in listed
         assert (early is None) is silent
         if early is not None:
