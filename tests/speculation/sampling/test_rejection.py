@@ -1,82 +1,19 @@
-"""Rejection sampling by itself: draws, heads with tails, and what a draft must carry."""
+"""Rejection sampling by itself: random numbers, the acceptance of a chain, and what a draft must carry."""
 
 from __future__ import annotations
 
 import struct
 
-import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from speculation.sampling import GREEDY, Coupled, Distribution, SamplingScheme, Split, Whole
-from speculation.sampling.masses import head, pack, unpack
-from speculation.sampling.rejection import Drawn, Purpose, Rejection, draw_rest, uniform
-from speculation.sampling.sparse import draw_from_head
+from speculation.sampling import GREEDY, Coupled, Distribution, Prefix, SamplingScheme, Sparse, Split, Whole
+from speculation.sampling.masses import pack
+from speculation.sampling.rejection import Drawn, Purpose, Rejection, RejectionScheme, uniform
 from speculation.wire import Draft, Masses, decode, encode
 
 SPLIT = Split(1.0)
 DIGEST = bytes(range(8))
-SIZES = st.integers(2, 24)
-
-
-@st.composite
-def pairs_of_distributions(draw: st.DrawFn) -> tuple[Distribution, Distribution]:
-    """A target's and a draft's, from alike to strangers, with tokens that cannot be drawn."""
-    size, seed = draw(SIZES), draw(st.integers(0, 2**32 - 1))
-    dice = np.random.default_rng(seed)
-    logits = dice.normal(0.0, draw(st.sampled_from([0.1, 2.0, 8.0])), size)
-    other = logits + dice.normal(0.0, draw(st.sampled_from([0.0, 0.5, 4.0])), size)
-    how = Coupled(1.0, draw(st.sampled_from([0, 2, 5])))
-    return Distribution.of(logits, how), Distribution.of(other, how)
-
-
-@given(pairs_of_distributions(), st.integers(1, 30), st.binary(min_size=8, max_size=8))
-def test_a_head_draws_what_the_whole_draws_or_nothing(
-    pair: tuple[Distribution, Distribution], keep: int, digest: bytes
-) -> None:
-    target, draft = pair
-    masses = pack(target, keep)
-    told = unpack(masses, len(target.weights)) if not masses.tail else None
-    wanted = draw_rest(target, draft, digest, keep)
-    if told is not None:
-        assert draw_rest(told, draft, digest, keep) == wanted
-    else:
-        assert draw_from_head(masses, draft, digest) in (None, wanted)
-
-
-def test_the_tail_is_seldom_needed() -> None:
-    dice = np.random.default_rng(0)
-    logits = dice.normal(0.0, 4.0, 200)
-    target = Distribution.of(logits, SPLIT)
-    draft = Distribution.of(logits + dice.normal(0.0, 0.5, 200), SPLIT)
-    masses = pack(target, 32)
-    found = [draw_from_head(masses, draft, struct.pack("<Q", key)) for key in range(500)]
-    fetched = found.count(None) / len(found)
-    rest = np.maximum(target.row - draft.row, 0.0)
-    tail = rest.sum() - rest[head(target, 32)].sum()
-    assert 0.0 < tail / rest.sum() <= fetched + 0.02
-    assert fetched < masses.tail / rest[head(target, 32)].sum() + 0.05
-
-
-@given(pairs_of_distributions(), st.integers(0, 30))
-def test_a_distribution_travels_to_the_last_bit(pair: tuple[Distribution, Distribution], keep: int) -> None:
-    target, _ = pair
-    masses = msgspec.msgpack.decode(msgspec.msgpack.encode(pack(target, keep)), type=Masses)
-    if masses.tail:
-        assert 0.0 < masses.tail < 1.0 and len(masses.weights) == 4 * len(head(target, keep))
-    else:
-        assert (unpack(masses, len(target.weights)).row == target.row).all()
-
-
-@given(pairs_of_distributions(), st.integers(1, 30))
-def test_the_head_is_the_likeliest_tokens_of_equals_the_lower(
-    pair: tuple[Distribution, Distribution], keep: int
-) -> None:
-    weights = np.round(pair[0].weights, 1)
-    order = np.argsort(-weights, kind="stable")[:keep]
-    assert head(Distribution(weights, 1.0), keep).tolist() == sorted(order[weights[order] > 0.0].tolist())
 
 
 def test_random_numbers_are_the_prefixs_own() -> None:
@@ -154,3 +91,41 @@ def test_a_draft_says_how_its_tokens_were_drawn() -> None:
     whole = draft(tokens=[1, 3], whole=[Masses(WEIGHTS, 4.0)] * 2)
     found = Whole(1.0).read(decode(encode(whole)), 4)  # type: ignore[arg-type]
     assert [each.chance for each in found] == [0.25, 0.5] and all(each.source is not None for each in found)
+
+
+@pytest.mark.parametrize("scheme", [Whole(0.9, 6), Split(0.9), Sparse(0.9, keep=2)], ids=lambda scheme: scheme.name)
+def test_what_a_draft_half_samples_is_what_the_verdict_half_reads(scheme: RejectionScheme) -> None:
+    """Through the wire: probabilities as they were, to the last bit, and one token for one prefix."""
+    dice = np.random.default_rng(4)
+    sampler, prefix, rows, tokens = scheme.sampler(3), Prefix(2, DIGEST), dice.normal(0.0, 2.0, (4, 9)), []
+    chances = []
+    for row in rows:
+        assert (sampler.rank(row, prefix) == sampler.rank(row.copy(), prefix)).all()
+        tokens.append(int(np.argmax(sampler.rank(row, prefix))))
+        chances.append(float(Distribution.of(row, scheme).row[tokens[-1]]))
+        prefix = prefix.after(tokens[-1])
+    sent = decode(encode(sampler.attach(draft(start=2, digest=DIGEST, tokens=tokens))))
+    assert isinstance(sent, Draft) and sent.drawn is None
+    assert [each.chance for each in scheme.read(sent, 9)] == chances
+
+
+def test_a_place_that_the_answer_has_left_is_forgotten() -> None:
+    sampler, root = SPLIT.sampler(0), Prefix(0, DIGEST)
+    sampler.rank(np.zeros(4), root)
+    sampler.rank(np.zeros(4), root.after(1))
+    sampler.forget_all_but([root.after(1)])
+    sampler.attach(draft(digest=root.after(1).digest, tokens=[2]))
+    with pytest.raises(ValueError, match="a place where nothing was drafted"):
+        sampler.finish(DIGEST, pack(Distribution.of(np.zeros(4), SPLIT)))
+
+
+def test_the_next_draft_brings_the_token_that_the_edge_sampled() -> None:
+    sampler, root = SPLIT.sampler(0), Prefix(0, DIGEST)
+    sampler.rank(np.zeros(4), root)
+    token = sampler.finish(DIGEST, pack(Distribution.of(np.array([0.0, 2.0, 1.0, 0.0]), SPLIT)))
+    assert token is not None
+    after = root.after(token)
+    sampler.rank(np.zeros(4), after)
+    assert sampler.attach(draft(start=1, digest=after.digest, tokens=[2])).drawn == token
+    assert sampler.attach(draft(start=1, digest=after.digest, tokens=[])).drawn == token
+    assert sampler.attach(draft(digest=DIGEST, tokens=[])).drawn is None
