@@ -303,7 +303,7 @@ class ExitHeads:
         """Judge a draft by an exit's logits as the target's are judged; confidence is the rule's, not yet measured.
 
         None where the exit has to be silent: its walk ends where the draft goes on with a token outside the short list,
-        which the exit can neither accept nor rule out. `sampling` as in `AcceptanceRule.judge`.
+        which the exit can neither accept nor rule out. `sampling` is `draws` of `AcceptanceRule.judge`.
         """
         draws = sampling or StepDraws()
         short = self.short_list

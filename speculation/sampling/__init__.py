@@ -16,6 +16,7 @@ from speculation.sampling.scheme import (
     Evidence,
     Prefix,
     SamplingScheme,
+    form,
 )
 from speculation.sampling.sparse import Sparse
 from speculation.sampling.split import Split
@@ -49,6 +50,7 @@ __all__ = [
     "Tokens",
     "Whole",
     "choose",
+    "form",
     "noised",
     "perturbed",
     "question_key",

@@ -44,7 +44,7 @@ class StepDraws:
 
 
 FIRST_DRAWS = StepDraws()
-"""Where nothing else is said: key 0, the answer's first token."""
+"""The default: key 0, the answer's first token."""
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, Words, Words, Words]:

@@ -136,7 +136,7 @@ class TargetRest:
         return pack(self.target)
 
     def allows(self, token: int) -> bool:
-        """See `Rest.allows`: what the target never says is not what the edge sampled."""
+        """See `Rest.allows`: a token that the target gives no probability was not sampled."""
         return bool(self.target.weights[token] > 0.0)
 
 
@@ -145,7 +145,7 @@ class RejectionScheme(SamplingScheme, frozen=True):
 
     one_chain: ClassVar[bool] = True
     field: ClassVar[str]
-    """The field of `Draft` that says how its tokens were sampled, an entry each: chosen or whole."""
+    """The field of `Draft` with an entry for each token, on how it was sampled: chosen or whole."""
 
     @property
     def alone(self) -> SamplingScheme:
@@ -215,7 +215,7 @@ class RejectionSampler(DraftSampler):
         self._after = {digest: after for digest, after in self._after.items() if digest in known}
 
     def attach(self, draft: Draft) -> Draft:
-        """See `DraftSampler.attach`. Says, too, which token the edge sampled just before the draft."""
+        """See `DraftSampler.attach`. A draft right behind a token that the edge sampled brings that token, too."""
         digest, sources = draft.digest, []
         for token in draft.tokens:
             sources.append(self._after[digest])

@@ -27,6 +27,7 @@ MAX_TOP_K = 2**20
 _EXAMPLE = "(temperature=0.7,top_k=50,top_p=0.9)"
 _TEXT = re.compile(r"(?P<name>[a-z]+)\((?P<fields>[^()]*)\)")
 _OFF = {"top_k": 0, "top_p": 1.0}
+"""Values that `SamplingScheme.text` leaves out."""
 
 Evidence: TypeAlias = tuple[Any, ...]
 """What a scheme judges a draft's tokens by besides the tokens: an entry each, which only the scheme reads, or none."""
@@ -120,7 +121,7 @@ class SamplingScheme(msgspec.Struct, frozen=True):
     """
 
     name: ClassVar[str]
-    """Its name in settings and on the wire."""
+    """Its name in settings and on the wire, small letters."""
     random: ClassVar[bool] = True
     """Whether tokens are sampled at random; temperature is above 0 then, and else 0."""
     one_chain: ClassVar[bool] = False
@@ -256,7 +257,7 @@ class SamplingScheme(msgspec.Struct, frozen=True):
 
         `ids` are the tokens of the columns (ascending), where the row is no whole vocabulary.
         """
-        raise NotImplementedError(f"sampling {self.name} has to say what the target samples")
+        raise NotImplementedError(f"sampling {self.name} does not define what the target samples")
 
 
 SCHEMES: dict[str, type[SamplingScheme]] = {}

@@ -44,8 +44,8 @@ def test_the_draft_does_not_change_the_sample(
     """With logits that depend on the depth alone, every draft leads along the same answer."""
     tokens, parents, logits = draft
     verdict = settings.judge(tokens, parents, np.repeat(logits[:1], len(logits), 0), StepDraws(key, 4))
-    said = [*(tokens[node] for node in verdict.path), verdict.token]
-    assert said == [drawn(logits[0], settings, StepDraws(key, 4 + depth)) for depth in range(len(said))]
+    committed = [*(tokens[node] for node in verdict.path), verdict.token]
+    assert committed == [drawn(logits[0], settings, StepDraws(key, 4 + depth)) for depth in range(len(committed))]
 
 
 def test_coupled_at_temperature_nought_is_greedy() -> None:

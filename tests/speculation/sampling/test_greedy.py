@@ -14,7 +14,7 @@ from tests.speculation.sampling.trees import VOCABULARY, judged_drafts
 
 
 def enumerated_verdict(tokens: list[int], parents: list[int], logits: Logits) -> Verdict:
-    """Enumerate every chain from the root, keep those that greedy decoding alone would have said, take the longest."""
+    """Enumerate every chain from the root, keep those that greedy decoding alone would give, take the longest."""
 
     def first_best(row: Logits) -> int:
         return min(token for token in range(VOCABULARY) if row[token] == max(row))
@@ -26,7 +26,7 @@ def enumerated_verdict(tokens: list[int], parents: list[int], logits: Logits) ->
         below = [child for child in range(len(tokens)) if parents[child] == node]
         return [[]] + [[child, *rest] for child in below for rest in chains(child)]
 
-    def said(chain: list[int]) -> bool:
+    def is_greedy(chain: list[int]) -> bool:
         firsts = [
             next(s for s in range(node + 1) if (parents[s], tokens[s]) == (parents[node], tokens[node]))
             for node in chain
@@ -35,7 +35,7 @@ def enumerated_verdict(tokens: list[int], parents: list[int], logits: Logits) ->
         right = all(tokens[node] == first_best(logits[b + 1]) for node, b in zip(chain, before, strict=True))
         return right and firsts == chain
 
-    path = max((chain for chain in chains(-1) if said(chain)), key=len)
+    path = max((chain for chain in chains(-1) if is_greedy(chain)), key=len)
     end = path[-1] if path else -1
     token = first_best(logits[end + 1])
     confidence = chance(logits[end + 1], token)

@@ -23,10 +23,10 @@ def test_a_head_draws_what_the_whole_draws_or_nothing(
 ) -> None:
     target, draft = pair
     masses = pack(target, keep)
-    told = unpack(masses, len(target.weights)) if not masses.tail else None
+    received = unpack(masses, len(target.weights)) if not masses.tail else None
     wanted = draw_rest(target, draft, digest, keep)
-    if told is not None:
-        assert draw_rest(told, draft, digest, keep) == wanted
+    if received is not None:
+        assert draw_rest(received, draft, digest, keep) == wanted
     else:
         assert draw_from_head(masses, draft, digest) in (None, wanted)
 
