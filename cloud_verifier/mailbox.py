@@ -23,7 +23,7 @@ from collections import deque
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.config import Link, StartError
 from cloud_verifier.connections import STRANGER_BYTES, Connections
 from cloud_verifier.limits import Allowance, BoundedQueue
 from cloud_verifier.security import CurveServer, check_bind
@@ -58,9 +58,9 @@ FRAMES = 2
 class Mailbox:
     """The face of the socket's thread. Peers are opaque names, see `Connections`."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, link: Link) -> None:
         """Raises StartError for an address that cannot be bound or keys that cannot be used."""
-        check_bind(config.bind, config.keys is not None, config.allow_plain)
+        check_bind(link.bind, link.keys is not None, link.allow_plain)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._curve: CurveServer | None = None
         self._socket: zmq.Socket[bytes] = None  # type: ignore[assignment]
@@ -80,12 +80,12 @@ class Mailbox:
         self._notice_in.setblocking(False)
         self._notice_out.setblocking(False)
         try:
-            if config.keys is not None:
-                self._curve = CurveServer(self._context, config.keys)
+            if link.keys is not None:
+                self._curve = CurveServer(self._context, link.keys)
             try:
-                self._open(config.bind)
+                self._open(link.bind)
             except zmq.ZMQError as error:
-                raise StartError(f"--bind {config.bind}: {error.strerror or error}") from None
+                raise StartError(f"--bind {link.bind}: {error.strerror or error}") from None
         except StartError:
             self._free()
             raise

@@ -12,19 +12,24 @@ from speculation.wire import PROTOCOL, Fault, FaultCode, Hello, Welcome
 
 @dataclass
 class Session:
-    """One robot's connection. `token` resumes it and is a secret; `number` is its name in logs. No peer: it is gone.
-
-    last_seen: when something last came or was sent, last_heard: when something came, seconds. `sampling` says how the
-    tokens of its answers are drawn.
-    """
+    """One robot's connection. Times are seconds."""
 
     number: int
+    """Its name in logs."""
     token: str
+    """Resumes it; a secret."""
     row: int
+    """Its row of the engine."""
     peer: bytes | None
+    """None: its edge is gone."""
     last_seen: float
-    last_heard: float
+    """When something last came or was sent."""
+    last_received: float
+    """When something last came."""
     sampling: SamplingSettings = GREEDY
+    """How the tokens of its answers are drawn."""
+    service_class: str = ""
+    """`Hello.service_class`, for policies."""
 
 
 def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
@@ -113,7 +118,7 @@ class SessionTable:
     def attach(self, session: Session, peer: bytes, now: float) -> None:
         """Continue a session at a new address."""
         self.detach(session)
-        session.peer, session.last_seen, session.last_heard = peer, now, now
+        session.peer, session.last_seen, session.last_received = peer, now, now
         self._peers[peer] = session
 
     def detach(self, session: Session) -> None:

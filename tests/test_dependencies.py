@@ -43,6 +43,7 @@ POLICY = (
     "speculation/acceptance.py", "speculation/sampling.py", "speculation/wire.py", "speculation/prompts.py",
     "speculation/predictor.py", "speculation/cancellation.py",
     "cloud_verifier/scheduler.py", "cloud_verifier/ledger.py", "cloud_verifier/estimator.py", "cloud_verifier/step.py",
+    "cloud_verifier/tree.py", "cloud_verifier/rejection.py", "cloud_verifier/work.py", "cloud_verifier/policies/",
     "cloud_verifier/exit_queue.py", "cloud_verifier/server.py",
 )  # fmt: skip
 FACE = "edge_drafter/decoder.py"

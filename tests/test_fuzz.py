@@ -61,7 +61,7 @@ GOOD = [
 
 def test_bent_messages_to_the_verifier(caplog: pytest.LogCaptureFixture) -> None:
     """From 800 peers, every other with a session; an honest robot asks in between."""
-    bench = Bench(ServerConfig(Path("model"), max_sessions=4, early_rate=1000.0))
+    bench = Bench(ServerConfig.of(Path("model"), max_sessions=4, early_rate=1000.0))
     rng = random.Random(13)
     bench.welcome(b"honest")
     for batch in range(MESSAGES // 25):

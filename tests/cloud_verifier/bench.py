@@ -12,7 +12,7 @@ from speculation.trace import Trace
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Hello, Welcome
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, FakeSelfDraft
 
-CONFIG = ServerConfig(Path("model"), max_sessions=2, early_rate=1000.0)
+CONFIG = ServerConfig.of(Path("model"), max_sessions=2, early_rate=1000.0)
 HELLO = Hello(tokenizer="t" * 16, vocabulary=VOCABULARY)
 JPEG = b"jpeg"
 

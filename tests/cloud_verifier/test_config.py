@@ -15,32 +15,32 @@ from tests.models import tiny_text_model
     ("settings", "sentence"),
     [
         ({"quantisation": "int8"}, "--quantisation int8 rounds a token by what else is in the forward"),
-        ({"quantisation": "int3"}, "quantisation 'int3' is unknown"),
+        ({"quantisation": "int3"}, "--quantisation 'int3' is unknown"),
         ({"attention": "flash_attention_2"}, "knows no mask but the causal one"),
-        ({"max_pixels": 5}, "max_pixels 5 is outside"),
-        ({"dtype": "int4"}, "dtype 'int4' is unknown"),
+        ({"max_pixels": 5}, "--max-pixels 5 is outside"),
+        ({"dtype": "int4"}, "--dtype 'int4' is unknown"),
     ],
 )
 def test_settings_that_cannot_serve(tiny_target: Path, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(StartError, match=sentence):
-        ServerConfig(tiny_target, **settings)
+        ServerConfig.of(tiny_target, **settings)
 
 
 def test_target_is_a_folder_or_a_name_and_sees(tiny_target: Path, tmp_path: Path) -> None:
-    assert ServerConfig(tiny_target).model_folder == tiny_target
+    assert ServerConfig.of(tiny_target).model_folder == tiny_target
     with pytest.raises(StartError, match="--model nobody/nothing: model nobody/nothing does not exist as a folder"):
-        _ = ServerConfig(Path("nobody/nothing")).model_folder
+        _ = ServerConfig.of(Path("nobody/nothing")).model_folder
     blind = tiny_text_model(tmp_path / "blind", layers=1)
     with pytest.raises(StartError, match="a language model alone sees no camera"):
-        _ = ServerConfig(blind).model_folder
-    assert ServerConfig(blind, text_only=True).model_folder == blind
-    assert ServerConfig(blind, draft_model=blind, text_only=True).draft_folder == blind
+        _ = ServerConfig.of(blind).model_folder
+    assert ServerConfig.of(blind, text_only=True).model_folder == blind
+    assert ServerConfig.of(blind, draft_model=blind, text_only=True).draft_folder == blind
     with pytest.raises(StartError, match="it sees images, --text-only serves a language model alone"):
-        _ = ServerConfig(tiny_target, text_only=True).model_folder
+        _ = ServerConfig.of(tiny_target, text_only=True).model_folder
 
 
 def test_exits_beside_a_model_named_by_its_hub_name_are_found(hub: Path) -> None:
-    config = ServerConfig(Path("me/tiny"))
+    config = ServerConfig.of(Path("me/tiny"))
     assert config.exits_folder is None
     beside = hub.parent / "exits"
     for folder in (beside, hub):
@@ -48,4 +48,4 @@ def test_exits_beside_a_model_named_by_its_hub_name_are_found(hub: Path) -> None
         (folder / EXITS_FILE).write_text("{}")
         assert config.exits_folder == folder
     with pytest.raises(StartError, match="--model nobody/nothing: model nobody/nothing does not exist as a folder"):
-        _ = ServerConfig(Path("nobody/nothing")).exits_folder
+        _ = ServerConfig.of(Path("nobody/nothing")).exits_folder

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.step import ForeignDraft, StepState, empty_digest
-from cloud_verifier.work import VerifyRow
+from cloud_verifier.step import Step, empty_digest
+from cloud_verifier.tree import ForeignDraft
+from cloud_verifier.work import Row
 from speculation.acceptance import rule_of
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings, StepDraws, question_key
@@ -32,7 +33,7 @@ def truth(vlm: Vlm, row: int, how: SamplingSettings, key: int) -> list[int]:
 
 
 def random_draft(
-    dice: random.Random, state: StepState, right: Sequence[int], round: int, key: int, how: SamplingSettings
+    dice: random.Random, state: Step, right: Sequence[int], round: int, key: int, how: SamplingSettings
 ) -> Draft:
     """Return a tree that follows the true answer for a while, with wrong branches; behind, at or ahead of the state."""
     start = dice.randint(0, min(len(right), state.position + 2))
@@ -60,20 +61,19 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
     committed = right[: dice.randint(0, 3)]
     engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (1, 2), rank=4), 16, on_device)
     begun = BeginStep(1, PROMPTS[0], jpeg(0), committed, LENGTH, dice.choice([Idle.WAIT, Idle.DECODE]), key=key)
-    state = StepState(begun, target.eos, how)
+    state = Step(begun, target.eos, how)
     if not state.done:
+        state.prefilled(0.0, 0.0)
         engine.prefill(0, engine.prepare(begun.prompt, begun.jpeg), committed, LENGTH)
     for round in range(1, 200):
         if state.done:
             break
         for again in range(dice.randint(1, 2)):
             state.offer(random_draft(dice, state, right, 2 * round + again, key, how))
-        if state.ready():
-            tree = state.take()
-            row = VerifyRow(0, tree.tokens, tree.parents, True, state.sampling, state.draws)
-            *_, last = engine.verify([row])
+        if (choice := state.choice(0.0)) is not None:
+            *_, last = engine.verify([state.start(choice)])
             verdict = last.verdicts[0]
-            if not state.accept(tree, verdict.path, verdict.token).done:
+            if not state.accept(verdict).done:
                 engine.keep(0, verdict.path, verdict.token)
     assert state.answer == right
 
@@ -87,7 +87,7 @@ def test_sessions_of_one_batch_draw_each_for_itself(target: Vlm) -> None:
     for row in range(3):
         engine.prefill(row, engine.prepare(PROMPTS[row], jpeg(row)), answers[row][:row], LENGTH)
     rows = [
-        VerifyRow(row, tuple(answer[row : row + 3]), (ROOT, 0, 1), True, how, StepDraws(key, row))
+        Row(row, tuple(answer[row : row + 3]), (ROOT, 0, 1), True, how, StepDraws(key, row))
         for row, (answer, how, key) in enumerate(zip(answers, each, keys, strict=True))
     ]
     *_, last = engine.verify(rows)
@@ -127,7 +127,7 @@ def test_the_engine_s_exits_are_given_the_row_s_draws(target: Vlm) -> None:
     engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (2,), rank=4), max_draft=16)
     engine.prefill(0, engine.prepare(PROMPTS[0], jpeg(0)), (), LENGTH)
     for how, drawn in ((HOW[0], True), (GREEDY, False)):
-        rows = [VerifyRow(0, (), (), True, how, StepDraws(key)) for key in range(8)]
+        rows = [Row(0, (), (), True, how, StepDraws(key)) for key in range(8)]
         said = {list(engine.verify([row]))[2].verdicts[0].token for row in rows}
         assert (len(said) > 1) is drawn
 
@@ -155,7 +155,7 @@ def test_a_draft_for_other_draws_is_refused(sampling: str, key: int) -> None:
 
 def test_a_step_that_is_asked_for_again_with_another_key_begins_anew() -> None:
     begun = BeginStep(1, "p", b"j", key=9)
-    state = StepState(begun, [0], HOW[0])
+    state = Step(begun, [0], HOW[0])
     other = BeginStep(1, "p", b"j", key=8)
     assert state.continues(begun, empty_digest(begun, HOW[0]))
     assert not state.continues(other, empty_digest(other, HOW[0]))

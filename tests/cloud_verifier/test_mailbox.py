@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloud_verifier import mailbox as module
-from cloud_verifier.config import ServerConfig
+from cloud_verifier.config import Link
 from cloud_verifier.connections import STRANGER_BYTES
 from cloud_verifier.mailbox import SESSION_MESSAGES, STRANGER_MESSAGES, Mailbox
 from speculation.wire import Fault, FaultCode, Ping, encode
@@ -23,7 +23,7 @@ LIMIT_S = 20.0
 @pytest.fixture(params=["tcp://127.0.0.1:*", "ipc"])
 def mailbox(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mailbox]:
     address = f"ipc://{tmp_path / 'v'}" if request.param == "ipc" else request.param
-    mailbox = Mailbox(ServerConfig(Path("m"), bind=address))
+    mailbox = Mailbox(Link(bind=address))
     yield mailbox
     mailbox.close()
     mailbox.close()
@@ -119,7 +119,7 @@ def test_somebody_else_may_end_a_wait(mailbox: Mailbox) -> None:
 def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty peers of one routing id leave 50 kB each behind; then the socket is another one, at the same address."""
     monkeypatch.setattr(module, "LOST_BYTES", 10 * STRANGER_BYTES)
-    mailbox = Mailbox(ServerConfig(Path("m"), bind="tcp://127.0.0.1:*"))
+    mailbox = Mailbox(Link(bind="tcp://127.0.0.1:*"))
     robot = Robot(mailbox.address)
     try:
         robot.say(Ping(1))

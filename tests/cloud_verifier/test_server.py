@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -38,7 +39,7 @@ from tests.cloud_verifier.fake_target import EXITS, LAYERS, VOCABULARY, FakeEngi
 
 
 def test_a_welcome_tells_what_the_edge_must_know() -> None:
-    welcome = Bench(replace(CONFIG, max_draft=9), DeviceProfile("slow", verify_s=1.0)).welcome(b"a")
+    welcome = Bench(CONFIG.changed(max_draft=9), DeviceProfile("slow", verify_s=1.0)).welcome(b"a")
     assert (welcome.model, welcome.tokenizer, welcome.vocabulary) == ("f" * 16, "t" * 16, VOCABULARY)
     assert (welcome.num_layers, tuple(welcome.exit_layers), welcome.eos) == (LAYERS, EXITS, [0])
     assert (welcome.max_draft, welcome.profile) == (9, "slow") and len(welcome.session) >= 16
@@ -193,7 +194,7 @@ def test_drafting_here_takes_its_declared_time_and_is_the_forwards_own() -> None
 
 def test_steps_that_draft_here_share_forwards_with_those_that_do_not() -> None:
     drafts = FakeSelfDraft()
-    config = replace(CONFIG, max_sessions=3, max_draft=3)
+    config = CONFIG.changed(max_sessions=3, max_draft=3)
     bench = Bench(config, DeviceProfile("slow", verify_s=0.1), self_draft=drafts)
     prompts = {b"a": "long a", b"b": "long b", b"c": "long c"}
     for peer in prompts:
@@ -341,7 +342,7 @@ class SlowEngine(FakeEngine):
 
 def test_a_frame_that_is_slow_to_decode_holds_nobody_up() -> None:
     engine = SlowEngine()
-    bench = Bench(engine=engine, threads=2)
+    bench = Bench(CONFIG.changed(idle_s=86400.0), engine=engine, threads=2)
     bench.welcome(b"a")
     bench.welcome(b"b")
     bench.say(b"a", BeginStep(1, "long", b"jpeg slow", max_tokens=4, idle=Idle.DECODE))
@@ -367,6 +368,70 @@ def test_an_edge_that_was_silent_for_long_makes_room_and_one_that_pings_does_not
     assert bench.welcome(b"c")
     assert bench.ask(b"b", Ping(2)) == [Pong(2)]
     assert faults(bench.ask(b"a", Ping(3))) == [FaultCode.NO_SESSION]
+
+
+def test_a_row_that_cannot_be_judged_ends_its_step_and_the_others_get_their_commits() -> None:
+    bench = Bench(engine=FakeEngine(not_judged="long bad"))
+    for peer, prompt in ((b"a", "long good"), (b"b", "long bad")):
+        bench.welcome(peer)
+        bench.ask(peer, begin(prompt=prompt))
+    for peer, prompt in ((b"b", "long bad"), (b"a", "long good")):
+        bench.say(peer, draft(greedy(prompt, JPEG, 2), prompt=prompt))
+    bench.turns()
+    assert bench.engine.batches[-1] == (0, 1) or bench.engine.batches[-1] == (1, 0)
+    assert tokens_of(bench.heard(b"a")) == greedy("long good", JPEG, 3) and not faults(bench.heard(b"a"))
+    *_, fault = bench.heard(b"b")
+    assert isinstance(fault, Fault) and (fault.code, fault.step) == (FaultCode.INTERNAL, 1)
+    assert "could not judge this step: logits are not finite" in fault.message and not tokens_of(bench.heard(b"b"))
+    assert tokens_of(bench.ask(b"b", begin(2, max_tokens=3, idle=Idle.DECODE))) == greedy("long", JPEG, 3)
+
+
+def test_a_step_whose_commit_fails_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+    keep = bench.engine.keep
+
+    def fails(index: int, path: Sequence[int], token: int) -> None:
+        if index == 0:
+            raise IndexError("no such row")
+        keep(index, path, token)
+
+    monkeypatch.setattr(bench.engine, "keep", fails)
+    for peer in (b"a", b"b"):
+        bench.say(peer, begin(max_tokens=4, idle=Idle.DECODE))
+    bench.turns()
+    assert faults(bench.heard(b"a")) == [FaultCode.INTERNAL]
+    assert tokens_of(bench.heard(b"b")) == greedy("long", JPEG, 4) and not faults(bench.heard(b"b"))
+
+
+def test_an_exits_confidence_is_calibrated_before_it_is_sent() -> None:
+    class Rate:
+        def rate(self, confidence: float) -> float:
+            return {0.5: 0.125, 0.75: 0.875}[confidence]
+
+    class Measured(FakeEngine):
+        @property
+        def model(self) -> ModelInfo:
+            return replace(super().model, reliability={EXITS[1]: Rate()})
+
+    bench = Bench(engine=Measured(), profile=DeviceProfile("slow", verify_s=0.4))
+    bench.welcome(b"a")
+    bench.ask(b"a", begin(max_tokens=6, idle=Idle.LEDGER))
+    early = {(m.layer, m.confidence) for m in bench.heard(b"a") if isinstance(m, EarlyTokens)}
+    assert early <= {(EXITS[0], 0.5), (EXITS[1], 0.875)} and (EXITS[1], 0.875) in early
+
+
+def test_a_sessions_class_and_a_steps_deadline_are_there_for_the_policy() -> None:
+    bench = Bench()
+    bench.welcome(b"a", msgspec.structs.replace(HELLO, service_class="emergency"))
+    bench.post.now = 5.0
+    bench.ask(b"a", begin(time_left=3.0))
+    step = bench.server._scheduler.step(0)
+    assert step is not None and step.service_class == "emergency" and step.deadline == pytest.approx(8.0, abs=0.01)
+    bench.post.now = 20.0
+    bench.ask(b"a", begin(time_left=2.0))
+    assert bench.server._scheduler.step(0) is step and step.deadline == pytest.approx(22.0, abs=0.01)
 
 
 @pytest.mark.parametrize("message", [begin(), draft([1]), Ping(1), EndStep(1, "bye")])
@@ -443,7 +508,7 @@ def test_hello_again_starts_over() -> None:
 
 
 def test_a_silent_session_expires_and_is_told_when_it_speaks() -> None:
-    bench = Bench(replace(CONFIG, idle_s=2.0))
+    bench = Bench(CONFIG.changed(idle_s=2.0))
     bench.welcome(b"a")
     bench.turns(30)
     assert faults(bench.ask(b"a", Ping(1))) == [FaultCode.NO_SESSION]
@@ -495,7 +560,7 @@ def test_a_declared_forward_that_is_too_slow_is_counted_and_said_once(caplog: py
 
 @pytest.mark.parametrize("policy", list(QueuePolicy))
 def test_a_paced_session_keeps_its_early_tokens_until_the_commit_overtakes_them(policy: QueuePolicy) -> None:
-    config = replace(CONFIG, early_rate=0.5, early_burst=1, queue_policy=policy)
+    config = CONFIG.changed(early_rate=0.5, early_burst=1, queue_policy=policy)
     bench = Bench(config, DeviceProfile("slow", verify_s=0.4))
     bench.welcome(b"a")
     bench.ask(b"a", begin(), draft([1], 1))
@@ -514,7 +579,7 @@ def test_a_paced_session_keeps_its_early_tokens_until_the_commit_overtakes_them(
 
 
 def test_a_new_step_withdraws_the_early_tokens_of_the_old_one() -> None:
-    config = replace(CONFIG, early_rate=5.0, early_burst=1, queue_policy=QueuePolicy.FIFO)
+    config = CONFIG.changed(early_rate=5.0, early_burst=1, queue_policy=QueuePolicy.FIFO)
     bench = Bench(config, DeviceProfile("slow", verify_s=0.4))
     bench.welcome(b"a")
     bench.ask(b"a", begin())
