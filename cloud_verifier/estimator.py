@@ -13,9 +13,9 @@ WINDOW = 128
 PRIOR_SLOPE = 0.175
 """Share of a one-token pass that one more token is taken to cost until two sizes were seen: T_q(5) = 1.7 T_q(1)."""
 _WEIGHT = 8
-"""A size counts by its passes, up to so many: one far size says more of the slope than a hundred near ones."""
+"""Largest weight of one size, in passes: one far size determines the slope better than a hundred near ones."""
 _FEW, _SEVERAL = 8, 3
-"""Passes below which nothing is said of their spread, and passes of one size below which these are left out."""
+"""Fewest passes that have a spread, and fewest of one size that count for it."""
 
 
 class Estimator:

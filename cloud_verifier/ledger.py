@@ -21,13 +21,13 @@ from cloud_verifier.tree import NOTHING, Tree
 from speculation.acceptance import expected_tokens
 
 PASS_PRICE = 0.5
-"""Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md says why."""
+"""Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md has the reason."""
 _TICK_S = 1e-6
-"""Times below this are this: a clock may stand still, and a wait must end."""
+"""Shortest time that is counted with: a clock may stand still, and a wait must end."""
 _SLACK = 1e-9
 """Rounding of sums of tokens."""
 _WHOLE = 0.98
-"""A draft is verified whole where that is nearly as good as verifying its best part."""
+"""A draft is verified whole where that brings at least so much of what its best part would."""
 _TRIES = 2
 """How many verifications of one token a lost stake must leave room for: a step that has none left can only decode."""
 
@@ -170,12 +170,12 @@ class Ledger:
     # --- the account: what decoding alone would have by now, and what is there
 
     def begin(self) -> None:
-        """A step may decode from now on: nobody is ahead."""
+        """Open the account of a step, which may decode from now on."""
         self._committed, self._plain, self._waiting_since = 0, 0.0, None
         self._arrivals.clear()
 
     def pause(self) -> None:
-        """The edge is gone or back: what passes meanwhile is nobody's wait."""
+        """The edge is gone or back: no wait is under way."""
         self._waiting_since = None
 
     def wait(self, now: float) -> None:
@@ -196,8 +196,8 @@ class Ledger:
     def start(self, choice: Choice, now: float) -> float:
         """A pass for this step begins. Returns the seconds that were waited for a draft before it.
 
-        A deadline that was missed because the machine was busy with others is not this step's debt: at most one
-        plain decode stays on the account.
+        At most one plain decode stays on the account: a deadline that was missed because the machine ran other steps is
+        not charged.
         """
         waited = 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0)
@@ -211,7 +211,7 @@ class Ledger:
         `beside` tokens.
 
         It is charged by what it cost over a pass in which this session had decoded alone. The time of others' passes
-        is charged to nobody: decoding alone would have waited for them as well.
+        is not charged: decoding alone would have waited for them as well.
         """
         self._committed += committed
         self._plain += 1.0
@@ -354,5 +354,5 @@ class Ledger:
 
     @property
     def _caution(self) -> float:
-        """How far a slow pass and a fast one differ: what is spent beyond a decode is counted at the dear end of it."""
+        """Ratio of a slow pass to a fast one: what is spent beyond a plain decode is multiplied by it."""
         return 1.0 + self._estimates.spread

@@ -2,8 +2,8 @@
 
 Bytes move between the socket and queues, one in and one out for every peer. What a queue does not take is dropped: its
 peer alone loses, and the protocol repeats what was lost. The server's thread moves them whenever it looks for mail, so
-that no message waits for another thread; a thread of the mailbox does while that one is busy. A lock says whose turn
-it is.
+that no message waits for another thread; a thread of the mailbox does while that one is busy. A lock keeps
+them apart.
 
 ZMTP heartbeats are off and the receiving pipe has no high-water mark, because libzmq 4.3.5 ends the process when a
 full pipe meets a closed connection and a heartbeat (zeromq/libzmq issue 4364). What bounds memory in its place is the
@@ -34,7 +34,7 @@ _log = logging.getLogger("cloud_verifier")
 
 SEND_HIGH_WATER = 32
 LARGEST_FRAME = wire.MAX_MESSAGE_BYTES * 5 // 4
-"""Longer frames end their connection; up to here a message that is too large gets a fault that says so."""
+"""Longer frames end their connection; up to here a message that is too large is answered with a fault."""
 SESSION_BYTES = LARGEST_FRAME + (256 << 10)
 SESSION_MESSAGES, STRANGER_MESSAGES = 256, 32
 RETRY_S = 0.005
@@ -56,7 +56,7 @@ FRAMES = 2
 
 
 class Mailbox:
-    """The face of the socket's thread. Peers are opaque names, see `Connections`."""
+    """The verifier's socket. Peers are opaque names, see `Connections`."""
 
     def __init__(self, link: Link) -> None:
         """Raises StartError for an address that cannot be bound or keys that cannot be used."""

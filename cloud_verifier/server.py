@@ -1,4 +1,4 @@
-"""The server: messages in, messages out. One thread; while the engine works, mail is read between its layers.
+"""The server: messages in, messages out. One thread; while the engine works, messages are read between its layers.
 
 No message ends it and no peer blocks it: a malformed message costs its sender a `Fault`, many of them are not read any
 more, a slow reader loses its early tokens first and its session last. Frames are decoded beside it (`Preparation`).
@@ -30,7 +30,7 @@ _log = logging.getLogger("cloud_verifier")
 
 IDLE_WAIT_S = 0.1
 """How long the server sleeps at most, so that a signal is seen."""
-MAIL_PER_TURN, MAIL_S = 64, 0.01
+MESSAGES_PER_TURN, READ_S = 64, 0.01
 """Messages that are read in a row, and seconds, before work goes on."""
 REFUSALS_PER_S, REFUSALS_AT_ONCE = 5.0, 30
 """Refused messages and Hellos that a peer may send; beyond, what it sends is dropped unread."""
@@ -91,8 +91,8 @@ class Server:
         self._stopping = True
 
     def turn(self) -> None:
-        """Read the mail, then do the most urgent piece of work."""
-        self._attend(self._clock() + IDLE_WAIT_S, until_mail=True)
+        """Read messages, then do the most urgent piece of work."""
+        self._attend(self._clock() + IDLE_WAIT_S, until_work=True)
         batch = self._scheduler.next(self._clock())
         for step in batch.prefills:
             self._prefill(step)
@@ -100,30 +100,30 @@ class Server:
             self._verify(batch)
         self._expire()
 
-    # --- time: mail and early tokens go on while the engine, or a declared delay, takes its time
+    # --- time: messages and early tokens go on while the engine, or a declared delay, takes its time
 
-    def _attend(self, until: float, until_mail: bool = False) -> None:
-        """Read mail and send early tokens until a time; `until_mail`: or until there is something to work on."""
+    def _attend(self, until: float, until_work: bool = False) -> None:
+        """Read messages and send early tokens until a time; `until_work`: or until there is something to work on."""
         while True:
-            got_mail = self._read_mail()
+            got_messages = self._read_messages()
             self._take_prepared()
             self._send_early_tokens()
             now = self._clock()
-            if until_mail:
+            if until_work:
                 self._scheduler.wait(now)
-            due = self._scheduler.next_time(now) if until_mail else None
-            if now >= until or self._stopping or (until_mail and (got_mail or (due is not None and due <= now))):
+            due = self._scheduler.next_time(now) if until_work else None
+            if now >= until or self._stopping or (until_work and (got_messages or (due is not None and due <= now))):
                 return
             times = [t for t in (until, due, self._exits.next_time(now)) if t is not None]
             self._mailbox.wait(min(times) - now)
 
-    def _read_mail(self) -> bool:
-        until = self._clock() + MAIL_S
-        for count in range(MAIL_PER_TURN):
-            mail = self._mailbox.receive() if self._clock() <= until else None
-            if mail is None:
+    def _read_messages(self) -> bool:
+        until = self._clock() + READ_S
+        for count in range(MESSAGES_PER_TURN):
+            received = self._mailbox.receive() if self._clock() <= until else None
+            if received is None:
                 return count > 0
-            self._open_mail(*mail)
+            self._receive(*received)
         return True
 
     def _take_prepared(self) -> None:
@@ -145,9 +145,9 @@ class Server:
         for session in self._sessions.expired(self._clock()):
             self._close(session, f"silent for {self._sessions.idle_s:g} s")
 
-    # --- mail
+    # --- messages
 
-    def _open_mail(self, peer: bytes, frames: list[bytes]) -> None:
+    def _receive(self, peer: bytes, frames: list[bytes]) -> None:
         if self._allowance.left(peer, self._clock()) < 1.0:
             self._ignored += 1
             return
@@ -227,7 +227,7 @@ class Server:
         session = self._sessions.of_token(hello.resume)
         known = self._sessions.of_peer(peer)
         if known is not None and known is not session:
-            self._close(known, "said Hello again")
+            self._close(known, "sent Hello again")
         if session is not None:
             if session.peer is not None and session.peer != peer:
                 self._mailbox.admit(session.peer, False)

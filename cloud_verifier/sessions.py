@@ -35,7 +35,7 @@ class Session:
 def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
     """Return why this model cannot serve that edge, None where it can."""
     if hello.protocol != PROTOCOL:
-        text = f"Hello.protocol {hello.protocol}: this verifier speaks {PROTOCOL}; install the same version"
+        text = f"Hello.protocol {hello.protocol}: this verifier has {PROTOCOL}; install the same version"
         return Fault(FaultCode.PROTOCOL_MISMATCH, text)
     if hello.tokenizer != model.tokenizer_fingerprint:
         text = (

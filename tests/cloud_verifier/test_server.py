@@ -60,8 +60,7 @@ def test_a_welcome_names_the_objects_that_the_target_was_trained_to_find() -> No
 def test_an_older_edge_is_told_what_to_install() -> None:
     (fault,) = Bench().ask(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, protocol=PROTOCOL - 1))
     assert (
-        isinstance(fault, Fault)
-        and "Hello.protocol 3: this verifier speaks 4; install the same version" in fault.message
+        isinstance(fault, Fault) and "Hello.protocol 3: this verifier has 4; install the same version" in fault.message
     )
 
 
