@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,7 +18,6 @@ from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS
 
 EXITS_FILE = "exits.json"
-SHORT_LISTS = ("auto", "off")
 
 
 class StartError(ValueError):
@@ -43,7 +42,8 @@ class Target(Settings, frozen=True):
         Path | None, Meta(description="folder of exit heads; default: the model's folder, or `exits` beside it")
     ] = None
     short_list: Annotated[
-        str, Meta(description="auto: exits know only the frequent tokens of their short list, if they have one; or off")
+        Literal["auto", "off"],
+        Meta(description="auto: exits know only the frequent tokens of their short list, if they have one"),
     ] = "auto"
     draft_model: Annotated[
         Path | None, Meta(description="a draft model beside the target, for robots in mode server_sd")
@@ -54,11 +54,6 @@ class Target(Settings, frozen=True):
     profile: Annotated[
         str, Meta(description="device profile of config/profiles.json, whose target time is waited for")
     ] = "raw"
-
-    def __post_init__(self) -> None:
-        Settings.__post_init__(self)
-        if self.short_list not in SHORT_LISTS:
-            raise StartError(f"--short-list {self.short_list!r} is none of {', '.join(SHORT_LISTS)}")
 
 
 class Limits(Settings, frozen=True):
@@ -82,7 +77,7 @@ class Limits(Settings, frozen=True):
 class Scheduling(Settings, frozen=True):
     """What runs next. Raises StartError, see `Settings`."""
 
-    policy: Annotated[str, Meta(description="scheduling policy, a name of cloud_verifier.policies")] = "fcfs"
+    policy: Annotated[str, Meta(description=f"which steps share a forward: {', '.join(POLICIES)}")] = "fcfs"
     max_batch: Annotated[int, Meta(ge=1, le=256, description="robots in one forward")] = 8
     collect_s: Annotated[
         float, Meta(ge=0.0, le=1.0, description="seconds that a ready session waits for others to share its forward")

@@ -155,7 +155,8 @@ def test_a_row_that_cannot_be_judged_costs_itself_and_no_other(
         return logits
 
     monkeypatch.setattr(engine_module, "final_logits", broken)
-    *_, last = engine.verify(rows)
+    first, *_, last = engine.verify(rows)
+    assert sorted(first.verdicts) == [0, 2], "an exit that fails on a row sends nothing, and ends nothing"
     assert sorted(last.failures) == [0, 1] and sorted(last.verdicts) == [2]
     assert "not finite" in str(last.failures[0]) and "judges chains" in str(last.failures[1])
     assert (last.verdicts[2].path, last.verdicts[2].token) == ((0, 1), truths[2][2])

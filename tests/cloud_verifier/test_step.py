@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.step import HELD_DRAFTS, Step, empty_digest
 from cloud_verifier.tree import NOTHING, ForeignDraft, Tree
 from speculation.acceptance import Verdict
 from speculation.sampling import GREEDY
-from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest, parents_of
+from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
 
 BEGIN = BeginStep(step=7, prompt="p", jpeg=b"j", max_tokens=12)
 
@@ -129,11 +127,6 @@ def test_the_rest_of_a_draft_that_was_verified_in_part_goes_on() -> None:
     assert take(step) == Tree(1, (6,), (ROOT,), (3,), origin=2)
 
 
-def test_levels_say_how_deep_the_first_tokens_reach() -> None:
-    tree = Tree(1, (1, 2, 3, 4), (ROOT, ROOT, 1, 0), (0, 1, 2, 3))
-    assert tree.levels == (0, 1, 1, 2, 2) and tree.head(2).levels == (0, 1, 1) and Tree().levels == (0,)
-
-
 HINT = [3, 4, 5, 6, 4, 5, 7, 0, 9]
 
 
@@ -221,40 +214,3 @@ def test_a_begin_step_continues_the_answer_it_knows_a_part_of(changes: dict[str,
 def test_committed_tokens_behind_the_end_do_not_count() -> None:
     step = state([], committed=[3, 0, 5])
     assert step.done and step.answer == [3, 0]
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    tokens = draw(st.lists(st.integers(1, 3), max_size=10))
-    return tokens, [draw(st.integers(ROOT, node - 1)) for node in range(len(tokens))]
-
-
-@given(trees(), st.lists(st.integers(1, 3), max_size=4))
-def test_walking_down_keeps_exactly_the_paths_that_continue_the_answer(
-    tree: tuple[list[int], list[int]], answer: list[int]
-) -> None:
-    """Slow twin: list every root path of the sent tree by its tokens; those that start with the answer must remain."""
-    tokens, parents = tree
-    message = draft([], tokens, parents=parents)
-    step = state(answer)
-    repeats = step.offer(message)
-    walked = Tree() if repeats else take(step)
-
-    def paths(tokens: tuple[int, ...], parents: tuple[int, ...]) -> list[tuple[int, ...]]:
-        found: dict[int, tuple[int, ...]] = {ROOT: ()}
-        for node, parent in enumerate(parents):
-            found[node] = (*found[parent], tokens[node])
-        return [path for node, path in found.items() if node != ROOT]
-
-    head = len(answer)
-    sent = set(paths(tuple(tokens), tuple(parents_of(message))))
-    expected = {path[head:] for path in sent if len(path) > head and list(path[:head]) == answer}
-    got = set(paths(walked.tokens, walked.parents))
-    assert got <= expected
-    siblings = [(parents[node], token) for node, token in enumerate(tokens)]
-    if len(set(siblings)) == len(siblings):  # of siblings with one token only the first is walked
-        assert got == expected
-    for index, node in enumerate(walked.nodes):
-        above = walked.parents[index]
-        assert tokens[node] == walked.tokens[index]
-        assert parents[node] == (walked.origin if above == ROOT else walked.nodes[above])

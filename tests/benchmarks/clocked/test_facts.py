@@ -210,7 +210,9 @@ def test_an_exit_is_calibrated_and_silent_as_in_production() -> None:
     silent = [output.verdicts for output in engine.verify([outside])]
     assert [bool(verdicts) for verdicts in silent] == [False, False, False, True]
     spoken = next(iter(engine.verify([Row(0, (), ())]))).verdicts[0]
-    assert spoken.confidence == (0.8 if facts.exit_chances[0, 0] >= 0.5 else 0.1)
+    assert spoken.confidence == facts.exit_chances[0, 0]
+    measured = engine.model.reliability[0].rate(spoken.confidence)
+    assert measured == (0.8 if facts.exit_chances[0, 0] >= 0.5 else 0.1)
     assert all(not output.verdicts for output in list(engine.verify([Row(0, (), (), exits=False)]))[:-1])
 
 
