@@ -23,7 +23,7 @@ def next_token(prompt: str, jpeg: bytes, answer: Sequence[int]) -> int:
 
 
 def greedy(prompt: str, jpeg: bytes, max_tokens: int) -> list[int]:
-    """Return what the target alone would say."""
+    """Return the target's own answer."""
     answer: list[int] = []
     while len(answer) < max_tokens and (not answer or answer[-1] != EOS):
         answer.append(next_token(prompt, jpeg, answer))
@@ -39,7 +39,7 @@ class FakeRow:
 
 @dataclass
 class FakeEngine:
-    """Keeps rows as token lists. Exits say what the target says, but the first is wrong about every other token."""
+    """Keeps rows as token lists. Exits agree with the target, but the first is wrong about every other token."""
 
     capacity: int = 600
     fail_on: str = ""
@@ -106,7 +106,7 @@ class FakeEngine:
 
 @dataclass
 class FakeSelfDraft:
-    """Drafts what the target says, but for every `wrong`th answer position; 0: never wrong."""
+    """Drafts the target's tokens, but for every `wrong`th answer position; 0: never wrong."""
 
     wrong: int = 3
     fail_on: str = ""

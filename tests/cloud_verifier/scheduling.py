@@ -75,7 +75,7 @@ def rows_of(batch: Batch) -> list[Row]:
 
 
 def waiting_bench(**settings: object) -> Bench:
-    """Return a bench whose session 0 has credit, knows that drafts take 0.5 s, and waits for one; 1 and 2 say WAIT."""
+    """Return a bench whose session 0 has credit, expects drafts after 0.5 s, and waits for one; 1 and 2 are WAIT."""
     bench = Bench(**settings)  # type: ignore[arg-type]
     for row in (1, 2):
         bench.begin(row, idle=Idle.WAIT)

@@ -97,13 +97,13 @@ def test_sessions_of_one_batch_draw_each_for_itself(target: Vlm) -> None:
 
 @pytest.mark.parametrize("how", HOW, ids=lambda how: how.text)
 def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingSettings) -> None:
-    """An exit whose logits are the target's says what the target says; on a short list, too, wherever it may speak."""
+    """An exit whose logits are the target's has the target's verdict; on a short list, too, wherever it has one."""
     heads = ExitHeads(target, (1,), rank=4)
     listed = sorted(random.Random(0).sample(range(target.vocabulary), 250))
     heads.set_short_list(listed)
     heads.use(Head.SHORT)
     dice = np.random.default_rng(2)
-    spoke = 0
+    verdicts = 0
     for number in range(60):
         logits = 3.0 * dice.normal(size=(3, target.vocabulary))
         outside = np.setdiff1d(np.arange(target.vocabulary), listed)
@@ -116,20 +116,20 @@ def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingSettings) 
         silent = tokens[1] not in listed
         assert (early is None) is silent
         if early is not None:
-            spoke += 1
+            verdicts += 1
             assert (early.path, early.token) == (final.path, final.token)
             assert early.confidence == pytest.approx(final.confidence, rel=1e-6)
-    assert spoke > 20
+    assert verdicts > 20
 
 
 def test_the_engine_s_exits_are_given_the_row_s_draws(target: Vlm) -> None:
-    """Untrained exits say what they like, but what they say hangs on the key where it is drawn, and not where not."""
+    """Untrained exits have any verdict, which depends on the key where it is drawn, and not where not."""
     engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (2,), rank=4), max_draft=16)
     engine.prefill(0, engine.prepare(PROMPTS[0], jpeg(0)), (), LENGTH)
     for how, drawn in ((HOW[0], True), (GREEDY, False)):
         rows = [Row(0, (), (), True, how, StepDraws(key)) for key in range(8)]
-        said = {list(engine.verify([row]))[2].verdicts[0].token for row in rows}
-        assert (len(said) > 1) is drawn
+        found = {list(engine.verify([row]))[2].verdicts[0].token for row in rows}
+        assert (len(found) > 1) is drawn
 
 
 # --- through the server

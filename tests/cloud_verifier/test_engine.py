@@ -27,7 +27,7 @@ PROMPTS = ("find the silver bottle", "find the red chair near the wall", "look f
 
 
 def jpeg(seed: int) -> bytes:
-    """Return a small random picture."""
+    """Return a small random image."""
     pixels = np.random.default_rng(seed).integers(0, 256, (56, 56, 3), dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG")
@@ -35,7 +35,7 @@ def jpeg(seed: int) -> bytes:
 
 
 def greedy(vlm: Vlm, prompt: str, image: bytes, count: int) -> list[int]:
-    """Return what the model alone says, token by token."""
+    """Return the model's own answer, token by token."""
     session = VlmSession(vlm, CAPACITY)
     session.begin(prompt, image)
     answer: list[int] = []
@@ -165,12 +165,12 @@ def test_a_row_that_cannot_be_judged_costs_itself_and_no_other(
     assert (last.verdicts[0].path, last.verdicts[0].token) == ((0, 1), truths[0][2])
 
 
-def test_what_cannot_be_prefilled_says_so(vlm: Vlm) -> None:
+def test_what_cannot_be_prefilled_is_an_error(vlm: Vlm) -> None:
     engine = VlmEngine(vlm, 1, 64, max_draft=16)
     with pytest.raises(CapacityError, match=r"an answer of 60 and a draft of 16 need \d+ cache slots.*--capacity"):
         engine.prefill(0, engine.prepare(PROMPTS[0], jpeg(0)), (), 60)
     with pytest.raises(ValueError, match="does not decode as JPEG"):
-        engine.prefill(0, engine.prepare(PROMPTS[0], b"not a picture"), (), 8)
+        engine.prefill(0, engine.prepare(PROMPTS[0], b"not an image"), (), 8)
 
 
 def test_exits_beside_the_model_are_used_where_they_fit(

@@ -1,4 +1,4 @@
-"""The estimator learns a line from uneven passes, never a negative time, and says less where it has seen less."""
+"""The estimator learns a line from uneven passes, never a negative time, and claims less where it has seen less."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_nothing_is_predicted_before_the_first_pass() -> None:
     assert not times.known and times.seconds(1, 5) == 0.0
 
 
-def test_one_size_tells_its_own_time_and_another_is_feared() -> None:
+def test_one_size_has_its_own_time_and_another_a_prior() -> None:
     times = Estimator()
     times.observe(1, 1, 0.1)
     assert times.seconds(1, 1) == pytest.approx(0.1)

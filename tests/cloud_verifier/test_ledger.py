@@ -38,9 +38,9 @@ class ErraticEdge:
     def __init__(self, timeline: Timeline, seed: int, quality: float, most: int, slowest: float) -> None:
         self._line, self._random = timeline, random.Random(seed)
         self.quality, self._most, self._slowest = quality, most, slowest
-        timeline.on_commit = self.hear
+        timeline.on_commit = self.receive
 
-    def hear(self, commit: Commit) -> None:
+    def receive(self, commit: Commit) -> None:
         end = commit.start + len(commit.tokens)
         for _ in range(self._random.choice([0, 1, 1, 1, 2])):
             start = max(0, end + self._random.choice([-3, -1, 0, 0, 0, 0, 1, 2, 5]))

@@ -32,7 +32,7 @@ class Gate:
             self.entered.set()
             assert self.open.wait(LIMIT_S)
         if begin.prompt == "bad":
-            raise ValueError("no picture")
+            raise ValueError("no image")
         self.prepared.append(f"{begin.prompt} {begin.step}")
         return f"inputs of {begin.step}"
 

@@ -65,7 +65,7 @@ def test_the_answer_waits_for_the_token_that_the_edge_draws() -> None:
     assert state.answer == [3, 4] and start(state).tokens == (1,)
 
 
-def test_a_draft_that_brings_another_token_than_its_prefix_says_is_none() -> None:
+def test_a_draft_that_brings_another_token_than_its_prefix_has_is_none() -> None:
     state = rejected(SPLIT)
     state.offer(draft(SPLIT, [3, 4], [1], round=2, drawn=1))
     assert state.answer == [3] and not state.free
@@ -175,11 +175,11 @@ def test_a_session_that_rejects_leaves_the_others_draws_where_they_are(
         return on_device(rows, logits)
 
     monkeypatch.setattr(engine, "_on_device", watched)
-    said = []
+    found = []
     for device in (True, False):
         served = VlmEngine(target, 2, CAPACITY, draws_on_device=device)
         for row in range(2):
             served.prefill(row, served.prepare(PROMPTS[row], jpeg(row)), (), 8)
         verdicts = list(served.verify([coupled, rejecting]))[-1].verdicts
-        said.append({row: (verdict.path, verdict.token) for row, verdict in verdicts.items()})
-    assert there == [0] and said[0] == said[1]
+        found.append({row: (verdict.path, verdict.token) for row, verdict in verdicts.items()})
+    assert there == [0] and found[0] == found[1]

@@ -24,7 +24,7 @@ from tests.cloud_verifier.scheduling import JPEG, Bench, rows_of, waiting_bench
 
 
 class Edge:
-    """One robot: takes commits as a real edge does, and drafts right, wrong or far ahead as it is told."""
+    """One robot: takes commits as a real edge does, and drafts right, wrong or far ahead as the test chooses."""
 
     def __init__(self, row: int, max_tokens: int, idle: Idle, hints: list[list[int]]) -> None:
         prompt = f"robot {row}"
@@ -184,7 +184,7 @@ def test_a_new_step_voids_the_verification_of_the_old_one() -> None:
     assert bench.engine.rows[0].answer == []
 
 
-def test_a_suspended_session_costs_nothing_until_it_speaks() -> None:
+def test_a_suspended_session_costs_nothing_until_it_comes_back() -> None:
     bench = Bench()
     bench.begin(0, idle=Idle.DECODE)
     bench.turn()
@@ -279,7 +279,7 @@ def test_a_wait_has_a_deadline_at_which_it_is_thought_over() -> None:
 
 @pytest.mark.parametrize(("idle", "asked"), [(Idle.DECODE, False), (Idle.LEDGER, True)])
 def test_exits_run_for_an_edge_that_can_use_them(idle: Idle, asked: bool) -> None:
-    """A decoded token that is heard early helps who drafts; mode cloud does not."""
+    """A decoded token that is received early helps who drafts; mode cloud does not."""
     bench = Bench()
     bench.begin(0, idle=idle)
     bench.turn()

@@ -129,21 +129,21 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
                 refused.socket.send(wire.encode(Ping(13)), zmq.NOBLOCK)
         for number, friend in enumerate(friends):
             friend.socket.send(wire.encode(Ping(number)))
-        heard: set[int] = set()
+        received: set[int] = set()
         for _ in range(100):
             mailbox.wait(0.1)
             while (mail := mailbox.receive()) is not None:
                 peer, frames = mail
                 message = wire.decode(frames[0])
                 assert isinstance(message, Ping)
-                heard.add(message.nonce)
+                received.add(message.nonce)
                 assert mailbox.send(peer, Pong(message.nonce))
-            if heard >= {0, 1}:
+            if received >= {0, 1}:
                 break
         for number, friend in enumerate(friends):
             assert friend.socket.poll(PATIENCE_MS)
             assert wire.decode(friend.socket.recv()) == Pong(number)
-        assert heard == {0, 1}
+        assert received == {0, 1}
     finally:
         for client in (stranger, plain, *friends):
             client.close()

@@ -128,7 +128,7 @@ def test_a_new_step_forgets_the_old_one(draft: Vlm) -> None:
     assert drafted(drafts, asking(0, (), 4))[0] == alone(draft, 1, (), 4)
 
 
-def test_what_does_not_fit_is_said_in_numbers(draft: Vlm) -> None:
+def test_what_does_not_fit_is_given_in_numbers(draft: Vlm) -> None:
     with pytest.raises(CapacityError, match="cache slots of the draft model, a session has 48; send a smaller image"):
         beside(draft, capacity=48)
 

@@ -138,7 +138,7 @@ HINT = [3, 4, 5, 6, 4, 5, 7, 0, 9]
         ([8, 4, 5], [HINT], (7, 0)),  # looked up, the latest place; nothing behind an end token
         ([8, 5, 6], [[1], HINT], (4, 5, 7, 0)),
         ([9, 3, 4, 5], [HINT], (6, 4, 5, 7)),  # the longer n-gram is the better one
-        ([8, 7], [HINT], None),  # one token alone says too little
+        ([8, 7], [HINT], None),  # one token alone is too little
         ([3, 4, 5, 6, 4, 5, 7], [HINT], (0,)),
         ([3, 4], [], None),
     ],
@@ -184,7 +184,7 @@ def test_the_answer_is_cut_behind_its_end_token_and_at_its_limit() -> None:
     assert accept(step, (0, 1), 7).tokens == [5, 6] and step.done
 
 
-def test_a_complete_answer_is_said_to_be_complete_again() -> None:
+def test_a_complete_answer_is_reported_complete_again() -> None:
     step = state([3, 0])
     assert [(c.start, c.tokens, c.done) for c in step.offer(draft([3], [5], round=4))] == [(1, [0], True)]
     (commit,) = step.repeat(2, 0)

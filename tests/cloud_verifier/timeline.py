@@ -1,4 +1,4 @@
-"""One session's step on virtual time: a scheduler, a machine with declared times, and drafts that arrive when told."""
+"""One session's step on virtual time: a scheduler, a machine with declared times, and drafts that a test sends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pass:
 
 @dataclass
 class Timeline:
-    """Runs steps whose answer is `truth`. `pass_s(tokens)` is T_q; `noise(nominal)` says what it really takes.
+    """Runs steps whose answer is `truth`. `pass_s(tokens)` is T_q; `noise(nominal)` is what it really takes.
 
     Whoever drafts listens to `on_commit` and sends with `at` and `draft`.
     """
@@ -174,9 +174,9 @@ class SteadyEdge:
             self._line.draft(end, self._propose(end))
             self._count += 1
         else:
-            self._line.at(self._line.now + self._one_way_s, lambda: self._hear(end))
+            self._line.at(self._line.now + self._one_way_s, lambda: self._receive(end))
 
-    def _hear(self, end: int) -> None:
+    def _receive(self, end: int) -> None:
         known = self._line.truth[self._start : end]
         if not self._tokens or end <= self._start or self._tokens[: len(known)] != known or len(known) >= self._depth:
             self._begin(end)

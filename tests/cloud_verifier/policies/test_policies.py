@@ -49,18 +49,18 @@ def test_a_new_policy_is_a_class_and_its_entry(monkeypatch: pytest.MonkeyPatch) 
     for peer in prompts:
         world.welcome(peer)
     for number, (peer, prompt) in enumerate(prompts.items()):
-        world.say(peer, server.begin(prompt=prompt, max_tokens=8, idle=Idle.LEDGER), after=0.5 * number)
+        world.send(peer, server.begin(prompt=prompt, max_tokens=8, idle=Idle.LEDGER), after=0.5 * number)
     world.turns(60)
     for peer, prompt in prompts.items():
-        assert server.tokens_of(world.heard(peer)) == greedy(prompt, JPEG, 8)
+        assert server.tokens_of(world.received(peer)) == greedy(prompt, JPEG, 8)
     turns = [row for batch in world.engine.batches for row in batch]
     assert len(turns) == 16 and turns[:2] == [0, 0] and turns[-2:] == [0, 0]
     first = turns.index(1)
     assert turns[first : first + 8] == [1] * 8, "nothing comes between the younger step's forwards"
     truth = greedy("long c", JPEG, 20)
     world.ask(b"a", server.begin(2, prompt="long c", max_tokens=20))
-    heard = world.ask(b"a", server.draft(truth[:3], prompt="long c", step=2))
-    assert server.tokens_of(heard) == truth[:4]
+    received = world.ask(b"a", server.draft(truth[:3], prompt="long c", step=2))
+    assert server.tokens_of(received) == truth[:4]
 
 
 def test_a_policy_that_is_not_there_is_named() -> None:
