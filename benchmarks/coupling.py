@@ -30,9 +30,9 @@ from benchmarks.setting import (
     settings_of,
     write_result,
 )
+from cloud_verifier import work
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
-from cloud_verifier.work import VerifyRow
 from evaluation.setting import machine, table
 from speculation.sampling import (
     GREEDY,
@@ -113,11 +113,19 @@ def hear(
     said: list[tuple[int, bool, float]] = []
     engine.prefill(0, engine.prepare(question.prompt, question.jpeg), (), limit)
     for position in range(limit):
-        row = VerifyRow(0, (), (), True, settings, StepDraws(key, position))
+        row = work.Row(0, sampling=settings, draws=StepDraws(key, position))
         *early, last = engine.verify([row])
         token = last.verdicts[0].token
         found = [(output.layer, output.verdicts[0]) for output in early if output.verdicts]
-        said += [(layer, verdict.token == token, verdict.confidence) for layer, verdict in found]
+        rates = engine.model.reliability
+        said += [
+            (
+                layer,
+                verdict.token == token,
+                rates[layer].rate(verdict.confidence) if layer in rates else verdict.confidence,
+            )
+            for layer, verdict in found
+        ]
         if token in engine.model.eos:
             break
         engine.keep(0, (), token)
@@ -188,7 +196,7 @@ def measure(options: argparse.Namespace, wanted: Sequence[SamplingScheme]) -> di
     if target.vlm.tokenizer_fingerprint != draft.vlm.tokenizer_fingerprint:
         raise ValueError(f"draft {draft.vlm.name} and target {target.vlm.name} do not share one tokenizer")
     asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
-    exits = find_exits(ServerConfig(options.target_model), target.vlm)
+    exits = find_exits(ServerConfig.of(options.target_model), target.vlm)
     engine = VlmEngine(target.vlm, 1, CAPACITY, exits)
     found: dict[str, list[list[Place]]] = {settings.text: [] for settings in wanted}
     said: dict[str, list[tuple[int, bool, float]]] = {settings.text: [] for settings in (GREEDY, *wanted)}
