@@ -21,7 +21,7 @@ from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
 from cloud_verifier.work import CapacityError, DraftEngine, Engine, Post
 from speculation import wire
 from speculation.acceptance import Verdict
-from speculation.profile import DeviceProfile
+from speculation.profiles import DeviceProfile
 from speculation.sampling import SamplingSettings
 from speculation.text import printable
 from speculation.trace import Lane, Trace

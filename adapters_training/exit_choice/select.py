@@ -156,7 +156,7 @@ def write(
 
 def times_of(options: argparse.Namespace, measured: Measured) -> Times:
     """Return the times to select for: given, else the profile's, else measured ones. ValueError for impossible ones."""
-    from speculation.profile import DeviceProfile, load_profile
+    from speculation.profiles import DeviceProfile, load_profile
 
     profile = load_profile(options.profile)
     declared = not profile.is_raw or options.verify_ms is not None
@@ -181,7 +181,7 @@ def candidates_of(
     Raises ValueError where figures and verdicts are not of the same exits.
     """
     from adapters_training.exit_choice.selection import Candidates
-    from speculation.profile import DeviceProfile
+    from speculation.profiles import DeviceProfile
 
     figures = measured.of(head)
     if tuple(each.layer for each in figures) != verdicts.layers:

@@ -15,7 +15,7 @@ from typing import Any
 from adapters_training.predictor.drafts import Drafts, LogConfig, digest, log, read, split
 from adapters_training.predictor.fit import CONFIDENCE, EXPORTABLE, FAMILIES, FitConfig, Fitted, fit
 from adapters_training.predictor.measure import Quality, Timings, choose_threshold, quality, replay
-from speculation.profile import load_profile
+from speculation.profiles import load_profile
 
 DRY_FRAMES, DRY_EPOCHS = 10, 5
 RESULTS_FILE, PICTURE_FILE = "predictor_results.json", "predictor.png"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adapters_training.predictor.drafts import ACCEPTED, Drafts
-from speculation.profile import DeviceProfile
+from speculation.profiles import DeviceProfile
 
 Rows = npt.NDArray[np.float64]
 BINS = 10

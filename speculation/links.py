@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from speculation.profile import read_declarations
+from speculation.profiles import read_declarations
 
 LINKS_FILE = Path(__file__).resolve().parents[1] / "config" / "links.json"
 MAX_SECONDS = 60.0
