@@ -24,8 +24,8 @@ from adapters_training.records import Frame, Task, read_shard, shards, write_sha
 from speculation.prompts import ResponseOrder, parse_answer
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, forward, prefill
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.processing import prepare
 
 CAPACITY = 320
 MAX_TOKENS = 96

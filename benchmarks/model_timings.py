@@ -27,10 +27,10 @@ from evaluation.setting import machine, table
 from speculation.exits import ExitHeads
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward, forward_layers, prefill, to_numpy
+from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
 from speculation.vlm.positions import Grid, image_token_count, mrope_positions
-from speculation.vlm.processing import Inputs
 from speculation.vlm.settings import DTYPES
 from speculation.vlm.speed import synchronise, timed, words
 

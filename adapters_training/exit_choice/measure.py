@@ -141,7 +141,7 @@ def measure_into(
     from adapters_training.exit_choice.report import Measured, ShortListFigures, Spread, exit_figures, machine
     from adapters_training.exit_choice.timing import time_forward
     from adapters_training.exit_choice.verdicts import count_tokens, measure, short_list
-    from speculation.vlm.processing import prepare
+    from speculation.vlm.inputs import prepare
 
     heads.set_short_list(None)
     if listed:

@@ -24,8 +24,8 @@ from speculation.acceptance import AcceptanceRule, Greedy, Verdict
 from speculation.exits import ExitHeads, Head, Reliability, measure_reliability
 from speculation.vlm.cache import CacheFull, KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import prepare
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 

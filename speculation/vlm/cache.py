@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from speculation.vlm.load import Vlm
+from speculation.vlm.load import Vlm
 
 
 class CacheFull(RuntimeError):

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from speculation.cancellation import Abandoned
 from speculation.vlm.cache import KVCache, Plan
+from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import Inputs
 
 Logits = npt.NDArray[np.floating]
 

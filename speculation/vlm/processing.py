@@ -1,4 +1,4 @@
-"""Prompt and frame -> model inputs, offline and without torchvision; the processor files of a model folder."""
+"""Prompt -> tokens, frame -> pixel values, offline and without torchvision; the processor files of a model folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,8 @@ from transformers import AutoTokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from speculation.prompts import chat
-from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
+from speculation.vlm.positions import Grid, Ints
 from speculation.vlm.settings import MAX_PIXELS
-
-if TYPE_CHECKING:
-    from speculation.vlm.load import Vlm
 
 PATCH = 14
 MERGE = 2
@@ -70,20 +67,6 @@ _JPEG_PART = 1 << 12
 """Bytes of a JPEG that are decoded between two looks at the clock."""
 
 Frame = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """One prompt with one image or none: `ids` [n], `pixel_values` float32 [patches, patch_dim], `grid` (time, rows,
-    columns) of patches, `positions` [3, n] M-RoPE, `delta` what later tokens add to their count to get their position.
-
-    Without an image `pixel_values` and `grid` are None and all three positions are the count."""
-
-    ids: Ints
-    pixel_values: npt.NDArray[np.float32] | None
-    grid: Grid | None
-    positions: Ints
-    delta: int
 
 
 @dataclass(frozen=True)
@@ -269,32 +252,6 @@ def decode_jpeg(data: bytes, limit_s: float = DECODE_LIMIT_S, clock: Callable[[]
         return np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"image of {len(data)} bytes does not decode as JPEG: {error}") from None
-
-
-def prepare(vlm: Vlm, prompt: str, image: bytes | Frame | None) -> Inputs:
-    """Return the inputs of one step: instruction and frame, a JPEG, RGB pixels [H, W, 3] or None for words alone.
-
-    Empty bytes are how the wire says "no image": words alone to a language model, but never to a model that sees,
-    which must not steer a robot by a frame that got lost. Raises ValueError, in one sentence, for an image or
-    instruction that cannot be used.
-    """
-    if image is None or (isinstance(image, bytes) and not image and not vlm.sees_images):
-        ids = vlm.processor.encode_text(prompt, 0)
-        return Inputs(ids, None, None, text_positions(len(ids)), 0)
-    if not vlm.sees_images:
-        raise ValueError(f"model {vlm.folder.name} is a language model alone and sees no images; give it none")
-    frame = decode_jpeg(image) if isinstance(image, bytes) else _check_frame(image)
-    pixel_values, grid = vlm.processor.encode_image(frame)
-    merge = int(vlm.processor.images.merge_size)
-    ids = vlm.processor.encode_text(prompt, image_token_count(grid, merge))
-    positions, delta = mrope_positions(ids, vlm.image_token, grid, merge)
-    return Inputs(ids, pixel_values, grid, positions, delta)
-
-
-def _check_frame(frame: Frame) -> Frame:
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or not frame.size:
-        raise ValueError(f"image must be uint8 RGB [H, W, 3], got {frame.dtype} {list(frame.shape)}")
-    return frame
 
 
 def _read_template(folder: Path) -> str:

@@ -11,8 +11,8 @@ from speculation.cancellation import Stop
 from speculation.sampling import GREEDY, SamplingSettings, StepDraws, perturbed
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import prepare
 from speculation.wire import ROOT
 
 

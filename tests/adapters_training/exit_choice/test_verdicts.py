@@ -16,8 +16,8 @@ from adapters_training.exit_choice.verdicts import Prompt, Verdicts, count_token
 from speculation.acceptance import Greedy
 from speculation.exits import ExitHeads, Head
 from speculation.vlm.forward import to_numpy
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.processing import prepare
 from speculation.vlm.session import VlmSession
 from tests.models import frame, scratch_inputs, scratch_logits, tiny_model
 

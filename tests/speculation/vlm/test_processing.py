@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import MAX_SCANS, Processor, build_processor, decode_jpeg, prepare
+from speculation.vlm.processing import MAX_SCANS, Processor, build_processor, decode_jpeg
 from tests.hostile import scans_jpeg
 from tests.models import IMAGE_SIZE, frame
 
