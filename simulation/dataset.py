@@ -17,8 +17,9 @@ from simulation.ground_truth import Sighting, observe
 from simulation.layouts import Layout
 from simulation.objects import CLASSES, COLOURS
 from simulation.oracle import CIRCLE, SEARCH_TURN, Decision, Oracle
-from simulation.randomisation import JPEG_QUALITY, PLAIN, Randomisation
+from simulation.randomisation import JPEG_QUALITY, Randomisation
 from simulation.scene import Difficulty, Scene, make_scene
+from simulation.stage import PLAIN
 from simulation.world import World
 from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, Target
 

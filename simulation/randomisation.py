@@ -13,27 +13,13 @@ import numpy as np
 
 from simulation.ray_camera import Image
 from simulation.scene import Scene
+from simulation.stage import Look
 
 JPEG_QUALITY = 90
 _LIMITS = {
     "light": 0.6, "exposure": 1.0, "balance": 0.25, "pitch": 10.0, "height": 0.08, "view": 12.0, "noise": 20.0,
     "jpeg": 70, "scale": 0.12,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Look:
-    """How one scene is drawn. `light` is a factor; `textures` the number of another set of surfaces, None the scene's
-    own; camera tilt (radians, up), lift (metres) and widening of the field of view (degrees)."""
-
-    light: float = 1.0
-    textures: int | None = None
-    tilt: float = 0.0
-    lift: float = 0.0
-    widening: float = 0.0
-
-
-PLAIN = Look()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -131,13 +130,6 @@ class Scene:
     def grid(self) -> PathGrid:
         """Clearances for planning."""
         return PathGrid(self.obstacles, self.half_x, self.half_y)
-
-    @cached_property
-    def spec(self) -> Any:
-        """The MuJoCo model specification (`MjSpec`) without the robot's body."""
-        from simulation.stage import build_spec
-
-        return build_spec(self)
 
     def goals(self, index: int) -> Mask:
         """Free grid cells from which object `index` is reached when the robot faces it, in sight of it."""

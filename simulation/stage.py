@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from simulation.geometry import Box
 from simulation.gl import mujoco
 from simulation.layouts import WALL_HEIGHT, Area
 from simulation.objects import CLASSES, COLOURS, Form, Paint, Part
-from simulation.randomisation import PLAIN, Look
 from simulation.scene import Scene, SceneObject
 
 FRONT_CAMERA = "front"
@@ -30,6 +30,25 @@ _AUXILIARY: dict[Paint, tuple[float, float, float]] = {
     Paint.FABRIC: (0.30, 0.31, 0.34),
     Paint.WOOD: (0.36, 0.22, 0.12),
 }
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one scene is rendered."""
+
+    light: float = 1.0
+    """Factor of all lights."""
+    textures: int | None = None
+    """Number of another set of surfaces; None: the scene's own."""
+    tilt: float = 0.0
+    """Pitch of the front camera, radians, up."""
+    lift: float = 0.0
+    """Height of the front camera above its place, metres."""
+    widening: float = 0.0
+    """Of the front camera's field of view, degrees."""
+
+
+PLAIN = Look()
 
 
 def object_body(index: int) -> str:

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from simulation.camera import CameraKind
 from simulation.geometry import Pose, wrap
 from simulation.gl import mujoco
-from simulation.randomisation import PLAIN, Look
 from simulation.robot_model import STAND_JOINTS, mesh_file
 from simulation.scene import Scene
+from simulation.stage import PLAIN, Look
 from simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 
 Array = npt.NDArray[np.float64]

@@ -10,10 +10,9 @@ import numpy as np
 from simulation.camera import CameraKind, Image, Labels, View, open_camera
 from simulation.geometry import CAMERA_HEIGHT, NOSE, Pose, advance, wrap
 from simulation.gl import mujoco
-from simulation.randomisation import PLAIN, Look
 from simulation.robot_model import PREFIX, add_robot, leg_angles
 from simulation.scene import Scene
-from simulation.stage import BASE_BODY, CEILING_GROUP, FRONT_CAMERA, TOP_CAMERA, build_spec, object_body
+from simulation.stage import BASE_BODY, CEILING_GROUP, FRONT_CAMERA, PLAIN, TOP_CAMERA, Look, build_spec, object_body
 
 BASE_HEIGHT = 0.335
 LYING_HEIGHT = 0.10
