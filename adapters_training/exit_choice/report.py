@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from adapters_training.exit_choice.measure import MeasureConfig
+from adapters_training.exit_choice.config import MeasureConfig
 from adapters_training.exit_choice.timing import Clock, PassTimes
-from adapters_training.exit_choice.verdicts import Heard, Verdicts
+from adapters_training.exit_choice.verdicts import Verdicts
 from speculation.exits import Head
 
 MEASURED_FILE = "measured.json"
@@ -129,29 +129,12 @@ def exit_figures(verdicts: Verdicts, times: PassTimes) -> tuple[ExitFigures, ...
                     float(heard.agreed[index].mean()),
                     float(heard.token_rate[index]),
                     float(heard.confidence[index, spoke].mean()) if spoke.any() else 0.0,
-                    calibration_error(heard, index),
+                    heard.calibration_error(index),
                     times.lead_s(layer),
                     times.cost_s(head, layer),
                 )
             )
     return tuple(found)
-
-
-def binned(heard: Heard, index: int, bins: int = 10) -> list[tuple[float, float, int]]:
-    """Return mean confidence, agreement and count of one exit's verdicts in each bin of confidence that has some."""
-    spoke = heard.spoke[index]
-    confidence = heard.confidence[index, spoke].astype(np.float64)
-    agreed = heard.agreed[index, spoke]
-    place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
-    inside = [place == each for each in range(bins)]
-    return [(float(confidence[one].mean()), float(agreed[one].mean()), int(one.sum())) for one in inside if one.any()]
-
-
-def calibration_error(heard: Heard, index: int) -> float:
-    """Return the expected calibration error of one exit: the mean gap of confidence and agreement, by count."""
-    rows = binned(heard, index)
-    total = sum(count for _, _, count in rows)
-    return sum(abs(confidence - agreement) * count for confidence, agreement, count in rows) / max(1, total)
 
 
 def report(measured: Measured) -> str:

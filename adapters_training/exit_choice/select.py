@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from speculation.exits import ExitFiles, Head
 
 LEAST, MOST, BUDGET = 3, 6, 0.10
-PICTURE_FILE, RESULT_FILE = "selection.png", "selection.json"
+PLOT_FILE, RESULT_FILE = "selection.png", "selection.json"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     line.add_argument("--exits", type=Path, required=True, help="folder of measured candidates")
-    line.add_argument("--out", type=Path, required=True, help="folder for the chosen exits, a table and a picture")
+    line.add_argument("--out", type=Path, required=True, help="folder for the chosen exits, a table and a plot")
     line.add_argument("--profile", default="raw", help="device profile to choose for; raw: as measured (default)")
     line.add_argument("--verify-ms", type=float, help="T_q, a target forward")
     line.add_argument("--draft-ms", type=float, help="T_p, a draft forward")
@@ -127,10 +127,10 @@ def choose(options: argparse.Namespace, verdicts: Verdicts, measured: Measured, 
 def write(
     options: argparse.Namespace, files: ExitFiles, measured: Measured, selection: Selection, times: Times
 ) -> None:
-    """Write the chosen exits, their figures, the choices of every size and the picture."""
+    """Write the chosen exits, their figures, the choices of every size and the plot."""
     import msgspec
 
-    from adapters_training.exit_choice.pictures import HEAD_NAMES, draw_selection
+    from adapters_training.exit_choice.plots import HEAD_NAMES, plot_selection
     from speculation.exits import Head
 
     head, chosen = selection.head, selection.chosen
@@ -150,8 +150,8 @@ def write(
         f"What exits save ({HEAD_NAMES[head]}): T_q {1e3 * times.verify_s:.1f} ms, gamma {times.gamma} x T_p "
         f"{1e3 * times.draft_s:.1f} ms"
     )
-    picture = draw_selection(selection.choices[1:], chosen, selection.candidates.layers, title)
-    picture.savefig(options.out / PICTURE_FILE, dpi=110)
+    figure = plot_selection(selection.choices[1:], chosen, selection.candidates.layers, title)
+    figure.savefig(options.out / PLOT_FILE, dpi=110)
 
 
 def times_of(options: argparse.Namespace, measured: Measured) -> Times:

@@ -60,6 +60,23 @@ class Heard:
             )
         return tables
 
+    def binned(self, index: int, bins: int = 10) -> list[tuple[float, float, int]]:
+        """Return mean confidence, agreement and count of exit `index` in each bin of confidence that has verdicts."""
+        spoke = self.spoke[index]
+        confidence = self.confidence[index, spoke].astype(np.float64)
+        agreed = self.agreed[index, spoke]
+        place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+        inside = [place == each for each in range(bins)]
+        return [
+            (float(confidence[one].mean()), float(agreed[one].mean()), int(one.sum())) for one in inside if one.any()
+        ]
+
+    def calibration_error(self, index: int) -> float:
+        """Return the expected calibration error of exit `index`: mean gap of confidence and agreement, by count."""
+        rows = self.binned(index)
+        total = sum(count for _, _, count in rows)
+        return sum(abs(confidence - agreement) * count for confidence, agreement, count in rows) / max(1, total)
+
 
 @dataclass(frozen=True)
 class Verdicts:

@@ -108,9 +108,9 @@ def _at(rates: dict[Any, float], layer: Any) -> float:
 def _report_comparison(out: Path, results: dict[str, dict[str, Any]]) -> None:
     if not all(results.values()):
         return
-    from adapters_training.exits.picture import draw_agreement
+    from adapters_training.exits.plots import plot_agreement
 
     print("\n".join(table(results)))
     (out / "compare.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    draw_agreement(results).savefig(out / "compare.png", dpi=110)
+    plot_agreement(results).savefig(out / "compare.png", dpi=110)
     print(f"{out / 'compare.json'}, {out / 'compare.png'}")

@@ -18,7 +18,7 @@ from adapters_training.predictor.measure import Quality, Timings, choose_thresho
 from speculation.profiles import load_profile
 
 DRY_FRAMES, DRY_EPOCHS = 10, 5
-RESULTS_FILE, PICTURE_FILE = "predictor_results.json", "predictor.png"
+RESULTS_FILE, PLOT_FILE = "predictor_results.json", "predictor.png"
 _EXAMPLE = """\
 example, for the pair in models/ (frames that neither model was trained on):
   python -m adapters_training data --out out/fresh --scenes 100 --frames-per-scene 12 --held-out
@@ -79,11 +79,11 @@ def _add_train(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "'spec-vlm-nav-core[predictor]') on three fifths of the scenes, calibrates on one, measures on one. The "
         "threshold is the one with the least time plus waste among those that cost no time, when all but the last "
         "fifth's drafts are replayed with a profile's times. Writes predictor.json and predictor.safetensors; into "
-        f"--report {RESULTS_FILE} and {PICTURE_FILE}.",
+        f"--report {RESULTS_FILE} and {PLOT_FILE}.",
     )
     line.add_argument("--drafts", type=Path, required=True, help="folder of 'predictor log'")
     line.add_argument("--out", type=Path, required=True, help="folder to export to; the edge looks beside its draft")
-    line.add_argument("--report", type=Path, help="folder for results and picture (default: --out)")
+    line.add_argument("--report", type=Path, help="folder for results and plot (default: --out)")
     line.add_argument("--export", choices=EXPORTABLE, default=EXPORTABLE[0], help="family (default: %(default)s)")
     line.add_argument("--profile", default="go2_a100", help="times for the threshold (default: %(default)s)")
     line.add_argument("--gamma", type=int, default=4, help="longest draft for the threshold (default: %(default)s)")
@@ -133,7 +133,7 @@ def _train(options: argparse.Namespace) -> int:
     parts = split(drafts.scene.tolist(), options.seed)
     training, validation, test = (drafts.of(scenes) for scenes in parts)
     known = drafts.of(parts[0] | parts[1])
-    from adapters_training.predictor.picture import Shown, draw
+    from adapters_training.predictor.plots import Shown, plot
 
     rows: dict[str, Quality] = {}
     shown: dict[str, Shown] = {}
@@ -157,7 +157,7 @@ def _train(options: argparse.Namespace) -> int:
     outcomes["never stopping"] = asdict(replay(test, shown[CONFIDENCE].chances, 0.0, options.gamma, timings))
     _export(options, drafts, fitted[options.export], rows[options.export], outcomes)
     report: Path = options.report or options.out
-    draw(report / PICTURE_FILE, test, shown, options.gamma, timings)
+    plot(report / PLOT_FILE, test, shown, options.gamma, timings)
     results = {
         "drafts": drafts.header | {"digest": digest(drafts)},
         "split": {name: len(set(part.scene.tolist())) for name, part in
@@ -170,7 +170,7 @@ def _train(options: argparse.Namespace) -> int:
     }  # fmt: skip
     (report / RESULTS_FILE).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(_table(rows, outcomes))
-    print(f"exported {options.export} to {options.out}; results and picture in {report}")
+    print(f"exported {options.export} to {options.out}; results and plot in {report}")
     return 0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from adapters_training.__main__ import main
 from adapters_training.exit_choice import select as command
-from adapters_training.exit_choice.report import Measured, binned, calibration_error
+from adapters_training.exit_choice.report import Measured
 from adapters_training.exit_choice.selection import select
 from adapters_training.exit_choice.timing import Clock
 from adapters_training.exit_choice.verdicts import Verdicts
@@ -182,7 +182,7 @@ def test_what_cannot_be_measured_is_one_sentence(
 
 def test_calibration_error_is_the_mean_gap_of_its_bins(measured: Path) -> None:
     heard = Verdicts.load(measured).heard[Head.FULL]
-    rows = binned(heard, 0)
+    rows = heard.binned(0)
     assert sum(count for _, _, count in rows) == heard.spoke[0].sum()
     confidence, agreed = heard.confidence[0].astype(float), heard.agreed[0]
     gaps = 0.0
@@ -190,4 +190,4 @@ def test_calibration_error_is_the_mean_gap_of_its_bins(measured: Path) -> None:
         inside = (confidence >= low / 10) & ((confidence < (low + 1) / 10) | (low == 9))
         if inside.any():
             gaps += abs(confidence[inside].mean() - agreed[inside].mean()) * inside.mean()
-    assert calibration_error(heard, 0) == pytest.approx(gaps)
+    assert heard.calibration_error(0) == pytest.approx(gaps)

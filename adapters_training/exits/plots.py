@@ -1,13 +1,10 @@
-"""A picture of what exits are worth: agreement with the last layer over depth."""
+"""Plot of what exits are worth: agreement with the last layer over depth."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -17,7 +14,7 @@ MARKERS = {"ce": "s", "kl": "x", "mix": "^"}
 NAMES = {"ce": "adapter, cross-entropy", "kl": "adapter, KL to the last layer", "mix": "adapter, both losses"}
 
 
-def draw_agreement(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+def plot_agreement(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Return agreement over layers for the runs of `results`, by loss, and for norm and head alone."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
