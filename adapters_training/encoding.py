@@ -14,10 +14,10 @@ from PIL import Image
 from adapters_training.packing import IGNORE
 from adapters_training.sources import ASSISTANT, BadRecord, Sample
 from adapters_training.sources.conversations import IMAGE_FORMATS
+from speculation.frames import MAX_PIXELS, Frame, decode_jpeg
 from speculation.vlm.load import Vlm
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
-from speculation.vlm.processing import IMAGE_PLACE, Frame, decode_jpeg
-from speculation.vlm.settings import MAX_PIXELS
+from speculation.vlm.processing import IMAGE_PLACE
 
 CHARACTERS_PER_TOKEN = 16
 """Turns that begin beyond this many characters a token of context are not even rendered."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from speculation.frames import Frame, decode_jpeg
 from speculation.vlm.load import Vlm
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
-from speculation.vlm.processing import Frame, decode_jpeg
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from speculation.frames import MAX_PIXELS
 from speculation.settings import check
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager")
 MIN_PIXELS = 56 * 56
-MAX_PIXELS = 1 << 24
-"""Largest frame that is decoded: a few kilobytes of JPEG can claim gigabytes of pixels."""
 
 
 class Quantisation(str, Enum):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
-from speculation.vlm.processing import decode_jpeg
+from speculation.frames import decode_jpeg
 from tests.evaluation import bags
 from tests.models import frame
 

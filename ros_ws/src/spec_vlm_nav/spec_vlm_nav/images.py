@@ -9,7 +9,7 @@ import numpy as np
 
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
-from speculation.vlm.processing import decode_jpeg
+from speculation.frames import decode_jpeg
 from speculation.wire import MAX_IMAGE_BYTES
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
