@@ -87,7 +87,7 @@ def fields_of(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
 
 def _walk(struct: type[msgspec.Struct]) -> Iterator[Field]:
     info = inspect.type_info(struct)
-    if not isinstance(info, inspect.StructType):
+    if not isinstance(info, (inspect.StructType, inspect.DataclassType)):
         raise TypeError(f"{struct} is no settings struct")
     for field in info.fields:
         found = _read(field.type)
@@ -180,7 +180,7 @@ def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any])
     given = options if isinstance(options, Mapping) else vars(options)
     values: dict[str, Any] = {}
     info = inspect.type_info(struct)
-    assert isinstance(info, inspect.StructType)
+    assert isinstance(info, (inspect.StructType, inspect.DataclassType))
     for field in info.fields:
         kind = _read(field.type).kind
         if issubclass(kind, msgspec.Struct):

@@ -3,11 +3,11 @@
 import math
 import re
 from collections import deque
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from spec_vlm_nav.motion import Motion, MotionConfig, MotionStep, Outcome, PlanarPose, wrap, yaw_of
 from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity

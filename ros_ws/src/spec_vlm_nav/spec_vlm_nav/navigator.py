@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from msgspec import Meta
 
 from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
 from spec_vlm_nav.motion import Outcome
@@ -23,6 +26,19 @@ from speculation.prompts import (
     instruction_problem,
     parse_answer,
 )
+from speculation.settings import check
+
+SETTLE_S = 0.15
+"""After an action the robot comes to rest before the next frame counts."""
+RETRY_S = 0.5
+"""Pause before the next attempt where the verifier is lost or an action failed."""
+EXECUTOR_LIMIT_S = 0.5
+"""Longer silence of the executor is reported."""
+INVALID_LIMIT, BLOCKED_LIMIT = 5, 5
+"""A goal ends after so many answers without an action, or blocked actions, in a row."""
+POLL_S = 0.02
+HOLD_S = 1.0
+"""The end of a goal waits so long for the executor to take the HOLD."""
 
 
 class End(Enum):
@@ -112,29 +128,22 @@ class Body(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class NavigatorConfig:
-    """How a goal is asked for, and its limits. `settle_s`: the robot has swung out before the next frame counts.
+class NavigatorConfig(msgspec.Struct, frozen=True):
+    """How a goal is prompted for, and its limits. Raises ValueError, naming the setting, for a value out of range."""
 
-    order: reasons or action first. guide: whether prompts explain the robot to the model. It is decided for each
-    prompt, since the model that answers is known only when the verifier was met, and another may take its place.
-    hold_s: how long the end of a goal waits for the executor to take the HOLD.
-    """
+    order: Annotated[ResponseOrder, Meta(description="what answers begin with")] = ResponseOrder.REASON_FIRST
+    guide: Annotated[
+        Guidance, Meta(description="whether prompts explain the robot; auto: to models that have no objects.json")
+    ] = Guidance.AUTO
+    """Decided for each prompt: the model that answers is known only once the verifier is connected, and it may be
+    replaced."""
+    time_allowance_s: Annotated[float, Meta(ge=1.0, le=3600.0, description="default time of a goal, s")] = 300.0
+    step_limit_s: Annotated[float, Meta(ge=0.5, le=600.0, description="longest time for one answer, s")] = 30.0
+    action_limit_s: Annotated[float, Meta(ge=1.0, le=60.0, description="longest time for one action, s")] = 15.0
+    stale_s: Annotated[float, Meta(ge=0.1, le=5.0, description="older camera frames are not used, s")] = 1.0
 
-    order: ResponseOrder = ResponseOrder.REASON_FIRST
-    guide: Guidance = Guidance.AUTO
-
-    time_allowance_s: float = 300.0
-    step_limit_s: float = 30.0
-    action_limit_s: float = 15.0
-    settle_s: float = 0.15
-    stale_s: float = 1.0
-    retry_s: float = 0.5
-    executor_limit_s: float = 0.5
-    invalid_limit: int = 5
-    blocked_limit: int = 5
-    poll_s: float = 0.02
-    hold_s: float = 1.0
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -210,11 +219,11 @@ class Navigator:
         """
         step = self._publish(None, None, None)
         self._report(State.HOLDING, reason)
-        until = self._clock() + self._config.hold_s
+        until = self._clock() + HOLD_S
         while not dry and self._body.ending(step) is None:
             if self._clock() >= until:
                 return False
-            self._sleep(self._config.poll_s)
+            self._sleep(POLL_S)
         return True
 
     def _one_step(self, instruction: str, dry: bool) -> None:
@@ -224,7 +233,7 @@ class Navigator:
             raise _Over(End.LINK_LOST, str(problem)) from None
         except VerifierLost as problem:
             self._hold(f"verifier lost: {problem}", End.LINK_LOST)
-            self._wait(self._config.retry_s)
+            self._wait(RETRY_S)
             return
         except (AnswerLate, ValueError) as problem:
             self._hold(f"no answer: {problem}")
@@ -260,7 +269,7 @@ class Navigator:
 
     def _look(self) -> Frame:
         """Return a frame taken after the robot came to rest; hold while the camera gives none."""
-        since = self._clock() + self._config.settle_s
+        since = self._clock() + SETTLE_S
         while True:
             frame = self._body.frame_after(since)
             if frame is not None:
@@ -269,24 +278,25 @@ class Navigator:
                 return frame
             if self._clock() - since > self._config.stale_s:
                 self._hold(f"no camera frame for {self._config.stale_s:g} s", End.STALE_CAMERA)
-            self._wait(self._config.poll_s)
+            self._wait(POLL_S)
 
     def _follow(self, step: int) -> bool:
         """Wait for the end of the action; return whether it was carried out, as far as nothing blocked it."""
-        config, until = self._config, self._clock() + self._config.action_limit_s
+        limit_s = self._config.action_limit_s
+        until = self._clock() + limit_s
         while (ending := self._body.ending(step)) is None:
-            if self._body.executor_silence() > config.executor_limit_s:
+            if self._body.executor_silence() > EXECUTOR_LIMIT_S:
                 self._report(State.HOLDING, "action_executor is silent")
             if self._clock() > until:
-                raise _Over(End.ROBOT_FAULT, f"an action did not end within {config.action_limit_s:g} s")
-            self._wait(config.poll_s)
+                raise _Over(End.ROBOT_FAULT, f"an action did not end within {limit_s:g} s")
+            self._wait(POLL_S)
         if ending.outcome in (None, Outcome.NO_ODOMETRY):
             self._hold(ending.message)
-            self._wait(config.retry_s)
+            self._wait(RETRY_S)
         elif ending.outcome is Outcome.BLOCKED:
             self._blocked += 1
             self._report(State.THINKING, f"blocked: {ending.message}")
-            if self._blocked >= config.blocked_limit:
+            if self._blocked >= BLOCKED_LIMIT:
                 raise _Over(End.OBSTACLE, f"{self._blocked} actions in a row were blocked")
         else:
             self._blocked = 0
@@ -294,7 +304,7 @@ class Navigator:
 
     def _count_invalid(self, problem: str) -> None:
         self._invalid += 1
-        if self._invalid >= self._config.invalid_limit:
+        if self._invalid >= INVALID_LIMIT:
             raise _Over(End.NO_VALID_ACTION, f"{self._invalid} in a row; the last: {problem}")
 
     def _hold(

@@ -22,7 +22,6 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
 from std_msgs.msg import String
 
-from edge_drafter import Mode
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
 from edge_drafter.reply import Reply, VerifierLost
 from spec_vlm_nav.messages import OUTCOME_OF, AskedPrompt, figures, to_numbers
@@ -33,15 +32,21 @@ from spec_vlm_nav.navigator import (
     Ending,
     Frame,
     Navigator,
-    NavigatorConfig,
     State,
 )
-from spec_vlm_nav.nodes.common import Heartbeat, choice, parameter, run, sample_of
+from spec_vlm_nav.nodes.common import Heartbeat, parameter, run, sample_of, settings
 from spec_vlm_nav.odometry import OdometryCheck
-from speculation.prompts import Guidance, ResponseOrder, instruction_problem, parse_answer
+from spec_vlm_nav.parameters import NAVIGATOR, Parameters
 from speculation.prompts import NavigationAction as Action
+from speculation.prompts import instruction_problem, parse_answer
 from speculation.trace import Kind, Lane
 
+EDGE = Parameters(  # type: ignore[type-var]  # EdgeConfig is no struct yet
+    EdgeConfig,
+    {"target": "target_fingerprint", "silence_s": "link_silence_s", "resume_s": "link_resume_s"},
+    without=("text_only",),
+    defaults={"draft_model": Path("models/draft")},
+)
 RESEND_S, RESEND_HOLD_S = 0.5, 0.1
 """How soon a decision that the executor has not taken up is sent again."""
 BUSY_S = 1.0
@@ -71,47 +76,8 @@ class VlmNav(Node):
 
     def __init__(self) -> None:
         super().__init__("vlm_nav")
-        order = choice(self, "response_order", ResponseOrder.REASON_FIRST, "what answers begin with")
-        self.decoder = EdgeDecoder(
-            EdgeConfig(
-                draft_model=Path(parameter(self, "draft_model", "models/draft", "folder of the draft model")),
-                verifier=parameter(self, "verifier", "tcp://127.0.0.1:5555", "address of the verifier"),
-                mode=parameter(self, "mode", "full", ", ".join(mode.value for mode in Mode)),
-                profile=parameter(self, "profile", "raw", "device profile whose times are waited for"),
-                link=parameter(self, "link", "", "link of config/links.json to emulate; empty: none"),
-                target=parameter(self, "target_fingerprint", "", "only target that is acceptable; empty: any"),
-                keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP, to this machine only"),
-                allow_plain=parameter(self, "allow_plain", False, "without keys, trust a verifier elsewhere too"),
-                gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),
-                drafting=parameter(self, "drafting", "", "changes of the mode's settings, e.g. interrupt=off"),
-                predictor=parameter(
-                    self, "predictor", "auto", "folder of an acceptance predictor; auto: the draft's; off"
-                ),
-                sampling=parameter(
-                    self, "sampling", "greedy", "greedy, coupled(temperature=0.7) or another rule of docs/decoding.md"
-                ),
-                seed=parameter(self, "seed", 0, "of sampled answers' draws", 0, 2**62),
-                threads=parameter(self, "threads", 1, "CPU threads of the draft model", 1, 64),
-                device=parameter(self, "device", "cpu", "where the draft model runs, e.g. cuda"),
-                dtype=parameter(self, "dtype", "float32", "what it computes in"),
-                attention=parameter(self, "attention", "sdpa", "sdpa or eager"),
-                quantisation=parameter(self, "quantisation", "none", "none, nf4, int8 or int8_weight_only"),
-                min_pixels=parameter(self, "min_pixels", 0, "least pixels of a resized frame; 0: its own", 0, 1 << 24),
-                max_pixels=parameter(self, "max_pixels", 0, "most pixels of a resized frame; 0: its own", 0, 1 << 24),
-                capacity=parameter(self, "capacity", 2048, "its cache: image, prompt, answer, tree", 256, 1 << 20),
-                max_tokens=parameter(self, "max_tokens", 128, "longest answer", 8, 512),
-                silence_s=parameter(self, "link_silence_s", 1.5, "silence that is a lost verifier, s", 0.2, 60.0),
-                resume_s=parameter(self, "link_resume_s", 1.0, "a step waits so long for it, s", 0.0, 60.0),
-            )
-        )
-        self.config = NavigatorConfig(
-            order=order,
-            guide=choice(self, "guide", Guidance.AUTO, "whether prompts explain the robot to the model"),
-            time_allowance_s=parameter(self, "time_allowance_s", 300.0, "default time of a goal, s", 1.0, 3600.0),
-            step_limit_s=parameter(self, "step_limit_s", 30.0, "longest time for one answer, s", 0.5, 600.0),
-            action_limit_s=parameter(self, "action_limit_s", 15.0, "longest time for one action, s", 1.0, 60.0),
-            stale_s=parameter(self, "stale_frame_s", 1.0, "older camera frames are not looked at, s", 0.1, 5.0),
-        )
+        self.config = settings(self, NAVIGATOR)
+        self.decoder = EdgeDecoder(settings(self, EDGE))  # type: ignore[type-var]
         self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
         self.frame: Frame | None = None
         self.status: ActionStatus | None = None
