@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 import speculation
 from edge_drafter import Mode
+from simulation.layouts import Layout
+from simulation.scene import Difficulty
 from speculation.prompts import Guidance, ResponseOrder
 
 PACKAGE = "spec_vlm_nav"
@@ -145,7 +147,7 @@ TRACE = Argument("trace", "", "file for the trace (Perfetto JSON), written whene
 MODE = Argument(
     "mode",
     Mode.FULL.value,
-    "who decodes, and how: docs/decoding.md tells the modes apart; server_sd needs server_draft",
+    "who decodes, and how (docs/decoding.md); server_sd needs server_draft",
     tuple(mode.value for mode in Mode),
 )
 DRAFTING = Argument("drafting", "", "changes of the mode's drafting settings, e.g. interrupt=off,gamma=auto")
@@ -194,9 +196,9 @@ VERIFIER_GRAPH = Graph(
 SIM_GRAPH = Graph(
     (
         Argument("seed", "0", "which simulated room", kind=int),
-        Argument("difficulty", "middle", "what the room is like", ("easy", "middle", "hard")),
+        Argument("difficulty", "middle", "what the room is like", tuple(level.name.lower() for level in Difficulty)),
         Argument("target", "silver bottle", "the object that is hidden in the room"),
-        Argument("layout", "room", "how many rooms there are", ("room", "two_rooms", "hallway")),
+        Argument("layout", "room", "how many rooms there are", tuple(layout.value for layout in Layout)),
         MODE, DRAFTING, TARGET, DRAFT, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE,
         RESPONSE_ORDER, GUIDE,
     ),
