@@ -1,6 +1,6 @@
-"""Ask a trained target about training frames and keep its own words: what a draft should learn to guess.
+"""A trained target's own answers about training frames: what a draft should learn to predict.
 
-A draft that learns the oracle's wordings is good at sentences that the target never says. Here every question is
+A draft that learns the oracle's wordings is good at sentences that the target never generates. Here every question is
 answered greedily by the target, many in one ragged batch, and stored with its prompt; `pair draft --teacher` then
 learns the target's distribution along the target's own answers (sequence-level distillation, Kim and Rush,
 arXiv 1606.07947).

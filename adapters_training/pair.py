@@ -1,7 +1,7 @@
-"""Train one model of the embedded pair: first its eyes on dense labels, then everything on packed answers.
+"""Train one model of the embedded pair: first its vision tower on dense labels, then everything on packed answers.
 
-Exactly resumable: the schedule runs over steps, and what step k sees is drawn from (seed, process, k), so a checkpoint
-holds weights, optimiser and step, and a killed run ends with the weights of an unbroken one. Under `torchrun` the
+Exactly resumable: the schedule runs over steps, and step k samples from (seed, process, k), so a checkpoint holds
+weights, optimiser and step, and a killed run ends with the weights of an unbroken one. Under `torchrun` the
 processes share one model: see `replicas.py`.
 """
 
@@ -289,7 +289,7 @@ def add_command(commands: Any) -> None:
         help="train the embedded target or draft",
         description=__doc__,
         epilog="example:\n  python -m adapters_training pair --role draft --data out/data --processor out/processor "
-        "--out out/draft\n\ntime: --dry-run says what the whole run takes here; hours for a target on two CPU cores",
+        "--out out/draft\n\ntime: --dry-run estimates the whole run's here; hours for a target on two CPU cores",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     settings.add_options(line, PairConfig)
@@ -311,7 +311,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dry_run(config: PairConfig) -> int:
-    """Walk the whole path in a folder of its own, with steps of every phase, and say what a run would take."""
+    """Walk the whole path in a folder of its own, with steps of every phase, and estimate what a run would take."""
     seconds = []
     with TemporaryDirectory() as folder:
         for vision, grounding in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)):

@@ -1,7 +1,7 @@
 """What a training frame is, on disk: msgpack shards of labelled camera frames.
 
 A shard file `seeds-A-B.msgpack` holds the frames of scenes A..B-1; a frame holds one JPEG, what stands in it, and for
-several objects what the oracle does. Words are not stored: they are drawn anew every epoch (`wording.py`).
+several objects what the oracle does. Words are not stored: they are sampled anew every epoch (`wording.py`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _SPLIT = (
 
 ROPE_THETA = 20.0
 """M-RoPE gives an image's columns the lowest third of the frequencies. At Qwen's base they turn by 0.003 rad a column,
-which eight columns cannot be told apart by; at this base by 0.05 to 0.15, and 114 positions still do not repeat."""
+by which eight columns cannot be distinguished; at this base by 0.05 to 0.15, and 114 positions still do not repeat."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def add_command(commands: Any) -> None:
     line = commands.add_parser(
         "processor",
         help="train the tokenizer and write the offline processor folder",
-        description="Train the byte-level BPE tokenizer on all that the pair may say, and write it with chat template, "
+        description="Train the byte-level BPE tokenizer on all words of the pair, and write it with chat template, "
         f"frame size ({IMAGE_SIZE} x {IMAGE_SIZE}) and object names: seconds, and the same files every time.",
     )
     line.add_argument("--out", required=True, help="folder to write")

@@ -1,4 +1,4 @@
-"""Labelled frames for training: pictures, what they show, and what the oracle would do for every target."""
+"""Labelled frames for training: images, what they show, and what the oracle would do for every target."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def sample_frames(
 
     About 60 % lie on walks to random targets, half of them knocked off course; the rest are free poses anywhere, most
     of which look towards some object. The oracle walks, and errs now and then; with `steer` that policy walks, all the
-    time, and the oracle says what would have been right (DAgger, Ross, Gordon, Bagnell, arXiv 1011.0686).
+    time, and the oracle labels what would have been right (DAgger, Ross, Gordon, Bagnell, arXiv 1011.0686).
     Runs in one thread of one process; several processes may each work on their own seeds (start them with `spawn`).
     """
     rng = rng or np.random.default_rng([seed, 11])
@@ -176,9 +176,9 @@ class _Walk:
         """Take the action that the frame's labels or the policy name, and sometimes knock the robot off its course."""
         action = frame.questions[self.target].decision.action
         if self._steer is not None:
-            said = self._steer(frame.jpeg, self._scene.objects[self.target].target, self.done)
+            given = self._steer(frame.jpeg, self._scene.objects[self.target].target, self.done)
             # who stops too early has to be shown the way on
-            action = said if said is not None and (said != STOP or action == STOP) else action
+            action = given if given is not None and (given != STOP or action == STOP) else action
         self._left -= 1
         if action.kind is ActionKind.STOP or self._left == 0:
             self._begin()

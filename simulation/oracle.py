@@ -1,7 +1,7 @@
 """The privileged navigator that training imitates and benchmarks score against.
 
-A decision is a pure function of scene, pose, target, sightings and the actions done so far, which the prompt tells, so
-a model that sees one frame can learn it. What needs the map (going around) uses it; what a frame cannot tell (where to
+A decision is a pure function of scene, pose, target, sightings and the actions done so far, which the prompt lists, so
+a model that sees one frame can learn it. What needs the map (going around) uses it; what a frame hides (where to
 look for an unseen target) is a fixed rule: turn left, and after a whole circle walk on. A turn is never undone by the
 next one: a model that misjudges a bearing by a few degrees would turn to and fro for ever.
 """

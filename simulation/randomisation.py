@@ -1,7 +1,7 @@
-"""Domain randomisation: how far scenes and pictures of training frames may stray, and the drawing of it.
+"""Domain randomisation: how far scenes and images of training frames deviate, and the sampling of it.
 
-What a camera and a house do to a picture (Tobin et al., "Domain Randomization for Transferring Deep Neural Networks
-from Simulation to the Real World", IROS 2017). Nothing of it is on unless asked for.
+What a camera and a house do to an image (Tobin et al., "Domain Randomization for Transferring Deep Neural Networks
+from Simulation to the Real World", IROS 2017). It is off by default.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Randomisation:
                 raise ValueError(f"randomisation {item.name} {value} is outside 0..{limit:g}")
 
     def look(self, rng: np.random.Generator) -> Look:
-        """Draw how a scene is drawn."""
+        """Sample how a scene is rendered."""
         light, tilt, lift, widening = rng.uniform(-1, 1, 4) * (self.light, self.pitch, self.height, self.view)
         textures = int(rng.integers(2**31)) if self.textures else None
         return Look(1.0 + light, textures, math.radians(tilt), lift, widening)
@@ -67,14 +67,14 @@ class Randomisation:
         noise = self.noise * rng.uniform(0, 1)
         if gain == 1.0 and not balance and not noise:
             return image
-        picture = image * (gain * np.array([1.0 + balance, 1.0, 1.0 - balance]))
+        scaled = image * (gain * np.array([1.0 + balance, 1.0, 1.0 - balance]))
         if noise:
-            picture += rng.normal(0.0, noise, image.shape)
-        sensed: Image = np.clip(picture + 0.5, 0, 255).astype(np.uint8)
+            scaled += rng.normal(0.0, noise, image.shape)
+        sensed: Image = np.clip(scaled + 0.5, 0, 255).astype(np.uint8)
         return sensed
 
     def quality(self, rng: np.random.Generator) -> int:
-        """Draw a frame's JPEG quality."""
+        """Sample a frame's JPEG quality."""
         return JPEG_QUALITY - int(rng.integers(self.jpeg + 1))
 
 
@@ -82,4 +82,4 @@ TRAINING = Randomisation(
     light=0.3, textures=True, pitch=4.0, height=0.03, view=6.0, scale=0.08,
     exposure=0.35, balance=0.08, noise=6.0, jpeg=40,
 )  # fmt: skip
-"""What `--randomise` means: colours stay what their names say, and the robot stays a Go2."""
+"""What `--randomise` means: colours still match their names, and the robot stays a Go2."""

@@ -1,4 +1,4 @@
-"""Draws a `Scene` with MuJoCo: materials, textures, lights, walls, furniture, objects and cameras."""
+"""Builds a `Scene` in MuJoCo: materials, textures, lights, walls, furniture, objects and cameras."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def top_reach(scene: Scene) -> float:
 def build_spec(scene: Scene, width: int = 224, height: int = 224, look: Look = PLAIN) -> Any:
     """Return the `MjSpec` of a scene: room, furniture, objects and the robot's base with its front camera.
 
-    `width` and `height` bound the frames that can be drawn, pixels; a renderer of large frames takes long to build.
+    `width` and `height` bound the frames that can be rendered, pixels; a renderer of large frames takes long to build.
     """
     spec = _Stage(scene, look).spec
     frame = spec.visual.global_

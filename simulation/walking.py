@@ -53,7 +53,7 @@ def policy_file() -> Path:
 
 
 class WalkingGo2:
-    """The robot's physics among a scene's obstacles, and the policy that moves its legs. Needs no pictures.
+    """The robot's physics among a scene's obstacles, and the policy that moves its legs. Renders nothing.
 
     Raises ValueError where the policy is not installed.
     """

@@ -1,6 +1,6 @@
-"""A link that is not there: delay, jitter, loss, rate and blackouts, declared by name and emulated without root.
+"""Emulated links: delay, jitter, loss, rate and blackouts, declared by name, without root privileges.
 
-Data: `LinkConditions` say what each way does, `EmulatedWay` holds messages until they would have arrived. It has no
+Data: `LinkConditions` declare what each way does, `EmulatedWay` holds messages until they would have arrived. It has no
 clock of its own, so sockets on real time and an engine on virtual time share it.
 
 The model is one TCP connection, as the real link is. A lost packet costs the time of a retransmission, not the message,
@@ -124,7 +124,7 @@ class WayConditions:
 
 @dataclass(frozen=True)
 class LinkConditions:
-    """Both ways of a link. `scale` says where the figures come from; `seed` names the random draws."""
+    """Both ways of a link. `scale` names the source of the figures; `seed` is that of the random draws."""
 
     name: str = ""
     up: WayConditions = field(default_factory=WayConditions)

@@ -191,8 +191,8 @@ def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any])
     return struct(**values)
 
 
-def true_or_false(word: str) -> bool:
-    """Read the value that a launch argument gives a flag. Raises ArgumentTypeError for other words."""
-    if word not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
-    return word == "true"
+def true_or_false(text: str) -> bool:
+    """Read the value that a launch argument gives a flag. Raises ArgumentTypeError for anything else."""
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text == "true"

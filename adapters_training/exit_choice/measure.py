@@ -1,4 +1,4 @@
-"""Measure how far trained exits can be trusted, how early they speak and what they cost, and give them a short list.
+"""Measure how far trained exits can be trusted, how early they judge and what they cost, and give them a short list.
 
 The draft model proposes gamma tokens at a time behind the target's own answers to held-out prompts, as mode `sd`
 decodes; every exit judges each draft as the target does. An exit is right when it commits the target's very tokens.
@@ -7,7 +7,7 @@ data: the first question of held-out records, of any kind that `exits` trains on
 writes, into the exits folder:
   exits.json, exits.safetensors   the reliability tables that the verifier uses, and the short list
   measured.json                   agreement, lead and cost of every exit, and this machine's times
-  verdicts.safetensors            what every exit said in every verification; select-exits reads it
+  verdicts.safetensors            every exit's verdict in every verification; select-exits reads it
   reliability.png                 confidence against agreement, a panel for each exit
 
 The short list are the most frequent tokens of the target's answers to further prompts, which are not measured.
@@ -120,8 +120,8 @@ def measure_into(
     verdicts = measure(
         vlm, heads, draft, asked, gamma=config.gamma, max_tokens=config.max_tokens, capacity=config.capacity
     )
-    for head, heard in verdicts.heard.items():
-        heads.set_reliability(heard.tables(verdicts.layers), head)
+    for head, judged in verdicts.by_head.items():
+        heads.set_reliability(judged.tables(verdicts.layers), head)
     context = len(prepare(vlm, *asked[0]).ids)
     times = time_forward(vlm, heads, drafted=config.gamma, context=context, repeats=config.repeats)
     draft_times = time_forward(draft, drafted=0, context=context, repeats=config.repeats)

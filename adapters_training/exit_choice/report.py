@@ -36,9 +36,9 @@ class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ExitFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One exit with one head. Rates in 0..1, times in seconds.
 
-    spoke: share of the verifications in which it was not silent; agreement: share of these in which it committed the
+    spoke: share of the verifications in which it had a verdict; agreement: share of these in which it committed the
     target's tokens; right: share of all in which it did; token_rate: its likeliest token was the target's, place by
-    place; confidence: mean of what it said; calibration_error: mean gap between confidence and agreement over ten
+    place; confidence: mean of its verdicts'; calibration_error: mean gap between confidence and agreement over ten
     bins; lead_s: its layer before the final verdict; cost_s: what it adds to a verification.
     """
 
@@ -115,21 +115,21 @@ def machine(device: str = "cpu") -> str:
 
 
 def exit_figures(verdicts: Verdicts, times: PassTimes) -> tuple[ExitFigures, ...]:
-    """Return the figures of every exit with every head that was heard and timed."""
+    """Return the figures of every exit with every head that was measured and timed."""
     found = []
-    for head, heard in verdicts.heard.items():
+    for head, judged in verdicts.by_head.items():
         for index, layer in enumerate(verdicts.layers):
-            spoke = heard.spoke[index]
+            spoke = judged.spoke[index]
             found.append(
                 ExitFigures(
                     layer,
                     head,
                     float(spoke.mean()),
-                    float(heard.agreed[index, spoke].mean()) if spoke.any() else 0.0,
-                    float(heard.agreed[index].mean()),
-                    float(heard.token_rate[index]),
-                    float(heard.confidence[index, spoke].mean()) if spoke.any() else 0.0,
-                    heard.calibration_error(index),
+                    float(judged.agreed[index, spoke].mean()) if spoke.any() else 0.0,
+                    float(judged.agreed[index].mean()),
+                    float(judged.token_rate[index]),
+                    float(judged.confidence[index, spoke].mean()) if spoke.any() else 0.0,
+                    judged.calibration_error(index),
                     times.lead_s(layer),
                     times.cost_s(head, layer),
                 )

@@ -3,7 +3,7 @@
 Train exits after all candidate layers at once (command exits), measure them (command measure-exits), then select.
 A right exit gives the edge a head start of as long as the final verdict still takes, gamma T_p at most; a later exit
 adds something only where no earlier one was right; every exit's own time delays the verdict. The exact formula stands
-in adapters_training/exit_choice/selection.py. The search is exact, on what the candidates said in every verification.
+in adapters_training/exit_choice/selection.py. The search is exact, on the candidates' verdicts in every verification.
 
 Times are those of the machine on which the exits were measured (--profile raw), of a declared device profile of
 config/profiles.json, or given (--verify-ms, --draft-ms, --one-way-ms). For declared times layers take equal shares of
@@ -192,7 +192,7 @@ def candidates_of(
     own = [each.cost_s / measured.verify_s.median if exit_cost is None else exit_cost for each in figures]
     return Candidates(
         verdicts.layers,
-        verdicts.heard[head].agreed,
+        verdicts.by_head[head].agreed,
         verdicts.ended,
         tuple(
             times.verify_s - profile.layer_due_s(each.layer, measured.num_layers) if times.declared else each.lead_s
@@ -205,7 +205,7 @@ def candidates_of(
 
 
 def best(choices: Sequence[Choice], least: int, budget: float) -> Choice:
-    """Return what saves most with at least `least` exits. Raises ValueError where so many are too dear."""
+    """Return what saves most with at least `least` exits. Raises ValueError where so many cost too much."""
     enough = [choice for choice in choices if len(choice.layers) >= least]
     if not enough:
         most = max(len(choice.layers) for choice in choices)
@@ -246,7 +246,7 @@ def report(selection: Selection, times: Times) -> str:
 def _heads(word: str, verdicts: Verdicts) -> list[Head]:
     from speculation.exits import Head
 
-    heads = list(verdicts.heard) if word == "auto" else [Head(word)]
-    if not set(heads) <= set(verdicts.heard):
+    heads = list(verdicts.by_head) if word == "auto" else [Head(word)]
+    if not set(heads) <= set(verdicts.by_head):
         raise ValueError(f"--head {word}: these exits were not measured with it; measure-exits makes a short list")
     return heads

@@ -1,4 +1,4 @@
-"""Which few exits to serve: the set that saves most time, found exactly, from what every candidate really said.
+"""Which few exits to serve: the set that saves most time, found exactly, from every candidate's recorded verdicts.
 
 Time saved. A target forward takes T_q and layer l is done `lead(l)` before its end; exit i adds `cost(i)` to it. The
 edge drafts the next gamma tokens in gamma T_p. Without exits it begins when the verdict comes, so its next draft stands

@@ -71,10 +71,10 @@ class Conversations:
 
     def _row(self, number: Callable[[int], int], place: int, seed: int, problems: list[str]) -> Encoded:
         for attempt in range(len(self._mixture)):
-            # The wording is drawn by place, so that it does not depend on what was drawn before.
-            dice = random.Random(f"{seed}/{place}")
+            # The wording is sampled by place, so that it does not depend on earlier samples.
+            rng = random.Random(f"{seed}/{place}")
             try:
-                return self._encoder.encode(self._mixture.sample(number(place + attempt), dice))
+                return self._encoder.encode(self._mixture.sample(number(place + attempt), rng))
             except BadRecord as problem:
                 problems.append(str(problem))
         raise ValueError(f"no record of the data can be used; the last: {problems[-1]}")

@@ -17,8 +17,8 @@ examples:
   python -m adapters_training exits --config config/exits/embedded_pair.yaml --target models/target --data out/data \\
       --held-out out/held-out --out models/exits --steps 400
 
-time: the dry run says what the whole run takes on this machine. The paper's took 117 to 136 hours of an A100 for a 7 B
-target (Table 2); the embedded pair's takes minutes on two CPU cores.
+time: the dry run estimates the whole run's time on this machine. The paper's took 117 to 136 hours of an A100 for a
+7 B target (Table 2); the embedded pair's takes minutes on two CPU cores.
 """
 
 from __future__ import annotations

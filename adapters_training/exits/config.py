@@ -48,7 +48,7 @@ class Device(str, Enum):
 
 
 class Dtype(str, Enum):
-    """What the target is loaded in: float32 on a CPU and bfloat16 on a GPU, or as said."""
+    """What the target is loaded in: float32 on a CPU and bfloat16 on a GPU, or as given."""
 
     AUTO = "auto"
     FLOAT32 = "float32"

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 COLOURS = {"ce": "#f58518", "kl": "#54a24b", "mix": "#4c78a8"}
 MARKERS = {"ce": "s", "kl": "x", "mix": "^"}
-"""Lines that lie on each other are told apart by these."""
+"""They distinguish lines that lie on each other."""
 NAMES = {"ce": "adapter, cross-entropy", "kl": "adapter, KL to the last layer", "mix": "adapter, both losses"}
 
 

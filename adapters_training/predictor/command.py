@@ -1,7 +1,7 @@
 """`predictor`: will the target accept this draft token? Log real drafts, fit, compare, export what the edge loads.
 
 WISP, Sec. 4.1 and Appendix B: where a small network predicts that the target rejects a draft token, drafting stops
-and the draft is sent; time drafted in vain shrinks. The answer stays the target's own whatever is predicted.
+and the draft is sent; wasted drafting time shrinks. The answer stays the target's own whatever is predicted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Register `predictor` with its stages log, train and weaken."""
     line = commands.add_parser(
         "predictor",
-        help="train the network that tells the edge where to stop drafting",
+        help="train the network that predicts where the edge should stop drafting",
         description=__doc__,
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""What a predictor learns from: real drafts, token by token, with what the target said about them.
+"""What a predictor learns from: real drafts, token by token, with the target's verdicts.
 
 WISP, Appendix B: a token is labelled accepted, or first rejected; what follows the first rejection of a draft has no
 label. It is kept all the same, unlabelled, since a draft that does not stop goes through it.
@@ -81,7 +81,7 @@ class LogConfig:
 def log(draft: Vlm, target: Vlm, data: Path, out: Path, config: LogConfig) -> Drafts:
     """Decode frames of the shards in `data` as mode sd does, write a file a shard into `out`, and return all drafts.
 
-    A shard whose file is there is not decoded again, so that a killed run goes on; each draws from (seed, its name)
+    A shard whose file is there is not decoded again, so that a killed run goes on; each samples from (seed, its name)
     only, so that the result is that of an unbroken run. Raises ValueError for models that are no pair, for a folder
     without shards and for one whose drafts were logged differently.
     """

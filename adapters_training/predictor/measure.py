@@ -35,7 +35,7 @@ class Timings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What logged drafts would have come to: per committed token, seconds in all and seconds drafted in vain (WDT).
+    """What logged drafts would have come to: per committed token, seconds in all and wasted drafting seconds (WDT).
 
     length: mean tokens of a draft. acceptance: accepted over drafted tokens.
     """
@@ -90,9 +90,9 @@ def replay(drafts: Drafts, chances: Rows, threshold: float, gamma: int, timings:
 def choose_threshold(drafts: Drafts, chances: Rows, gamma: int, timings: Timings) -> float:
     """Return the threshold with the least time plus waste among those that cost no time; 0 (never stop) where all do.
 
-    Seconds per committed token in `replay`, cost against drafts that never stop. The sum, in which a second drafted in
-    vain counts like a second waited for, has its minimum inside the range; the least waste alone would lie where time
-    just begins to be lost, and lose some on other drafts.
+    Seconds per committed token in `replay`, cost against drafts that never stop. The sum, in which a wasted second of
+    drafting counts like a second of waiting, has its minimum inside the range; the least waste alone would lie where
+    time just begins to be lost, and lose some on other drafts.
     """
     never = replay(drafts, chances, 0.0, gamma, timings)
     best, least = 0.0, never.token_s + never.wasted_s
@@ -108,14 +108,14 @@ def quality(drafts: Drafts, probabilities: Callable[[Rows], Rows], threshold: fl
     """Measure a classifier on the labelled tokens of `drafts`."""
     rows, labels = drafts.labelled()
     chances = probabilities(rows)
-    said, truth = chances >= threshold, labels == 1.0
-    recall = float(said[truth].mean()) if truth.any() else 0.0
-    specificity = float((~said[~truth]).mean()) if (~truth).any() else 0.0
+    predicted, truth = chances >= threshold, labels == 1.0
+    recall = float(predicted[truth].mean()) if truth.any() else 0.0
+    specificity = float((~predicted[~truth]).mean()) if (~truth).any() else 0.0
     return Quality(
         threshold=threshold,
         tokens=len(labels),
         accepted=float(truth.mean()),
-        accuracy=float((said == truth).mean()),
+        accuracy=float((predicted == truth).mean()),
         auc=auc(chances, truth),
         recall=recall,
         specificity=specificity,

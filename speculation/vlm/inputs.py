@@ -29,7 +29,7 @@ class Inputs:
 def prepare(vlm: Vlm, prompt: str, image: bytes | Frame | None) -> Inputs:
     """Return the inputs of one step: instruction and frame, a JPEG, RGB pixels [H, W, 3] or None for words alone.
 
-    Empty bytes are how the wire says "no image": words alone to a language model, but never to a model that sees,
+    Empty bytes are "no image" on the wire: words alone to a language model, but never to a model that sees,
     which must not steer a robot by a frame that got lost. Raises ValueError, in one sentence, for an image or
     instruction that cannot be used.
     """

@@ -1,4 +1,4 @@
-"""How a model is loaded: what `load_vlm`, the verifier and the robot can be told, checked before anything is read."""
+"""How a model is loaded: settings of `load_vlm`, verifier and robot, checked before anything is read."""
 
 from __future__ import annotations
 

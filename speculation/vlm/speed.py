@@ -40,15 +40,15 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def words(count: int) -> Inputs:
-    """Return a prompt of `count` tokens that say nothing; times do not depend on what is said."""
+def text_inputs(count: int) -> Inputs:
+    """Return a prompt of `count` tokens without meaning; times do not depend on the tokens."""
     return Inputs(np.zeros(count, dtype=np.int64), None, None, text_positions(count), 0)
 
 
 def decode_seconds(vlm: Vlm, repeats: int = 5) -> float:
     """Return the median seconds of a forward that decodes one token behind a prompt of 64."""
     cache = KVCache(vlm, 1, PROMPT_TOKENS + 2)
-    root = prefill(vlm, cache, 0, words(PROMPT_TOKENS))
+    root = prefill(vlm, cache, 0, text_inputs(PROMPT_TOKENS))
     length = cache.length[0]
 
     def decode() -> None:

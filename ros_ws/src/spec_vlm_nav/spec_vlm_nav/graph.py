@@ -23,7 +23,7 @@ PROJECT = Path(speculation.__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Argument:
-    """Something that whoever starts the graph may choose; `kind` is the parameter type that it becomes."""
+    """An argument of the whole graph; `kind` is the parameter type that it becomes."""
 
     name: str
     default: str
@@ -137,7 +137,7 @@ KEYS = Argument("keys", "", "folder of CURVE keys for the link; empty: plain TCP
 ALLOW_PLAIN = Argument(
     "allow_plain",
     "false",
-    "without keys, trust whoever answers at an address that is not this machine's; for networks that you trust",
+    "without keys, trust an address that is not this machine's; for networks that you trust",
     ("true", "false"),
     bool,
 )
@@ -240,7 +240,7 @@ GO2_GRAPH = Graph(
 REPLAY_GRAPH = Graph(
     (
         Argument("bag", "", "folder of the bag that is played"),
-        Argument("instruction", "", "what is asked about its frames, e.g. find the silver bottle"),
+        Argument("instruction", "", "instruction for its frames, e.g. find the silver bottle"),
         Argument("out", "", "folder of a new bag with the played frames and the answers; empty: nothing is recorded"),
         Argument("camera_topic", "", "Image or CompressedImage topic of the bag; empty: its first"),
         Argument("odom_topic", "", "nav_msgs/Odometry topic of the bag; empty: its first, if it has one"),

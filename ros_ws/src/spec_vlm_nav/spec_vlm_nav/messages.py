@@ -1,4 +1,4 @@
-"""Numbers of our ROS messages <-> the project's own types, as in `NavigationAction.msg`; knows no ROS."""
+"""Numbers of our ROS messages <-> the project's own types, as in `NavigationAction.msg`. No ROS."""
 
 from __future__ import annotations
 

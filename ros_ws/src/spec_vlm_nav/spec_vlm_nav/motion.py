@@ -47,7 +47,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class PlanarPose:
-    """Where odometry says the base is: metres, radians counter-clockwise."""
+    """Pose of the base by odometry: metres, radians counter-clockwise."""
 
     x: float
     y: float
@@ -84,7 +84,7 @@ class MotionConfig(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class MotionStep:
-    """What to command now. `progress` is in metres or radians in the asked direction; velocity is zero at the end.
+    """What to command now. `progress` is in metres or radians in the commanded direction; velocity is zero at the end.
 
     message: why it ended, in a sentence; empty while it runs and when it is done.
     """

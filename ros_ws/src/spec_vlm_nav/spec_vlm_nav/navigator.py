@@ -1,6 +1,6 @@
-"""One goal from its instruction to its end: look, ask, move, look again. Knows neither ROS nor sockets; time is given.
+"""One goal from its instruction to its end: frame, answer, action, next frame. No ROS, no sockets; time is given.
 
-STOP (the model says that the task is done) and HOLD (the robot stands because something is wrong, and the goal goes on)
+STOP (the model's answer: the task is done) and HOLD (the robot stands because something is wrong, and the goal goes on)
 are different things throughout.
 """
 
@@ -68,7 +68,7 @@ class State(Enum):
 class Frame:
     """A camera frame as JPEG. `arrived` is this machine's steady clock; `age` was measured then, seconds.
 
-    `stamp` is its header, for whoever answers to the camera.
+    `stamp` is its header, for messages that refer to the frame.
     """
 
     jpeg: bytes
@@ -91,7 +91,7 @@ class Decoder(Protocol):
     def objects(self, limit_s: float) -> Vocabulary | None:
         """Return the objects that the model was trained to find, None where it takes any instruction.
 
-        Waits at most `limit_s` seconds for whoever knows. Raises VerifierLost.
+        Waits at most `limit_s` seconds for the verifier's list. Raises VerifierLost.
         """
         ...
 
@@ -101,14 +101,14 @@ class Decoder(Protocol):
 
 
 class Body(Protocol):
-    """Eyes, legs and voice of the robot."""
+    """What the navigator needs of the robot: frames, actions, reports."""
 
     def frame_after(self, moment: float) -> Frame | None:
         """Return the newest frame if it arrived after `moment` and is fresh, else None."""
         ...
 
     def asked(self, prompt: str, frame: Frame) -> None:
-        """Tell what the model is asked about a frame."""
+        """Publish the prompt about a frame, before the model gets it."""
         ...
 
     def act(self, step: int, action: NavigationAction | None, reply: Reply | None, frame: Frame | None) -> None:
@@ -120,7 +120,7 @@ class Body(Protocol):
         ...
 
     def executor_silence(self) -> float:
-        """Return for how many seconds the executor has not been heard."""
+        """Return the seconds since the executor's last message."""
         ...
 
     def report(self, state: State, reason: str = "") -> None:
@@ -150,7 +150,7 @@ class NavigatorConfig(msgspec.Struct, frozen=True):
 class GoalResult:
     """The end of a goal, in an enum and in a sentence, and how many motions were carried out.
 
-    held: False where the robot was to stand and the executor did not confirm it; the sentence says so too.
+    held: False where the robot was to stand and the executor did not confirm it; `message` ends with that.
     """
 
     end: End
@@ -173,9 +173,9 @@ class _Over(Exception):
 class Navigator:
     """Runs one goal. Everything that it depends on is given, so tests run it on a clock of their own.
 
-    The model remembers nothing, so each prompt tells what was done for this goal so far: the actions that the robot
-    carried out, also those that something cut short, so that a model that tried in vain is asked another question the
-    next time. A HOLD, an action that lost its odometry and the decisions of a dry run are none.
+    The model remembers nothing, so each prompt lists what was done for this goal so far: the actions that the robot
+    carried out, also those that something cut short, so that the prompt changes after an attempt that failed. A HOLD,
+    an action that lost its odometry and the decisions of a dry run are not listed.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Navigator:
     def stand(self, reason: str, dry: bool = False) -> bool:
         """Publish a HOLD and return whether the executor took it, at the latest after `hold_s`; a dry run has none.
 
-        It waits although the goal was cancelled: whoever cancels wants a robot that stands.
+        It waits although the goal was cancelled: a cancelled goal must leave a robot that stands.
         """
         step = self._publish(None, None, None)
         self._report(State.HOLDING, reason)
@@ -310,7 +310,7 @@ class Navigator:
     def _hold(
         self, reason: str, end: End = End.TIMEOUT, reply: Reply | None = None, frame: Frame | None = None
     ) -> None:
-        """Stand, say why (once a reason), and remember what the goal ends with if that lasts."""
+        """Stand, publish why (once a reason), and remember what the goal ends with if that lasts."""
         if reason != self._holding:
             self._publish(None, reply, frame)
         self._holding, self._why = reason, end

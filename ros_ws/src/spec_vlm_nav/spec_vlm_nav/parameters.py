@@ -1,4 +1,4 @@
-"""ROS parameters made from settings structs: their names, defaults, descriptions and limits. Knows no ROS."""
+"""ROS parameters made from settings structs: their names, defaults, descriptions and limits. No ROS."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Parameters(Generic[S]):
             raise ValueError(f"{self.struct.__name__} has no {', '.join(sorted(unknown))}")
 
     def fields(self) -> dict[str, Field]:
-        """Return the settings by parameter name. One whose default is None is none: ROS knows no such value."""
+        """Return the settings by parameter name. One whose default is None is left out: ROS has no such value."""
         return {
             self.names.get(each.name, each.name): each._replace(default=self.defaults.get(each.name, each.default))
             for each in fields_of(self.struct)

@@ -23,7 +23,7 @@ Line = Callable[[str, str], None]
 
 
 class StartError(RuntimeError):
-    """A process could not start or ended before it was ready; the text says which, and why as far as it said."""
+    """A process could not start or ended before it was ready; the text names it, with its last line of output."""
 
 
 def arguments_of(graph: Graph, process: NodeSpec | CommandSpec, given: Mapping[str, str]) -> list[str]:
@@ -124,7 +124,7 @@ class Runner:
         for name, running in self._running.items():
             code = running.process.poll()
             if code is not None and running.spec.essential and not (running.spec.finite and code == 0):
-                raise StartError(f"{name} ended with status {code}: {running.last_line or 'it said nothing'}")
+                raise StartError(f"{name} ended with status {code}: {running.last_line or 'it printed nothing'}")
 
     def done(self) -> bool:
         """Return whether a process whose work has an end has done it."""
@@ -222,7 +222,7 @@ def require_models(target: Path, draft: Path) -> None:
     """Raise ValueError, saying which and what to do, unless both folders hold a model."""
     for name, folder in (("target", target), ("draft", draft)):
         if not (folder / "config.json").exists():
-            raise ValueError(f"no {name} model in {folder}; train the pair first, as docs/training.md says")
+            raise ValueError(f"no {name} model in {folder}; train the pair first, see docs/training.md")
 
 
 def take_private_domain() -> None:

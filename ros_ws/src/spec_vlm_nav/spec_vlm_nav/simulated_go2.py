@@ -1,4 +1,4 @@
-"""The simulated robot on a given clock: sport requests in; odometry, frames and ground truth out. Knows no ROS."""
+"""The simulated robot on a given clock: sport requests in; odometry, frames and ground truth out. No ROS."""
 
 from __future__ import annotations
 

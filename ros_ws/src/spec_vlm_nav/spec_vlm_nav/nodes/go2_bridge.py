@@ -1,4 +1,4 @@
-"""Twist in, sport requests out, last before the robot: clamps, slews, watches, and confirms its stops."""
+"""Twist in, sport requests out, last before the robot: clamps, limits slew, watches, and confirms its stops."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Go2Bridge(Node):
         self._wanted = Velocity(twist.linear.x, twist.linear.y, twist.angular.z)
         self._watchdog.feed(time.monotonic())
         if not self._wanted.finite and self._ready and not self._ended:
-            # Not at the next tick but now: whoever sends NaN has lost control.
+            # Not at the next tick but now: a sender of NaN has lost control.
             self._keep_stopping(time.monotonic(), "cmd_vel is not finite")
 
     def _on_odometry(self, odometry: Odometry) -> None:

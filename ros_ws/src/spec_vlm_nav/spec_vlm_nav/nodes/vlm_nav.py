@@ -51,7 +51,7 @@ RESEND_S, RESEND_HOLD_S = 0.5, 0.1
 """How soon a decision that the executor has not taken up is sent again."""
 BUSY_S = 1.0
 """An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the
-interpreter, half a second on busy cores; and the robot can do without this node's word for a second, since every action
+interpreter, half a second on busy cores; and the robot can do without this node for a second, since every action
 is bounded, runs in action_executor's own loop and ends by itself."""
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
 NEWER_GOAL = "a newer goal took over"
@@ -157,12 +157,12 @@ class VlmNav(Node):
 
     def _on_image(self, image: CompressedImage) -> None:
         age = (self.get_clock().now() - Time.from_msg(image.header.stamp)).nanoseconds * 1e-9
-        # A camera whose clock is not this machine's tells nothing about age; arrival has to do.
+        # Stamps of a camera with another clock hold no age; the time of arrival has to do.
         known = age if 0.0 <= age <= 60.0 else 0.0
         self.frame = Frame(bytes(image.data), time.monotonic(), known, image.header)
 
     def _on_odometry(self, odometry: Odometry) -> None:
-        # What is wrong with odometry, action_executor says; here a wrong step is only not counted.
+        # action_executor reports what is wrong with odometry; here a wrong step is only not counted.
         before, self._place = self._place, self._odometry.take(sample_of(odometry))
         if before is not None and self._place is not None:
             self.travelled += math.hypot(self._place.x - before.x, self._place.y - before.y)
@@ -185,7 +185,7 @@ class Goal:
 
     def run(self) -> Any:
         """Check the instruction, navigate, and close the goal."""
-        wish, node = self._handle.request, self._node
+        request, node = self._handle.request, self._node
         problem = self._instruction_problem()
         if problem:
             node.get_logger().error(f"goal refused: {problem}")
@@ -195,11 +195,11 @@ class Goal:
             node.get_logger().error(f"goal refused: {node.decoder.problem}")
             self._handle.abort()
             return _RESULT(error_code=_RESULT.LINK_LOST, error_msg=node.decoder.problem)
-        node.get_logger().info(f"goal: {wish.instruction!r}")
-        node.instructions.publish(String(data=wish.instruction))
-        allowance = wish.time_allowance.sec + wish.time_allowance.nanosec * 1e-9
+        node.get_logger().info(f"goal: {request.instruction!r}")
+        node.instructions.publish(String(data=request.instruction))
+        allowance = request.time_allowance.sec + request.time_allowance.nanosec * 1e-9
         try:
-            outcome = self._navigator.run(wish.instruction, allowance, wish.max_actions, wish.dry_run)
+            outcome = self._navigator.run(request.instruction, allowance, request.max_actions, request.dry_run)
         except Exception as error:
             words = repr(error) if self.stand() else repr(error) + HOLD_UNCONFIRMED
             node.get_logger().error(f"goal failed: {words}")
@@ -241,7 +241,7 @@ class Goal:
         return frame if taken > moment and time.monotonic() - taken <= self._node.config.stale_s else None
 
     def asked(self, prompt: str, frame: Frame) -> None:
-        """See `navigator.Body`. The prompt names its frame, so that a bag can be asked the same again."""
+        """See `navigator.Body`. The message names its frame, so that a bag can be replayed with the same prompts."""
         stamp_ns = Time.from_msg(frame.stamp.stamp).nanoseconds
         self._node.prompts.publish(String(data=AskedPrompt(stamp_ns, prompt).to_json()))
 
