@@ -15,8 +15,10 @@ from tqdm import tqdm
 from adapters_training import wording
 from adapters_training.records import Frame, Task, read_frames
 from speculation.prompts import ResponseOrder, parse_answer
+from speculation.settings import add_flags, from_flags
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
+from speculation.vlm.settings import ModelSettings
 
 MAX_TOKENS = 96
 _PHRASES = {phrase: side for side, phrases in wording.SIDES.items() for phrase in phrases}
@@ -139,15 +141,15 @@ def add_command(commands: Any) -> None:
     )
     line.add_argument("--show", type=int, default=0, help="print this many answers beside the truth")
     line.add_argument("--json", default="", help="also write the rates to this file")
+    add_flags(line, ModelSettings)
     line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the rates of one model. Raises ModelFolderError or FileNotFoundError for folders of no use."""
     order = ResponseOrder(options.order)
-    score = evaluate(
-        load_vlm(Path(options.model)), Path(options.held_out), options.count, show=options.show, order=order
-    )
+    vlm = load_vlm(Path(options.model), from_flags(ModelSettings, options))
+    score = evaluate(vlm, Path(options.held_out), options.count, show=options.show, order=order)
     rates = score.rates()
     for name, rate in rates.items():
         print(f"{name:16s} {rate:.3f}" if isinstance(rate, float) else f"{name:16s} {rate}")

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from adapters_training.files import replacing
+
 CELLS = 8
 """Image tokens along each side of a 224 px frame (patch 14, merge 2)."""
 
@@ -61,9 +63,8 @@ _decoder = msgspec.msgpack.Decoder(list[Frame])
 
 def write_shard(path: Path, frames: list[Frame]) -> None:
     """Write a shard atomically: a killed run leaves no half file."""
-    temporary = path.with_suffix(".part")
-    temporary.write_bytes(msgspec.msgpack.encode(frames))
-    temporary.replace(path)
+    with replacing(path) as file:
+        file.write_bytes(msgspec.msgpack.encode(frames))
 
 
 def read_shard(path: Path) -> list[Frame]:

@@ -38,7 +38,7 @@ def _check(name: str, value: object, least: float, most: float, unit: str) -> No
 
 @dataclass(frozen=True)
 class Blackout:
-    """Nothing passes for `seconds` from `start_s`, and again every `every_s` seconds; 0: only once.
+    """Nothing passes for `seconds` from `start_s`, and again every `every_s` seconds.
 
     Times count from the link's start. Raises ValueError for a time outside its limits.
     """
@@ -46,6 +46,7 @@ class Blackout:
     start_s: float
     seconds: float
     every_s: float = 0.0
+    """0: only once."""
 
     def __post_init__(self) -> None:
         _check("blackout start_s", self.start_s, 0.0, MAX_BLACKOUT_S, " s")
@@ -91,22 +92,22 @@ class Blackout:
 
 @dataclass(frozen=True)
 class WayConditions:
-    """What one way of a link does to a message. Raises ValueError, naming field and limit.
-
-    delay_s: least time on the way. jitter_s: up to so much more, uniformly. rate_bps: bits per second; a message takes
-    size x 8 / rate to leave, one at a time, the others queue behind it; 0 is no limit. loss: share of messages of
-    which a packet is lost. retransmit_s: what the first loss costs, each further one twice the one before (RFC 6298,
-    5.5); at 0 a lost message is gone. reorder: a message may overtake another; TCP never lets it. blackouts:
-    when nothing passes.
-    """
+    """What one way of a link does to a message. Raises ValueError, naming field and limit."""
 
     delay_s: float = 0.0
+    """Least time on the way."""
     jitter_s: float = 0.0
+    """Up to so much more, uniformly."""
     rate_bps: float = 0.0
+    """Bits per second: a message takes size x 8 / rate to leave, others queue behind it; 0 is no limit."""
     loss: float = 0.0
+    """Share of messages of which a packet is lost."""
     retransmit_s: float = 0.0
+    """What the first loss costs, each further one twice the one before (RFC 6298, 5.5); at 0 a lost message is gone."""
     reorder: bool = False
+    """Whether a message may overtake another; TCP never lets it."""
     blackouts: tuple[Blackout, ...] = ()
+    """When nothing passes."""
 
     def __post_init__(self) -> None:
         for name in ("delay_s", "jitter_s", "retransmit_s"):
@@ -124,13 +125,15 @@ class WayConditions:
 
 @dataclass(frozen=True)
 class LinkConditions:
-    """Both ways of a link. `scale` names the source of the figures; `seed` is that of the random draws."""
+    """Both ways of a link."""
 
     name: str = ""
     up: WayConditions = field(default_factory=WayConditions)
     down: WayConditions = field(default_factory=WayConditions)
     seed: int = 0
+    """Of the random draws."""
     scale: str = ""
+    """Source of the figures."""
 
     def delayed(self, seconds: float) -> LinkConditions:
         """Return the same link with so many seconds more each way: a device profile's T_c. Raises ValueError."""

@@ -16,6 +16,8 @@ from adapters_training.predictor.drafts import Drafts, LogConfig, digest, log, r
 from adapters_training.predictor.fit import CONFIDENCE, EXPORTABLE, FAMILIES, FitConfig, Fitted, fit
 from adapters_training.predictor.measure import Quality, Timings, choose_threshold, quality, replay
 from speculation.profiles import load_profile
+from speculation.settings import add_flags, from_flags
+from speculation.vlm.settings import ModelSettings
 
 DRY_FRAMES, DRY_EPOCHS = 10, 5
 RESULTS_FILE, PLOT_FILE = "predictor_results.json", "predictor.png"
@@ -68,6 +70,7 @@ def _add_log(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     line.add_argument("--max-tokens", type=int, default=LogConfig.max_tokens, help="of an answer (default: 96)")
     line.add_argument("--seed", type=int, default=0, help="which frames and questions")
     line.add_argument("--dry-run", action="store_true", help=f"{DRY_FRAMES} frames, short answers")
+    add_flags(line, ModelSettings)
     line.set_defaults(run=_log)
 
 
@@ -116,7 +119,9 @@ def _log(options: argparse.Namespace) -> int:
     config = LogConfig(options.gamma, options.frames, options.max_tokens, options.seed)
     if options.dry_run:
         config = replace(config, frames=DRY_FRAMES, max_tokens=min(32, config.max_tokens))
-    drafts = log(load_vlm(options.draft), load_vlm(options.target), options.data, options.out, config)
+    models = from_flags(ModelSettings, options)
+    draft, target = (load_vlm(folder, models) for folder in (options.draft, options.target))
+    drafts = log(draft, target, options.data, options.out, config)
     _, labels = drafts.labelled()
     print(f"{len(drafts)} draft tokens of {len(set(drafts.scene.tolist()))} scenes, {len(labels)} with a label, "
           f"{labels.mean():.0%} of these accepted: {options.out}")  # fmt: skip

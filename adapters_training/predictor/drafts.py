@@ -19,6 +19,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from adapters_training import wording
+from adapters_training.files import replacing
 from adapters_training.records import Frame, Task, read_shard, shards
 from speculation.acceptance import Greedy
 from speculation.predictor import FEATURES, features
@@ -221,10 +222,8 @@ def scene_of(path: Path, index: int, count: int) -> int:
 
 
 def _write(file: Path, arrays: dict[str, Any], header: dict[str, Any]) -> None:
-    temporary = file.with_suffix(".part")
-    with temporary.open("wb") as sink:
+    with replacing(file) as part, part.open("wb") as sink:
         np.savez_compressed(sink, header=np.array(json.dumps(header)), **arrays)
-    temporary.replace(file)
 
 
 def _header(file: Path) -> dict[str, Any]:
