@@ -108,12 +108,7 @@ def shards(folder: Path) -> list[Path]:
     return sorted(folder.glob("seeds-*.msgpack"))
 
 
-def read_frames(folder: Path, limit: int | None = None) -> Iterator[Frame]:
-    """Iterate over the frames of a folder, at most `limit`."""
-    count = 0
+def read_frames(folder: Path) -> Iterator[Frame]:
+    """Iterate over the frames of a folder."""
     for path in shards(folder):
-        for frame in read_shard(path):
-            if limit is not None and count >= limit:
-                return
-            count += 1
-            yield frame
+        yield from read_shard(path)

@@ -20,6 +20,8 @@ from speculation.prompts import ACTIONS, Vocabulary
 from speculation.vlm.processing import SPECIAL_TOKENS, build_processor
 
 IMAGE_SIZE = 224
+CORPUS_LINES = 20_000
+"""Sentences that the tokenizer is trained on."""
 BLOCKERS = ("table", "sofa", "shelf", "wall")
 """What stands in the way besides objects."""
 _SPLIT = (
@@ -108,9 +110,9 @@ def known_objects() -> Vocabulary:
     return Vocabulary(tuple(COLOURS), tuple(CLASSES))
 
 
-def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...], lines: int = 20000, seed: int = 0) -> list[str]:
+def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...]) -> list[str]:
     """Return sentences that hold every word of `wording` with every object: what the tokenizer is trained on."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     sides = tuple(wording.SIDES)
 
     def thing() -> Seen:
@@ -120,7 +122,7 @@ def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...], lines: int = 20000
         return f"{rng.choice(vocabulary.colours)} {rng.choice(vocabulary.classes)}"
 
     text = ["user\n", "assistant\n"]
-    for _ in range(lines):
+    for _ in range(CORPUS_LINES):
         target = thing()
         task = Task(
             target.colour,

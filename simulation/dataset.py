@@ -30,6 +30,8 @@ ROLLOUT_SHARE = 0.6
 _PERTURBED = 0.5
 _ASTRAY = 0.2
 _MAX_ROLLOUT = 14
+_CLEARANCE = 0.1
+"""Free space around a random pose's footprint, metres."""
 
 Steer = Callable[[bytes, Target, Sequence[NavigationAction]], NavigationAction | None]
 """JPEG frame, target and actions so far in, a policy's action out; None where it gives none."""
@@ -105,8 +107,6 @@ def sample_frames(
     seed: int,
     difficulty: Difficulty,
     frames: int = 25,
-    rng: np.random.Generator | None = None,
-    size: int = 224,
     randomisation: Randomisation | None = None,
     layout: Layout = Layout.ROOM,
     steer: Steer | None = None,
@@ -118,12 +118,12 @@ def sample_frames(
     time, and the oracle labels what would have been right (DAgger, Ross, Gordon, Bagnell, arXiv 1011.0686).
     Runs in one thread of one process; several processes may each work on their own seeds (start them with `spawn`).
     """
-    rng = rng or np.random.default_rng([seed, 11])
+    rng = np.random.default_rng([seed, 11])
     scene, strays = make_scene(seed, difficulty, layout=layout), np.random.default_rng([seed, 13])
     if randomisation is not None:
         scene = randomisation.rescale(scene, strays)
     oracle = Oracle(scene)
-    with World(scene, size, randomisation.look(strays) if randomisation else PLAIN) as world:
+    with World(scene, look=randomisation.look(strays) if randomisation else PLAIN) as world:
         walk = _Walk(scene, rng, steer)
         for _ in range(frames):
             walking = steer is not None or rng.random() < ROLLOUT_SHARE
@@ -139,12 +139,12 @@ def sample_frames(
                 walk.follow(world, frame)
 
 
-def random_pose(scene: Scene, rng: np.random.Generator, clearance: float = 0.1) -> Pose:
-    """Return a pose anywhere in the room whose footprint has at least this clearance (metres)."""
+def random_pose(scene: Scene, rng: np.random.Generator) -> Pose:
+    """Return a pose anywhere in the room whose footprint has some clearance."""
     for _ in range(500):
         x, y, yaw = rng.uniform(-1, 1, 3) * (scene.half_x, scene.half_y, math.pi)
         pose = Pose(float(x), float(y), float(yaw))
-        if scene.obstacles.footprint_clearance(pose) >= clearance:
+        if scene.obstacles.footprint_clearance(pose) >= _CLEARANCE:
             return pose
     return scene.start
 

@@ -155,9 +155,9 @@ def _plot_sightings(axes: Any, scene: Scene, views: Views) -> None:
                       bbox=_BOX, arrowprops={"arrowstyle": "-", "color": "white", "linewidth": 1.4})  # fmt: skip
 
 
-def plot_randomised(scene: Scene, randomisation: Randomisation, seed: int = 0) -> Figure:
+def plot_randomised(scene: Scene, randomisation: Randomisation) -> Figure:
     """Return a grid: the scene's view of its target as it is, then as training frames show it."""
-    rng = np.random.default_rng([scene.seed, seed])
+    rng = np.random.default_rng([scene.seed, 0])
     goal = scene.objects[scene.target_index]
     yaw = float(np.arctan2(goal.y - scene.start.y, goal.x - scene.start.x))
     figure = Figure(figsize=(3 * _GRID[1], 3.25 * _GRID[0]), layout="constrained")

@@ -86,9 +86,9 @@ def _leaves() -> tuple[Part, ...]:
     return tuple(leaves)
 
 
-def _legs(spread: float, top: float, thickness: float, paint: Paint = Paint.MAIN) -> tuple[Part, ...]:
+def _legs(spread: float, top: float, thickness: float) -> tuple[Part, ...]:
     return tuple(
-        Part(Form.BOX, (thickness, thickness, top / 2), (x, y, top / 2), paint)
+        Part(Form.BOX, (thickness, thickness, top / 2), (x, y, top / 2), Paint.MAIN)
         for x in (-spread, spread)
         for y in (-spread, spread)
     )

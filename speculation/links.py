@@ -244,13 +244,13 @@ def load_links(path: Path = LINKS_FILE) -> dict[str, LinkConditions]:
     return links
 
 
-def load_link(name: str, path: Path = LINKS_FILE) -> LinkConditions:
+def load_link(name: str) -> LinkConditions:
     """Return one link, an ideal one for an empty name. Raises ValueError, with the known names, for an unknown one."""
     if not name:
         return IDEAL
-    links = load_links(path)
+    links = load_links()
     if name not in links:
-        raise ValueError(f"unknown link {name!r}; {path.name} has {', '.join(links)}")
+        raise ValueError(f"unknown link {name!r}; {LINKS_FILE.name} has {', '.join(links)}")
     return links[name]
 
 

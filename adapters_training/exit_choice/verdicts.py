@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from speculation.acceptance import AcceptanceRule, Greedy, Verdict
+from speculation.acceptance import Greedy, Verdict
 from speculation.exits import ExitHeads, Head, Reliability, measure_reliability
 from speculation.vlm.cache import CacheFull, KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
@@ -30,6 +30,8 @@ from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 
 RECORDS_FILE = "verdicts.safetensors"
+BINS = 10
+"""Of confidence."""
 Prompt = tuple[str, bytes | None]
 """An instruction, and a JPEG or none."""
 
@@ -49,7 +51,7 @@ class HeadVerdicts:
     agreed: npt.NDArray[np.bool_]
     token_rate: npt.NDArray[np.float32]
 
-    def tables(self, layers: Sequence[int], bins: int = 10) -> dict[int, Reliability]:
+    def tables(self, layers: Sequence[int], bins: int = BINS) -> dict[int, Reliability]:
         """Return the reliability table of every layer's verdicts. Raises ValueError for an exit without any."""
         tables = {}
         for index, layer in enumerate(layers):
@@ -61,13 +63,13 @@ class HeadVerdicts:
             )
         return tables
 
-    def binned(self, index: int, bins: int = 10) -> list[tuple[float, float, int]]:
+    def binned(self, index: int) -> list[tuple[float, float, int]]:
         """Return mean confidence, agreement and count of exit `index` in each bin of confidence that has verdicts."""
         spoke = self.spoke[index]
         confidence = self.confidence[index, spoke].astype(np.float64)
         agreed = self.agreed[index, spoke]
-        place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
-        inside = [place == each for each in range(bins)]
+        place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+        inside = [place == each for each in range(BINS)]
         return [
             (float(confidence[one].mean()), float(agreed[one].mean()), int(one.sum())) for one in inside if one.any()
         ]
@@ -158,7 +160,7 @@ def count_tokens(vlm: Vlm, prompts: Sequence[Prompt], max_tokens: int, capacity:
 
 def measure(
     vlm: Vlm, heads: ExitHeads, draft: Vlm | None, prompts: Sequence[Prompt], *, gamma: int = 4, max_tokens: int = 96,
-    capacity: int = 1024, rule: AcceptanceRule | None = None,
+    capacity: int = 1024,
 ) -> Verdicts:  # fmt: skip
     """Decode every prompt as mode `sd` does, greedily, and record every exit's verdict in every verification.
 
@@ -170,7 +172,7 @@ def measure(
         raise ValueError(f"{draft.folder} and {vlm.folder} have different tokenizers; they are no pair")
     if gamma < (draft is not None) or max_tokens < 1 or not prompts:
         raise ValueError(f"gamma {gamma}, {max_tokens} tokens, {len(prompts)} prompts: give at least 1 of each")
-    recorder = _Recorder(heads, rule if rule is not None else Greedy(), vlm.eos)
+    recorder = _Recorder(heads, vlm.eos)
     answerer = _Answerer(vlm, draft, gamma, max_tokens, capacity, recorder)
     with _room():
         for text, image in tqdm(prompts, desc="verdicts", unit="prompt", disable=None):
@@ -211,13 +213,13 @@ class _Recorder:
     """Judges with every exit and both heads, and keeps the verdicts."""
 
     heads: ExitHeads
-    rule: AcceptanceRule
     eos: tuple[int, ...]
     committed: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     ended: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.rule = Greedy()
         self.kinds = [Head.FULL, *([Head.SHORT] if self.heads.short_list is not None else [])]
         self.given: dict[Head, list[list[Verdict | None]]] = {kind: [] for kind in self.kinds}
         self.right: dict[Head, list[list[bool]]] = {kind: [] for kind in self.kinds}

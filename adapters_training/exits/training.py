@@ -211,10 +211,10 @@ class ExitTrainer:
         done.counts = {"cut": int(tail[2]), "passed": int(tail[3])}
         return done.learned
 
-    def seconds_a_step(self, steps: int = SPEED_STEPS) -> float:
+    def seconds_a_step(self) -> float:
         """Return how long a step takes, the same in every process; the weights stay as they are."""
         times = []
-        for batches in self._run.stream(self.step, self.step + steps, 0):
+        for batches in self._run.stream(self.step, self.step + SPEED_STEPS, 0):
             begun = time.monotonic()
             self._average(self.learn(batches))
             self.optimiser.zero_grad(set_to_none=True)

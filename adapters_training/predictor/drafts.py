@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 ACCEPTED, REJECTED, UNLABELLED = 1, 0, -1
 CAPACITY = 1024
+HELD_OUT_SHARE = 0.2
+"""Share of the scenes for validation, and as many for the test."""
 _PATTERN = "drafts-*.npz"
 _ARRAYS = ("features", "label", "draft", "scene")
 Integers = npt.NDArray[np.int64]
@@ -250,11 +252,11 @@ def digest(drafts: Drafts) -> str:
     return data.hexdigest()
 
 
-def split(scenes: Sequence[int], seed: int, shares: tuple[float, float] = (0.2, 0.2)) -> tuple[set[int], ...]:
+def split(scenes: Sequence[int], seed: int) -> tuple[set[int], ...]:
     """Return (training, validation, test) scenes: no room is in two of them. ValueError for fewer than 5 scenes."""
     order = sorted({int(scene) for scene in scenes})
     if len(order) < 5:
         raise ValueError(f"the drafts come from {len(order)} scenes; at least 5 are needed to hold some out")
     random.Random(seed).shuffle(order)
-    validation, test = (max(1, round(share * len(order))) for share in shares)
-    return set(order[validation + test :]), set(order[:validation]), set(order[validation : validation + test])
+    held = max(1, round(HELD_OUT_SHARE * len(order)))
+    return set(order[2 * held :]), set(order[:held]), set(order[held : 2 * held])

@@ -19,17 +19,18 @@ from speculation.vlm.positions import text_positions
 
 PROMPT_TOKENS = 64
 WARM_UP = 2
+DECODES = 5
 
 
-def timed(work: Callable[[], object], device: torch.device, repeats: int, warm_up: int = WARM_UP) -> list[float]:
-    """Return the seconds of each of `repeats` calls, the device idle at both ends, after `warm_up` calls."""
+def timed(work: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Return the seconds of each of `repeats` calls, the device idle at both ends, after WARM_UP calls."""
     seconds = []
-    for index in range(warm_up + repeats):
+    for index in range(WARM_UP + repeats):
         synchronise(device)
         began = time.perf_counter()
         work()
         synchronise(device)
-        if index >= warm_up:
+        if index >= WARM_UP:
             seconds.append(time.perf_counter() - began)
     return seconds
 
@@ -45,7 +46,7 @@ def text_inputs(count: int) -> Inputs:
     return Inputs(np.zeros(count, dtype=np.int64), None, None, text_positions(count), 0)
 
 
-def decode_seconds(vlm: Vlm, repeats: int = 5) -> float:
+def decode_seconds(vlm: Vlm) -> float:
     """Return the median seconds of a forward that decodes one token behind a prompt of 64."""
     cache = KVCache(vlm, 1, PROMPT_TOKENS + 2)
     root = prefill(vlm, cache, 0, text_inputs(PROMPT_TOKENS))
@@ -55,7 +56,7 @@ def decode_seconds(vlm: Vlm, repeats: int = 5) -> float:
         cache.truncate(0, length)
         forward(vlm, cache, [draft_chunk(cache, 0, root, [], [])])
 
-    return statistics.median(timed(decode, vlm.device, repeats))
+    return statistics.median(timed(decode, vlm.device, DECODES))
 
 
 def announce(vlm: Vlm, logger: logging.Logger) -> None:

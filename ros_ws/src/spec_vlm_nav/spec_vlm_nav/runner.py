@@ -18,6 +18,7 @@ from typing import IO
 from spec_vlm_nav.graph import PACKAGE, PROJECT, CommandSpec, Graph, NodeSpec, command_line, resolve
 
 SOURCE = Path(__file__).resolve().parents[1]
+POLL_S = 0.05
 TERMINATE_S, INTERRUPT_S = 5.0, 3.0
 Line = Callable[[str, str], None]
 
@@ -110,14 +111,14 @@ class Runner:
             if output is not None:
                 threading.Thread(target=self._read, args=(name, running, output), daemon=True).start()
 
-    def wait_until(self, ready: Callable[[], bool], what: str, limit: float, poll: float = 0.05) -> None:
+    def wait_until(self, ready: Callable[[], bool], what: str, limit: float) -> None:
         """Wait for `ready`. Raises StartError after `limit` seconds, or when an essential process ends."""
         end = time.monotonic() + limit
         while not ready():
             self.check()
             if time.monotonic() > end:
                 raise StartError(f"{what} not within {limit:g} s")
-            time.sleep(poll)
+            time.sleep(POLL_S)
 
     def check(self) -> None:
         """Raise StartError if a process that everything needs has ended, unless it had done its work."""
