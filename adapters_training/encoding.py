@@ -25,15 +25,20 @@ CHARACTERS_PER_TOKEN = 16
 
 @dataclass(frozen=True)
 class Encoded:
-    """One conversation: `ids` [n]; `labels` [n], labels[i] is what follows ids[i], IGNORE outside the assistant's
-    text; `positions` [3, n]; pixel values and grid of its image, or None. `truncated`: it was cut at the context."""
+    """One conversation of n tokens."""
 
     ids: Ints
+    """[n]."""
     labels: Ints
+    """[n]; labels[i] follows ids[i], IGNORE outside the assistant's text."""
     positions: Ints
+    """[3, n]."""
     pixels: npt.NDArray[np.float32] | None
+    """Of its image, or None."""
     grid: Grid | None
+    """Of its image, or None."""
     truncated: bool
+    """Whether it was cut at the context."""
 
 
 class Encoder:

@@ -42,38 +42,43 @@ _TURNS = tuple(action for action in ACTIONS if action.radians)
 
 @dataclass(frozen=True)
 class CellLabels:
-    """Per token cell, each [8, 8]: the object covering most of it (index, -1 where none covers 5 %), its class and
-    colour (positions in CLASSES and COLOURS, -1) and its distance in metres (NaN)."""
+    """Labels of the token cells of a frame, each [8, 8]."""
 
     object_index: npt.NDArray[np.int8]
+    """Index of the object covering most of the cell, -1 where none covers 5 %."""
     object_class: npt.NDArray[np.int8]
+    """Position in CLASSES, or -1."""
     colour: npt.NDArray[np.int8]
+    """Position in COLOURS, or -1."""
     distance: npt.NDArray[np.float32]
+    """Metres, or NaN."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A target one may ask for, the object that it is (None: not in the scene), the oracle's answer, and what was done
-    before: the walk so far, or something made up."""
+    """An instruction about a frame, and the oracle's answer."""
 
     target: Target
     object_index: int | None
+    """The object that the target is; None: not in the scene."""
     decision: Decision
     done: tuple[NavigationAction, ...] = ()
+    """Actions before it: the walk so far, or a made-up history."""
 
 
 @dataclass(frozen=True)
 class LabelledFrame:
-    """A JPEG frame (quality 90 unless randomised) with its labels; `questions` cover every object of the scene and two
-    absent pairs."""
+    """A frame with its labels."""
 
     seed: int
     difficulty: Difficulty
     pose: Pose
     jpeg: bytes
+    """Of quality 90 unless randomised."""
     sightings: tuple[Sighting, ...]
     cells: CellLabels
     questions: tuple[Question, ...]
+    """About every object of the scene and two absent pairs."""
 
 
 def encode_jpeg(image: Image, quality: int = JPEG_QUALITY) -> bytes:

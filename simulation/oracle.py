@@ -72,13 +72,14 @@ class Reason(str, Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """An action and why. For a detour `blocker` names what stands in the way ('blue box', 'table') and `way` the side
-    ('left', 'right') that the robot passes it on."""
+    """An action and why."""
 
     action: NavigationAction
     reason: Reason
     blocker: str | None = None
+    """For a detour, what stands in the way ('blue box', 'table')."""
     way: str | None = None
+    """For a detour, the side ('left', 'right') that the robot passes it on."""
 
 
 class Oracle:

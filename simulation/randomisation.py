@@ -24,24 +24,28 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class Randomisation:
-    """The largest deviation of each kind; 0 leaves it alone. Raises ValueError for one beyond its limit.
-
-    Per scene: `light` (share of the lights' strength), `textures` (other floors, walls, pictures and tints), `pitch`
-    (degrees), `height` (metres) and field of `view` (degrees) of the camera, `scale` of objects (share).
-    Per frame: `exposure` (stops), white `balance` (share of red against blue), `noise` (standard deviation, grey levels
-    of 255), `jpeg` (quality below 90).
-    """
+    """The largest deviation of each kind; 0 leaves it alone. Raises ValueError for one beyond its limit."""
 
     light: float = 0.0
+    """Per scene, share of the lights' strength."""
     textures: bool = False
+    """Per scene, other floors, walls, wall pictures and tints."""
     pitch: float = 0.0
+    """Per scene, of the camera, degrees."""
     height: float = 0.0
+    """Per scene, of the camera, metres."""
     view: float = 0.0
+    """Per scene, of the camera's field of view, degrees."""
     scale: float = 0.0
+    """Per object, share of its size."""
     exposure: float = 0.0
+    """Per frame, stops."""
     balance: float = 0.0
+    """Per frame, share of red against blue."""
     noise: float = 0.0
+    """Per frame, standard deviation in grey levels of 255."""
     jpeg: int = 0
+    """Per frame, quality below 90."""
 
     def __post_init__(self) -> None:
         for item in fields(self):

@@ -58,19 +58,23 @@ def features(logits: Logits, depth: int) -> Features:
 class Predictor:
     """A trained network: standardised features in, the calibrated probability that the token is accepted out.
 
-    draft, target: fingerprints of the models whose drafts it was trained on. mean, scale: of the features [5], float64.
-    layers: weights [in, out] and biases [out], float32; a ReLU stands between two layers. threshold: a token is
-    predicted to be rejected where its probability is below. max_depth: the deepest token of the training; deeper ones
-    count as that deep. Raises ValueError for shapes that do not fit together.
+    Raises ValueError for shapes that do not fit together.
     """
 
     draft: str
+    """Fingerprint of the draft model of the training."""
     target: str
+    """Fingerprint of the target of the training."""
     mean: Features = field(repr=False)
+    """Of the features [5], float64."""
     scale: Features = field(repr=False)
+    """Of the features [5], float64."""
     layers: tuple[Layer, ...] = field(repr=False)
+    """Weights [in, out] and biases [out], float32; a ReLU stands between two layers."""
     threshold: float
+    """A token is predicted to be rejected where its probability is below."""
     max_depth: int
+    """Deepest token of the training; deeper ones count as that deep."""
 
     def __post_init__(self) -> None:
         width = len(FEATURES)

@@ -34,41 +34,47 @@ class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExitFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One exit with one head. Rates in 0..1, times in seconds.
-
-    spoke: share of the verifications in which it had a verdict; agreement: share of these in which it committed the
-    target's tokens; right: share of all in which it did; token_rate: its likeliest token was the target's, place by
-    place; confidence: mean of its verdicts'; calibration_error: mean gap between confidence and agreement over ten
-    bins; lead_s: its layer before the final verdict; cost_s: what it adds to a verification.
-    """
+    """One exit with one head. Rates in 0..1, times in seconds."""
 
     layer: int
     head: Head
     spoke: float
+    """Share of the verifications in which it had a verdict."""
     agreement: float
+    """Share of these in which it committed the target's tokens."""
     right: float
+    """Share of all verifications in which it did."""
     token_rate: float
+    """Share of the places at which its likeliest token was the target's."""
     confidence: float
+    """Mean of its verdicts'."""
     calibration_error: float
+    """Mean gap between confidence and agreement over ten bins."""
     lead_s: float
+    """Its layer's output before the final verdict."""
     cost_s: float
+    """What it adds to a verification."""
 
 
 class ShortListFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A short list of `tokens` tokens: the coverage that was asked for, and what it covers of the measured answers."""
+    """A short list of tokens."""
 
     tokens: int
     asked: float
+    """Coverage that was asked for."""
     covered: float
+    """Share of the measured answers' tokens that it has."""
     nbytes: int
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `measure-exits` found, with what, and on what machine; `target` and `draft` are fingerprints."""
+    """What `measure-exits` found, with what, and on what machine."""
 
     settings: MeasureConfig
     target: str
+    """Fingerprint."""
     draft: str
+    """Fingerprint."""
     machine: str
     clock: Clock
     num_layers: int

@@ -50,13 +50,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class Times:
-    """What a selection is made for, in seconds, but gamma. `declared`: not those of the measuring machine."""
+    """What a selection is made for."""
 
     verify_s: float
     draft_s: float
     one_way_s: float
     gamma: int
     declared: bool
+    """Whether they are not those of the measuring machine."""
 
     @property
     def round_s(self) -> float:

@@ -38,18 +38,16 @@ Prompt = tuple[str, bytes | None]
 
 @dataclass(frozen=True)
 class HeadVerdicts:
-    """The exits' verdicts with one head in V verifications, exits in the order of their layers.
-
-    confidence: float32 [L, V], the verdict's probability as the exit saw it, 0 where it had none; spoke:
-    bool [L, V], whether it had one; agreed: bool [L, V], whether it committed the target's tokens; token_rate:
-    float32 [L], how often the
-    exit's likeliest token was the target's at one place of the answer, whatever came before.
-    """
+    """The exits' verdicts with one head in V verifications, exits in the order of their layers."""
 
     confidence: npt.NDArray[np.float32]
+    """[L, V], the verdict's probability as the exit saw it, 0 where it had none."""
     spoke: npt.NDArray[np.bool_]
+    """[L, V], whether it had a verdict."""
     agreed: npt.NDArray[np.bool_]
+    """[L, V], whether it committed the target's tokens."""
     token_rate: npt.NDArray[np.float32]
+    """[L], how often the exit's likeliest token was the target's at one place of the answer, whatever came before."""
 
     def tables(self, layers: Sequence[int], bins: int = BINS) -> dict[int, Reliability]:
         """Return the reliability table of every layer's verdicts. Raises ValueError for an exit without any."""
@@ -83,15 +81,16 @@ class HeadVerdicts:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """All verifications of a measurement. committed: int64 [V], how many tokens the target committed; tokens: int32,
-    which ones, one verification behind the other; ended: bool [V], whether they ended the answer, so that there was
-    nothing left to draft."""
+    """All verifications of a measurement."""
 
     layers: tuple[int, ...]
     by_head: dict[Head, HeadVerdicts]
     committed: npt.NDArray[np.int64]
+    """[V], how many tokens the target committed."""
     tokens: npt.NDArray[np.int32]
+    """Which ones, one verification behind the other."""
     ended: npt.NDArray[np.bool_]
+    """[V], whether they ended the answer, so that nothing was left to draft."""
 
     def covered(self, ids: npt.NDArray[np.int64]) -> float:
         """Return the share of the target's tokens that a short list of `ids` has."""

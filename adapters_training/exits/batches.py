@@ -25,18 +25,24 @@ from speculation.vlm.load import Vlm
 
 @dataclass(frozen=True)
 class Batch:
-    """B rows of N tokens: `ids`, `labels` int64 [B, N] (labels[i] follows ids[i], IGNORE where nothing is learned),
-    `positions` int64 [3, B, N], `mask` bool [B, 1, N, N] or None for causal, `pixels` and `grids` of all images or
-    None; `truncated` rows were cut; `problems` name records that were passed over."""
+    """B rows of N tokens."""
 
     ids: Tensor
+    """[B, N]."""
     labels: Tensor
+    """[B, N]; labels[i] follows ids[i], IGNORE where nothing is learned."""
     positions: Tensor
+    """[3, B, N]."""
     mask: Tensor | None
+    """bool [B, 1, N, N], or None for causal."""
     pixels: Tensor | None
+    """Of all images, or None."""
     grids: Tensor | None
+    """Of all images, or None."""
     truncated: int = 0
+    """Rows that were cut."""
     problems: tuple[str, ...] = ()
+    """Records that were passed over."""
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device."""

@@ -39,18 +39,18 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Drafts:
-    """Draft tokens in the order in which they were drafted; a draft's tokens lie together.
-
-    features: [n, 5], see `speculation.predictor.features`. label: [n], ACCEPTED, REJECTED (the first one) or
-    UNLABELLED (behind it). draft: [n], the draft's number, from 0. scene: [n], the seed of the scene that was looked
-    at. header: what they were logged with (models' fingerprints, gamma, ...).
-    """
+    """Draft tokens in the order in which they were drafted; a draft's tokens lie together."""
 
     features: npt.NDArray[np.float64]
+    """[n, 5], see `speculation.predictor.features`."""
     label: Integers
+    """[n], ACCEPTED, REJECTED (the first one) or UNLABELLED (behind it)."""
     draft: Integers
+    """[n], the draft's number, from 0."""
     scene: Integers
+    """[n], the seed of the scene of the frame."""
     header: dict[str, Any]
+    """What they were logged with (models' fingerprints, gamma, ...)."""
 
     def __len__(self) -> int:
         return len(self.label)
@@ -68,11 +68,14 @@ class Drafts:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """How drafts are logged: gamma tokens at most, `frames` frames in all, taken evenly from the shards."""
+    """How drafts are logged."""
 
     gamma: int = 8
+    """Tokens of a draft at most."""
     frames: int = 600
+    """In all, taken evenly from the shards."""
     max_tokens: int = 96
+    """Of an answer."""
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -20,10 +20,12 @@ GRID = tuple(round(0.02 * step, 2) for step in range(1, 50))
 
 @dataclass(frozen=True)
 class Timings:
-    """What a draft costs in mode sd, seconds: `draft_s` a token, `fixed_s` the round trip and the verification."""
+    """What a draft costs in mode sd, seconds."""
 
     draft_s: float
+    """A token."""
     fixed_s: float
+    """Round trip and verification."""
 
     @classmethod
     def of(cls, profile: DeviceProfile) -> Timings:
@@ -35,23 +37,21 @@ class Timings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What logged drafts would have come to: per committed token, seconds in all and wasted drafting seconds (WDT).
-
-    length: mean tokens of a draft. acceptance: accepted over drafted tokens.
-    """
+    """What logged drafts would have come to."""
 
     token_s: float
+    """Seconds per committed token."""
     wasted_s: float
+    """Wasted drafting seconds (WDT) per committed token."""
     length: float
+    """Mean tokens of a draft."""
     acceptance: float
+    """Accepted over drafted tokens."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """A classifier's figures on labelled tokens, at its threshold; accepted is the positive class, as in WISP, Table 4.
-
-    ece: expected calibration error over 10 equally filled bins. call_us: microseconds for one token, median.
-    """
+    """A classifier's figures on labelled tokens at its threshold; accepted is the positive class (WISP, Table 4)."""
 
     threshold: float
     tokens: int
@@ -63,7 +63,9 @@ class Quality:
     fpr: float
     balanced: float
     ece: float
+    """Expected calibration error over 10 equally filled bins."""
     call_us: float
+    """Microseconds for one token, median."""
 
 
 def replay(drafts: Drafts, chances: Rows, threshold: float, gamma: int, timings: Timings) -> Outcome:

@@ -25,18 +25,17 @@ class CacheFull(RuntimeError):
 
 @dataclass(frozen=True)
 class Plan:
-    """Where one forward writes and what it may see: B rows, `width` tokens each, padded behind `counts[b]`.
-
-    `slots` [B, width] (padding goes to the spare slot), `positions` [3, B, width] M-RoPE, `mask` bool
-    [B, 1, width, view] or None where plain causal attention is right.
-    """
+    """Where one forward writes and what it may see: B rows, `width` tokens each."""
 
     rows: tuple[int, ...]
     counts: tuple[int, ...]
     view: int
     slots: Tensor
+    """[B, width]; padding goes to the spare slot."""
     positions: Tensor
+    """M-RoPE positions [3, B, width]."""
     mask: Tensor | None
+    """bool [B, 1, width, view]; None where plain causal attention is right."""
     epochs: tuple[int, ...]
 
 

@@ -14,16 +14,18 @@ from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_posit
 
 @dataclass(frozen=True)
 class Inputs:
-    """One prompt with one image or none: `ids` [n], `pixel_values` float32 [patches, patch_dim], `grid` (time, rows,
-    columns) of patches, `positions` [3, n] M-RoPE, `delta` what later tokens add to their count to get their position.
-
-    Without an image `pixel_values` and `grid` are None and all three positions are the count."""
+    """One prompt with one image or none."""
 
     ids: Ints
+    """[n]."""
     pixel_values: npt.NDArray[np.float32] | None
+    """[patches, patch_dim]; None without an image."""
     grid: Grid | None
+    """(time, rows, columns) of patches; None without an image."""
     positions: Ints
+    """M-RoPE positions [3, n]; without an image all three are the count."""
     delta: int
+    """What later tokens add to their count to get their position."""
 
 
 def prepare(vlm: Vlm, prompt: str, image: bytes | Frame | None) -> Inputs:

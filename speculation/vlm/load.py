@@ -76,20 +76,21 @@ class Vlm:
 
     It may be a language model alone (Llama, Vicuna, Mistral, Qwen2, Qwen3): then `sees_images` is False, prompts have
     no image, and all else is the same.
-    `vocabulary` is len(tokenizer), to which logits are cut (checkpoints pad their embedding, each size of a family
-    differently: 151936 and 152064 for the same 151657 tokens of Qwen2-VL); `eos` ends an answer. `quantisation` is
-    what its weights are rounded to, as named by `settings.Quantisation` or a checkpoint's quant_method.
     """
 
     model: Any = field(repr=False)
     processor: Processor = field(repr=False)
     num_layers: int
     vocabulary: int
+    """len(tokenizer), to which logits are cut: checkpoints pad their embedding, each size of a family differently
+    (151936 and 152064 for the same 151657 tokens of Qwen2-VL)."""
     eos: tuple[int, ...]
+    """Tokens that end an answer."""
     fingerprint: str
     tokenizer_fingerprint: str
     folder: Path
     quantisation: str = "none"
+    """What its weights are rounded to, as named by `settings.Quantisation` or a checkpoint's quant_method."""
 
     @property
     def name(self) -> str:

@@ -23,13 +23,14 @@ PROJECT = Path(speculation.__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of the whole graph; `kind` is the parameter type that it becomes."""
+    """An argument of the whole graph."""
 
     name: str
     default: str
     description: str
     choices: tuple[str, ...] = ()
     kind: type[bool] | type[int] | type[float] | type[str] = str
+    """Type of the parameter that it becomes."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +45,20 @@ Value: TypeAlias = bool | int | float | str | Use
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """A ROS 2 node: an executable of this package, its parameters (over those of `config`) and topic names.
-
-    `essential`: when it ends, everything ends. `finite`: its end with status 0 is the work done, not a failure.
-    `module`: where its `main` is; empty for the one of that name in `spec_vlm_nav.nodes`.
-    """
+    """A ROS 2 node: an executable of this package."""
 
     executable: str
     config: str
     parameters: tuple[tuple[str, Value], ...] = ()
+    """Over those of `config`."""
     remaps: tuple[tuple[str, Value], ...] = ()
+    """Topic names."""
     essential: bool = False
+    """When it ends, everything ends."""
     finite: bool = False
+    """Its end with status 0 is the work done, not a failure."""
     module: str = ""
+    """Where its `main` is; empty for the one of its name in `spec_vlm_nav.nodes`."""
 
     @property
     def name(self) -> str:

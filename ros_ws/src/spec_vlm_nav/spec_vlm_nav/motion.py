@@ -84,15 +84,15 @@ class MotionConfig(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class MotionStep:
-    """What to command now. `progress` is in metres or radians in the commanded direction; velocity is zero at the end.
-
-    message: why it ended, in a sentence; empty while it runs and when it is done.
-    """
+    """What to command now."""
 
     velocity: Velocity
+    """Zero at the end."""
     outcome: Outcome
     progress: float
+    """Metres or radians in the commanded direction."""
     message: str = ""
+    """Why it ended, in a sentence; empty while it runs and when it is done."""
 
 
 @dataclass(frozen=True)

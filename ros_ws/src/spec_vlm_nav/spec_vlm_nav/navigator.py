@@ -66,22 +66,23 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Frame:
-    """A camera frame as JPEG. `arrived` is this machine's steady clock; `age` was measured then, seconds.
-
-    `stamp` is its header, for messages that refer to the frame.
-    """
+    """A camera frame as JPEG."""
 
     jpeg: bytes
     arrived: float
+    """By this machine's steady clock, seconds."""
     age: float
+    """Seconds, when it arrived."""
     stamp: Any
+    """Its header, for messages that refer to the frame."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How the executor finished an action; `outcome` is None where a newer one took over."""
+    """How the executor finished an action."""
 
     outcome: Outcome | None
+    """None where a newer action took over."""
     message: str
 
 
@@ -148,16 +149,16 @@ class NavigatorConfig(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class GoalResult:
-    """The end of a goal, in an enum and in a sentence, and how many motions were carried out.
-
-    held: False where the robot was to stand and the executor did not confirm it; `message` ends with that.
-    """
+    """The end of a goal."""
 
     end: End
     message: str
+    """A sentence."""
     actions: int
+    """Motions that were carried out."""
     elapsed_s: float
     held: bool = True
+    """False where the robot was to stand and the executor did not confirm it; `message` ends with that."""
 
 
 HOLD_UNCONFIRMED = "; action_executor did not confirm the HOLD"
