@@ -162,6 +162,21 @@ def test_no_modules_import_each_other() -> None:
     assert not circles({name: imports(path) for name, path in modules().items()})
 
 
+@pytest.mark.parametrize("node", ["go2_bridge", "action_executor"])
+def test_the_nodes_that_stop_the_robot_load_no_torch(node: str) -> None:
+    """Neither do the modules that they import, those that these import, and so on; packages load their `__init__`."""
+    known = modules()
+    reached, left = set[str](), {f"spec_vlm_nav.nodes.{node}"}
+    while left:
+        name = left.pop()
+        reached.add(name)
+        found = imports(known[name]) & known.keys()
+        found |= {parent for each in found for parent in (each.rpartition(".")[0],) if parent in known}
+        assert not tops(known[name]) & {"torch", "transformers", "zmq"}, f"{node} loads {name}"
+        left |= found - reached
+    assert "spec_vlm_nav.motion" in reached or "spec_vlm_nav.safety" in reached
+
+
 def test_a_circle_is_found() -> None:
     known = {"a": {"b", "os"}, "b": {"c"}, "c": {"a"}, "d": {"a", "d"}}
     assert circles(known) == [["a", "b", "c"]]
