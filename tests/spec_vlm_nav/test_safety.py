@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity, Watchdog, Watchdogs, clamp
+from spec_vlm_nav.safety import HARD_CAPS, ZERO, Limits, SlewLimiter, Velocity, Watchdog, Watchdogs, clamp
 
 LIMITS = Limits()
 speeds = st.floats(-10.0, 10.0)
@@ -34,7 +34,7 @@ def test_no_motion_is_made_of_nan_or_infinity(field: str, bad: float) -> None:
         SlewLimiter(LIMITS).step(Velocity(**{field: bad}), 0.05)
 
 
-@pytest.mark.parametrize("field,cap", [("vx", 1.0), ("vy", 0.5), ("wz", 1.0)])
+@pytest.mark.parametrize("field,cap", [*zip(("vx", "vy", "wz"), HARD_CAPS, strict=True)])
 def test_limits_refuse_what_no_configuration_may_ask_for(field: str, cap: float) -> None:
     assert getattr(Limits(**{field: cap}), field) == cap
     for bad in (cap + 0.01, 0.0, -1.0, math.nan, math.inf):

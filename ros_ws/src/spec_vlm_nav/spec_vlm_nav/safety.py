@@ -12,6 +12,9 @@ from msgspec import Meta
 
 from speculation.settings import check
 
+HARD_CAPS = (1.0, 0.5, 1.0)
+"""No configuration may ask for more: forward m/s, sideways m/s, turn rad/s (the Go2 itself would do 3.8, 1 and 4)."""
+
 
 @dataclass(frozen=True)
 class Velocity:
@@ -33,13 +36,12 @@ ZERO = Velocity()
 class Limits(msgspec.Struct, frozen=True):
     """Largest speeds and their largest rates of change.
 
-    Raises ValueError, naming the limit, for a value that is not finite or outside its range. No configuration may ask
-    for more than these ranges; the Go2 itself would do 3.8 m/s ahead, 1 m/s sideways and 4 rad/s.
+    Raises ValueError, naming the limit, for a value that is not finite or outside its range.
     """
 
-    vx: Annotated[float, Meta(ge=0.05, le=1.0, description="largest speed ahead and back, m/s")] = 0.5
-    vy: Annotated[float, Meta(ge=0.05, le=0.5, description="largest speed sideways, m/s")] = 0.3
-    wz: Annotated[float, Meta(ge=0.05, le=1.0, description="largest turn rate, rad/s")] = 0.6
+    vx: Annotated[float, Meta(ge=0.05, le=HARD_CAPS[0], description="largest speed ahead and back, m/s")] = 0.5
+    vy: Annotated[float, Meta(ge=0.05, le=HARD_CAPS[1], description="largest speed sideways, m/s")] = 0.3
+    wz: Annotated[float, Meta(ge=0.05, le=HARD_CAPS[2], description="largest turn rate, rad/s")] = 0.6
     acceleration: Annotated[float, Meta(ge=0.1, le=5.0, description="largest speeding up, m/s^2")] = 1.5
     deceleration: Annotated[float, Meta(ge=0.5, le=10.0, description="largest braking, m/s^2")] = 4.0
     turn_acceleration: Annotated[float, Meta(ge=0.1, le=10.0, description="largest turn speeding up, rad/s^2")] = 3.0
