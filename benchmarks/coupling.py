@@ -34,7 +34,17 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.work import VerifyRow
 from evaluation.setting import machine, table
-from speculation.sampling import GREEDY, Distribution, Logits, Row, SamplingSettings, StepDraws, choose, question_key
+from speculation.sampling import (
+    GREEDY,
+    Coupled,
+    Distribution,
+    Logits,
+    Row,
+    SamplingScheme,
+    StepDraws,
+    choose,
+    question_key,
+)
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
@@ -75,7 +85,7 @@ def coupled_agreement(p: Row, q: Row) -> float:
     return float((1.0 / (from_here[both] / p[both] + before[both] / q[both])).sum())
 
 
-def compare(p: Logits, q: Logits, settings: SamplingSettings, draws: StepDraws) -> Place:
+def compare(p: Logits, q: Logits, settings: SamplingScheme, draws: StepDraws) -> Place:
     """Return what becomes of the draft's draw, with logits q, where the target's logits are p."""
     ours, theirs = Distribution.of(p, settings).row, Distribution.of(q, settings).row
     same = choose(p, settings, draws)[0] == choose(q, settings, draws)[0]
@@ -83,7 +93,7 @@ def compare(p: Logits, q: Logits, settings: SamplingSettings, draws: StepDraws) 
 
 
 def follow(
-    target: VlmSession, draft: VlmSession, question: Question, settings: SamplingSettings, key: int, limit: int
+    target: VlmSession, draft: VlmSession, question: Question, settings: SamplingScheme, key: int, limit: int
 ) -> list[Place]:
     """Return the places of the target's sample with `key`; the draft reads that sample along."""
     sample = list(target.sampled(question.prompt, question.jpeg, limit, settings, key))
@@ -97,7 +107,7 @@ def follow(
 
 
 def hear(
-    engine: VlmEngine, question: Question, settings: SamplingSettings, key: int, limit: int
+    engine: VlmEngine, question: Question, settings: SamplingScheme, key: int, limit: int
 ) -> list[tuple[int, bool, float]]:
     """Return what exits say while the target draws alone: layer, whether it was right, calibrated confidence."""
     said: list[tuple[int, bool, float]] = []
@@ -159,19 +169,19 @@ def parser() -> argparse.ArgumentParser:
     return line
 
 
-def settings_asked(options: argparse.Namespace) -> list[SamplingSettings]:
+def settings_asked(options: argparse.Namespace) -> list[SamplingScheme]:
     """Return the sampling settings to compare. Raises ValueError, naming the option."""
     try:
         temperatures = [float(word) for word in options.temperatures.split(",")]
     except ValueError:
         raise ValueError(f"--temperatures {options.temperatures!r}: give numbers, e.g. 0.7,1.0") from None
-    found = [SamplingSettings(temperature, options.top_k, options.top_p) for temperature in temperatures]
+    found = [Coupled.of(temperature=each, top_k=options.top_k, top_p=options.top_p) for each in temperatures]
     if any(settings.greedy for settings in found):
         raise ValueError("--temperatures: 0 draws nothing; give 0.01 to 100")
     return found
 
 
-def measure(options: argparse.Namespace, wanted: Sequence[SamplingSettings]) -> dict[str, Any]:
+def measure(options: argparse.Namespace, wanted: Sequence[SamplingScheme]) -> dict[str, Any]:
     """Return the figures of every setting, by its text: acceptance, and exits where the target has some."""
     draft = VlmSession(load_vlm(options.draft_model, dtype=options.dtype), CAPACITY)
     target = VlmSession(load_vlm(options.target_model, dtype=options.dtype), CAPACITY)

@@ -37,7 +37,7 @@ from evaluation.figures import median_interval, summary
 from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_link, machine, table, verifier
 from speculation.links import load_link
 from speculation.profiles import load_profile
-from speculation.sampling import GREEDY, Rule, SamplingSettings
+from speculation.sampling import GREEDY, SCHEMES, SamplingScheme, Sparse
 from speculation.vlm.load import load_vlm
 
 WARM_UP = 1
@@ -50,32 +50,32 @@ FREE = (Mode.SD, Mode.FSD, Mode.FULL)
 class Way:
     """A way to draw answers and the modes that it goes with."""
 
-    settings: SamplingSettings
+    settings: SamplingScheme
 
     @property
     def name(self) -> str:
-        """The rule, or greedy."""
-        return GREEDY.text if self.settings.greedy else self.settings.rule.value
+        """The scheme's name."""
+        return self.settings.name
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         """What is measured: linear drafts, and trees where the rule takes them; the target alone once of each kind."""
-        base = (Mode.CLOUD,) if self.settings.rule is Rule.COUPLED else ()
-        return base + (PLAIN if self.settings.rule.rejects else FREE)
+        base = (Mode.CLOUD,) if self.settings.alone == self.settings else ()
+        return base + (PLAIN if self.settings.one_chain else FREE)
 
     @property
     def base(self) -> str:
         """The arm that it is compared with: the target alone, greedy or drawn."""
-        return f"{GREEDY.text if self.settings.greedy else Rule.COUPLED.value} {Mode.CLOUD.value}"
+        return f"{self.settings.alone.name} {Mode.CLOUD.value}"
 
 
 def ways(options: argparse.Namespace) -> list[Way]:
     """Return the ways to compare. Raises ValueError, naming the option."""
+    how = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p")}
     drawn = [
-        SamplingSettings(options.temperature, options.top_k, options.top_p, rule, options.keep)
-        if rule is Rule.SPARSE
-        else SamplingSettings(options.temperature, options.top_k, options.top_p, rule)
-        for rule in Rule
+        scheme(**how, keep=options.keep) if issubclass(scheme, Sparse) else scheme(**how)
+        for scheme in SCHEMES.values()
+        if scheme.random
     ]
     return [Way(GREEDY), *map(Way, drawn)]
 
