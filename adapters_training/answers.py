@@ -1,6 +1,6 @@
-"""Ask a trained target about training frames and keep its own words: what a draft should learn to guess.
+"""A trained target's own answers about training frames: what a draft should learn to predict.
 
-A draft that learns the oracle's wordings is good at sentences that the target never says. Here every question is
+A draft that learns the oracle's wordings is good at sentences that the target never generates. Here every question is
 answered greedily by the target, many in one ragged batch, and stored with its prompt; `pair draft --teacher` then
 learns the target's distribution along the target's own answers (sequence-level distillation, Kim and Rush,
 arXiv 1606.07947).
@@ -22,10 +22,12 @@ from adapters_training import wording
 from adapters_training.packing import ACTION_FIRST_SHARE, choose
 from adapters_training.records import Frame, Task, read_shard, shards, write_shard
 from speculation.prompts import ResponseOrder, parse_answer
+from speculation.settings import add_flags, from_flags
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, forward, prefill
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.processing import prepare
+from speculation.vlm.settings import ModelSettings
 
 CAPACITY = 320
 MAX_TOKENS = 96
@@ -86,6 +88,7 @@ def add_command(commands: Any) -> None:
     line.add_argument("--frames", type=int, default=2000, help="about how many frames (default: %(default)s)")
     line.add_argument("--questions", type=int, default=4, help="per frame (default: %(default)s)")
     line.add_argument("--rows", type=int, default=32, help="answers decoded side by side (default: %(default)s)")
+    add_flags(line, ModelSettings)
     line.set_defaults(run=run)
 
 
@@ -97,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     for name in ("frames", "questions", "rows"):
         if getattr(options, name) < 1:
             raise ValueError(f"--{name} is {getattr(options, name)}; give at least 1")
-    vlm = load_vlm(Path(options.model))
+    vlm = load_vlm(Path(options.model), from_flags(ModelSettings, options))
     cache = KVCache(vlm, options.rows, CAPACITY)
     out.mkdir(parents=True, exist_ok=True)
     # every shard gives a few frames, so that they come from as many rooms as there are

@@ -14,10 +14,10 @@ from PIL import Image
 from adapters_training.packing import IGNORE
 from adapters_training.sources import ASSISTANT, BadRecord, Sample
 from adapters_training.sources.conversations import IMAGE_FORMATS
+from speculation.frames import MAX_PIXELS, Frame, decode_jpeg
 from speculation.vlm.load import Vlm
 from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
-from speculation.vlm.processing import IMAGE_PLACE, Frame, decode_jpeg
-from speculation.vlm.settings import MAX_PIXELS
+from speculation.vlm.processing import IMAGE_PLACE
 
 CHARACTERS_PER_TOKEN = 16
 """Turns that begin beyond this many characters a token of context are not even rendered."""
@@ -25,15 +25,20 @@ CHARACTERS_PER_TOKEN = 16
 
 @dataclass(frozen=True)
 class Encoded:
-    """One conversation: `ids` [n]; `labels` [n], labels[i] is what follows ids[i], IGNORE where the assistant does not
-    speak; `positions` [3, n]; pixel values and grid of its image, or None. `truncated`: it was cut at the context."""
+    """One conversation of n tokens."""
 
     ids: Ints
+    """[n]."""
     labels: Ints
+    """[n]; labels[i] follows ids[i], IGNORE outside the assistant's text."""
     positions: Ints
+    """[3, n]."""
     pixels: npt.NDArray[np.float32] | None
+    """Of its image, or None."""
     grid: Grid | None
+    """Of its image, or None."""
     truncated: bool
+    """Whether it was cut at the context."""
 
 
 class Encoder:
@@ -42,7 +47,7 @@ class Encoder:
     def __init__(self, vlm: Vlm, context: int) -> None:
         if not vlm.tokenizer.is_fast:
             raise ValueError(
-                f"the tokenizer of {vlm.folder} does not say where its tokens stand; a tokenizer.json does"
+                f"the tokenizer of {vlm.folder} does not report where its tokens stand; a tokenizer.json does"
             )
         self._vlm, self._context = vlm, context
 
@@ -55,7 +60,7 @@ class Encoder:
         text, spans = self._render(sample, image_tokens)
         tokens = self._vlm.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids = np.array(tokens["input_ids"], dtype=np.int64)
-        said = self._said(ids, np.array(tokens["offset_mapping"], dtype=np.int64), spans)
+        answered = self._answered(ids, np.array(tokens["offset_mapping"], dtype=np.int64), spans)
         truncated = len(ids) > self._context
         positions = self._positions(ids, grid)
         if truncated:
@@ -64,10 +69,10 @@ class Encoder:
                     f"{sample.where}: its image takes {image_tokens} tokens, which does not fit the context of "
                     f"{self._context}; give a longer context or smaller images"
                 )
-            ids, said, positions = ids[: self._context], said[: self._context], positions[:, : self._context]
+            ids, answered, positions = ids[: self._context], answered[: self._context], positions[:, : self._context]
         labels = np.full(len(ids), IGNORE, dtype=np.int64)
-        labels[:-1][said[1:]] = ids[1:][said[1:]]
-        if not said[1:].any():
+        labels[:-1][answered[1:]] = ids[1:][answered[1:]]
+        if not answered[1:].any():
             raise BadRecord(f"{sample.where}: no answer within the first {self._context} tokens")
         return Encoded(ids, labels, positions, pixels, grid, truncated)
 
@@ -79,9 +84,9 @@ class Encoder:
             raise BadRecord(f"{sample.where}: image cannot be used: {error}") from None
 
     def _render(self, sample: Sample, image_tokens: int) -> tuple[str, list[tuple[int, int]]]:
-        """Return the chat's text and the spans of characters that the assistant says.
+        """Return the chat's text and the spans of characters that are the assistant's.
 
-        A template says nothing about who speaks where, so the chat is rendered up to each answer and past it.
+        A template does not mark whose text is where, so the chat is rendered up to each answer and past it.
         """
         messages = [_message(turn.role, turn.text) for turn in sample.turns]
         if image_tokens:
@@ -94,7 +99,7 @@ class Encoder:
             asked = self._template(messages[:index], image_tokens, sample.where, prompt=True)
             answered = self._template(messages[: index + 1], image_tokens, sample.where, prompt=False)
             if not asked.startswith(text) or not answered.startswith(asked):
-                raise BadRecord(f"{sample.where}: the chat template rewrites earlier turns, so answers cannot be told")
+                raise BadRecord(f"{sample.where}: the chat template rewrites earlier turns, so answers cannot be found")
             spans.append((len(asked), len(answered)))
             text = answered
             if len(text) > self._context * CHARACTERS_PER_TOKEN:
@@ -113,15 +118,15 @@ class Encoder:
             raise BadRecord(f"{where}: the chat template renders {text.count(IMAGE_PLACE)} image places")
         return str(text).replace(IMAGE_PLACE, IMAGE_PLACE * image_tokens)
 
-    def _said(self, ids: Ints, places: Ints, spans: list[tuple[int, int]]) -> npt.NDArray[np.bool_]:
-        """Return which tokens the assistant says: of each answer all up to the token that ends it."""
-        said = np.zeros(len(ids), dtype=np.bool_)
+    def _answered(self, ids: Ints, places: Ints, spans: list[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+        """Return which tokens are the assistant's: of each answer all up to the token that ends it."""
+        answered = np.zeros(len(ids), dtype=np.bool_)
         ends = np.isin(ids, self._vlm.eos)
         for begin, end in spans:
             inside = np.flatnonzero((places[:, 0] >= begin) & (places[:, 1] <= end))
             stop = np.flatnonzero(ends[inside])
-            said[inside[: stop[0] + 1] if len(stop) else inside] = True
-        return said
+            answered[inside[: stop[0] + 1] if len(stop) else inside] = True
+        return answered
 
     def _positions(self, ids: Ints, grid: Grid | None) -> Ints:
         if grid is None:

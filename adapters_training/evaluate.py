@@ -1,4 +1,4 @@
-"""Held-out grounding: does the answer say what is in the picture, and act as the oracle would?"""
+"""Held-out grounding: does the answer describe the image, and act as the oracle would?"""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from tqdm import tqdm
 from adapters_training import wording
 from adapters_training.records import Frame, Task, read_frames
 from speculation.prompts import ResponseOrder, parse_answer
+from speculation.settings import add_flags, from_flags
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
+from speculation.vlm.settings import ModelSettings
 
 MAX_TOKENS = 96
 _PHRASES = {phrase: side for side, phrases in wording.SIDES.items() for phrase in phrases}
@@ -35,7 +37,7 @@ class Score:
     kind: int = 0
     action: int = 0
     stop: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """True positives, said stop, should stop."""
+    """True positives, answers that stop, answers that should stop."""
 
     def rates(self) -> dict[str, float]:
         """Return the rates in 0..1 that the model card prints."""
@@ -54,7 +56,7 @@ class Score:
 
 
 def claimed_side(text: str, target: str) -> str | None:
-    """Return the side on which an answer says it sees `target`; None where it says that it does not."""
+    """Return the side on which an answer sees `target`; None where it sees none."""
     first = text.split(".", 1)[0] if ".5" not in text.split(".")[0] else text
     sentence = first if target in first else text
     if any(form.format(target=target).rstrip(".") in sentence for form in wording.MISSING):
@@ -81,11 +83,11 @@ def judge(score: Score, task: Task, text: str) -> None:
     if parsed.action is None:
         return
     score.parsed += 1
-    said = parsed.action.text
-    score.action += said == task.action
-    score.kind += said.rpartition(" ")[0] == task.action.rpartition(" ")[0] if said != task.action else 1
-    score.stop[1] += said == "stop"
-    score.stop[0] += said == task.action == "stop"
+    named = parsed.action.text
+    score.action += named == task.action
+    score.kind += named.rpartition(" ")[0] == task.action.rpartition(" ")[0] if named != task.action else 1
+    score.stop[1] += named == "stop"
+    score.stop[0] += named == task.action == "stop"
 
 
 def pick(frames: Sequence[Frame], count: int, seed: int = 0) -> list[tuple[Frame, Task]]:
@@ -139,15 +141,15 @@ def add_command(commands: Any) -> None:
     )
     line.add_argument("--show", type=int, default=0, help="print this many answers beside the truth")
     line.add_argument("--json", default="", help="also write the rates to this file")
+    add_flags(line, ModelSettings)
     line.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the rates of one model. Raises ModelFolderError or FileNotFoundError for folders of no use."""
     order = ResponseOrder(options.order)
-    score = evaluate(
-        load_vlm(Path(options.model)), Path(options.held_out), options.count, show=options.show, order=order
-    )
+    vlm = load_vlm(Path(options.model), from_flags(ModelSettings, options))
+    score = evaluate(vlm, Path(options.held_out), options.count, show=options.show, order=order)
     rates = score.rates()
     for name, rate in rates.items():
         print(f"{name:16s} {rate:.3f}" if isinstance(rate, float) else f"{name:16s} {rate}")

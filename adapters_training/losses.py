@@ -1,6 +1,6 @@
 """Training forward of a Qwen2-VL model on packed batches, with dense labels for its image tokens.
 
-Plain next-token loss on templated answers gives fluent text that ignores the picture. Labels under every image token
+Plain next-token loss on templated answers gives fluent text that ignores the image. Labels under every image token
 (what, which colour, how far, where in the image) ground it: from the vision tower alone, and again from an early
 language-model layer, where the image tokens have seen the prompt's start and can know their place.
 """

@@ -31,25 +31,28 @@ _MIRROR = {"left": "right", "right": "left", "slightly left": "slightly right", 
 
 @dataclass(frozen=True)
 class Batch:
-    """One packed batch of B frames; N = image prefix + the longest row of questions and answers.
-
-    `images` uint8 [B, H, W, 3]; `ids`, `labels` int64 [B, N] (labels are shifted: labels[i] follows ids[i]);
-    `weights` float32 [B, N]; `positions` int64 [3, B, N]; `mask` bool [B, 1, N, N];
-    `cells` int64 [3, B, 64]: class, colour and distance (dm) under each image token;
-    `asked` int64 [Q, 2]: frame and position of the last prompt token of every question, and `facts` int64 [Q, 5] what
-    is true there: side (0 = not in view, else 1 + place in SIDES), distance (dm), action, colour, class of the target.
-    """
+    """One packed batch of B frames; N = image prefix + the longest row of questions and answers."""
 
     images: np.ndarray
+    """uint8 [B, H, W, 3]."""
     ids: torch.Tensor
+    """int64 [B, N]."""
     labels: torch.Tensor
+    """int64 [B, N], shifted: labels[i] follows ids[i]."""
     weights: torch.Tensor
+    """float32 [B, N]."""
     positions: torch.Tensor
+    """int64 [3, B, N]."""
     mask: torch.Tensor
+    """bool [B, 1, N, N]."""
     cells: torch.Tensor
+    """int64 [3, B, 64]: class, colour and distance (dm) under each image token."""
     image_slice: slice
     asked: torch.Tensor
+    """int64 [Q, 2]: frame and position of the last prompt token of every question."""
     facts: torch.Tensor
+    """int64 [Q, 5], the truth about each question: side (0 = not in view, else 1 + place in SIDES), distance (dm),
+    action, colour, class of the target."""
 
 
 @dataclass(frozen=True)

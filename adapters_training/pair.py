@@ -1,7 +1,7 @@
-"""Train one model of the embedded pair: first its eyes on dense labels, then everything on packed answers.
+"""Train one model of the embedded pair: first its vision tower on dense labels, then everything on packed answers.
 
-Exactly resumable: the schedule runs over steps, and what step k sees is drawn from (seed, process, k), so a checkpoint
-holds weights, optimiser and step, and a killed run ends with the weights of an unbroken one. Under `torchrun` the
+Exactly resumable: the schedule runs over steps, and step k samples from (seed, process, k), so a checkpoint holds
+weights, optimiser and step, and a killed run ends with the weights of an unbroken one. Under `torchrun` the
 processes share one model: see `replicas.py`.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import pickle
 import random
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from adapters_training import settings
+from adapters_training.files import read_checkpoint, replacing
 from adapters_training.losses import Losses, Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.records import Frame, batches
@@ -129,18 +129,15 @@ class PairTrainer:
         if self.replicas.rank:
             return
         self.out.mkdir(parents=True, exist_ok=True)
-        temporary = self.checkpoint.with_suffix(".part")
-        torch.save(
-            {
-                "model": self.model.state_dict(),
-                "probes": self.probes.state_dict(),
-                "optimiser": self.optimiser.state_dict(),
-                "step": self.step_count,
-                "config": _identity(self.config),
-            },
-            temporary,
-        )
-        temporary.replace(self.checkpoint)
+        state = {
+            "model": self.model.state_dict(),
+            "probes": self.probes.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "step": self.step_count,
+            "config": _identity(self.config),
+        }
+        with replacing(self.checkpoint) as file:
+            torch.save(state, file)
 
     def export(self, folder: Path) -> None:
         """Write the model folder: bf16 weights, config, processor, tokenizer, object names."""
@@ -263,11 +260,7 @@ def _load_processor(folder: Path) -> Processor:
 
 
 def _read_checkpoint(path: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{path} is no checkpoint ({reason}); give a run's checkpoint.pt or a model folder") from None
+    state = read_checkpoint(path, "give a run's checkpoint.pt or a model folder")
     if not {"model", "probes"} <= set(state):
         raise ValueError(f"{path} is no checkpoint of this training: it lacks model or probes")
     return state
@@ -289,7 +282,7 @@ def add_command(commands: Any) -> None:
         help="train the embedded target or draft",
         description=__doc__,
         epilog="example:\n  python -m adapters_training pair --role draft --data out/data --processor out/processor "
-        "--out out/draft\n\ntime: --dry-run says what the whole run takes here; hours for a target on two CPU cores",
+        "--out out/draft\n\ntime: --dry-run estimates the whole run's here; hours for a target on two CPU cores",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     settings.add_options(line, PairConfig)
@@ -311,7 +304,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dry_run(config: PairConfig) -> int:
-    """Walk the whole path in a folder of its own, with steps of every phase, and say what a run would take."""
+    """Walk the whole path in a folder of its own, with steps of every phase, and estimate what a run would take."""
     seconds = []
     with TemporaryDirectory() as folder:
         for vision, grounding in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)):

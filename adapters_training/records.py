@@ -1,7 +1,7 @@
 """What a training frame is, on disk: msgpack shards of labelled camera frames.
 
 A shard file `seeds-A-B.msgpack` holds the frames of scenes A..B-1; a frame holds one JPEG, what stands in it, and for
-several objects what the oracle does. Words are not stored: they are drawn anew every epoch (`wording.py`).
+several objects what the oracle does. Words are not stored: they are sampled anew every epoch (`wording.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from itertools import count
 from pathlib import Path
 
 import msgspec
+
+from adapters_training.files import replacing
 
 CELLS = 8
 """Image tokens along each side of a 224 px frame (patch 14, merge 2)."""
@@ -61,9 +63,8 @@ _decoder = msgspec.msgpack.Decoder(list[Frame])
 
 def write_shard(path: Path, frames: list[Frame]) -> None:
     """Write a shard atomically: a killed run leaves no half file."""
-    temporary = path.with_suffix(".part")
-    temporary.write_bytes(msgspec.msgpack.encode(frames))
-    temporary.replace(path)
+    with replacing(path) as file:
+        file.write_bytes(msgspec.msgpack.encode(frames))
 
 
 def read_shard(path: Path) -> list[Frame]:
@@ -107,12 +108,7 @@ def shards(folder: Path) -> list[Path]:
     return sorted(folder.glob("seeds-*.msgpack"))
 
 
-def read_frames(folder: Path, limit: int | None = None) -> Iterator[Frame]:
-    """Iterate over the frames of a folder, at most `limit`."""
-    count = 0
+def read_frames(folder: Path) -> Iterator[Frame]:
+    """Iterate over the frames of a folder."""
     for path in shards(folder):
-        for frame in read_shard(path):
-            if limit is not None and count >= limit:
-                return
-            count += 1
-            yield frame
+        yield from read_shard(path)

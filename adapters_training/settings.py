@@ -1,16 +1,18 @@
 """Settings of a long command: a YAML file, command-line options over it, one frozen struct that checks both.
 
-A settings struct is a `msgspec.Struct` whose fields are `Annotated[type, Meta(description=..., ge=..., ...)]`: the
-description is the option's help, the limits are checked wherever a value comes from, and errors name the field.
+The struct is one of `speculation.settings`: descriptions are the options' help, limits are checked wherever a value
+comes from, and errors name the field.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
 import msgspec
+
+from speculation.settings import fields_of
 
 S = TypeVar("S", bound=msgspec.Struct)
 CONFIG = "config"
@@ -21,36 +23,28 @@ def add_options(parser: argparse.ArgumentParser, kind: type[S]) -> None:
     parser.add_argument(
         f"--{CONFIG}", type=Path, metavar="FILE", help="YAML file of settings; options here override it"
     )
-    hints = get_type_hints(kind, include_extras=True)
-    for entry in msgspec.structs.fields(kind):
-        base, meta = get_args(hints[entry.name])[:2]
-        default = entry.default if entry.default is not msgspec.NODEFAULT else None
-        if entry.default_factory is not msgspec.NODEFAULT:
-            default = entry.default_factory()
-        flag, text = f"--{entry.name.replace('_', '-')}", str(meta.description).replace("%", "%%")
-        said = f"{text} (default: {_shown(default)})" if default is not None else f"{text} (required)"
-        if base is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=said)
-        elif get_origin(base) is tuple:
-            parser.add_argument(flag, nargs="*", default=None, metavar=entry.name.upper(), help=said)
+    for field in fields_of(kind):
+        text = field.description.replace("%", "%%")
+        text += " (required)" if field.required else f" (default: {_shown(field.default)})"
+        if field.kind is bool:
+            parser.add_argument(field.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:
-            parser.add_argument(flag, default=None, metavar=entry.name.upper(), help=said)
+            several = "*" if field.many else None
+            parser.add_argument(field.flag, nargs=several, default=None, metavar=field.name.upper(), help=text)
 
 
 def read(kind: type[S], options: argparse.Namespace) -> S:
     """Return the settings of a parsed command line. Raises ValueError, in a sentence that names the field."""
     path: Path | None = getattr(options, CONFIG)
     values = read_file(path) if path is not None else {}
-    hints = get_type_hints(kind, include_extras=True)
-    for name in kind.__struct_fields__:
-        given = getattr(options, name)
+    for field in fields_of(kind):
+        given = getattr(options, field.name)
         if given is None:
             continue
-        if isinstance(given, list):
+        if field.many and field.kind is int:
             # `--layers 1,3,5` and `--layers 1 3 5` mean the same; commas may stand in the name of a path.
-            numbers = int in get_args(get_args(hints[name])[0])
-            given = [part for text in given for part in (text.split(",") if numbers else [text]) if part]
-        values[name] = given
+            given = [part for text in given for part in text.split(",") if part]
+        values[field.name] = given
     return make(kind, values, str(path) if path is not None else "")
 
 

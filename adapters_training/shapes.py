@@ -20,6 +20,8 @@ from speculation.prompts import ACTIONS, Vocabulary
 from speculation.vlm.processing import SPECIAL_TOKENS, build_processor
 
 IMAGE_SIZE = 224
+CORPUS_LINES = 20_000
+"""Sentences that the tokenizer is trained on."""
 BLOCKERS = ("table", "sofa", "shelf", "wall")
 """What stands in the way besides objects."""
 _SPLIT = (
@@ -29,7 +31,7 @@ _SPLIT = (
 
 ROPE_THETA = 20.0
 """M-RoPE gives an image's columns the lowest third of the frequencies. At Qwen's base they turn by 0.003 rad a column,
-which eight columns cannot be told apart by; at this base by 0.05 to 0.15, and 114 positions still do not repeat."""
+by which eight columns cannot be distinguished; at this base by 0.05 to 0.15, and 114 positions still do not repeat."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,9 @@ def known_objects() -> Vocabulary:
     return Vocabulary(tuple(COLOURS), tuple(CLASSES))
 
 
-def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...], lines: int = 20000, seed: int = 0) -> list[str]:
+def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...]) -> list[str]:
     """Return sentences that hold every word of `wording` with every object: what the tokenizer is trained on."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     sides = tuple(wording.SIDES)
 
     def thing() -> Seen:
@@ -120,7 +122,7 @@ def corpus(vocabulary: Vocabulary, blockers: tuple[str, ...], lines: int = 20000
         return f"{rng.choice(vocabulary.colours)} {rng.choice(vocabulary.classes)}"
 
     text = ["user\n", "assistant\n"]
-    for _ in range(lines):
+    for _ in range(CORPUS_LINES):
         target = thing()
         task = Task(
             target.colour,
@@ -182,7 +184,7 @@ def add_command(commands: Any) -> None:
     line = commands.add_parser(
         "processor",
         help="train the tokenizer and write the offline processor folder",
-        description="Train the byte-level BPE tokenizer on all that the pair may say, and write it with chat template, "
+        description="Train the byte-level BPE tokenizer on all words of the pair, and write it with chat template, "
         f"frame size ({IMAGE_SIZE} x {IMAGE_SIZE}) and object names: seconds, and the same files every time.",
     )
     line.add_argument("--out", required=True, help="folder to write")

@@ -1,7 +1,7 @@
 """Oracle decision -> words: the answers that the embedded pair learns.
 
 An answer names the target, its side and distance, sometimes a look-alike, the reason, then the action. Which wording is
-likely depends on what is in the picture, so that a small draft, which sees less, also words things differently: with
+likely depends on what is in the image, so that a small draft, which sees less, also words things differently: with
 one fixed template draft and target would never disagree and acceptance would be worth nothing.
 """
 

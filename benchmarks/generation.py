@@ -18,8 +18,8 @@ from torch import Tensor
 from transformers import GenerationConfig as _GenerationConfig
 
 from benchmarks.setting import Question
+from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import Inputs, prepare
 
 GenerationConfig: Any = _GenerationConfig
 

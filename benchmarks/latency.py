@@ -43,8 +43,8 @@ from evaluation.setting import (
     machine,
     verifier,
 )
-from speculation.emulation import load_link
-from speculation.profile import load_profile
+from speculation.links import load_link
+from speculation.profiles import load_profile
 
 WARM_UP = 2
 Result = TypeVar("Result", bound=StepResult, covariant=True)

@@ -27,12 +27,12 @@ from evaluation.setting import machine, table
 from speculation.exits import ExitHeads
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward, forward_layers, prefill, to_numpy
+from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
 from speculation.vlm.positions import Grid, image_token_count, mrope_positions
-from speculation.vlm.processing import Inputs
 from speculation.vlm.settings import DTYPES
-from speculation.vlm.speed import synchronise, timed, words
+from speculation.vlm.speed import synchronise, text_inputs, timed
 
 BATCHES = (1, 2, 3, 4, 8, 12, 16, 32, 64)
 """Early Exits, Table 9."""
@@ -50,7 +50,7 @@ def measure(vlm: Vlm, options: argparse.Namespace) -> dict[str, Any]:
         "weight_bytes": loaded_bytes(vlm.model),
         "cache_bytes_per_token": KVCache(vlm, 1, 1).nbytes // 2,
     }
-    inputs = _question(vlm, options) if vlm.sees_images else words(options.prompt)
+    inputs = _question(vlm, options) if vlm.sees_images else text_inputs(options.prompt)
     found["prompt_tokens"] = len(inputs.ids)
     if vlm.sees_images:
         found["vision_ms"] = _vision(vlm, inputs, options.repeats)
@@ -139,7 +139,7 @@ def _over_batch_and_length(vlm: Vlm, context: int, options: argparse.Namespace) 
 
 def _filled(vlm: Vlm, rows: int, context: int, room: int) -> KVCache:
     cache = KVCache(vlm, rows, context + room)
-    prompt = words(context + 1)
+    prompt = text_inputs(context + 1)
     for row in range(rows):
         prefill(vlm, cache, row, prompt)
     return cache

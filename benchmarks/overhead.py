@@ -57,9 +57,9 @@ from evaluation.setting import (
     table,
     verifier,
 )
-from speculation.emulation import IDEAL
+from speculation.links import IDEAL
 from speculation.predictor import Predictor, find
-from speculation.profile import DeviceProfile, load_profile
+from speculation.profiles import DeviceProfile, load_profile
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import Hello

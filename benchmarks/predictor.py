@@ -44,7 +44,7 @@ from evaluation.setting import (
 )
 from spec_vlm_nav.graph import PROJECT
 from speculation.predictor import OFF
-from speculation.profile import load_profile
+from speculation.profiles import load_profile
 from speculation.trace import Trace
 from speculation.vlm.load import load_vlm
 

@@ -35,8 +35,8 @@ from edge_drafter.decoder import EdgeConfig, EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
 from evaluation.figures import median_interval, summary
 from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_link, machine, table, verifier
-from speculation.emulation import load_link
-from speculation.profile import load_profile
+from speculation.links import load_link
+from speculation.profiles import load_profile
 from speculation.sampling import GREEDY, SCHEMES, SamplingScheme, Sparse
 from speculation.vlm.load import load_vlm
 

@@ -37,7 +37,7 @@ def serve_model(config: ServerConfig) -> None:
     from cloud_verifier.mailbox import Mailbox
     from cloud_verifier.preparation import THREADS
     from cloud_verifier.server import Server
-    from speculation.profile import load_profile
+    from speculation.profiles import load_profile
     from speculation.trace import Trace
 
     profile = load_profile(config.target.profile)

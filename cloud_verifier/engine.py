@@ -18,8 +18,8 @@ from speculation.prompts import Vocabulary
 from speculation.sampling import Logits
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
+from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.load import ModelFolderError, Vlm
-from speculation.vlm.processing import Inputs, prepare
 from speculation.vlm.sampling import choose_rows
 from speculation.wire import MAX_DRAFT_TOKENS
 

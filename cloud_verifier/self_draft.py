@@ -17,9 +17,9 @@ from cloud_verifier.work import Row
 from speculation.sampling import Prefix
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
+from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import Inputs, prepare
 from speculation.wire import MAX_DRAFT_TOKENS
 
 

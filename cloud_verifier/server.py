@@ -21,7 +21,7 @@ from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
 from cloud_verifier.step import Step, Tally
 from cloud_verifier.work import CapacityError, DraftEngine, Engine, LayerVerdicts, Post, Row
 from speculation import wire
-from speculation.profile import DeviceProfile
+from speculation.profiles import DeviceProfile
 from speculation.sampling import SamplingScheme
 from speculation.text import printable
 from speculation.trace import Lane, Trace

@@ -24,9 +24,9 @@ from edge_drafter import (
 )
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, check_verifier, load_keys
 from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
-from speculation.emulation import LinkConditions, declared_name, load_link
+from speculation.links import LinkConditions, declared_name, load_link
 from speculation.predictor import AUTO, Predictor, find
-from speculation.profile import load_profile
+from speculation.profiles import load_profile
 from speculation.prompts import Vocabulary
 from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings, question_key
 from speculation.trace import Trace

@@ -2,7 +2,7 @@
 
 It sends Hello until somebody answers, pings, notices silence, opens a new connection and takes the session up again.
 It decodes small messages about the connection only; those of a step wait, bounded, for whoever decodes the step.
-Declared conditions (`speculation.emulation`) hold for every message, Hellos and pings too, each way.
+Declared conditions (`speculation.links`) hold for every message, Hellos and pings too, each way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import zmq.auth
 from edge_drafter import LinkLost
 from edge_drafter.link_socket import LinkSocket
 from speculation.address import check_address
-from speculation.emulation import IDEAL, LinkConditions
+from speculation.links import IDEAL, LinkConditions
 from speculation.text import printable
 from speculation.wire import (
     MAX_MESSAGE_BYTES,

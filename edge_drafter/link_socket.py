@@ -18,7 +18,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from speculation.connection import Undelivered, give_back_memory, hang_up
-from speculation.emulation import LinkConditions
+from speculation.links import LinkConditions
 from speculation.wire import MAX_MESSAGE_BYTES
 
 _log = logging.getLogger(__name__)

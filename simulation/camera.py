@@ -1,7 +1,7 @@
-"""Off-screen pictures of a compiled model: colour and segmentation, by GL or, where there is none, by rays.
+"""Off-screen images of a compiled model: colour and segmentation, by GL or, where there is none, by rays.
 
 An OpenGL context belongs to the thread that made it: a `Camera` must be used, and closed, in the thread that built it,
-and a process that forks must not have drawn before. Every thread that draws shares one context between its cameras.
+and a process that forks must not have rendered before. Each thread shares one context between its cameras.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class CameraKind(str, Enum):
-    """How pictures are made. Nothing chosen means GL where it works, rays elsewhere."""
+    """How images are rendered. None chosen: GL where it works, rays elsewhere."""
 
     GL = "gl"
     RAY = "ray"
@@ -52,7 +52,7 @@ def chosen_kind() -> CameraKind | None:
 
 @cache
 def _without_gl(reason: str) -> None:
-    _log.warning("pictures are made by rays, about ten times slower than GL: %s", reason)
+    _log.warning("images are rendered by rays, about ten times slower than GL: %s", reason)
 
 
 def open_camera(
@@ -75,7 +75,7 @@ def open_camera(
 
 
 class Camera:
-    """Draws one compiled model. `groups` maps geom groups to visibility where it differs from MuJoCo's default.
+    """Renders one compiled model. `groups` maps geom groups to visibility where it differs from MuJoCo's default.
 
     Raises RuntimeError where no GL backend works, or when used from another thread than it was built in.
     """
@@ -89,14 +89,14 @@ class Camera:
         try:
             self._renderer = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
         except mujoco.FatalError as error:
-            raise RuntimeError(f"the GL library here cannot draw: {error}") from error
+            raise RuntimeError(f"the GL library here cannot render: {error}") from error
         self._option, self._camera = mujoco.MjvOption(), mujoco.MjvCamera()
         for group, shown in (groups or {}).items():
             self._option.geomgroup[group] = shown
         self._view.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
 
     def aim(self, data: Any, camera: str | View) -> None:
-        """Look through a named camera of the model, or from outside as a `View` says."""
+        """Look through a named camera of the model, or from outside as a `View`."""
         self._check_thread()
         if isinstance(camera, str):
             self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
@@ -109,11 +109,11 @@ class Camera:
 
     def colour(self, width: int, height: int, *, shadows: bool = False) -> Image:
         """Return the aimed view, RGB [height, width, 3]."""
-        return self._draw(width, height, shadows=shadows, segment=False)
+        return self._render(width, height, shadows=shadows, segment=False)
 
     def bodies(self, width: int, height: int) -> Labels:
         """Return the body id of every pixel of the aimed view [height, width], -1 for none."""
-        codes = self._draw(width, height, shadows=False, segment=True).astype(np.int32)
+        codes = self._render(width, height, shadows=False, segment=True).astype(np.int32)
         ids = codes[..., 0] + (codes[..., 1] << 8) + (codes[..., 2] << 16)
         table = np.full(self._view.ngeom + 1, -1, np.int32)
         geom_type = int(mujoco.mjtObj.mjOBJ_GEOM)
@@ -123,10 +123,10 @@ class Camera:
         labels: Labels = table[ids]
         return labels
 
-    def _draw(self, width: int, height: int, *, shadows: bool, segment: bool) -> Image:
+    def _render(self, width: int, height: int, *, shadows: bool, segment: bool) -> Image:
         self._check_thread()
         self._gl.make_current()
-        # several renderers share the GL context: each must claim the frame buffer before it draws
+        # several renderers share the GL context: each must claim the frame buffer before it renders
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._renderer)
         flags = self._view.flags
         flags[mujoco.mjtRndFlag.mjRND_SHADOW] = shadows
@@ -137,11 +137,11 @@ class Camera:
         return image[::-1]
 
     def close(self) -> None:
-        """Free the GL objects; the camera draws no more."""
+        """Free the GL objects; the camera renders no more."""
         self._check_thread()
         self._gl.make_current()
         self._renderer.free()
 
     def _check_thread(self) -> None:
         if self._owner != (os.getpid(), threading.get_ident()):
-            raise RuntimeError("a camera draws only in the thread that built it; build and use the World in one thread")
+            raise RuntimeError("a camera renders in the thread that built it only; use a World in one thread")

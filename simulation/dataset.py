@@ -1,4 +1,4 @@
-"""Labelled frames for training: pictures, what they show, and what the oracle would do for every target."""
+"""Labelled frames for training: images, what they show, and what the oracle would do for every target."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from simulation.ground_truth import Sighting, observe
 from simulation.layouts import Layout
 from simulation.objects import CLASSES, COLOURS
 from simulation.oracle import CIRCLE, SEARCH_TURN, Decision, Oracle
-from simulation.randomisation import JPEG_QUALITY, PLAIN, Randomisation
+from simulation.randomisation import JPEG_QUALITY, Randomisation
 from simulation.scene import Difficulty, Scene, make_scene
+from simulation.stage import PLAIN
 from simulation.world import World
 from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, Target
 
@@ -29,6 +30,8 @@ ROLLOUT_SHARE = 0.6
 _PERTURBED = 0.5
 _ASTRAY = 0.2
 _MAX_ROLLOUT = 14
+_CLEARANCE = 0.1
+"""Free space around a random pose's footprint, metres."""
 
 Steer = Callable[[bytes, Target, Sequence[NavigationAction]], NavigationAction | None]
 """JPEG frame, target and actions so far in, a policy's action out; None where it gives none."""
@@ -39,38 +42,43 @@ _TURNS = tuple(action for action in ACTIONS if action.radians)
 
 @dataclass(frozen=True)
 class CellLabels:
-    """Per token cell, each [8, 8]: the object covering most of it (index, -1 where none covers 5 %), its class and
-    colour (positions in CLASSES and COLOURS, -1) and its distance in metres (NaN)."""
+    """Labels of the token cells of a frame, each [8, 8]."""
 
     object_index: npt.NDArray[np.int8]
+    """Index of the object covering most of the cell, -1 where none covers 5 %."""
     object_class: npt.NDArray[np.int8]
+    """Position in CLASSES, or -1."""
     colour: npt.NDArray[np.int8]
+    """Position in COLOURS, or -1."""
     distance: npt.NDArray[np.float32]
+    """Metres, or NaN."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A target one may ask for, the object that it is (None: not in the scene), the oracle's answer, and what was done
-    before: the walk so far, or something made up."""
+    """An instruction about a frame, and the oracle's answer."""
 
     target: Target
     object_index: int | None
+    """The object that the target is; None: not in the scene."""
     decision: Decision
     done: tuple[NavigationAction, ...] = ()
+    """Actions before it: the walk so far, or a made-up history."""
 
 
 @dataclass(frozen=True)
 class LabelledFrame:
-    """A JPEG frame (quality 90 unless randomised) with its labels; `questions` cover every object of the scene and two
-    absent pairs."""
+    """A frame with its labels."""
 
     seed: int
     difficulty: Difficulty
     pose: Pose
     jpeg: bytes
+    """Of quality 90 unless randomised."""
     sightings: tuple[Sighting, ...]
     cells: CellLabels
     questions: tuple[Question, ...]
+    """About every object of the scene and two absent pairs."""
 
 
 def encode_jpeg(image: Image, quality: int = JPEG_QUALITY) -> bytes:
@@ -104,8 +112,6 @@ def sample_frames(
     seed: int,
     difficulty: Difficulty,
     frames: int = 25,
-    rng: np.random.Generator | None = None,
-    size: int = 224,
     randomisation: Randomisation | None = None,
     layout: Layout = Layout.ROOM,
     steer: Steer | None = None,
@@ -114,15 +120,15 @@ def sample_frames(
 
     About 60 % lie on walks to random targets, half of them knocked off course; the rest are free poses anywhere, most
     of which look towards some object. The oracle walks, and errs now and then; with `steer` that policy walks, all the
-    time, and the oracle says what would have been right (DAgger, Ross, Gordon, Bagnell, arXiv 1011.0686).
+    time, and the oracle labels what would have been right (DAgger, Ross, Gordon, Bagnell, arXiv 1011.0686).
     Runs in one thread of one process; several processes may each work on their own seeds (start them with `spawn`).
     """
-    rng = rng or np.random.default_rng([seed, 11])
+    rng = np.random.default_rng([seed, 11])
     scene, strays = make_scene(seed, difficulty, layout=layout), np.random.default_rng([seed, 13])
     if randomisation is not None:
         scene = randomisation.rescale(scene, strays)
     oracle = Oracle(scene)
-    with World(scene, size, randomisation.look(strays) if randomisation else PLAIN) as world:
+    with World(scene, look=randomisation.look(strays) if randomisation else PLAIN) as world:
         walk = _Walk(scene, rng, steer)
         for _ in range(frames):
             walking = steer is not None or rng.random() < ROLLOUT_SHARE
@@ -138,12 +144,12 @@ def sample_frames(
                 walk.follow(world, frame)
 
 
-def random_pose(scene: Scene, rng: np.random.Generator, clearance: float = 0.1) -> Pose:
-    """Return a pose anywhere in the room whose footprint has at least this clearance (metres)."""
+def random_pose(scene: Scene, rng: np.random.Generator) -> Pose:
+    """Return a pose anywhere in the room whose footprint has some clearance."""
     for _ in range(500):
         x, y, yaw = rng.uniform(-1, 1, 3) * (scene.half_x, scene.half_y, math.pi)
         pose = Pose(float(x), float(y), float(yaw))
-        if scene.obstacles.footprint_clearance(pose) >= clearance:
+        if scene.obstacles.footprint_clearance(pose) >= _CLEARANCE:
             return pose
     return scene.start
 
@@ -175,9 +181,9 @@ class _Walk:
         """Take the action that the frame's labels or the policy name, and sometimes knock the robot off its course."""
         action = frame.questions[self.target].decision.action
         if self._steer is not None:
-            said = self._steer(frame.jpeg, self._scene.objects[self.target].target, self.done)
+            given = self._steer(frame.jpeg, self._scene.objects[self.target].target, self.done)
             # who stops too early has to be shown the way on
-            action = said if said is not None and (said != STOP or action == STOP) else action
+            action = given if given is not None and (given != STOP or action == STOP) else action
         self._left -= 1
         if action.kind is ActionKind.STOP or self._left == 0:
             self._begin()

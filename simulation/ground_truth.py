@@ -1,4 +1,4 @@
-"""What the front camera sees, as facts: which object, where, how far, how much of it."""
+"""What the front camera sees, from ground truth: which object, where, how far, how much of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AHEAD, _SLIGHTLY = math.radians(8.0), math.radians(24.0)
 
 
 class Side(str, Enum):
-    """Where in the picture, as the reasoning says it: limits at 8 and 24 degrees off the axis."""
+    """Where in the image, in the words of the reasoning: limits at 8 and 24 degrees off the axis."""
 
     LEFT = "left"
     SLIGHTLY_LEFT = "slightly left"

@@ -77,7 +77,7 @@ class FloorPlan:
         return self.areas if len(self.areas) == 1 else self.areas[: self.start] + self.areas[self.start + 1 :]
 
 
-def draw_plan(rng: np.random.Generator, layout: Layout, sides: tuple[float, float]) -> FloorPlan:
+def sample_plan(rng: np.random.Generator, layout: Layout, sides: tuple[float, float]) -> FloorPlan:
     """Return a random plan of a layout; `sides` is the range of both sides of a single room, metres."""
     if layout is Layout.TWO_ROOMS:
         return _two_rooms(rng)

@@ -1,4 +1,4 @@
-"""Pictures of a scene for a person: from above with the oracle's path, the robot's views, what is seen in them."""
+"""Plots of a scene for a person: from above with the oracle's path, the robot's views, what is seen in them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Views:
 
 
 def look_at(scene: Scene, world_type: Callable[[Scene, int], World] = World) -> Views:
-    """Draw a scene's views and let the oracle walk through it."""
+    """Render a scene's views and let the oracle walk through it."""
     with World(scene, _PIXELS) as world:
         labels = world.segmentation()
         first, third, top = world.render(), world.render_third_person(), world.render_top(720, 720)
@@ -75,17 +75,17 @@ def describe(scene: Scene) -> str:
     return "\n".join(lines)
 
 
-def draw_sheet(scene: Scene, views: Views) -> Figure:
+def plot_sheet(scene: Scene, views: Views) -> Figure:
     """Return the contact sheet of a scene."""
     rows = (min(len(views.frames), _STRIP) + 3) // 4
     figure = Figure(figsize=(12, 12.4 + 3.1 * rows), layout="constrained")
     halves: Any = figure.subfigures(2, 1, height_ratios=(12.0, 3.1 * rows))
     upper, lower = halves
     axes = upper.subplots(2, 2)
-    _draw_top(axes[0, 0], scene, views)
+    _plot_top(axes[0, 0], scene, views)
     _show(axes[0, 1], views.third, "third person, at the start")
     _show(axes[1, 0], views.first, "the robot's first view")
-    _draw_sightings(axes[1, 1], scene, views)
+    _plot_sightings(axes[1, 1], scene, views)
     for number, (step, frame) in enumerate(_strip(views.frames)):
         text = f"{step + 1}: {views.run.actions[step].text}"
         _show(lower.add_subplot(rows, 4, number + 1), frame, text, 10)
@@ -108,7 +108,7 @@ def _show(axes: Any, image: Image, title: str, size: int = 12) -> None:
     axes.set_yticks([])
 
 
-def _draw_top(axes: Any, scene: Scene, views: Views) -> None:
+def _plot_top(axes: Any, scene: Scene, views: Views) -> None:
     reach = top_reach(scene)
     axes.imshow(views.top, extent=(-reach, reach, -reach, reach))
     path = np.array([pose[:2] for pose in views.run.poses])
@@ -133,14 +133,14 @@ def _draw_top(axes: Any, scene: Scene, views: Views) -> None:
 _BOX = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
 
 
-def _draw_sightings(axes: Any, scene: Scene, views: Views) -> None:
+def _plot_sightings(axes: Any, scene: Scene, views: Views) -> None:
     seen = [sighting for sighting in views.sightings if sighting.visible]
-    picture = views.first.astype(float) * 0.45 + 70
+    image = views.first.astype(float) * 0.45 + 70
     for sighting in seen:
         mask = views.labels == sighting.index
-        picture[mask] = 0.25 * views.first[mask] + 0.75 * np.array(_TINTS[sighting.index % len(_TINTS)])
+        image[mask] = 0.25 * views.first[mask] + 0.75 * np.array(_TINTS[sighting.index % len(_TINTS)])
     what = f"segmentation: {len(seen)} of {len(views.sightings)} objects visible"
-    _show(axes, np.clip(picture, 0, 255).astype(np.uint8), what)
+    _show(axes, np.clip(image, 0, 255).astype(np.uint8), what)
     # labels in one column per side, beside each other's rows: they never cover one another
     rows = {True: 0, False: 0}
     for sighting in sorted(seen, key=lambda s: (s.box or (0, 0))[1]):
@@ -155,17 +155,17 @@ def _draw_sightings(axes: Any, scene: Scene, views: Views) -> None:
                       bbox=_BOX, arrowprops={"arrowstyle": "-", "color": "white", "linewidth": 1.4})  # fmt: skip
 
 
-def draw_randomised(scene: Scene, randomisation: Randomisation, seed: int = 0) -> Figure:
+def plot_randomised(scene: Scene, randomisation: Randomisation) -> Figure:
     """Return a grid: the scene's view of its target as it is, then as training frames show it."""
-    rng = np.random.default_rng([scene.seed, seed])
+    rng = np.random.default_rng([scene.seed, 0])
     goal = scene.objects[scene.target_index]
     yaw = float(np.arctan2(goal.y - scene.start.y, goal.x - scene.start.x))
     figure = Figure(figsize=(3 * _GRID[1], 3.25 * _GRID[0]), layout="constrained")
     for number in range(_GRID[0] * _GRID[1]):
-        drawn = randomisation if number else Randomisation()
-        with World(drawn.rescale(scene, rng), look=drawn.look(rng)) as world:
+        chosen = randomisation if number else Randomisation()
+        with World(chosen.rescale(scene, rng), look=chosen.look(rng)) as world:
             world.set_pose(scene.start.x, scene.start.y, yaw)
-            image, quality = drawn.sense(world.render(), rng), drawn.quality(rng)
+            image, quality = chosen.sense(world.render(), rng), chosen.quality(rng)
         decoded = cv2.imdecode(np.frombuffer(encode_jpeg(image, quality), np.uint8), cv2.IMREAD_COLOR)
         if decoded is None:
             raise ValueError(f"a frame written as JPEG of quality {quality} does not decode")

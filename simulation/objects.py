@@ -1,4 +1,4 @@
-"""What can be found: colours, classes and the shapes they are drawn with."""
+"""What can be found: colours, classes and the shapes they are rendered with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS: dict[str, tuple[float, float, float]] = {
     "black": (0.03, 0.03, 0.035),
     "silver": (0.52, 0.54, 0.58),
 }
-"""Name -> RGB in 0..1. Silver is drawn with a streaked metal texture, so it is neither a grey nor a white."""
+"""Name -> RGB in 0..1. Silver is rendered with a streaked metal texture, so it is neither a grey nor a white."""
 
 
 class Paint(Enum):
@@ -86,9 +86,9 @@ def _leaves() -> tuple[Part, ...]:
     return tuple(leaves)
 
 
-def _legs(spread: float, top: float, thickness: float, paint: Paint = Paint.MAIN) -> tuple[Part, ...]:
+def _legs(spread: float, top: float, thickness: float) -> tuple[Part, ...]:
     return tuple(
-        Part(Form.BOX, (thickness, thickness, top / 2), (x, y, top / 2), paint)
+        Part(Form.BOX, (thickness, thickness, top / 2), (x, y, top / 2), Paint.MAIN)
         for x in (-spread, spread)
         for y in (-spread, spread)
     )

@@ -1,7 +1,7 @@
 """The privileged navigator that training imitates and benchmarks score against.
 
-A decision is a pure function of scene, pose, target, sightings and the actions done so far, which the prompt tells, so
-a model that sees one frame can learn it. What needs the map (going around) uses it; what a frame cannot tell (where to
+A decision is a pure function of scene, pose, target, sightings and the actions done so far, which the prompt lists, so
+a model that sees one frame can learn it. What needs the map (going around) uses it; what a frame hides (where to
 look for an unseen target) is a fixed rule: turn left, and after a whole circle walk on. A turn is never undone by the
 next one: a model that misjudges a bearing by a few degrees would turn to and fro for ever.
 """
@@ -72,13 +72,14 @@ class Reason(str, Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """An action and why. For a detour `blocker` names what stands in the way ('blue box', 'table') and `way` the side
-    ('left', 'right') that the robot passes it on."""
+    """An action and why."""
 
     action: NavigationAction
     reason: Reason
     blocker: str | None = None
+    """For a detour, what stands in the way ('blue box', 'table')."""
     way: str | None = None
+    """For a detour, the side ('left', 'right') that the robot passes it on."""
 
 
 class Oracle:

@@ -1,7 +1,7 @@
-"""Domain randomisation: how far scenes and pictures of training frames may stray, and the drawing of it.
+"""Domain randomisation: how far scenes and images of training frames deviate, and the sampling of it.
 
-What a camera and a house do to a picture (Tobin et al., "Domain Randomization for Transferring Deep Neural Networks
-from Simulation to the Real World", IROS 2017). Nothing of it is on unless asked for.
+What a camera and a house do to an image (Tobin et al., "Domain Randomization for Transferring Deep Neural Networks
+from Simulation to the Real World", IROS 2017). It is off by default.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from simulation.ray_camera import Image
 from simulation.scene import Scene
+from simulation.stage import Look
 
 JPEG_QUALITY = 90
 _LIMITS = {
@@ -22,40 +23,29 @@ _LIMITS = {
 
 
 @dataclass(frozen=True)
-class Look:
-    """How one scene is drawn. `light` is a factor; `textures` the number of another set of surfaces, None the scene's
-    own; camera tilt (radians, up), lift (metres) and widening of the field of view (degrees)."""
-
-    light: float = 1.0
-    textures: int | None = None
-    tilt: float = 0.0
-    lift: float = 0.0
-    widening: float = 0.0
-
-
-PLAIN = Look()
-
-
-@dataclass(frozen=True)
 class Randomisation:
-    """The largest deviation of each kind; 0 leaves it alone. Raises ValueError for one beyond its limit.
-
-    Per scene: `light` (share of the lights' strength), `textures` (other floors, walls, pictures and tints), `pitch`
-    (degrees), `height` (metres) and field of `view` (degrees) of the camera, `scale` of objects (share).
-    Per frame: `exposure` (stops), white `balance` (share of red against blue), `noise` (standard deviation, grey levels
-    of 255), `jpeg` (quality below 90).
-    """
+    """The largest deviation of each kind; 0 leaves it alone. Raises ValueError for one beyond its limit."""
 
     light: float = 0.0
+    """Per scene, share of the lights' strength."""
     textures: bool = False
+    """Per scene, other floors, walls, wall pictures and tints."""
     pitch: float = 0.0
+    """Per scene, of the camera, degrees."""
     height: float = 0.0
+    """Per scene, of the camera, metres."""
     view: float = 0.0
+    """Per scene, of the camera's field of view, degrees."""
     scale: float = 0.0
+    """Per object, share of its size."""
     exposure: float = 0.0
+    """Per frame, stops."""
     balance: float = 0.0
+    """Per frame, share of red against blue."""
     noise: float = 0.0
+    """Per frame, standard deviation in grey levels of 255."""
     jpeg: int = 0
+    """Per frame, quality below 90."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -64,7 +54,7 @@ class Randomisation:
                 raise ValueError(f"randomisation {item.name} {value} is outside 0..{limit:g}")
 
     def look(self, rng: np.random.Generator) -> Look:
-        """Draw how a scene is drawn."""
+        """Sample how a scene is rendered."""
         light, tilt, lift, widening = rng.uniform(-1, 1, 4) * (self.light, self.pitch, self.height, self.view)
         textures = int(rng.integers(2**31)) if self.textures else None
         return Look(1.0 + light, textures, math.radians(tilt), lift, widening)
@@ -81,14 +71,14 @@ class Randomisation:
         noise = self.noise * rng.uniform(0, 1)
         if gain == 1.0 and not balance and not noise:
             return image
-        picture = image * (gain * np.array([1.0 + balance, 1.0, 1.0 - balance]))
+        scaled = image * (gain * np.array([1.0 + balance, 1.0, 1.0 - balance]))
         if noise:
-            picture += rng.normal(0.0, noise, image.shape)
-        sensed: Image = np.clip(picture + 0.5, 0, 255).astype(np.uint8)
+            scaled += rng.normal(0.0, noise, image.shape)
+        sensed: Image = np.clip(scaled + 0.5, 0, 255).astype(np.uint8)
         return sensed
 
     def quality(self, rng: np.random.Generator) -> int:
-        """Draw a frame's JPEG quality."""
+        """Sample a frame's JPEG quality."""
         return JPEG_QUALITY - int(rng.integers(self.jpeg + 1))
 
 
@@ -96,4 +86,4 @@ TRAINING = Randomisation(
     light=0.3, textures=True, pitch=4.0, height=0.03, view=6.0, scale=0.08,
     exposure=0.35, balance=0.08, noise=6.0, jpeg=40,
 )  # fmt: skip
-"""What `--randomise` means: colours stay what their names say, and the robot stays a Go2."""
+"""What `--randomise` means: colours still match their names, and the robot stays a Go2."""

@@ -1,7 +1,7 @@
 """Pictures without any GL: MuJoCo casts the rays, numpy shades what they hit.
 
 Follows what MuJoCo's GL renderer shows (a headlight at the eye, spot lights, texture times colour; the placing of
-textures was measured from its pictures), so that a room looks the same through either camera.
+textures was measured from its images), so that a room looks the same through either camera.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RayCamera:
         self._data: Any = None
 
     def aim(self, data: Any, camera: str | View) -> None:
-        """Look through a named camera of the model, or from outside as a `View` says."""
+        """Look through a named camera of the model, or from outside as a `View`."""
         self._data = data
         if isinstance(camera, str):
             index = mujoco.mj_name2id(self._model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
@@ -99,18 +99,18 @@ class RayCamera:
         return labels
 
     def colour(self, width: int, height: int, *, shadows: bool = False) -> Image:
-        """Return the aimed view, RGB [height, width, 3]; outlines are drawn from four rays a pixel."""
+        """Return the aimed view, RGB [height, width, 3]; outlines are rendered from four rays a pixel."""
         rays = _rays(width, height, self._fovy) @ self._axes.T
         pixel = 2 * math.tan(math.radians(self._fovy) / 2) / height
         hits = self._cast(self._eye, rays)
-        picture = self._shade(rays, *hits, pixel, shadows)
+        canvas = self._shade(rays, *hits, pixel, shadows)
         rows, columns = np.nonzero(_outlines(hits[0].reshape(height, width)))
         if len(rows):
             corners = [(2 * rows + i) * 2 * width + 2 * columns + j for i in (0, 1) for j in (0, 1)]
             finer = _rays(2 * width, 2 * height, self._fovy)[np.concatenate(corners)] @ self._axes.T
             shades = self._shade(finer, *self._cast(self._eye, finer), pixel, shadows)
-            picture[rows * width + columns] = shades.reshape(4, -1, 3).mean(axis=0)
-        return (np.clip(picture, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8).reshape(height, width, 3)
+            canvas[rows * width + columns] = shades.reshape(4, -1, 3).mean(axis=0)
+        return (np.clip(canvas, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8).reshape(height, width, 3)
 
     def close(self) -> None:
         """Free nothing: there is nothing to free."""
@@ -140,10 +140,10 @@ class RayCamera:
             light += np.outer(lit, self._model.light_diffuse[index])
             glint += np.outer(gloss * reflected, self._model.light_specular[index])
         # GL cuts off at full light before it looks at the texture
-        picture = np.minimum(self._rgb[geoms] * light + glint, 1.0)
-        self._paint(picture, geoms, points, distances * pixel / np.maximum(-facing, 0.2))
-        picture[geoms < 0] = 0.0
-        colours: Array = picture
+        canvas = np.minimum(self._rgb[geoms] * light + glint, 1.0)
+        self._paint(canvas, geoms, points, distances * pixel / np.maximum(-facing, 0.2))
+        canvas[geoms < 0] = 0.0
+        colours: Array = canvas
         return colours
 
     def _light(
@@ -171,7 +171,7 @@ class RayCamera:
         mirrored = np.maximum(np.einsum("ij,ij->i", normals, halfway), 0.0) ** shine
         return strength * np.maximum(facing, 0.0), strength * mirrored
 
-    def _paint(self, picture: Array, geoms: Labels, points: Array, spread: Array) -> None:
+    def _paint(self, canvas: Array, geoms: Labels, points: Array, spread: Array) -> None:
         """Multiply textures into the light [n, 3] of points. `spread` is a pixel's width at each of them, metres."""
         order = np.argsort(geoms, kind="stable")
         ids, starts = np.unique(geoms[order], return_index=True)
@@ -180,7 +180,7 @@ class RayCamera:
             if texture is None:
                 continue
             local = (points[chosen] - self._data.geom_xpos[geom]) @ self._data.geom_xmat[geom].reshape(3, 3)
-            picture[chosen] *= self._texels(int(geom), texture, local, spread[chosen])
+            canvas[chosen] *= self._texels(int(geom), texture, local, spread[chosen])
 
     def _texels(self, geom: int, texture: int, local: Array, spread: Array) -> Array:
         """Return the texture's colours [n, 3] (0..1) at points of a geom's own frame."""

@@ -1,4 +1,4 @@
-"""Seeded rooms: what stands where, what to find, and where the robot starts. Layout only; `stage.py` draws it."""
+"""Seeded rooms: what stands where, what to find, and where the robot starts. Layout only; see `stage.py`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from simulation.geometry import NOSE, Box, Disc, Obstacles, Pose, wrap
-from simulation.layouts import Area, FloorPlan, Layout, draw_plan, furnish
+from simulation.layouts import Area, FloorPlan, Layout, furnish, sample_plan
 from simulation.objects import CLASSES, COLOURS
 from simulation.paths import Mask, PathGrid
 from simulation.sight import sight_fraction, sight_fractions
@@ -27,7 +26,7 @@ MAX_SEED = 2**31 - 1
 _ATTEMPTS = 400
 _DRAWS = 60
 _FARTHER = 1.5
-"""Where the target is in another area, it may be this much farther away than the level says."""
+"""Where the target is in another area, it may be this much farther away than the level's range."""
 _DOOR_CLEAR = 0.35
 """Free space around a doorway besides an object's radius, metres."""
 
@@ -132,13 +131,6 @@ class Scene:
         """Clearances for planning."""
         return PathGrid(self.obstacles, self.half_x, self.half_y)
 
-    @cached_property
-    def spec(self) -> Any:
-        """The MuJoCo model specification (`MjSpec`) without the robot's body."""
-        from simulation.stage import build_spec
-
-        return build_spec(self)
-
     def goals(self, index: int) -> Mask:
         """Free grid cells from which object `index` is reached when the robot faces it, in sight of it."""
         disc = self.objects[index].disc
@@ -158,7 +150,7 @@ def make_scene(seed: int, difficulty: Difficulty, target: Target | None = None, 
         raise ValueError(f"seed {seed} is outside 0..{MAX_SEED}")
     if target is not None:
         _check_target(target)
-    # the single room came first: its numbers are drawn as they always were
+    # the single room came first: its random numbers must stay as they were
     key = [seed, list(Difficulty).index(difficulty), *([] if layout is Layout.ROOM else [list(Layout).index(layout)])]
     rng = np.random.default_rng(key)
     for _ in range(_ATTEMPTS):
@@ -198,7 +190,7 @@ def _try_scene(
     rng: np.random.Generator, seed: int, difficulty: Difficulty, target: Target | None, layout: Layout
 ) -> Scene | None:
     level = difficulty.value
-    plan = draw_plan(rng, layout, level.room)
+    plan = sample_plan(rng, layout, level.room)
     boxes = [*plan.walls, *furnish(rng, plan)]
     things = list(_things(rng, level, target))
     placed: list[SceneObject] = []

@@ -1,4 +1,4 @@
-"""Lines of sight over furniture and objects, by geometry alone: no picture is drawn."""
+"""Lines of sight over furniture and objects, by geometry alone: no image is rendered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast the simulator is on this machine: pictures by GL and by rays, steps, the oracle's episodes."""
+"""How fast the simulator is on this machine: images by GL and by rays, steps, the oracle's episodes."""
 
 from __future__ import annotations
 

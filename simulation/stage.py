@@ -1,8 +1,9 @@
-"""Draws a `Scene` with MuJoCo: materials, textures, lights, walls, furniture, objects and cameras."""
+"""Builds a `Scene` in MuJoCo: materials, textures, lights, walls, furniture, objects and cameras."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from simulation.geometry import Box
 from simulation.gl import mujoco
 from simulation.layouts import WALL_HEIGHT, Area
 from simulation.objects import CLASSES, COLOURS, Form, Paint, Part
-from simulation.randomisation import PLAIN, Look
 from simulation.scene import Scene, SceneObject
 
 FRONT_CAMERA = "front"
@@ -32,6 +32,25 @@ _AUXILIARY: dict[Paint, tuple[float, float, float]] = {
 }
 
 
+@dataclass(frozen=True)
+class Look:
+    """How one scene is rendered."""
+
+    light: float = 1.0
+    """Factor of all lights."""
+    textures: int | None = None
+    """Number of another set of surfaces; None: the scene's own."""
+    tilt: float = 0.0
+    """Pitch of the front camera, radians, up."""
+    lift: float = 0.0
+    """Height of the front camera above its place, metres."""
+    widening: float = 0.0
+    """Of the front camera's field of view, degrees."""
+
+
+PLAIN = Look()
+
+
 def object_body(index: int) -> str:
     """Name of the MuJoCo body of object `index`."""
     return f"object{index}"
@@ -45,7 +64,7 @@ def top_reach(scene: Scene) -> float:
 def build_spec(scene: Scene, width: int = 224, height: int = 224, look: Look = PLAIN) -> Any:
     """Return the `MjSpec` of a scene: room, furniture, objects and the robot's base with its front camera.
 
-    `width` and `height` bound the frames that can be drawn, pixels; a renderer of large frames takes long to build.
+    `width` and `height` bound the frames that can be rendered, pixels; a renderer of large frames takes long to build.
     """
     spec = _Stage(scene, look).spec
     frame = spec.visual.global_

@@ -1,4 +1,4 @@
-"""Floor, wall, picture and metal textures, drawn from a random generator: uint8 [n, n, 3]."""
+"""Floor, wall, picture and metal textures, made by a random generator: uint8 [n, n, 3]."""
 
 from __future__ import annotations
 

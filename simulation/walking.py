@@ -18,9 +18,9 @@ import numpy.typing as npt
 from simulation.camera import CameraKind
 from simulation.geometry import Pose, wrap
 from simulation.gl import mujoco
-from simulation.randomisation import PLAIN, Look
 from simulation.robot_model import STAND_JOINTS, mesh_file
 from simulation.scene import Scene
+from simulation.stage import PLAIN, Look
 from simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 
 Array = npt.NDArray[np.float64]
@@ -53,7 +53,7 @@ def policy_file() -> Path:
 
 
 class WalkingGo2:
-    """The robot's physics among a scene's obstacles, and the policy that moves its legs. Needs no pictures.
+    """The robot's physics among a scene's obstacles, and the policy that moves its legs. Renders nothing.
 
     Raises ValueError where the policy is not installed.
     """

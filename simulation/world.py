@@ -10,10 +10,9 @@ import numpy as np
 from simulation.camera import CameraKind, Image, Labels, View, open_camera
 from simulation.geometry import CAMERA_HEIGHT, NOSE, Pose, advance, wrap
 from simulation.gl import mujoco
-from simulation.randomisation import PLAIN, Look
 from simulation.robot_model import PREFIX, add_robot, leg_angles
 from simulation.scene import Scene
-from simulation.stage import BASE_BODY, CEILING_GROUP, FRONT_CAMERA, TOP_CAMERA, build_spec, object_body
+from simulation.stage import BASE_BODY, CEILING_GROUP, FRONT_CAMERA, PLAIN, TOP_CAMERA, Look, build_spec, object_body
 
 BASE_HEIGHT = 0.335
 LYING_HEIGHT = 0.10
@@ -29,7 +28,7 @@ class World:
 
     The base is kinematic: velocities are obeyed exactly until the footprint touches something. The front camera's model
     holds no robot body, so first-person frames are the same whether or not the robot's meshes are installed.
-    `look` redraws surfaces, light and camera (`randomisation.py`); `camera` chooses GL or rays (`camera.py`).
+    `look` changes surfaces, light and camera (`randomisation.py`); `camera` chooses GL or rays (`camera.py`).
     Build, use and close a World in one thread (see `camera.py`). Raises ValueError for a size above 960.
     """
 
@@ -97,11 +96,11 @@ class World:
 
     def render_third_person(self, width: int = 640, height: int = 480) -> Image:
         """Return a view from above and behind the robot, RGB [height, width, 3]."""
-        return self._outside_view().draw(self, None, width, height)
+        return self._outside_view().render(self, None, width, height)
 
     def render_top(self, width: int = 480, height: int = 480) -> Image:
         """Return the room from above without its ceiling, RGB [height, width, 3]."""
-        return self._outside_view().draw(self, TOP_CAMERA, width, height)
+        return self._outside_view().render(self, TOP_CAMERA, width, height)
 
     def close(self) -> None:
         """Free the GL objects."""
@@ -145,7 +144,7 @@ class World:
 
 
 class _OutsideView:
-    """The scene with the robot's body in it, built when first asked for."""
+    """The scene with the robot's body in it, built when first needed."""
 
     def __init__(self, scene: Scene, look: Look, kind: CameraKind | None) -> None:
         spec = build_spec(scene, *_OUTSIDE_LIMIT, look)
@@ -160,7 +159,7 @@ class _OutsideView:
         ]
         self.camera = open_camera(self._model, {CEILING_GROUP: False, _COLLISION_GROUP: False}, 2000, kind)
 
-    def draw(self, world: World, name: str | None, width: int, height: int) -> Image:
+    def render(self, world: World, name: str | None, width: int, height: int) -> Image:
         self._data.mocap_pos[0], self._data.mocap_quat[0] = world.base
         if self._joints:
             self._data.qpos[self._joints] = world.joints

@@ -1,1 +1,1 @@
-"""The method: what edge and cloud must agree on, and the drafting policy. No ROS, no ZeroMQ."""
+"""What edge and cloud must agree on. No ROS, no ZeroMQ, no drafting policy."""

@@ -1,6 +1,6 @@
 """Addresses of verifiers, and the one rule about plain text: without keys only to and from this machine itself.
 
-Without keys nobody knows who is at the other end, and whoever answers moves the robot. Both sides hold to the rule.
+Without keys the other end is not authenticated, and it moves the robot. Both sides apply the rule.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def host_of(address: str, any_port: bool = False) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine itself. Names other than localhost are not: a name server could say anything."""
+    """Whether a host is this machine itself. Names other than localhost are not: a name server may return anything."""
     if host.lower() in ("", "localhost"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""What one draft forward says, as probabilities; each pass over the vocabulary is made once, for all rows together."""
+"""The distributions of one draft forward; each pass over the vocabulary is made once, for all rows together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TAKEN = -1.0
 
 
 class Distributions:
-    """The softmax of rows of logits [n, vocabulary]; what is said of a row does not depend on the others.
+    """The softmax of rows of logits [n, vocabulary]; the results of a row do not depend on the others.
 
     shifted: logits less their row's largest. weights: their exponentials, the likeliest token's is 1. totals: the sum
     of each row's weights. All float64.

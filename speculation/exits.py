@@ -2,7 +2,7 @@
 
 Each exit is a bottleneck adapter in front of the target's own final norm and head; only the adapters are trained. A
 *short list* is the part of the head that an exit may use instead: the rows of the target's most frequent tokens. A
-*reliability table* says how often an exit of a given confidence agreed with the final verdict.
+*reliability table* holds how often an exit of a given confidence agreed with the final verdict.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Reliability:
 
 
 class ExitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What exits.json says: whose exits these are, where they sit, and how often each was right, by head."""
+    """Contents of exits.json: whose exits these are, where they sit, and how often each was right, by head."""
 
     format: int
     target: str
@@ -156,7 +156,7 @@ class ExitAdapter(nn.Module):
 
 
 class ShortList:
-    """The tokens that an exit can say, `ids` (ascending, N of them), and their rows of the target's head, copied once.
+    """The tokens that an exit can predict, `ids` [N], ascending, and their rows of the target's head, copied once.
 
     The copy costs `nbytes` of the target's memory: N x hidden numbers. Raises ValueError for tokens out of order or
     outside the vocabulary, and for a head whose rows cannot be taken apart.
@@ -187,9 +187,9 @@ class ShortList:
 
 
 class ExitHeads:
-    """The exits of one target. `layers` (ascending, from 0, never the last) say after which decoder layers they sit.
+    """The exits of one target. `layers` (ascending, from 0, never the last) are the decoder layers that they follow.
 
-    `head` says what they read their tokens off; `short_list` is None where there is none.
+    `head` is what they read their tokens off; `short_list` is None where there is none.
     """
 
     def __init__(self, vlm: Vlm, layers: Iterable[int], rank: int) -> None:
@@ -302,7 +302,7 @@ class ExitHeads:
     ) -> Verdict | None:  # fmt: skip
         """Judge a draft by an exit's logits as the target's are judged; confidence is the rule's, not yet measured.
 
-        None where the exit has to be silent: its walk ends where the draft goes on with a token outside the short list,
+        None where the exit has no verdict: its walk ends where the draft goes on with a token outside the short list,
         which the exit can neither accept nor rule out. `sampling` is `draws` of `AcceptanceRule.judge`.
         """
         draws = sampling or StepDraws()

@@ -43,7 +43,7 @@ class Ngrams:
                 if len(key) >= SHORTEST or key == (_BEGIN,):
                     self._places[key] = (marked, end)
         if len(self._answers) > KEPT_ANSWERS:
-            # What an older answer said is overwritten by newer ones: nothing comes to light below the oldest.
+            # Newer answers overwrite older ones, so removing the oldest uncovers nothing.
             oldest = self._answers.pop(0)
             self._places = {key: place for key, place in self._places.items() if place[0] is not oldest}
 

@@ -36,7 +36,7 @@ Layer = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 def features(logits: Logits, depth: int) -> Features:
-    """Return what the draft's logits [vocabulary] say about its likeliest token, in the order of `FEATURES`.
+    """Return the features of the draft's likeliest token, of its logits [vocabulary], in the order of `FEATURES`.
 
     Confidence: that token's probability. Entropy of the distribution, nats. Margin: its logit less the second one's.
     Deviation: the logits' standard deviation. Depth: its place behind the last committed token, from 1. The five of
@@ -58,19 +58,23 @@ def features(logits: Logits, depth: int) -> Features:
 class Predictor:
     """A trained network: standardised features in, the calibrated probability that the token is accepted out.
 
-    draft, target: fingerprints of the models whose drafts it was trained on. mean, scale: of the features [5], float64.
-    layers: weights [in, out] and biases [out], float32; a ReLU stands between two layers. threshold: a token is
-    predicted to be rejected where its probability is below. max_depth: the deepest token of the training; deeper ones
-    count as that deep. Raises ValueError for shapes that do not fit together.
+    Raises ValueError for shapes that do not fit together.
     """
 
     draft: str
+    """Fingerprint of the draft model of the training."""
     target: str
+    """Fingerprint of the target of the training."""
     mean: Features = field(repr=False)
+    """Of the features [5], float64."""
     scale: Features = field(repr=False)
+    """Of the features [5], float64."""
     layers: tuple[Layer, ...] = field(repr=False)
+    """Weights [in, out] and biases [out], float32; a ReLU stands between two layers."""
     threshold: float
+    """A token is predicted to be rejected where its probability is below."""
     max_depth: int
+    """Deepest token of the training; deeper ones count as that deep."""
 
     def __post_init__(self) -> None:
         width = len(FEATURES)
@@ -105,7 +109,7 @@ class Predictor:
         size = rows.size
         second = rows.rank(1)[1] if size > 1 else [0.0] * len(sums)
         least = math.exp(-LARGEST_MARGIN)
-        told = [
+        listed = [
             (
                 1.0 / total,
                 math.log(total) - weighted / total,
@@ -120,7 +124,7 @@ class Predictor:
             )
         ]  # fmt: skip
         # A product for each row: a product of matrices would round by their size.
-        hidden: Features = np.array(told)[:, None]
+        hidden: Features = np.array(listed)[:, None]
         for weight in self._folded[:-1]:
             hidden = np.maximum(hidden @ weight, 0.0)
         scores: list[float] = (hidden @ self._folded[-1])[:, 0, 0].tolist()
@@ -151,7 +155,7 @@ class Predictor:
         return probabilities
 
     def save(self, folder: Path, notes: dict[str, Any] | None = None) -> None:
-        """Write predictor.safetensors and predictor.json; `notes` tell people how it was made and how good it is."""
+        """Write predictor.safetensors and predictor.json; `notes` document how it was made and how good it is."""
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {f"{kind}{i}": np.ascontiguousarray(part) for i, layer in enumerate(self.layers)
                    for kind, part in zip(("weight", "bias"), layer, strict=True)}  # fmt: skip
@@ -195,7 +199,7 @@ class Predictor:
 def find(choice: str, draft_folder: Path) -> Path | None:
     """Return the predictor's folder for a setting: "auto" (the draft's folder, if one is there), "off", or a path.
 
-    `draft_folder` is where the draft model lies, e.g. `Vlm.folder`: a hub name is no folder and holds nothing.
+    `draft_folder` is the folder of the draft model, e.g. `Vlm.folder`: a hub name is no folder and holds nothing.
     """
     if choice == OFF:
         return None

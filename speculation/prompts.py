@@ -1,4 +1,4 @@
-"""Instruction -> chat, answer -> action: the words that robot, simulator, training and models share."""
+"""Instruction -> chat, answer -> action: the wording that robot, simulator, training and models share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTION_MARK = "Action:"
 MAX_INSTRUCTION_CHARS = 1000
 VOCABULARY_FILE = "objects.json"
 HISTORY_RUNS = 4
-"""How many runs of equal actions a prompt tells the model of."""
+"""How many runs of equal actions a prompt lists."""
 
 
 class ActionKind(str, Enum):
@@ -53,7 +53,7 @@ class NavigationAction:
 
     @property
     def text(self) -> str:
-        """The words in the answer, e.g. 'turn left medium'."""
+        """The text in the answer, e.g. 'turn left medium'."""
         return self.kind.value if self.size is None else f"{self.kind.value} {self.size.value}"
 
     @property
@@ -118,7 +118,7 @@ def to_navigation_action(text: str) -> NavigationAction | None:
 
 @dataclass(frozen=True)
 class ParsedAnswer:
-    """An answer split into its reasoning and its action; `action` is None when `problem` says why."""
+    """An answer split into its reasoning and its action; `action` is None where there is a `problem`."""
 
     reasoning: str
     action: NavigationAction | None
@@ -164,14 +164,14 @@ def _plain(words: str) -> str:
 
 def format_answer(reasoning: str, action: NavigationAction, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> str:
     """Return the answer text that `parse_answer` splits again."""
-    said = f"{ACTION_MARK} {action.text}"
-    return f"{said}\n{reasoning}" if order is ResponseOrder.ACTION_FIRST else f"{reasoning}\n{said}"
+    marked = f"{ACTION_MARK} {action.text}"
+    return f"{marked}\n{reasoning}" if order is ResponseOrder.ACTION_FIRST else f"{reasoning}\n{marked}"
 
 
 def history(done: Sequence[NavigationAction]) -> str:
-    """Return the latest actions as a prompt tells them, oldest first: 'forward large, turn left large x7'.
+    """Return the latest actions as a prompt lists them, oldest first: 'forward large, turn left large x7'.
 
-    Equal actions in a row are one run; the last HISTORY_RUNS runs are told.
+    Equal actions in a row are one run; the last HISTORY_RUNS runs are listed.
     """
     runs = [(text, len(list(run))) for text, run in groupby(action.text for action in done)]
     return ", ".join(text if count == 1 else f"{text} x{count}" for text, count in runs[-HISTORY_RUNS:])

@@ -25,16 +25,24 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Field(NamedTuple):
-    """One setting. `choices` are texts; `least` and `most` are inclusive limits; `optional` allows None."""
+    """One setting."""
 
     name: str
     kind: type
+    """Of the value; of one of its values where there are `many`."""
     default: Any
+    """`msgspec.NODEFAULT` where a value is required."""
     description: str
     least: float | None = None
+    """Inclusive limit of a number; None: any."""
     most: float | None = None
+    """Inclusive limit of a number; None: any."""
     choices: tuple[str, ...] = ()
+    """Texts of which one is the value; empty: any."""
     optional: bool = False
+    """Whether None is a value."""
+    many: bool = False
+    """Whether the value is a tuple."""
 
     @property
     def flag(self) -> str:
@@ -47,8 +55,8 @@ class Field(NamedTuple):
         return self.default is msgspec.NODEFAULT
 
     def problem(self, value: Any) -> str:
-        """Return what is wrong with a value, naming the limit; empty where nothing is."""
-        if value is None and self.optional:
+        """Return what is wrong with a value, naming the limit; empty where nothing is. Tuples are not looked into."""
+        if (value is None and self.optional) or self.many:
             return ""
         if self.kind in (int, float) and not isinstance(value, str):
             least = -math.inf if self.least is None else self.least
@@ -79,47 +87,51 @@ def fields_of(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
 
 def _walk(struct: type[msgspec.Struct]) -> Iterator[Field]:
     info = inspect.type_info(struct)
-    if not isinstance(info, inspect.StructType):
+    if not isinstance(info, (inspect.StructType, inspect.DataclassType)):
         raise TypeError(f"{struct} is no settings struct")
     for field in info.fields:
-        kind, least, most, description, choices, optional = _read(field.type)
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            yield from _walk(kind)
+        found = _read(field.type)
+        if issubclass(found.kind, msgspec.Struct):
+            yield from _walk(found.kind)
             continue
         default = field.default
         if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()
-        yield Field(field.name, kind, default, description, least, most, choices, optional)
+        yield found._replace(name=field.name, default=default)
 
 
-def _read(
-    annotation: inspect.Type,
-) -> tuple[type, float | None, float | None, str, tuple[str, ...], bool]:
+def _read(annotation: inspect.Type) -> Field:
+    """Return the field that an annotation describes, without its name and default."""
     description = ""
     while isinstance(annotation, inspect.Metadata):
         description = (annotation.extra_json_schema or {}).get("description", description)
         annotation = annotation.type
+    field = Field("", str, None, description)
     if isinstance(annotation, inspect.UnionType):
         rest = [each for each in annotation.types if not isinstance(each, inspect.NoneType)]
-        if len(rest) == 1:
-            kind, least, most, inner, choices, _ = _read(rest[0])
-            return kind, least, most, description or inner, choices, len(rest) < len(annotation.types)
-        return str, None, None, description, (), len(rest) < len(annotation.types)
+        field = field._replace(optional=len(rest) < len(annotation.types))
+        if len(rest) > 1:
+            return field
+        inner = _read(rest[0])
+        return inner._replace(description=description or inner.description, optional=field.optional)
+    if isinstance(annotation, inspect.VarTupleType):
+        inner = _read(annotation.item_type)
+        return inner._replace(description=description or inner.description, many=True)
     if isinstance(annotation, inspect.StructType):
-        return annotation.cls, None, None, description, (), False
+        return field._replace(kind=annotation.cls)
     if isinstance(annotation, inspect.EnumType):
-        return annotation.cls, None, None, description, tuple(str(each.value) for each in annotation.cls), False
+        return field._replace(kind=annotation.cls, choices=tuple(str(each.value) for each in annotation.cls))
     if isinstance(annotation, inspect.LiteralType):
-        return str, None, None, description, tuple(str(value) for value in annotation.values), False
+        return field._replace(choices=tuple(str(value) for value in annotation.values))
     if isinstance(annotation, (inspect.IntType, inspect.FloatType)):
         kind = int if isinstance(annotation, inspect.IntType) else float
-        return kind, annotation.ge, annotation.le, description, (), False
+        return field._replace(kind=kind, least=annotation.ge, most=annotation.le)
     if isinstance(annotation, inspect.BoolType):
-        return bool, None, None, description, (), False
+        return field._replace(kind=bool)
     if isinstance(annotation, inspect.StrType):
-        return str, None, None, description, (), False
+        return field
     if isinstance(annotation, inspect.CustomType) and issubclass(annotation.cls, Path):
-        return Path, None, None, description, (), False
+        return field._replace(kind=Path)
     raise TypeError(f"no setting can be of type {annotation}")
 
 
@@ -168,19 +180,19 @@ def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any])
     given = options if isinstance(options, Mapping) else vars(options)
     values: dict[str, Any] = {}
     info = inspect.type_info(struct)
-    assert isinstance(info, inspect.StructType)
+    assert isinstance(info, (inspect.StructType, inspect.DataclassType))
     for field in info.fields:
-        kind = _read(field.type)[0]
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        kind = _read(field.type).kind
+        if issubclass(kind, msgspec.Struct):
             values[field.name] = from_flags(kind, given)
         elif field.name in given:
             value = given[field.name]
-            values[field.name] = kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
+            values[field.name] = kind(value) if issubclass(kind, Enum) else value
     return struct(**values)
 
 
-def true_or_false(word: str) -> bool:
-    """Read the value that a launch argument gives a flag. Raises ArgumentTypeError for other words."""
-    if word not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
-    return word == "true"
+def true_or_false(text: str) -> bool:
+    """Read the value that a launch argument gives a flag. Raises ArgumentTypeError for anything else."""
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text == "true"

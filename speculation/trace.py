@@ -1,6 +1,6 @@
 """Where the time of a step went: spans on lanes, written as Chrome / Perfetto JSON and read back.
 
-All spans are on one clock. What another machine did arrives as a duration and is drawn between the moments at which
+All spans are on one clock. What another machine did arrives as a duration and is placed between the moments at which
 this machine sent the question and received the answer: two machines' clocks are never subtracted.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 class Lane(str, Enum):
-    """A row of the picture."""
+    """A row of the timeline."""
 
     EDGE = "edge"
     LINK = "link"
@@ -29,7 +29,7 @@ class Kind(str, Enum):
     """The names of a step's spans. EARLY, COMMIT and DECISION are moments, all others take time.
 
     EDGE: STEP (the whole request), PREFILL, DRAFT and PREDRAFT (one draft forward each), COMMIT, DECISION (what a body
-    made of an answer). LINK: ROUND (a draft's way up to its commit's arrival), EARLY (an exit's word arrives).
+    made of an answer). LINK: ROUND (a draft's way up to its commit's arrival), EARLY (an early token arrives).
     CLOUD: PREFILL, QUEUE, VERIFY, DECODE (a target forward without a draft).
     """
 

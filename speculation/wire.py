@@ -1,4 +1,4 @@
-"""The wire between edge and cloud: one typed message per thing said.
+"""The wire between edge and cloud: its messages, typed.
 
 Data: a closed set of tagged `msgspec` structs, encoded as msgpack arrays. Every field is bounded, so that
 a decoded message is a valid message and nothing behind this file checks ranges again.
@@ -69,7 +69,7 @@ class Idle(IntEnum):
 
 
 class FaultCode(IntEnum):
-    """Why the other side refuses. The sentence in `Fault.message` says what to do."""
+    """Why the other side refuses. The sentence in `Fault.message` advises what to do."""
 
     MALFORMED = 1
     PROTOCOL_MISMATCH = 2
@@ -92,7 +92,7 @@ class Masses(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 
     `weights` are float32, little endian; divided by `total` they are probabilities. `ids` are their tokens, uint32,
     ascending; empty for a weight of every token of the vocabulary. `tail` is the probability of all tokens that may be
-    drawn and are not listed; 0: there are none.
+    sampled and are not listed; 0: there are none.
     """
 
     weights: Annotated[bytes, Meta(max_length=MAX_IMAGE_BYTES)]
@@ -204,7 +204,7 @@ class Commit(Message, tag=6, frozen=True):
     the edge has (then `passes` is 0) and may be empty (an answer that was complete already).
 
     `rest` (rejection sampling only): the target's distribution of the token after them, or the head of it. The edge
-    draws that token, and says so in its next `Draft`; where it cannot, it asks for the whole with `Fetch`.
+    draws that token and sends it in its next `Draft`; where it cannot, it asks for the whole with `Fetch`.
     """
 
     step: Step
@@ -248,7 +248,7 @@ class Fault(Message, tag=10, frozen=True):
 
 
 class Fetch(Message, tag=11, frozen=True):
-    """Edge to cloud: say the last `Commit` again with the whole distribution in `rest`, of which it had the head.
+    """Edge to cloud: send the last `Commit` again with the whole distribution in `rest`, of which it had the head.
 
     `start` is the answer position of the token that is to be drawn, `digest` names the answer before it.
     """
@@ -300,7 +300,7 @@ def kind_of(payload: bytes) -> type[Message] | None:
 
 
 def _explain(payload: bytes, error: Exception) -> str:
-    """Say which field of which message is wrong, where the decoder only says which element of which array."""
+    """Return which field of which message is wrong; the decoder names only the element of an array."""
     text = str(error).replace("`", "")
     if len(payload) > EXPLAINED_BYTES:
         return f"malformed message of {len(payload)} bytes: {text}"

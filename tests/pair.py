@@ -27,7 +27,7 @@ from edge_drafter import (
     StepRequest,
 )
 from speculation.exits import ExitHeads
-from speculation.profile import DeviceProfile
+from speculation.profiles import DeviceProfile
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import AnyMessage, BeginStep, Fault, Hello, Welcome, decode, encode

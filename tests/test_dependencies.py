@@ -1,10 +1,16 @@
-"""Who may know whom, as docs/architecture.md says it, read from the import lines of every file."""
+"""Which package may import which, as docs/architecture.md lists it, read from the import lines of every file.
+
+Imports inside functions and under TYPE_CHECKING count like all others: an import that only runs late is no cure for a
+circle.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 
+import networkx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,16 +44,16 @@ ROS = {
 ZMQ_FILES = {
     "cloud_verifier/mailbox.py", "cloud_verifier/security.py", "edge_drafter/link.py", "edge_drafter/link_socket.py",
 }  # fmt: skip
-POLICY = (
-    "edge_drafter/",
-    "speculation/acceptance.py", "speculation/sampling/", "speculation/wire.py", "speculation/prompts.py",
-    "speculation/predictor.py", "speculation/cancellation.py",
-    "cloud_verifier/scheduler.py", "cloud_verifier/ledger.py", "cloud_verifier/estimator.py", "cloud_verifier/step.py",
-    "cloud_verifier/tree.py", "cloud_verifier/open_token.py", "cloud_verifier/work.py", "cloud_verifier/policies/",
-    "cloud_verifier/exit_queue.py", "cloud_verifier/server.py",
+RAY_HOME = "cloud_verifier/cluster/"
+TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
+TORCH_HOMES = (
+    "speculation/vlm/", "speculation/exits.py", "edge_drafter/decoder.py", "cloud_verifier/engine.py",
+    "cloud_verifier/self_draft.py", "cloud_verifier/__main__.py", "adapters_training/", "evaluation/", "benchmarks/",
 )  # fmt: skip
-FACE = "edge_drafter/decoder.py"
-"""Joins the edge's policy with the draft model, the one file of its package that knows torch."""
+"""All other files hold policy, messages or the robot, which must start, stop and be tested without torch."""
+NEEDS_TORCH = ("torch", "tokenizers", "safetensors.torch", "speculation.exits", "speculation.vlm")
+NEEDS_NO_TORCH = {"speculation.vlm.settings", "speculation.vlm.folder"}
+"""Files of speculation/vlm that describe models without loading one."""
 
 
 def sources(folder: Path) -> list[Path]:
@@ -113,22 +119,70 @@ def test_zmq_is_imported_at_the_sockets_only() -> None:
             assert "zmq" not in tops(path), name_of(path)
 
 
+def test_ray_is_imported_in_the_cluster_only() -> None:
+    for path in files():
+        if not name_of(path).startswith(RAY_HOME):
+            assert "ray" not in tops(path), name_of(path)
+
+
 def test_transformers_is_imported_for_models_and_training_only() -> None:
     for path in files():
-        if not name_of(path).startswith(("speculation/vlm/", "adapters_training/", "benchmarks/")):
+        if not name_of(path).startswith(TRANSFORMERS_HOMES):
             assert "transformers" not in tops(path), name_of(path)
 
 
-def test_policy_needs_no_torch() -> None:
-    policies = [path for path in files() if name_of(path).startswith(POLICY) and name_of(path) != FACE]
-    assert len(policies) >= len(POLICY)
-    for path in policies:
-        assert not tops(path) & {"torch", "tokenizers"}, name_of(path)
-        with_torch = ("speculation.vlm", "speculation.exits", "safetensors.torch")
-        torch_files = {name for name in imports(path) if name.startswith(with_torch)}
-        assert not torch_files, f"{name_of(path)} imports {torch_files}"
+def test_torch_is_imported_where_models_run_only() -> None:
+    for path in files():
+        if name_of(path).startswith(TORCH_HOMES):
+            continue
+        known = {name for name in imports(path) if name.startswith(NEEDS_TORCH)}
+        known = {name for name in known if not any(name.startswith(free) for free in NEEDS_NO_TORCH)}
+        assert not known - {"speculation.vlm"}, f"{name_of(path)} imports {known}"
 
 
-def test_the_robots_pure_modules_need_no_torch_to_stop_it() -> None:
-    for name in ("safety", "go2_protocol", "motion", "odometry", "navigator", "messages"):
-        assert not tops(ROOT / NAV / f"{name}.py") & (ROS | {"torch", "zmq"}), name
+def modules() -> dict[str, Path]:
+    """Return every module of the project by its full name; a package is the module of its `__init__`."""
+    found = {}
+    for folder in FOLDERS.values():
+        for path in sources(folder):
+            name = ".".join(path.relative_to((ROOT / folder).parent).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def circles(known: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the groups of modules that import each other; `known` has the names that each module imports."""
+    graph = networkx.DiGraph()
+    for name, imported in known.items():
+        graph.add_edges_from((name, other) for other in imported & known.keys() if other != name)
+    return [sorted(group) for group in networkx.strongly_connected_components(graph) if len(group) > 1]
+
+
+def test_no_modules_import_each_other() -> None:
+    assert not circles({name: imports(path) for name, path in modules().items()})
+
+
+@pytest.mark.parametrize("node", ["go2_bridge", "action_executor"])
+def test_the_nodes_that_stop_the_robot_load_no_torch(node: str) -> None:
+    """Neither do the modules that they import, those that these import, and so on; packages load their `__init__`."""
+    known = modules()
+    reached, left = set[str](), {f"spec_vlm_nav.nodes.{node}"}
+    while left:
+        name = left.pop()
+        reached.add(name)
+        found = imports(known[name]) & known.keys()
+        found |= {parent for each in found for parent in (each.rpartition(".")[0],) if parent in known}
+        assert not tops(known[name]) & {"torch", "transformers", "zmq"}, f"{node} loads {name}"
+        left |= found - reached
+    assert "spec_vlm_nav.motion" in reached or "spec_vlm_nav.safety" in reached
+
+
+def test_a_circle_is_found() -> None:
+    known = {"a": {"b", "os"}, "b": {"c"}, "c": {"a"}, "d": {"a", "d"}}
+    assert circles(known) == [["a", "b", "c"]]
+
+
+def test_imports_in_functions_and_for_types_count(tmp_path: Path) -> None:
+    path = tmp_path / "late.py"
+    path.write_text("if TYPE_CHECKING:\n    from a.b import C\ndef f():\n    import d.e\n", encoding="utf-8")
+    assert imports(path) == {"a.b", "a.b.C", "d.e"}

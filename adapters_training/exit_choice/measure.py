@@ -1,4 +1,4 @@
-"""Measure how far trained exits can be trusted, how early they speak and what they cost, and give them a short list.
+"""Measure how far trained exits can be trusted, how early they judge and what they cost, and give them a short list.
 
 The draft model proposes gamma tokens at a time behind the target's own answers to held-out prompts, as mode `sd`
 decodes; every exit judges each draft as the target does. An exit is right when it commits the target's very tokens.
@@ -7,7 +7,7 @@ data: the first question of held-out records, of any kind that `exits` trains on
 writes, into the exits folder:
   exits.json, exits.safetensors   the reliability tables that the verifier uses, and the short list
   measured.json                   agreement, lead and cost of every exit, and this machine's times
-  verdicts.safetensors            what every exit said in every verification; select-exits reads it
+  verdicts.safetensors            every exit's verdict in every verification; select-exits reads it
   reliability.png                 confidence against agreement, a panel for each exit
 
 The short list are the most frequent tokens of the target's answers to further prompts, which are not measured.
@@ -25,13 +25,10 @@ import argparse
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import msgspec
-from msgspec import Meta
+from typing import TYPE_CHECKING
 
 from adapters_training import settings
-from speculation.vlm.settings import Quantisation
+from adapters_training.exit_choice.config import MeasureConfig
 
 if TYPE_CHECKING:
     from adapters_training.exit_choice.report import Measured
@@ -39,33 +36,7 @@ if TYPE_CHECKING:
     from speculation.exits import ExitHeads
     from speculation.vlm.load import Vlm
 
-PICTURE_FILE = "reliability.png"
-
-
-class MeasureConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of one measurement; each is an option of the command line and a line of a YAML file."""
-
-    target: Annotated[str, Meta(min_length=1, description="model folder (or hub name)")]
-    draft: Annotated[str, Meta(min_length=1, description="model folder of the draft, with the same tokenizer")]
-    exits: Annotated[str, Meta(min_length=1, description="folder of trained exits; the results go there")]
-    held_out: Annotated[tuple[str, ...], Meta(min_length=1, description="files and folders not trained on")]
-    images: Annotated[str, Meta(description="folder that image paths are relative to; none: their file's")] = ""
-    prompts: Annotated[int, Meta(ge=1, description="prompts to measure")] = 200
-    list_prompts: Annotated[int, Meta(ge=1, description="further prompts, whose answers make the short list")] = 100
-    coverage: Annotated[
-        float, Meta(ge=0.0, le=1.0, description="share of the target's tokens in the short list; 0: no short list")
-    ] = 0.99
-    gamma: Annotated[int, Meta(ge=1, le=64, description="tokens a draft")] = 4
-    max_tokens: Annotated[int, Meta(ge=1, description="tokens an answer")] = 96
-    capacity: Annotated[int, Meta(ge=16, description="cache slots: image, prompt, answer and drafts must fit")] = 1024
-    repeats: Annotated[int, Meta(ge=1, description="forwards that are timed")] = 50
-    seed: Annotated[int, Meta(ge=0, description="which records and wordings")] = 0
-    device: Annotated[str, Meta(description="where the models run: cpu or cuda")] = "cpu"
-    dtype: Annotated[str, Meta(description="what the models compute in")] = "float32"
-    quantisation: Annotated[Quantisation, Meta(description="what the target's decoder is rounded to")] = (
-        Quantisation.NONE
-    )
-    threads: Annotated[int, Meta(ge=1, description="CPU threads of the models")] = 1
+PLOT_FILE = "reliability.png"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -85,15 +56,14 @@ def run(options: argparse.Namespace) -> int:
     from speculation.exits import ExitFiles, ExitHeads, Head
     from speculation.vlm.folder import find_model
     from speculation.vlm.load import load_vlm
+    from speculation.vlm.settings import Quantisation
 
     ExitFiles.read(Path(config.exits))
-    target, draft = find_model(config.target), find_model(config.draft)
+    target, draft = (find_model(each, allow_download=config.allow_download) for each in (config.target, config.draft))
     listed, asked = held_out_prompts(config, target)
-    vlm = load_vlm(
-        target, device=config.device, dtype=config.dtype, threads=config.threads, quantisation=config.quantisation.value
-    )
+    vlm = load_vlm(target, config)
     heads = ExitHeads.load(Path(config.exits), vlm, Head.FULL)
-    draft_vlm = load_vlm(draft, device=config.device, dtype=config.dtype, threads=config.threads)
+    draft_vlm = load_vlm(draft, config, quantisation=Quantisation.NONE.value)
     print(report(measure_into(vlm, heads, draft_vlm, listed, asked, config)))
     return 0
 
@@ -137,11 +107,11 @@ def measure_into(
     `listed` prompts make the short list (none: the exits get none), `asked` are measured. Raises ValueError as
     `measure` does; the folder is written at the end only.
     """
-    from adapters_training.exit_choice.pictures import draw_reliability
+    from adapters_training.exit_choice.plots import plot_reliability
     from adapters_training.exit_choice.report import Measured, ShortListFigures, Spread, exit_figures, machine
     from adapters_training.exit_choice.timing import time_forward
     from adapters_training.exit_choice.verdicts import count_tokens, measure, short_list
-    from speculation.vlm.processing import prepare
+    from speculation.vlm.inputs import prepare
 
     heads.set_short_list(None)
     if listed:
@@ -150,8 +120,8 @@ def measure_into(
     verdicts = measure(
         vlm, heads, draft, asked, gamma=config.gamma, max_tokens=config.max_tokens, capacity=config.capacity
     )
-    for head, heard in verdicts.heard.items():
-        heads.set_reliability(heard.tables(verdicts.layers), head)
+    for head, judged in verdicts.by_head.items():
+        heads.set_reliability(judged.tables(verdicts.layers), head)
     context = len(prepare(vlm, *asked[0]).ids)
     times = time_forward(vlm, heads, drafted=config.gamma, context=context, repeats=config.repeats)
     draft_times = time_forward(draft, drafted=0, context=context, repeats=config.repeats)
@@ -180,5 +150,5 @@ def measure_into(
     verdicts.save(folder)
     measured.save(folder)
     title = f"Exits' verdicts on drafts of {config.gamma} tokens, {measured.verifications} verifications"
-    draw_reliability(verdicts, title).savefig(folder / PICTURE_FILE, dpi=110)
+    plot_reliability(verdicts, title).savefig(folder / PLOT_FILE, dpi=110)
     return measured

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from adapters_training.exit_choice.measure import MeasureConfig
+from adapters_training.exit_choice.config import MeasureConfig
 from adapters_training.exit_choice.timing import Clock, PassTimes
-from adapters_training.exit_choice.verdicts import Heard, Verdicts
+from adapters_training.exit_choice.verdicts import Verdicts
 from speculation.exits import Head
 
 MEASURED_FILE = "measured.json"
@@ -34,41 +34,47 @@ class Spread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExitFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One exit with one head. Rates in 0..1, times in seconds.
-
-    spoke: share of the verifications in which it was not silent; agreement: share of these in which it committed the
-    target's tokens; right: share of all in which it did; token_rate: its likeliest token was the target's, place by
-    place; confidence: mean of what it said; calibration_error: mean gap between confidence and agreement over ten
-    bins; lead_s: its layer before the final verdict; cost_s: what it adds to a verification.
-    """
+    """One exit with one head. Rates in 0..1, times in seconds."""
 
     layer: int
     head: Head
     spoke: float
+    """Share of the verifications in which it had a verdict."""
     agreement: float
+    """Share of these in which it committed the target's tokens."""
     right: float
+    """Share of all verifications in which it did."""
     token_rate: float
+    """Share of the places at which its likeliest token was the target's."""
     confidence: float
+    """Mean of its verdicts'."""
     calibration_error: float
+    """Mean gap between confidence and agreement over ten bins."""
     lead_s: float
+    """Its layer's output before the final verdict."""
     cost_s: float
+    """What it adds to a verification."""
 
 
 class ShortListFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A short list of `tokens` tokens: the coverage that was asked for, and what it covers of the measured answers."""
+    """A short list of tokens."""
 
     tokens: int
     asked: float
+    """Coverage that was asked for."""
     covered: float
+    """Share of the measured answers' tokens that it has."""
     nbytes: int
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `measure-exits` found, with what, and on what machine; `target` and `draft` are fingerprints."""
+    """What `measure-exits` found, with what, and on what machine."""
 
     settings: MeasureConfig
     target: str
+    """Fingerprint."""
     draft: str
+    """Fingerprint."""
     machine: str
     clock: Clock
     num_layers: int
@@ -115,43 +121,26 @@ def machine(device: str = "cpu") -> str:
 
 
 def exit_figures(verdicts: Verdicts, times: PassTimes) -> tuple[ExitFigures, ...]:
-    """Return the figures of every exit with every head that was heard and timed."""
+    """Return the figures of every exit with every head that was measured and timed."""
     found = []
-    for head, heard in verdicts.heard.items():
+    for head, judged in verdicts.by_head.items():
         for index, layer in enumerate(verdicts.layers):
-            spoke = heard.spoke[index]
+            spoke = judged.spoke[index]
             found.append(
                 ExitFigures(
                     layer,
                     head,
                     float(spoke.mean()),
-                    float(heard.agreed[index, spoke].mean()) if spoke.any() else 0.0,
-                    float(heard.agreed[index].mean()),
-                    float(heard.token_rate[index]),
-                    float(heard.confidence[index, spoke].mean()) if spoke.any() else 0.0,
-                    calibration_error(heard, index),
+                    float(judged.agreed[index, spoke].mean()) if spoke.any() else 0.0,
+                    float(judged.agreed[index].mean()),
+                    float(judged.token_rate[index]),
+                    float(judged.confidence[index, spoke].mean()) if spoke.any() else 0.0,
+                    judged.calibration_error(index),
                     times.lead_s(layer),
                     times.cost_s(head, layer),
                 )
             )
     return tuple(found)
-
-
-def binned(heard: Heard, index: int, bins: int = 10) -> list[tuple[float, float, int]]:
-    """Return mean confidence, agreement and count of one exit's verdicts in each bin of confidence that has some."""
-    spoke = heard.spoke[index]
-    confidence = heard.confidence[index, spoke].astype(np.float64)
-    agreed = heard.agreed[index, spoke]
-    place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
-    inside = [place == each for each in range(bins)]
-    return [(float(confidence[one].mean()), float(agreed[one].mean()), int(one.sum())) for one in inside if one.any()]
-
-
-def calibration_error(heard: Heard, index: int) -> float:
-    """Return the expected calibration error of one exit: the mean gap of confidence and agreement, by count."""
-    rows = binned(heard, index)
-    total = sum(count for _, _, count in rows)
-    return sum(abs(confidence - agreement) * count for confidence, agreement, count in rows) / max(1, total)
 
 
 def report(measured: Measured) -> str:

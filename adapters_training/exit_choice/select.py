@@ -3,7 +3,7 @@
 Train exits after all candidate layers at once (command exits), measure them (command measure-exits), then select.
 A right exit gives the edge a head start of as long as the final verdict still takes, gamma T_p at most; a later exit
 adds something only where no earlier one was right; every exit's own time delays the verdict. The exact formula stands
-in adapters_training/exit_choice/selection.py. The search is exact, on what the candidates said in every verification.
+in adapters_training/exit_choice/selection.py. The search is exact, on the candidates' verdicts in every verification.
 
 Times are those of the machine on which the exits were measured (--profile raw), of a declared device profile of
 config/profiles.json, or given (--verify-ms, --draft-ms, --one-way-ms). For declared times layers take equal shares of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from speculation.exits import ExitFiles, Head
 
 LEAST, MOST, BUDGET = 3, 6, 0.10
-PICTURE_FILE, RESULT_FILE = "selection.png", "selection.json"
+PLOT_FILE, RESULT_FILE = "selection.png", "selection.json"
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class Times:
-    """What a selection is made for, in seconds, but gamma. `declared`: not those of the measuring machine."""
+    """What a selection is made for."""
 
     verify_s: float
     draft_s: float
     one_way_s: float
     gamma: int
     declared: bool
+    """Whether they are not those of the measuring machine."""
 
     @property
     def round_s(self) -> float:
@@ -71,7 +72,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     line.add_argument("--exits", type=Path, required=True, help="folder of measured candidates")
-    line.add_argument("--out", type=Path, required=True, help="folder for the chosen exits, a table and a picture")
+    line.add_argument("--out", type=Path, required=True, help="folder for the chosen exits, a table and a plot")
     line.add_argument("--profile", default="raw", help="device profile to choose for; raw: as measured (default)")
     line.add_argument("--verify-ms", type=float, help="T_q, a target forward")
     line.add_argument("--draft-ms", type=float, help="T_p, a draft forward")
@@ -127,10 +128,10 @@ def choose(options: argparse.Namespace, verdicts: Verdicts, measured: Measured, 
 def write(
     options: argparse.Namespace, files: ExitFiles, measured: Measured, selection: Selection, times: Times
 ) -> None:
-    """Write the chosen exits, their figures, the choices of every size and the picture."""
+    """Write the chosen exits, their figures, the choices of every size and the plot."""
     import msgspec
 
-    from adapters_training.exit_choice.pictures import HEAD_NAMES, draw_selection
+    from adapters_training.exit_choice.plots import HEAD_NAMES, plot_selection
     from speculation.exits import Head
 
     head, chosen = selection.head, selection.chosen
@@ -150,13 +151,13 @@ def write(
         f"What exits save ({HEAD_NAMES[head]}): T_q {1e3 * times.verify_s:.1f} ms, gamma {times.gamma} x T_p "
         f"{1e3 * times.draft_s:.1f} ms"
     )
-    picture = draw_selection(selection.choices[1:], chosen, selection.candidates.layers, title)
-    picture.savefig(options.out / PICTURE_FILE, dpi=110)
+    figure = plot_selection(selection.choices[1:], chosen, selection.candidates.layers, title)
+    figure.savefig(options.out / PLOT_FILE, dpi=110)
 
 
 def times_of(options: argparse.Namespace, measured: Measured) -> Times:
     """Return the times to select for: given, else the profile's, else measured ones. ValueError for impossible ones."""
-    from speculation.profile import DeviceProfile, load_profile
+    from speculation.profiles import DeviceProfile, load_profile
 
     profile = load_profile(options.profile)
     declared = not profile.is_raw or options.verify_ms is not None
@@ -181,7 +182,7 @@ def candidates_of(
     Raises ValueError where figures and verdicts are not of the same exits.
     """
     from adapters_training.exit_choice.selection import Candidates
-    from speculation.profile import DeviceProfile
+    from speculation.profiles import DeviceProfile
 
     figures = measured.of(head)
     if tuple(each.layer for each in figures) != verdicts.layers:
@@ -192,7 +193,7 @@ def candidates_of(
     own = [each.cost_s / measured.verify_s.median if exit_cost is None else exit_cost for each in figures]
     return Candidates(
         verdicts.layers,
-        verdicts.heard[head].agreed,
+        verdicts.by_head[head].agreed,
         verdicts.ended,
         tuple(
             times.verify_s - profile.layer_due_s(each.layer, measured.num_layers) if times.declared else each.lead_s
@@ -205,7 +206,7 @@ def candidates_of(
 
 
 def best(choices: Sequence[Choice], least: int, budget: float) -> Choice:
-    """Return what saves most with at least `least` exits. Raises ValueError where so many are too dear."""
+    """Return what saves most with at least `least` exits. Raises ValueError where so many cost too much."""
     enough = [choice for choice in choices if len(choice.layers) >= least]
     if not enough:
         most = max(len(choice.layers) for choice in choices)
@@ -246,7 +247,7 @@ def report(selection: Selection, times: Times) -> str:
 def _heads(word: str, verdicts: Verdicts) -> list[Head]:
     from speculation.exits import Head
 
-    heads = list(verdicts.heard) if word == "auto" else [Head(word)]
-    if not set(heads) <= set(verdicts.heard):
+    heads = list(verdicts.by_head) if word == "auto" else [Head(word)]
+    if not set(heads) <= set(verdicts.by_head):
         raise ValueError(f"--head {word}: these exits were not measured with it; measure-exits makes a short list")
     return heads

@@ -1,4 +1,4 @@
-"""Which few exits to serve: the set that saves most time, found exactly, from what every candidate really said.
+"""Which few exits to serve: the set that saves most time, found exactly, from every candidate's recorded verdicts.
 
 Time saved. A target forward takes T_q and layer l is done `lead(l)` before its end; exit i adds `cost(i)` to it. The
 edge drafts the next gamma tokens in gamma T_p. Without exits it begins when the verdict comes, so its next draft stands
@@ -31,18 +31,22 @@ MOST_CANDIDATES = 64
 class Candidates:
     """What a selection chooses from, exits in ascending order of their layers.
 
-    right: bool [L, V], whether exit l committed the target's tokens in verification v; ended: bool [V], whether the
-    answer ended there; lead_s, cost_s: seconds [L]; verify_s: T_q; draft_s: gamma T_p. Raises ValueError for shapes or
-    times that cannot be.
+    Raises ValueError for shapes or times that cannot be.
     """
 
     layers: tuple[int, ...]
     right: npt.NDArray[np.bool_]
+    """[L, V], whether exit l committed the target's tokens in verification v."""
     ended: npt.NDArray[np.bool_]
+    """[V], whether the answer ended there."""
     lead_s: tuple[float, ...]
+    """[L], by how much a layer is done before the verdict."""
     cost_s: tuple[float, ...]
+    """[L], what an exit adds to a verification."""
     verify_s: float
+    """T_q."""
     draft_s: float
+    """gamma T_p."""
 
     def __post_init__(self) -> None:
         count = len(self.layers)

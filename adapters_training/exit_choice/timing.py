@@ -71,9 +71,9 @@ def time_forward(
     Exits are timed in the same forwards, with the full head and with the short list where they have one, so that
     whatever else the machine does falls on both. A few forwards before the first are not counted.
     """
-    dice = np.random.default_rng(seed)
-    cache = _filled(vlm, context, context + drafted + 1, dice)
-    tokens = [int(token) for token in dice.integers(0, vlm.vocabulary, drafted + 1)]
+    rng = np.random.default_rng(seed)
+    cache = _filled(vlm, context, context + drafted + 1, rng)
+    tokens = [int(token) for token in rng.integers(0, vlm.vocabulary, drafted + 1)]
     timed = _Pass(vlm, cache, tokens, heads)
     runs = [timed.run() for _ in range(WARM_UP + repeats)][WARM_UP:]
     kinds = timed.kinds
@@ -130,9 +130,9 @@ class _Pass:
         return time.thread_time() if self.clock is Clock.PROCESSOR else time.perf_counter()
 
 
-def _filled(vlm: Vlm, context: int, capacity: int, dice: np.random.Generator) -> KVCache:
+def _filled(vlm: Vlm, context: int, capacity: int, rng: np.random.Generator) -> KVCache:
     cache = KVCache(vlm, 1, capacity)
-    tokens = [int(token) for token in dice.integers(0, vlm.vocabulary, context)]
+    tokens = [int(token) for token in rng.integers(0, vlm.vocabulary, context)]
     if tokens:
         for _ in forward_layers(vlm, cache, [Chunk(0, tokens, cache.chain(0, context))]):
             pass

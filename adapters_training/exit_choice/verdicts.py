@@ -1,4 +1,4 @@
-"""What exits say of real drafts: a draft model proposes behind the target's answer, and every exit judges it.
+"""Exits' verdicts on real drafts: a draft model proposes behind the target's answer, and every exit judges it.
 
 An exit's verdict on a whole draft is right when it commits the very tokens that the target commits: the same node
 reached and the same token after it (Early Exits, Sec. 3, step 2). That is what the edge can use, and it is rarer than a
@@ -22,57 +22,76 @@ from tqdm import tqdm
 
 from speculation.acceptance import Verdict
 from speculation.exits import ExitHeads, Head, Reliability, measure_reliability
-from speculation.sampling import AcceptanceRule, Greedy
+from speculation.sampling import Greedy
 from speculation.vlm.cache import CacheFull, KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import prepare
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 
 RECORDS_FILE = "verdicts.safetensors"
+BINS = 10
+"""Of confidence."""
 Prompt = tuple[str, bytes | None]
-"""An instruction, and a picture or none."""
+"""An instruction, and a JPEG or none."""
 
 
 @dataclass(frozen=True)
-class Heard:
-    """What the exits said with one head in V verifications, exits in the order of their layers.
-
-    confidence: float32 [L, V], the verdict's probability as the exit saw it, 0 where it was silent; spoke: bool [L, V];
-    agreed: bool [L, V], whether it spoke and committed the target's tokens; token_rate: float32 [L], how often the
-    exit's likeliest token was the target's at one place of the answer, whatever came before.
-    """
+class HeadVerdicts:
+    """The exits' verdicts with one head in V verifications, exits in the order of their layers."""
 
     confidence: npt.NDArray[np.float32]
+    """[L, V], the verdict's probability as the exit saw it, 0 where it had none."""
     spoke: npt.NDArray[np.bool_]
+    """[L, V], whether it had a verdict."""
     agreed: npt.NDArray[np.bool_]
+    """[L, V], whether it committed the target's tokens."""
     token_rate: npt.NDArray[np.float32]
+    """[L], how often the exit's likeliest token was the target's at one place of the answer, whatever came before."""
 
-    def tables(self, layers: Sequence[int], bins: int = 10) -> dict[int, Reliability]:
-        """Return the reliability table of every layer's verdicts. Raises ValueError for an exit that never spoke."""
+    def tables(self, layers: Sequence[int], bins: int = BINS) -> dict[int, Reliability]:
+        """Return the reliability table of every layer's verdicts. Raises ValueError for an exit without any."""
         tables = {}
         for index, layer in enumerate(layers):
             spoke = self.spoke[index]
             if not spoke.any():
-                raise ValueError(f"exit {layer} was silent in every verification: ask more prompts or list more tokens")
+                raise ValueError(f"exit {layer} had no verdict: ask more prompts or list more tokens")
             tables[layer] = measure_reliability(
                 self.confidence[index, spoke].tolist(), self.agreed[index, spoke].tolist(), bins
             )
         return tables
 
+    def binned(self, index: int) -> list[tuple[float, float, int]]:
+        """Return mean confidence, agreement and count of exit `index` in each bin of confidence that has verdicts."""
+        spoke = self.spoke[index]
+        confidence = self.confidence[index, spoke].astype(np.float64)
+        agreed = self.agreed[index, spoke]
+        place = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+        inside = [place == each for each in range(BINS)]
+        return [
+            (float(confidence[one].mean()), float(agreed[one].mean()), int(one.sum())) for one in inside if one.any()
+        ]
+
+    def calibration_error(self, index: int) -> float:
+        """Return the expected calibration error of exit `index`: mean gap of confidence and agreement, by count."""
+        rows = self.binned(index)
+        total = sum(count for _, _, count in rows)
+        return sum(abs(confidence - agreement) * count for confidence, agreement, count in rows) / max(1, total)
+
 
 @dataclass(frozen=True)
 class Verdicts:
-    """All verifications of a measurement. committed: int64 [V], how many tokens the target committed; tokens: int32,
-    which ones, one verification behind the other; ended: bool [V], whether they ended the answer, so that there was
-    nothing left to draft."""
+    """All verifications of a measurement."""
 
     layers: tuple[int, ...]
-    heard: dict[Head, Heard]
+    by_head: dict[Head, HeadVerdicts]
     committed: npt.NDArray[np.int64]
+    """[V], how many tokens the target committed."""
     tokens: npt.NDArray[np.int32]
+    """Which ones, one verification behind the other."""
     ended: npt.NDArray[np.bool_]
+    """[V], whether they ended the answer, so that nothing was left to draft."""
 
     def covered(self, ids: npt.NDArray[np.int64]) -> float:
         """Return the share of the target's tokens that a short list of `ids` has."""
@@ -86,8 +105,8 @@ class Verdicts:
             "tokens": self.tokens,
             "ended": self.ended,
         }
-        for head, heard in self.heard.items():
-            tensors |= {f"{head.value}.{name}": value for name, value in vars(heard).items()}
+        for head, judged in self.by_head.items():
+            tensors |= {f"{head.value}.{name}": value for name, value in vars(judged).items()}
         save_file(tensors, str(folder / RECORDS_FILE))
 
     @classmethod
@@ -99,14 +118,14 @@ class Verdicts:
         try:
             tensors = load_file(str(folder / RECORDS_FILE))
             heads = [head for head in Head if f"{head.value}.agreed" in tensors]
-            heard = {head: Heard(*(tensors[f"{head.value}.{name}"] for name in _HEARD)) for head in heads}
+            by_head = {head: HeadVerdicts(*(tensors[f"{head.value}.{name}"] for name in _ARRAYS)) for head in heads}
             layers = tuple(tensors["layers"].tolist())
-            return cls(layers, heard, tensors["committed"], tensors["tokens"], tensors["ended"])
+            return cls(layers, by_head, tensors["committed"], tensors["tokens"], tensors["ended"])
         except (KeyError, OSError, SafetensorError) as error:
             raise ValueError(f"exits folder {folder}: {RECORDS_FILE} does not load ({error}); {advice}") from None
 
 
-_HEARD = tuple(Heard.__dataclass_fields__)
+_ARRAYS = tuple(HeadVerdicts.__dataclass_fields__)
 
 
 def short_list(counts: npt.NDArray[np.int64], coverage: float, always: Iterable[int] = ()) -> npt.NDArray[np.int32]:
@@ -127,7 +146,7 @@ def short_list(counts: npt.NDArray[np.int64], coverage: float, always: Iterable[
 
 
 def count_tokens(vlm: Vlm, prompts: Sequence[Prompt], max_tokens: int, capacity: int) -> npt.NDArray[np.int64]:
-    """Return how often the target says each token [vocabulary] in its own greedy answers.
+    """Return how often the target commits each token [vocabulary] in its own greedy answers.
 
     Raises ValueError for a prompt that cannot be used or does not fit.
     """
@@ -141,11 +160,11 @@ def count_tokens(vlm: Vlm, prompts: Sequence[Prompt], max_tokens: int, capacity:
 
 def measure(
     vlm: Vlm, heads: ExitHeads, draft: Vlm | None, prompts: Sequence[Prompt], *, gamma: int = 4, max_tokens: int = 96,
-    capacity: int = 1024, rule: AcceptanceRule | None = None,
+    capacity: int = 1024,
 ) -> Verdicts:  # fmt: skip
-    """Decode every prompt as mode `sd` does, greedily, and hear all exits in every verification.
+    """Decode every prompt as mode `sd` does, greedily, and record every exit's verdict in every verification.
 
-    Without a draft model nothing is drafted, and an exit's verdict is its next token. Exits are heard with the full
+    Without a draft model nothing is drafted, and an exit's verdict is its next token. Exits judge with the full
     head and, where they have one, the short list. Raises ValueError for a draft model with another tokenizer, a gamma
     or capacity that does not fit, or no prompts.
     """
@@ -153,7 +172,7 @@ def measure(
         raise ValueError(f"{draft.folder} and {vlm.folder} have different tokenizers; they are no pair")
     if gamma < (draft is not None) or max_tokens < 1 or not prompts:
         raise ValueError(f"gamma {gamma}, {max_tokens} tokens, {len(prompts)} prompts: give at least 1 of each")
-    recorder = _Recorder(heads, rule if rule is not None else Greedy(), vlm.eos)
+    recorder = _Recorder(heads, vlm.eos)
     answerer = _Answerer(vlm, draft, gamma, max_tokens, capacity, recorder)
     with _room():
         for text, image in tqdm(prompts, desc="verdicts", unit="prompt", disable=None):
@@ -191,36 +210,36 @@ def propose(session: VlmSession, gamma: int, eos: Sequence[int]) -> list[int]:
 
 @dataclass
 class _Recorder:
-    """Judges with every exit and both heads, and keeps what was said."""
+    """Judges with every exit and both heads, and keeps the verdicts."""
 
     heads: ExitHeads
-    rule: AcceptanceRule
     eos: tuple[int, ...]
     committed: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     ended: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.rule = Greedy()
         self.kinds = [Head.FULL, *([Head.SHORT] if self.heads.short_list is not None else [])]
-        self.said: dict[Head, list[list[Verdict | None]]] = {kind: [] for kind in self.kinds}
+        self.given: dict[Head, list[list[Verdict | None]]] = {kind: [] for kind in self.kinds}
         self.right: dict[Head, list[list[bool]]] = {kind: [] for kind in self.kinds}
         self.hits = {kind: np.zeros(len(self.heads.layers)) for kind in self.kinds}
 
-    def hear(self, tokens: Sequence[int], hidden: dict[int, Tensor], logits: npt.NDArray[np.floating]) -> Verdict:
+    def record(self, tokens: Sequence[int], hidden: dict[int, Tensor], logits: npt.NDArray[np.floating]) -> Verdict:
         """Record one verification: the draft, each exit layer's output, the target's logits. Returns the verdict."""
         parents = range(ROOT, len(tokens) - 1)
         final = self.rule.judge(tokens, parents, logits)
         truth = self._commits(tokens, final)
         for kind in self.kinds:
-            said: list[Verdict | None] = []
+            given: list[Verdict | None] = []
             right: list[bool] = []
             for index, layer in enumerate(self.heads.layers):
                 own = to_numpy(self.heads.logits(layer, hidden[layer], kind))
                 verdict = self.heads.judge(self.rule, tokens, parents, own, kind)
-                said.append(verdict)
+                given.append(verdict)
                 right.append(verdict is not None and self._commits(tokens, verdict) == truth)
                 self.hits[kind][index] += sum(a == b for a, b in zip(self._likeliest(own, kind), truth, strict=False))
-            self.said[kind].append(said)
+            self.given[kind].append(given)
             self.right[kind].append(right)
         self.committed.append(len(truth))
         self.tokens += truth
@@ -229,18 +248,19 @@ class _Recorder:
 
     def verdicts(self) -> Verdicts:
         """Return all that was recorded."""
-        heard = {}
+        by_head = {}
         for kind in self.kinds:
-            said = [[0.0 if verdict is None else verdict.confidence for verdict in row] for row in self.said[kind]]
-            spoke = [[verdict is not None for verdict in row] for row in self.said[kind]]
-            heard[kind] = Heard(
-                np.ascontiguousarray(np.array(said, dtype=np.float32).T),
+            given = self.given[kind]
+            confidence = [[0.0 if verdict is None else verdict.confidence for verdict in row] for row in given]
+            spoke = [[verdict is not None for verdict in row] for row in given]
+            by_head[kind] = HeadVerdicts(
+                np.ascontiguousarray(np.array(confidence, dtype=np.float32).T),
                 np.ascontiguousarray(np.array(spoke).T),
                 np.ascontiguousarray(np.array(self.right[kind]).T),
                 (self.hits[kind] / max(1, len(self.tokens))).astype(np.float32),
             )
         tokens = np.array(self.tokens, dtype=np.int32)
-        return Verdicts(self.heads.layers, heard, np.array(self.committed), tokens, np.array(self.ended))
+        return Verdicts(self.heads.layers, by_head, np.array(self.committed), tokens, np.array(self.ended))
 
     def _commits(self, tokens: Sequence[int], verdict: Verdict) -> tuple[int, ...]:
         return cut([*(tokens[node] for node in verdict.path), verdict.token], self.eos)
@@ -268,12 +288,12 @@ class _Answerer:
         root = prefill(self._vlm, self._cache, 0, inputs)
         if self._session is not None:
             self._session.begin(text, image)
-        said = 0
-        while said < self._max_tokens and root not in self._vlm.eos:
+        committed = 0
+        while committed < self._max_tokens and root not in self._vlm.eos:
             drafted = propose(self._session, self._gamma, self._vlm.eos) if self._session is not None else []
             verdict = self._verify(root, drafted)
             new = [*(drafted[node] for node in verdict.path), verdict.token]
-            said += len(new)
+            committed += len(new)
             if set(new) & set(self._vlm.eos):
                 return
             root = new[-1]
@@ -292,6 +312,6 @@ class _Answerer:
             last = output.hidden[0]
             if output.layer in self._recorder.heads.layers:
                 hidden[output.layer] = last
-        verdict = self._recorder.hear(tokens, hidden, to_numpy(final_logits(self._vlm, last)))
+        verdict = self._recorder.record(tokens, hidden, to_numpy(final_logits(self._vlm, last)))
         self._cache.keep(0, [first, *(first + 1 + node for node in verdict.path)])
         return verdict

@@ -25,18 +25,24 @@ from speculation.vlm.load import Vlm
 
 @dataclass(frozen=True)
 class Batch:
-    """B rows of N tokens: `ids`, `labels` int64 [B, N] (labels[i] follows ids[i], IGNORE where nothing is learned),
-    `positions` int64 [3, B, N], `mask` bool [B, 1, N, N] or None for causal, `pixels` and `grids` of all images or
-    None; `truncated` rows were cut; `problems` name records that were passed over."""
+    """B rows of N tokens."""
 
     ids: Tensor
+    """[B, N]."""
     labels: Tensor
+    """[B, N]; labels[i] follows ids[i], IGNORE where nothing is learned."""
     positions: Tensor
+    """[3, B, N]."""
     mask: Tensor | None
+    """bool [B, 1, N, N], or None for causal."""
     pixels: Tensor | None
+    """Of all images, or None."""
     grids: Tensor | None
+    """Of all images, or None."""
     truncated: int = 0
+    """Rows that were cut."""
     problems: tuple[str, ...] = ()
+    """Records that were passed over."""
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device."""
@@ -71,10 +77,10 @@ class Conversations:
 
     def _row(self, number: Callable[[int], int], place: int, seed: int, problems: list[str]) -> Encoded:
         for attempt in range(len(self._mixture)):
-            # The wording is drawn by place, so that it does not depend on what was drawn before.
-            dice = random.Random(f"{seed}/{place}")
+            # The wording is sampled by place, so that it does not depend on earlier samples.
+            rng = random.Random(f"{seed}/{place}")
             try:
-                return self._encoder.encode(self._mixture.sample(number(place + attempt), dice))
+                return self._encoder.encode(self._mixture.sample(number(place + attempt), rng))
             except BadRecord as problem:
                 problems.append(str(problem))
         raise ValueError(f"no record of the data can be used; the last: {problems[-1]}")

@@ -17,8 +17,8 @@ examples:
   python -m adapters_training exits --config config/exits/embedded_pair.yaml --target models/target --data out/data \\
       --held-out out/held-out --out models/exits --steps 400
 
-time: the dry run says what the whole run takes on this machine. The paper's took 117 to 136 hours of an A100 for a 7 B
-target (Table 2); the embedded pair's takes minutes on two CPU cores.
+time: the dry run estimates the whole run's time on this machine. The paper's took 117 to 136 hours of an A100 for a
+7 B target (Table 2); the embedded pair's takes minutes on two CPU cores.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def _at(rates: dict[Any, float], layer: Any) -> float:
 def _report_comparison(out: Path, results: dict[str, dict[str, Any]]) -> None:
     if not all(results.values()):
         return
-    from adapters_training.exits.picture import draw_agreement
+    from adapters_training.exits.plots import plot_agreement
 
     print("\n".join(table(results)))
     (out / "compare.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    draw_agreement(results).savefig(out / "compare.png", dpi=110)
+    plot_agreement(results).savefig(out / "compare.png", dpi=110)
     print(f"{out / 'compare.json'}, {out / 'compare.png'}")

@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from speculation.vlm.settings import Quantisation
+from speculation.vlm.settings import ModelSettings, Quantisation
 
 
 class Loss(str, Enum):
@@ -48,7 +48,7 @@ class Device(str, Enum):
 
 
 class Dtype(str, Enum):
-    """What the target is loaded in: float32 on a CPU and bfloat16 on a GPU, or as said."""
+    """What the target is loaded in: float32 on a CPU and bfloat16 on a GPU, or as given."""
 
     AUTO = "auto"
     FLOAT32 = "float32"
@@ -106,6 +106,16 @@ class TrainingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: Annotated[int, Meta(ge=1, description="CPU threads")] = 1
     workers: Annotated[int, Meta(ge=0, description="processes that prepare data")] = 0
     checkpoint_seconds: Annotated[float, Meta(ge=0.0, description="time between checkpoints")] = 120.0
+
+    def model(self, device: str, dtype: str) -> ModelSettings:
+        """Return how the target is loaded on the device and in the dtype that were found for it."""
+        return ModelSettings(
+            device=device,
+            dtype=dtype,  # type: ignore[arg-type]
+            threads=self.threads,
+            quantisation=self.quantisation.value,
+            max_pixels=self.max_pixels,
+        )
 
 
 FREE = frozenset({"out", "minutes", "epochs", "held_out", "held_out_samples", "threads", "workers",

@@ -61,10 +61,7 @@ def prepare(config: TrainingConfig) -> Prepared:
         if mixture.has_images and described["model_type"] not in SEEING:
             raise ValueError(f"--{name} has images, but {folder} is a language model alone: give conversations of text")
     need = memory.check(folder, described, config, len(layers), str(device), dtype)
-    vlm = load_vlm(
-        folder, device=str(device), dtype=dtype, threads=config.threads, quantisation=config.quantisation.value,
-        max_pixels=config.max_pixels,
-    )  # fmt: skip
+    vlm = load_vlm(folder, config.model(str(device), dtype))
     numbers, kept = _split(data, held_out)
     plan = Plan(
         len(numbers), _order(data, numbers, config.seed), config.batch, config.accumulation, accelerator.num_processes

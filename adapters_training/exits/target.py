@@ -21,13 +21,16 @@ from speculation.vlm.load import Vlm
 
 @dataclass(frozen=True)
 class Features:
-    """Of the n labelled tokens of a batch: `hidden[layer]` and `last` [n, hidden] (outputs of layers, before the final
-    norm) and `labels` [n]; `tokens` is how many the target read."""
+    """Hidden states of the n labelled tokens of a batch."""
 
     hidden: dict[int, Tensor]
+    """Outputs of layers [n, hidden], before the final norm."""
     last: Tensor
+    """Output of the last layer [n, hidden], before the final norm."""
     labels: Tensor
+    """[n]."""
     tokens: int
+    """How many tokens the target read."""
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from adapters_training.exits.batches import Batch, Run
 from adapters_training.exits.config import FREE, Loss, Schedule, TrainingConfig
 from adapters_training.exits.preparation import Prepared
 from adapters_training.exits.target import exit_logits, read
+from adapters_training.files import read_checkpoint, replacing
 from speculation.exits import ExitHeads
 from speculation.vlm.forward import final_logits
 
@@ -210,10 +211,10 @@ class ExitTrainer:
         done.counts = {"cut": int(tail[2]), "passed": int(tail[3])}
         return done.learned
 
-    def seconds_a_step(self, steps: int = SPEED_STEPS) -> float:
+    def seconds_a_step(self) -> float:
         """Return how long a step takes, the same in every process; the weights stay as they are."""
         times = []
-        for batches in self._run.stream(self.step, self.step + steps, 0):
+        for batches in self._run.stream(self.step, self.step + SPEED_STEPS, 0):
             begun = time.monotonic()
             self._average(self.learn(batches))
             self.optimiser.zero_grad(set_to_none=True)
@@ -236,19 +237,11 @@ class ExitTrainer:
             "settings": self.settings,
             "counts": vars(self.counts),
         }
-        temporary = self.checkpoint.with_suffix(".part")
-        torch.save(state, temporary)
-        temporary.replace(self.checkpoint)
+        with replacing(self.checkpoint) as file:
+            torch.save(state, file)
 
     def _found(self) -> dict[str, Any] | None:
-        if not self.checkpoint.exists():
-            return None
-        try:
-            state: dict[str, Any] = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
-            return state
-        except Exception as error:  # unpickling raises whatever the bytes make it stumble over
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ValueError(f"{self.checkpoint} is no checkpoint ({reason}); delete it to begin anew") from None
+        return read_checkpoint(self.checkpoint, "delete it to begin anew") if self.checkpoint.exists() else None
 
     def _take_up(self, state: dict[str, Any]) -> None:
         there, here = state.get("settings", {}), self.settings

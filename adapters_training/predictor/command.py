@@ -1,7 +1,7 @@
 """`predictor`: will the target accept this draft token? Log real drafts, fit, compare, export what the edge loads.
 
 WISP, Sec. 4.1 and Appendix B: where a small network predicts that the target rejects a draft token, drafting stops
-and the draft is sent; time drafted in vain shrinks. The answer stays the target's own whatever is predicted.
+and the draft is sent; wasted drafting time shrinks. The answer stays the target's own whatever is predicted.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Any
 from adapters_training.predictor.drafts import Drafts, LogConfig, digest, log, read, split
 from adapters_training.predictor.fit import CONFIDENCE, EXPORTABLE, FAMILIES, FitConfig, Fitted, fit
 from adapters_training.predictor.measure import Quality, Timings, choose_threshold, quality, replay
-from speculation.profile import load_profile
+from speculation.profiles import load_profile
+from speculation.settings import add_flags, from_flags
+from speculation.vlm.settings import ModelSettings
 
 DRY_FRAMES, DRY_EPOCHS = 10, 5
-RESULTS_FILE, PICTURE_FILE = "predictor_results.json", "predictor.png"
+RESULTS_FILE, PLOT_FILE = "predictor_results.json", "predictor.png"
 _EXAMPLE = """\
 example, for the pair in models/ (frames that neither model was trained on):
   python -m adapters_training data --out out/fresh --scenes 100 --frames-per-scene 12 --held-out
@@ -41,7 +43,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Register `predictor` with its stages log, train and weaken."""
     line = commands.add_parser(
         "predictor",
-        help="train the network that tells the edge where to stop drafting",
+        help="train the network that predicts where the edge should stop drafting",
         description=__doc__,
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -68,6 +70,7 @@ def _add_log(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     line.add_argument("--max-tokens", type=int, default=LogConfig.max_tokens, help="of an answer (default: 96)")
     line.add_argument("--seed", type=int, default=0, help="which frames and questions")
     line.add_argument("--dry-run", action="store_true", help=f"{DRY_FRAMES} frames, short answers")
+    add_flags(line, ModelSettings)
     line.set_defaults(run=_log)
 
 
@@ -79,11 +82,11 @@ def _add_train(stages: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "'spec-vlm-nav-core[predictor]') on three fifths of the scenes, calibrates on one, measures on one. The "
         "threshold is the one with the least time plus waste among those that cost no time, when all but the last "
         "fifth's drafts are replayed with a profile's times. Writes predictor.json and predictor.safetensors; into "
-        f"--report {RESULTS_FILE} and {PICTURE_FILE}.",
+        f"--report {RESULTS_FILE} and {PLOT_FILE}.",
     )
     line.add_argument("--drafts", type=Path, required=True, help="folder of 'predictor log'")
     line.add_argument("--out", type=Path, required=True, help="folder to export to; the edge looks beside its draft")
-    line.add_argument("--report", type=Path, help="folder for results and picture (default: --out)")
+    line.add_argument("--report", type=Path, help="folder for results and plot (default: --out)")
     line.add_argument("--export", choices=EXPORTABLE, default=EXPORTABLE[0], help="family (default: %(default)s)")
     line.add_argument("--profile", default="go2_a100", help="times for the threshold (default: %(default)s)")
     line.add_argument("--gamma", type=int, default=4, help="longest draft for the threshold (default: %(default)s)")
@@ -116,7 +119,9 @@ def _log(options: argparse.Namespace) -> int:
     config = LogConfig(options.gamma, options.frames, options.max_tokens, options.seed)
     if options.dry_run:
         config = replace(config, frames=DRY_FRAMES, max_tokens=min(32, config.max_tokens))
-    drafts = log(load_vlm(options.draft), load_vlm(options.target), options.data, options.out, config)
+    models = from_flags(ModelSettings, options)
+    draft, target = (load_vlm(folder, models) for folder in (options.draft, options.target))
+    drafts = log(draft, target, options.data, options.out, config)
     _, labels = drafts.labelled()
     print(f"{len(drafts)} draft tokens of {len(set(drafts.scene.tolist()))} scenes, {len(labels)} with a label, "
           f"{labels.mean():.0%} of these accepted: {options.out}")  # fmt: skip
@@ -133,7 +138,7 @@ def _train(options: argparse.Namespace) -> int:
     parts = split(drafts.scene.tolist(), options.seed)
     training, validation, test = (drafts.of(scenes) for scenes in parts)
     known = drafts.of(parts[0] | parts[1])
-    from adapters_training.predictor.picture import Shown, draw
+    from adapters_training.predictor.plots import Shown, plot
 
     rows: dict[str, Quality] = {}
     shown: dict[str, Shown] = {}
@@ -157,7 +162,7 @@ def _train(options: argparse.Namespace) -> int:
     outcomes["never stopping"] = asdict(replay(test, shown[CONFIDENCE].chances, 0.0, options.gamma, timings))
     _export(options, drafts, fitted[options.export], rows[options.export], outcomes)
     report: Path = options.report or options.out
-    draw(report / PICTURE_FILE, test, shown, options.gamma, timings)
+    plot(report / PLOT_FILE, test, shown, options.gamma, timings)
     results = {
         "drafts": drafts.header | {"digest": digest(drafts)},
         "split": {name: len(set(part.scene.tolist())) for name, part in
@@ -170,7 +175,7 @@ def _train(options: argparse.Namespace) -> int:
     }  # fmt: skip
     (report / RESULTS_FILE).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(_table(rows, outcomes))
-    print(f"exported {options.export} to {options.out}; results and picture in {report}")
+    print(f"exported {options.export} to {options.out}; results and plot in {report}")
     return 0
 
 

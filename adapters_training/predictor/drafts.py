@@ -1,4 +1,4 @@
-"""What a predictor learns from: real drafts, token by token, with what the target said about them.
+"""What a predictor learns from: real drafts, token by token, with the target's verdicts.
 
 WISP, Appendix B: a token is labelled accepted, or first rejected; what follows the first rejection of a draft has no
 label. It is kept all the same, unlabelled, since a draft that does not stop goes through it.
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from adapters_training import wording
+from adapters_training.files import replacing
 from adapters_training.records import Frame, Task, read_shard, shards
 from speculation.predictor import FEATURES, features
 from speculation.sampling import Greedy
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 ACCEPTED, REJECTED, UNLABELLED = 1, 0, -1
 CAPACITY = 1024
+HELD_OUT_SHARE = 0.2
+"""Share of the scenes for validation, and as many for the test."""
 _PATTERN = "drafts-*.npz"
 _ARRAYS = ("features", "label", "draft", "scene")
 Integers = npt.NDArray[np.int64]
@@ -36,18 +39,18 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Drafts:
-    """Draft tokens in the order in which they were drafted; a draft's tokens lie together.
-
-    features: [n, 5], see `speculation.predictor.features`. label: [n], ACCEPTED, REJECTED (the first one) or
-    UNLABELLED (behind it). draft: [n], the draft's number, from 0. scene: [n], the seed of the scene that was looked
-    at. header: what they were logged with (models' fingerprints, gamma, ...).
-    """
+    """Draft tokens in the order in which they were drafted; a draft's tokens lie together."""
 
     features: npt.NDArray[np.float64]
+    """[n, 5], see `speculation.predictor.features`."""
     label: Integers
+    """[n], ACCEPTED, REJECTED (the first one) or UNLABELLED (behind it)."""
     draft: Integers
+    """[n], the draft's number, from 0."""
     scene: Integers
+    """[n], the seed of the scene of the frame."""
     header: dict[str, Any]
+    """What they were logged with (models' fingerprints, gamma, ...)."""
 
     def __len__(self) -> int:
         return len(self.label)
@@ -65,11 +68,14 @@ class Drafts:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """How drafts are logged: gamma tokens at most, `frames` frames in all, taken evenly from the shards."""
+    """How drafts are logged."""
 
     gamma: int = 8
+    """Tokens of a draft at most."""
     frames: int = 600
+    """In all, taken evenly from the shards."""
     max_tokens: int = 96
+    """Of an answer."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -81,7 +87,7 @@ class LogConfig:
 def log(draft: Vlm, target: Vlm, data: Path, out: Path, config: LogConfig) -> Drafts:
     """Decode frames of the shards in `data` as mode sd does, write a file a shard into `out`, and return all drafts.
 
-    A shard whose file is there is not decoded again, so that a killed run goes on; each draws from (seed, its name)
+    A shard whose file is there is not decoded again, so that a killed run goes on; each samples from (seed, its name)
     only, so that the result is that of an unbroken run. Raises ValueError for models that are no pair, for a folder
     without shards and for one whose drafts were logged differently.
     """
@@ -221,10 +227,8 @@ def scene_of(path: Path, index: int, count: int) -> int:
 
 
 def _write(file: Path, arrays: dict[str, Any], header: dict[str, Any]) -> None:
-    temporary = file.with_suffix(".part")
-    with temporary.open("wb") as sink:
+    with replacing(file) as part, part.open("wb") as sink:
         np.savez_compressed(sink, header=np.array(json.dumps(header)), **arrays)
-    temporary.replace(file)
 
 
 def _header(file: Path) -> dict[str, Any]:
@@ -251,11 +255,11 @@ def digest(drafts: Drafts) -> str:
     return data.hexdigest()
 
 
-def split(scenes: Sequence[int], seed: int, shares: tuple[float, float] = (0.2, 0.2)) -> tuple[set[int], ...]:
+def split(scenes: Sequence[int], seed: int) -> tuple[set[int], ...]:
     """Return (training, validation, test) scenes: no room is in two of them. ValueError for fewer than 5 scenes."""
     order = sorted({int(scene) for scene in scenes})
     if len(order) < 5:
         raise ValueError(f"the drafts come from {len(order)} scenes; at least 5 are needed to hold some out")
     random.Random(seed).shuffle(order)
-    validation, test = (max(1, round(share * len(order))) for share in shares)
-    return set(order[validation + test :]), set(order[:validation]), set(order[validation : validation + test])
+    held = max(1, round(HELD_OUT_SHARE * len(order)))
+    return set(order[2 * held :]), set(order[:held]), set(order[held : 2 * held])

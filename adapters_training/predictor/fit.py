@@ -24,18 +24,18 @@ Rows = npt.NDArray[np.float64]
 MLP, LOGISTIC, TREES, CONFIDENCE = "mlp", "logistic", "trees", "confidence"
 FAMILIES = (MLP, LOGISTIC, TREES)
 EXPORTABLE = (MLP, LOGISTIC)
+WEIGHT_DECAY, BATCH, PATIENCE = 1e-4, 256, 12
 
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Hyper-parameters. `hidden` are the network's widths; it ends `patience` epochs after the best one."""
+    """Hyper-parameters of a fit."""
 
     hidden: tuple[int, ...] = (32, 16)
+    """Widths of the network's hidden layers."""
     learning_rate: float = 3e-3
-    weight_decay: float = 1e-4
-    batch: int = 256
     epochs: int = 100
-    patience: int = 12
+    """At most; the fit ends PATIENCE epochs after the best one."""
     seed: int = 0
 
 
@@ -75,13 +75,13 @@ def _network(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, conf
     """Adam on binary cross-entropy (WISP, Appendix B); the epoch with the least validation loss is kept."""
     (rows, labels), (other_rows, other_labels) = _tensors(training, mean, scale), _tensors(validation, mean, scale)
     network = _build(config)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
     loss_of = nn.BCEWithLogitsLoss()
     best, best_loss, since = _weights(network), math.inf, 0
     bar = tqdm(range(config.epochs), unit="epoch", desc=MLP, mininterval=2.0, disable=None)
     for epoch in bar:
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(config.seed * 1_000_003 + epoch))
-        for chosen in torch.split(order, config.batch):
+        for chosen in torch.split(order, BATCH):
             optimiser.zero_grad(set_to_none=True)
             loss_of(network(rows[chosen])[:, 0], labels[chosen]).backward()
             optimiser.step()
@@ -91,7 +91,7 @@ def _network(training: Drafts, validation: Drafts, mean: Rows, scale: Rows, conf
         since += 1
         if loss < best_loss:
             best, best_loss, since = _weights(network), loss, 0
-        if since >= config.patience:
+        if since >= PATIENCE:
             break
     bar.close()
     return best

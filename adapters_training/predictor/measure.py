@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adapters_training.predictor.drafts import ACCEPTED, Drafts
-from speculation.profile import DeviceProfile
+from speculation.profiles import DeviceProfile
 
 Rows = npt.NDArray[np.float64]
 BINS = 10
@@ -20,10 +20,12 @@ GRID = tuple(round(0.02 * step, 2) for step in range(1, 50))
 
 @dataclass(frozen=True)
 class Timings:
-    """What a draft costs in mode sd, seconds: `draft_s` a token, `fixed_s` the round trip and the verification."""
+    """What a draft costs in mode sd, seconds."""
 
     draft_s: float
+    """A token."""
     fixed_s: float
+    """Round trip and verification."""
 
     @classmethod
     def of(cls, profile: DeviceProfile) -> Timings:
@@ -35,23 +37,21 @@ class Timings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What logged drafts would have come to: per committed token, seconds in all and seconds drafted in vain (WDT).
-
-    length: mean tokens of a draft. acceptance: accepted over drafted tokens.
-    """
+    """What logged drafts would have come to."""
 
     token_s: float
+    """Seconds per committed token."""
     wasted_s: float
+    """Wasted drafting seconds (WDT) per committed token."""
     length: float
+    """Mean tokens of a draft."""
     acceptance: float
+    """Accepted over drafted tokens."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """A classifier's figures on labelled tokens, at its threshold; accepted is the positive class, as in WISP, Table 4.
-
-    ece: expected calibration error over 10 equally filled bins. call_us: microseconds for one token, median.
-    """
+    """A classifier's figures on labelled tokens at its threshold; accepted is the positive class (WISP, Table 4)."""
 
     threshold: float
     tokens: int
@@ -63,7 +63,9 @@ class Quality:
     fpr: float
     balanced: float
     ece: float
+    """Expected calibration error over 10 equally filled bins."""
     call_us: float
+    """Microseconds for one token, median."""
 
 
 def replay(drafts: Drafts, chances: Rows, threshold: float, gamma: int, timings: Timings) -> Outcome:
@@ -90,9 +92,9 @@ def replay(drafts: Drafts, chances: Rows, threshold: float, gamma: int, timings:
 def choose_threshold(drafts: Drafts, chances: Rows, gamma: int, timings: Timings) -> float:
     """Return the threshold with the least time plus waste among those that cost no time; 0 (never stop) where all do.
 
-    Seconds per committed token in `replay`, cost against drafts that never stop. The sum, in which a second drafted in
-    vain counts like a second waited for, has its minimum inside the range; the least waste alone would lie where time
-    just begins to be lost, and lose some on other drafts.
+    Seconds per committed token in `replay`, cost against drafts that never stop. The sum, in which a wasted second of
+    drafting counts like a second of waiting, has its minimum inside the range; the least waste alone would lie where
+    time just begins to be lost, and lose some on other drafts.
     """
     never = replay(drafts, chances, 0.0, gamma, timings)
     best, least = 0.0, never.token_s + never.wasted_s
@@ -108,14 +110,14 @@ def quality(drafts: Drafts, probabilities: Callable[[Rows], Rows], threshold: fl
     """Measure a classifier on the labelled tokens of `drafts`."""
     rows, labels = drafts.labelled()
     chances = probabilities(rows)
-    said, truth = chances >= threshold, labels == 1.0
-    recall = float(said[truth].mean()) if truth.any() else 0.0
-    specificity = float((~said[~truth]).mean()) if (~truth).any() else 0.0
+    predicted, truth = chances >= threshold, labels == 1.0
+    recall = float(predicted[truth].mean()) if truth.any() else 0.0
+    specificity = float((~predicted[~truth]).mean()) if (~truth).any() else 0.0
     return Quality(
         threshold=threshold,
         tokens=len(labels),
         accepted=float(truth.mean()),
-        accuracy=float((said == truth).mean()),
+        accuracy=float((predicted == truth).mean()),
         auc=auc(chances, truth),
         recall=recall,
         specificity=specificity,

@@ -1,7 +1,7 @@
 """Training data of many kinds as one thing: a `Sample`, a conversation with at most one image.
 
 `conversations` reads ShareGPT and LLaVA files, `shards` the simulator's frames, `bags` runs of the robot; `mixture`
-finds out which is which, reports what is bad and says in which order an epoch goes through them.
+finds out which is which, reports what is bad and decides in which order an epoch goes through them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
 
 
 class BadRecord(ValueError):
-    """A record that cannot be used; the text says where it stands and why."""
+    """A record that cannot be used; the text names its place and the reason."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What one side said: `role` is 'user', 'assistant' or 'system'."""
+    """The text of one side: `role` is 'user', 'assistant' or 'system'."""
 
     role: str
     text: str
@@ -30,7 +30,7 @@ class Turn:
 class Sample:
     """One conversation: an optional system turn, then user and assistant in turns, ending with the assistant.
 
-    `image` belongs to the first user turn: the path of a picture, or a JPEG. `where` names the record, for messages.
+    `image` belongs to the first user turn: the path of an image, or a JPEG. `where` names the record, for messages.
     """
 
     turns: tuple[Turn, ...]
@@ -50,5 +50,5 @@ class Source(Protocol):
     has_images: bool
 
     def sample(self, index: int, rng: random.Random) -> Sample:
-        """Return record `index`; what it leaves to chance is drawn from `rng`. Raises BadRecord."""
+        """Return record `index`; what it leaves to chance is sampled from `rng`. Raises BadRecord."""
         ...

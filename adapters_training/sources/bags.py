@@ -1,7 +1,7 @@
-"""What the robot saw, was told and answered, from the rosbag2 bags that the product records.
+"""Frames, instructions and answers of the robot, from the rosbag2 bags that the product records.
 
 A decoded answer (spec_vlm_nav_interfaces/msg/DecodingStats) carries the stamp of the camera image that it is about; the
-instruction is the newest on a topic `.../instruction`. Prompts tell what was done so far, as the robot's do.
+instruction is the newest on a topic `.../instruction`. Prompts list what was done so far, as the robot's do.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class RecordedBag:
                 answers = self._read_answers(bag)
                 self._read_frames(bag, answers)
         except Exception as error:  # the library raises whatever a damaged file makes its parser stumble over
-            said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            raise ValueError(f"bag {path} cannot be read: {said}") from None
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            raise ValueError(f"bag {path} cannot be read: {reason}") from None
         self._spool.flush()
         for stamp in answers:
             self.problems.append(f"{path}: the answer about the frame of {stamp * 1e-9:.3f} s has no such frame")

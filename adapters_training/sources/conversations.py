@@ -65,7 +65,7 @@ class ConversationFile:
     """The usable records of one JSON or JSON lines file. Only where they stand in the file is held in memory.
 
     `images` is the folder that image paths are relative to; `forbidden` are texts that no turn may contain (a
-    tokenizer's special tokens: said in a conversation they would end it). Raises ValueError for an unreadable file.
+    tokenizer's special tokens: in a conversation they would end it). Raises ValueError for an unreadable file.
     """
 
     def __init__(self, path: Path, images: Path | None = None, forbidden: tuple[str, ...] = ()) -> None:
@@ -131,13 +131,13 @@ class ConversationFile:
 
 def _turns(record: _Record, where: str) -> tuple[Turn, ...]:
     if record.conversations is not None:
-        said = [(entry.speaker, entry.value) for entry in record.conversations]
+        texts = [(entry.speaker, entry.value) for entry in record.conversations]
     elif record.messages is not None:
-        said = [(entry.role, _text(entry.content)) for entry in record.messages]
+        texts = [(entry.role, _text(entry.content)) for entry in record.messages]
     else:
         raise BadRecord(f"{where}: neither 'conversations' nor 'messages'")
     turns = []
-    for speaker, text in said:
+    for speaker, text in texts:
         if speaker not in ROLES:
             raise BadRecord(f"{where}: speaker {speaker!r} is unknown; known are {', '.join(ROLES)}")
         turns.append(Turn(ROLES[speaker], text.replace(IMAGE_MARK, "").strip()))

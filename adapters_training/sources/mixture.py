@@ -51,17 +51,17 @@ class Mixture:
 
     def order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
         """Return the numbers of all records as an epoch takes them: blocks shuffled, then a few blocks together."""
-        dice = np.random.default_rng([seed, epoch])
+        rng = np.random.default_rng([seed, epoch])
         blocks = list(pairwise(self._blocks))
-        shuffled = [blocks[index] for index in dice.permutation(len(blocks))]
+        shuffled = [blocks[index] for index in rng.permutation(len(blocks))]
         parts = []
         for at in range(0, len(shuffled), WINDOW):
             numbers = np.concatenate([np.arange(*block) for block in shuffled[at : at + WINDOW]])
-            parts.append(dice.permutation(numbers))
+            parts.append(rng.permutation(numbers))
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def report(self, name: str) -> None:
-        """Say on standard error how many records there are, and which were left out and why."""
+        """Print on standard error how many records there are, and which were left out and why."""
         problems = self.problems
         for problem in problems[:SHOWN_PROBLEMS]:
             print(f"left out: {problem}", file=sys.stderr)
@@ -75,7 +75,7 @@ def open_mixture(
 ) -> Mixture:
     """Open files and folders. Raises ValueError for a path of no known kind, or if no record is usable.
 
-    `name` is the setting that holds the paths, for messages. `images`, `forbidden` and `guide` are as the sources say.
+    `name` is the setting that holds the paths, for messages. `images`, `forbidden` and `guide` are the sources'.
     """
     if not paths:
         raise ValueError(f"--{name} is missing: give {_KINDS}")

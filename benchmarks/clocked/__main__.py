@@ -37,7 +37,7 @@ from evaluation.setting import (
     milliseconds,
     several,
 )
-from speculation.profile import load_profile
+from speculation.profiles import load_profile
 
 if TYPE_CHECKING:
     from benchmarks.clocked.record import Models

@@ -20,7 +20,7 @@ from benchmarks.setting import Question, text_flags
 from edge_drafter import DecodingStats, StepResult
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
 from evaluation.setting import CONNECT_LIMIT_S, table, verifier
-from speculation.profile import DeviceProfile
+from speculation.profiles import DeviceProfile
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.server import Server
 from edge_drafter import Drafter, DraftingConfig, Mode, StepInterrupted, StepRequest, StepResult
 from speculation.predictor import Predictor
-from speculation.profile import DeviceProfile
+from speculation.profiles import DeviceProfile
 from speculation.trace import Trace
 from speculation.wire import Hello, Welcome
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from benchmarks.clocked.timeline import Inbox, Timeline
 from benchmarks.clocked.timings import Timings
-from speculation.emulation import EmulatedWay
+from speculation.links import EmulatedWay
 from speculation.wire import AnyMessage, BeginStep, Commit, Draft, EarlyTokens, decode, encode
 
 

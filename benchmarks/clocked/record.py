@@ -26,8 +26,8 @@ from speculation.exits import ExitHeads, Head
 from speculation.predictor import Predictor, features, find
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_numpy
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.processing import prepare
 from speculation.vlm.session import VlmSession
 
 TOP = 5

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from benchmarks.analytic.early_exits import SYSTEMS
-from speculation.emulation import LinkConditions, load_link
-from speculation.profile import DeviceProfile, load_profiles
+from speculation.links import LinkConditions, load_link
+from speculation.profiles import DeviceProfile, load_profiles
 
 TABLE_9_LEAF = 0.0223
 """Share of a draft forward that every further leaf adds: 8 leaves take 15.6 % longer (Early Exits, Appendix C, Table 9:

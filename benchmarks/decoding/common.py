@@ -13,7 +13,7 @@ from benchmarks.clocked import Recording, Synthetic, Timings, load_timings
 from benchmarks.clocked.__main__ import parser as clocked_parser
 from benchmarks.setting import add_pair, add_questions, result_name, settings_of, write_result
 from spec_vlm_nav.graph import PROJECT, RESPONSE_ORDER
-from speculation.profile import load_profile
+from speculation.profiles import load_profile
 from speculation.vlm.folder import folder_fingerprint
 
 FACTS = PROJECT / "out" / "embedded.npz"

@@ -39,7 +39,7 @@ from edge_drafter import Mode
 from edge_drafter.config import read_changes
 from evaluation.figures import times_faster
 from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several, table
-from speculation.profile import load_profile
+from speculation.profiles import load_profile
 from speculation.trace import Trace
 
 RTTS_MS = [0.0, 20.0, 50.0, 100.0, 200.0]

@@ -8,6 +8,6 @@ tree), `speed` (what a forward takes), `inspect` (the report of `python -m specu
 
 import logging
 
-# transformers imports torchao where it is installed, which tells of every GPU kernel that this machine has no use for.
+# transformers imports torchao where it is installed, which logs every GPU kernel that this machine has no use for.
 for _name in ("torchao", "torch.utils._pytree"):
     logging.getLogger(_name).setLevel(logging.ERROR)

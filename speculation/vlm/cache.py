@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from speculation.vlm.load import Vlm
+from speculation.vlm.load import Vlm
 
 
 class CacheFull(RuntimeError):
@@ -26,18 +25,17 @@ class CacheFull(RuntimeError):
 
 @dataclass(frozen=True)
 class Plan:
-    """Where one forward writes and what it may see: B rows, `width` tokens each, padded behind `counts[b]`.
-
-    `slots` [B, width] (padding goes to the spare slot), `positions` [3, B, width] M-RoPE, `mask` bool
-    [B, 1, width, view] or None where plain causal attention is right.
-    """
+    """Where one forward writes and what it may see: B rows, `width` tokens each."""
 
     rows: tuple[int, ...]
     counts: tuple[int, ...]
     view: int
     slots: Tensor
+    """[B, width]; padding goes to the spare slot."""
     positions: Tensor
+    """M-RoPE positions [3, B, width]."""
     mask: Tensor | None
+    """bool [B, 1, width, view]; None where plain causal attention is right."""
     epochs: tuple[int, ...]
 
 

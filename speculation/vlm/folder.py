@@ -48,12 +48,12 @@ _DRAW_SETTINGS = {"min_p": 0.0, "top_h": None, "typical_p": 1.0, "epsilon_cutoff
 
 
 class ModelFolderError(ValueError):
-    """A folder that is no usable model; the text says what is wrong and what to do."""
+    """A folder that is no usable model; the text names what is wrong and what to do."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a weight file, as its header tells: `dtype` in safetensors' words, e.g. BF16."""
+    """One tensor of a weight file, as its header lists it: `dtype` in safetensors' words, e.g. BF16."""
 
     name: str
     dtype: str
@@ -69,7 +69,7 @@ class StoredTensor:
 def find_model(name: Path | str, *, allow_download: bool = False) -> Path:
     """Return the folder that `name` means: a path, or a hub name such as Qwen/Qwen2-VL-2B-Instruct in the local cache.
 
-    Nothing is fetched unless `allow_download` or the environment variable SPEC_VLM_NAV_DOWNLOAD=1 says so. Raises
+    Nothing is fetched unless `allow_download` or the environment variable SPEC_VLM_NAV_DOWNLOAD=1 is set. Raises
     ModelFolderError, saying what to do, where there is neither.
     """
     folder = Path(name)
@@ -126,7 +126,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def check_attention(folder: Path, config: dict[str, Any]) -> None:
     """Raise ModelFolderError for attention that a cache of token trees cannot serve."""
     text = config | config.get("text_config", {})
-    always = config["model_type"] == "mistral"  # the others slide only where they are told to
+    always = config["model_type"] == "mistral"  # the others slide only where their config asks for it
     window = text.get("sliding_window", 4096)
     slides = window is not None and (always or text.get("use_sliding_window"))
     if slides and (always or text["num_hidden_layers"] > text.get("max_window_layers", 28)):

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from speculation.cancellation import Abandoned
 from speculation.vlm.cache import KVCache, Plan
+from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import Inputs
 
 Logits = npt.NDArray[np.floating]
 
@@ -94,7 +94,7 @@ def forward_layers(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk]) -> Iterato
 def forward(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk], stop: Callable[[], bool] | None = None) -> list[Logits]:
     """Feed the chunks and return the logits after each of their tokens [n_b, vocabulary], float64 or float32.
 
-    `stop` is asked between layers; Abandoned, with nothing fed, where it says yes.
+    `stop` is called between layers; Abandoned, with nothing fed, where it returns True.
     """
     hidden: list[Tensor] = []
     for output in forward_layers(vlm, cache, chunks):

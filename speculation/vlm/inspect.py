@@ -33,7 +33,7 @@ from speculation.vlm.settings import Quantisation
 DTYPES = ("float32", "bfloat16")
 CAPACITY = 2048
 FRAME = (720, 1280)
-"""Height and width of the frame whose image tokens are told: the Go2's front camera."""
+"""Height and width of the frame whose image tokens are reported: the Go2's front camera."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class FolderReport:
 
 @dataclass(frozen=True)
 class PairReport:
-    """Whether two models can decode together; `problems` says why not, `notes` what to know."""
+    """Whether two models can decode together; `problems` are the reasons why not, `notes` what to know."""
 
     target: str
     draft: str
@@ -165,7 +165,7 @@ def inspect_pair(first: FolderReport, second: FolderReport) -> PairReport:
         problems.append("they are the same model: drafting would cost as much as answering")
     if target.sees_images != draft.sees_images:
         blind = draft.name if target.sees_images else target.name
-        problems.append(f"{blind} is a language model alone and cannot answer about a camera's picture")
+        problems.append(f"{blind} is a language model alone and cannot answer about a camera's image")
     common = min(target.vocabulary, draft.vocabulary)
     return PairReport(target.name, draft.name, common, tuple(problems), _notes(target, draft))
 
@@ -262,7 +262,7 @@ def _column(report: FolderReport, machine: Machine) -> dict[str, str]:
     stored = ", ".join(f"{dtype} {count / max(report.parameters, 1):.0%}" for dtype, count in report.stored_as.items())
     column = {
         "model": report.name,
-        "family": f"{report.family}, {'sees images' if report.sees_images else 'words alone'}",
+        "family": f"{report.family}, {'sees images' if report.sees_images else 'text alone'}",
         "parameters": _count(report.parameters),
         "layers x hidden": f"{report.layers} x {report.hidden}",
         "heads": f"{report.heads}, {report.kv_heads} of keys and values, {report.head_dim} wide",

@@ -76,20 +76,21 @@ class Vlm:
 
     It may be a language model alone (Llama, Vicuna, Mistral, Qwen2, Qwen3): then `sees_images` is False, prompts have
     no image, and all else is the same.
-    `vocabulary` is len(tokenizer), to which logits are cut (checkpoints pad their embedding, each size of a family
-    differently: 151936 and 152064 for the same 151657 tokens of Qwen2-VL); `eos` ends an answer. `quantisation` is
-    what its weights are rounded to, in the words of `settings.Quantisation` or of a checkpoint's quant_method.
     """
 
     model: Any = field(repr=False)
     processor: Processor = field(repr=False)
     num_layers: int
     vocabulary: int
+    """len(tokenizer), to which logits are cut: checkpoints pad their embedding, each size of a family differently
+    (151936 and 152064 for the same 151657 tokens of Qwen2-VL)."""
     eos: tuple[int, ...]
+    """Tokens that end an answer."""
     fingerprint: str
     tokenizer_fingerprint: str
     folder: Path
     quantisation: str = "none"
+    """What its weights are rounded to, as named by `settings.Quantisation` or a checkpoint's quant_method."""
 
     @property
     def name(self) -> str:
@@ -177,7 +178,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         _use_exact_norms(model)
     text = _decoder(model)
     _check_tokens(folder, model, processor)
-    _tell_what_is_not_applied(folder)
+    _log_what_is_not_applied(folder)
     return Vlm(
         model=model,
         processor=processor,
@@ -191,11 +192,11 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     )
 
 
-def _tell_what_is_not_applied(folder: Path) -> None:
+def _log_what_is_not_applied(folder: Path) -> None:
     path = folder / "generation_config.json"
     if asked := ignored_processors(folder):
         logger.warning(
-            "%s asks for %s; it is not applied, answers are drawn from the model's raw logits", path, _listed(asked)
+            "%s asks for %s; it is not applied, answers are sampled from the model's raw logits", path, _listed(asked)
         )
     if suggested := suggested_sampling(folder):
         logger.info("%s suggests %s; the robot's own sampling setting decides", path, _listed(suggested))
@@ -208,7 +209,7 @@ def _listed(settings: dict[str, Any]) -> str:
 def _check_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # how torch says that there is no such device
+    except (RuntimeError, AssertionError) as error:  # what torch raises where there is no such device
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"device {device}: {reason}") from None
 
@@ -229,7 +230,7 @@ def _decoder(model: Any) -> Any:
 
 
 def _readable(weights: list[Path]) -> list[StoredTensor]:
-    # A damaged file is told of by the loader, which knows more than its header.
+    # A damaged file is reported by the loader, which knows more than its header.
     try:
         return stored_tensors(weights)
     except ModelFolderError:
@@ -274,7 +275,7 @@ def _load_model(folder: Path, kind: str, settings: ModelSettings, rounding: Any)
             "quantise it, or take a smaller model"
         ) from None
     except Exception as error:
-        # transformers and safetensors raise many types here, and each means the same to whoever gave the folder.
+        # transformers and safetensors raise many types here, and each means the same to the user who gave the folder.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelFolderError(f"model folder {folder}: weights do not load ({reason}); fetch them again") from None
     # transformers fills what is missing with random numbers and only logs it.

@@ -86,7 +86,7 @@ def _system_free() -> int:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):  # no Linux: what was never used is all that can be told
+    except (OSError, StopIteration):  # no Linux: what was never used is all that is known
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,16 +1,13 @@
-"""Prompt and frame -> model inputs, offline and without torchvision; the processor files of a model folder."""
+"""Prompt -> tokens, frame -> pixel values, offline and without torchvision; the processor files of a model folder."""
 
 from __future__ import annotations
 
 import functools
-import io
 import json
-import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +15,9 @@ from PIL import Image
 from transformers import AutoTokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
+from speculation.frames import Frame
 from speculation.prompts import chat
-from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
-from speculation.vlm.settings import MAX_PIXELS
-
-if TYPE_CHECKING:
-    from speculation.vlm.load import Vlm
+from speculation.vlm.positions import Grid, Ints
 
 PATCH = 14
 MERGE = 2
@@ -62,28 +56,6 @@ VICUNA_TEMPLATE = (
     "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
 """Vicuna's conversation (FastChat's vicuna_v1.1), which its checkpoints do not carry in their own folders."""
-
-MAX_SCANS = 20
-"""Scans of one JPEG: encoders write up to 10, and a small file with thousands of them takes minutes to decode."""
-DECODE_LIMIT_S = 1.0
-_JPEG_PART = 1 << 12
-"""Bytes of a JPEG that are decoded between two looks at the clock."""
-
-Frame = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """One prompt with one image or none: `ids` [n], `pixel_values` float32 [patches, patch_dim], `grid` (time, rows,
-    columns) of patches, `positions` [3, n] M-RoPE, `delta` what later tokens add to their count to get their position.
-
-    Without an image `pixel_values` and `grid` are None and all three positions are the count."""
-
-    ids: Ints
-    pixel_values: npt.NDArray[np.float32] | None
-    grid: Grid | None
-    positions: Ints
-    delta: int
 
 
 @dataclass(frozen=True)
@@ -233,68 +205,6 @@ def build_processor(tokenizer: Any, image_size: int, template: str = CHAT_TEMPLA
         raise ValueError(f"image_size {image_size} must be a multiple of {PATCH * MERGE} pixels (a merged patch)")
     size = {"shortest_edge": image_size**2, "longest_edge": image_size**2}
     return Processor(tokenizer, Qwen2VLImageProcessorPil(size=size), template)
-
-
-class _TimedBytes(io.BytesIO):
-    """A file in memory that refuses to be read on after `limit_s` seconds, so that its decoder ends."""
-
-    def __init__(self, data: bytes, limit_s: float, clock: Callable[[], float]) -> None:
-        super().__init__(data)
-        self._size, self._limit_s, self._clock = len(data), limit_s, clock
-        self._began = clock()
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if self._clock() - self._began > self._limit_s:
-            raise ValueError(f"image of {self._size} bytes takes longer than {self._limit_s:g} s to decode")
-        return super().read(size)
-
-
-def decode_jpeg(data: bytes, limit_s: float = DECODE_LIMIT_S, clock: Callable[[], float] = time.monotonic) -> Frame:
-    """Return the RGB pixels [H, W, 3] of a JPEG.
-
-    Raises ValueError, in one sentence, for anything else, for more than MAX_PIXELS pixels or MAX_SCANS scans, and when
-    decoding takes longer than `limit_s` seconds on `clock`.
-    """
-    # Each scan has this marker, and coded data never contains it; metadata may, so that the count is an upper bound.
-    scans = data.count(b"\xff\xda")
-    if scans > MAX_SCANS:
-        raise ValueError(f"image of {len(data)} bytes has {scans} scans, the limit is {MAX_SCANS}")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(_TimedBytes(data, limit_s, clock), formats=["JPEG"])
-        if image.width * image.height > MAX_PIXELS:
-            raise ValueError(f"image of {image.width} x {image.height} pixels exceeds the limit of {MAX_PIXELS} pixels")
-        image.decodermaxblock = _JPEG_PART
-        return np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"image of {len(data)} bytes does not decode as JPEG: {error}") from None
-
-
-def prepare(vlm: Vlm, prompt: str, image: bytes | Frame | None) -> Inputs:
-    """Return the inputs of one step: instruction and frame, a JPEG, RGB pixels [H, W, 3] or None for words alone.
-
-    Empty bytes are how the wire says "no image": words alone to a language model, but never to a model that sees,
-    which must not steer a robot by a frame that got lost. Raises ValueError, in one sentence, for an image or
-    instruction that cannot be used.
-    """
-    if image is None or (isinstance(image, bytes) and not image and not vlm.sees_images):
-        ids = vlm.processor.encode_text(prompt, 0)
-        return Inputs(ids, None, None, text_positions(len(ids)), 0)
-    if not vlm.sees_images:
-        raise ValueError(f"model {vlm.folder.name} is a language model alone and sees no images; give it none")
-    frame = decode_jpeg(image) if isinstance(image, bytes) else _check_frame(image)
-    pixel_values, grid = vlm.processor.encode_image(frame)
-    merge = int(vlm.processor.images.merge_size)
-    ids = vlm.processor.encode_text(prompt, image_token_count(grid, merge))
-    positions, delta = mrope_positions(ids, vlm.image_token, grid, merge)
-    return Inputs(ids, pixel_values, grid, positions, delta)
-
-
-def _check_frame(frame: Frame) -> Frame:
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or not frame.size:
-        raise ValueError(f"image must be uint8 RGB [H, W, 3], got {frame.dtype} {list(frame.shape)}")
-    return frame
 
 
 def _read_template(folder: Path) -> str:

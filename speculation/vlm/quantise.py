@@ -1,4 +1,4 @@
-"""Rounding while loading, and checkpoints that are stored rounded: what transformers is told, what it needs."""
+"""Rounding while loading, and checkpoints that are stored rounded: what transformers gets, what it needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STORED_PACKAGES = {
 }
 """What transformers needs to read a checkpoint that is stored quantised, by its quant_method."""
 WHOLE = ["model.visual", "lm_head"]
-"""Modules that stay as they are: pictures and the choice of a word suffer most; Qwen's own checkpoints leave them."""
+"""Modules that stay as they are: vision and the choice of a token suffer most; Qwen's own checkpoints leave them."""
 
 
 def stored_quantisation(config: dict[str, Any]) -> str:

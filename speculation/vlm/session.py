@@ -11,8 +11,8 @@ from speculation.cancellation import Stop
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import prepare
 from speculation.wire import ROOT
 
 
@@ -56,7 +56,7 @@ class VlmSession:
     def root_logits(self, stop: Stop | None = None) -> Logits:
         """Return the logits [vocabulary] after the root; costs a forward only while committed tokens are pending.
 
-        Raises RuntimeError before the first `begin`, Abandoned, with nothing changed, where `stop` says so.
+        Raises RuntimeError before the first `begin`, Abandoned, with nothing changed, where `stop` returns True.
         """
         if self._root is None:
             self._feed([], [], stop)
@@ -68,7 +68,7 @@ class VlmSession:
 
         Token i becomes node `node_count + i`, and may be a parent of later ones. Raises ValueError for a parent that
         does not exist or a token outside the vocabulary, CacheFull when the row is full, Abandoned where `stop`, asked
-        between layers, says so; nothing changes then.
+        between layers, returns True; nothing changes then.
         """
         if len(tokens) != len(parents):
             raise ValueError(f"{len(tokens)} tokens but {len(parents)} parents")
@@ -123,7 +123,7 @@ class VlmSession:
         settings: SamplingScheme,
         key: int = 0,
     ) -> Iterator[tuple[int, Logits]]:
-        """Begin a step and yield what the model alone draws with `key`, as `greedy` does.
+        """Begin a step and yield what the model alone samples with `key`, as `greedy` does.
 
         The logits are the model's own, neither perturbed nor cut.
         """
@@ -139,7 +139,7 @@ class VlmSession:
             prefix = prefix.after(token)
 
     def answer(self, prompt: str, image: bytes | npt.NDArray[np.uint8] | None, limit: int) -> str:
-        """Return the words of the model's own greedy answer of at most `limit` tokens. Raises as `begin` does."""
+        """Return the text of the model's own greedy answer of at most `limit` tokens. Raises as `begin` does."""
         tokens = [token for token, _ in self.greedy(prompt, image, limit)]
         return str(self.vlm.tokenizer.decode(tokens, skip_special_tokens=True))
 

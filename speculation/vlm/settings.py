@@ -1,4 +1,4 @@
-"""How a model is loaded: what `load_vlm`, the verifier and the robot can be told, checked before anything is read."""
+"""How a model is loaded: settings of `load_vlm`, verifier and robot, checked before anything is read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from speculation.frames import MAX_PIXELS
 from speculation.settings import check
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager")
 MIN_PIXELS = 56 * 56
-MAX_PIXELS = 1 << 24
-"""Largest frame that is decoded: a few kilobytes of JPEG can claim gigabytes of pixels."""
 
 
 class Quantisation(str, Enum):

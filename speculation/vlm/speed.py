@@ -12,24 +12,25 @@ import torch
 
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
+from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
 from speculation.vlm.positions import text_positions
-from speculation.vlm.processing import Inputs
 
 PROMPT_TOKENS = 64
 WARM_UP = 2
+DECODES = 5
 
 
-def timed(work: Callable[[], object], device: torch.device, repeats: int, warm_up: int = WARM_UP) -> list[float]:
-    """Return the seconds of each of `repeats` calls, the device idle at both ends, after `warm_up` calls."""
+def timed(work: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Return the seconds of each of `repeats` calls, the device idle at both ends, after WARM_UP calls."""
     seconds = []
-    for index in range(warm_up + repeats):
+    for index in range(WARM_UP + repeats):
         synchronise(device)
         began = time.perf_counter()
         work()
         synchronise(device)
-        if index >= warm_up:
+        if index >= WARM_UP:
             seconds.append(time.perf_counter() - began)
     return seconds
 
@@ -40,22 +41,22 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def words(count: int) -> Inputs:
-    """Return a prompt of `count` tokens that say nothing; times do not depend on what is said."""
+def text_inputs(count: int) -> Inputs:
+    """Return a prompt of `count` tokens without meaning; times do not depend on the tokens."""
     return Inputs(np.zeros(count, dtype=np.int64), None, None, text_positions(count), 0)
 
 
-def decode_seconds(vlm: Vlm, repeats: int = 5) -> float:
+def decode_seconds(vlm: Vlm) -> float:
     """Return the median seconds of a forward that decodes one token behind a prompt of 64."""
     cache = KVCache(vlm, 1, PROMPT_TOKENS + 2)
-    root = prefill(vlm, cache, 0, words(PROMPT_TOKENS))
+    root = prefill(vlm, cache, 0, text_inputs(PROMPT_TOKENS))
     length = cache.length[0]
 
     def decode() -> None:
         cache.truncate(0, length)
         forward(vlm, cache, [draft_chunk(cache, 0, root, [], [])])
 
-    return statistics.median(timed(decode, vlm.device, repeats))
+    return statistics.median(timed(decode, vlm.device, DECODES))
 
 
 def announce(vlm: Vlm, logger: logging.Logger) -> None:

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.generation import Assisted, Generate, arguments_of, check_alike
 from benchmarks.setting import Question, questions
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.processing import prepare
 from speculation.vlm.session import VlmSession
 from tests.models import scratch_inputs, tiny_model, tiny_text_model
 

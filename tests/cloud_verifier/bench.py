@@ -7,7 +7,7 @@ from pathlib import Path
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.server import Server
 from speculation import wire
-from speculation.profile import RAW, DeviceProfile
+from speculation.profiles import RAW, DeviceProfile
 from speculation.trace import Trace
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Hello, Welcome
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, FakeSelfDraft

@@ -18,7 +18,7 @@ from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server import REFUSALS_AT_ONCE, SILENT_S
 from cloud_verifier.work import ModelInfo
 from speculation import wire
-from speculation.profile import DeviceProfile
+from speculation.profiles import DeviceProfile
 from speculation.prompts import Vocabulary
 from speculation.wire import (
     PROTOCOL,

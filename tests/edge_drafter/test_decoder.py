@@ -17,8 +17,8 @@ from edge_drafter import StepResult
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
 from edge_drafter.link import LinkState
 from edge_drafter.reply import AnswerLate, VerifierLost, VerifierRefused
-from speculation.emulation import Blackout, LinkConditions, WayConditions, load_link
 from speculation.exits import ExitHeads, Reliability
+from speculation.links import Blackout, LinkConditions, WayConditions, load_link
 from speculation.prompts import VOCABULARY_FILE, Vocabulary
 from speculation.sampling import Coupled, question_key
 from speculation.vlm.load import Vlm, load_vlm

@@ -13,7 +13,7 @@ import zmq.auth
 
 from edge_drafter import LinkLost
 from edge_drafter.link import CONTROL_BYTES, FINAL, INBOX_MESSAGES, Keys, LinkConfig, LinkState, ZmqLink, load_keys
-from speculation.emulation import IDEAL, Blackout, LinkConditions, WayConditions
+from speculation.links import IDEAL, Blackout, LinkConditions, WayConditions
 from speculation.wire import (
     AnyMessage,
     BeginStep,

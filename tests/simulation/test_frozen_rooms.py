@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from simulation.scene import Difficulty, Scene, make_scene
+from simulation.stage import build_spec
 from speculation.prompts import Target
 
 ROOMS = [
@@ -42,7 +43,7 @@ def described(scene: Scene) -> list[Any]:
 
 def looks(scene: Scene) -> list[Any]:
     """What it is drawn with: shapes, materials, lights, textures."""
-    spec = scene.spec
+    spec = build_spec(scene)
     shapes = [
         (geom.parent.name, int(geom.type), geom.material, rounded((*geom.size, *geom.pos, *geom.quat)), int(geom.group))
         for geom in spec.geoms

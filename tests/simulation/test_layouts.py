@@ -14,6 +14,7 @@ from simulation.ground_truth import bearing_and_distance
 from simulation.layouts import Layout
 from simulation.oracle import Reason
 from simulation.scene import MAX_SEED, REACHED_GAP, Difficulty, Scene, make_scene, scene_of
+from simulation.stage import build_spec
 from simulation.world import World
 
 DIVIDED = (Layout.TWO_ROOMS, Layout.HALLWAY)
@@ -87,7 +88,7 @@ def test_every_area_is_drawn_lit() -> None:
         for area in scene.plan.areas:
             world.set_pose(area.x, area.y, 0.0)
             assert world.render().mean() > 40
-    assert len(scene.spec.lights) == len(scene.plan.areas) == 3
+    assert len(build_spec(scene).lights) == len(scene.plan.areas) == 3
 
 
 def test_words_for_scenes() -> None:

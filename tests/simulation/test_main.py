@@ -1,4 +1,4 @@
-"""The command line: pictures of a scene, the speed table, and one sentence for bad input."""
+"""The command line: plots of a scene, the speed table, and one sentence for bad input."""
 
 from __future__ import annotations
 

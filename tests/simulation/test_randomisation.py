@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.dataset import sample_frames
-from simulation.randomisation import JPEG_QUALITY, PLAIN, TRAINING, Randomisation
+from simulation.randomisation import JPEG_QUALITY, TRAINING, Randomisation
 from simulation.scene import Difficulty, make_scene
+from simulation.stage import PLAIN
 from simulation.world import World
 
 

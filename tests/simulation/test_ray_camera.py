@@ -142,7 +142,7 @@ def test_without_gl_rays_take_over_and_say_so_once() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("RayCamera (56, 56, 3)") == 2
     assert "refused: no GL library for off-screen rendering" in done.stdout
-    assert done.stderr.count("pictures are made by rays") == 1
+    assert done.stderr.count("images are rendered by rays") == 1
 
 
 @pytest.mark.usefixtures("needs_gl")

@@ -14,7 +14,7 @@ from simulation.dataset import random_pose
 from simulation.gl import mujoco
 from simulation.ground_truth import MIN_PIXELS, Side, bearing_and_distance, observe, side_of
 from simulation.scene import Difficulty, Scene, make_scene
-from simulation.stage import object_body
+from simulation.stage import build_spec, object_body
 from simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 
 
@@ -45,7 +45,7 @@ def test_walking_bobs_the_camera_and_standing_ends_it(scene: Scene) -> None:
 
 
 def test_segmentation_is_what_rays_hit(scene: Scene) -> None:
-    model = scene.spec.compile()
+    model = build_spec(scene).compile()
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     names = {model.body(object_body(item.index)).id: item.index for item in scene.objects}

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from edge_drafter import Mode
+from simulation.layouts import Layout
+from simulation.scene import Difficulty
 from spec_vlm_nav.graph import (
     GO2_GRAPH,
     REPLAY_GRAPH,
@@ -21,6 +24,8 @@ from spec_vlm_nav.graph import (
     Use,
 )
 from spec_vlm_nav.runner import SOURCE, arguments_of
+from spec_vlm_nav.simulated_go2 import RoomSettings
+from speculation.settings import fields_of
 
 GRAPHS = {"sim": SIM_GRAPH, "go2": GO2_GRAPH, "replay": REPLAY_GRAPH, "verifier": VERIFIER_GRAPH}
 
@@ -128,3 +133,12 @@ def test_arguments_keep_their_types() -> None:
     graph = Graph((Argument("n", "1", "a number", kind=int),), (node,))
     words = arguments_of(graph, node, {"n": "4"})
     assert words[-4:] == ["-p", "n:=4", "-p", "b:=true"]
+
+
+def test_choices_are_the_members_of_their_tables() -> None:
+    for graph in (SIM_GRAPH, GO2_GRAPH, REPLAY_GRAPH):
+        assert graph.argument("mode").choices == tuple(mode.value for mode in Mode)
+    assert SIM_GRAPH.argument("difficulty").choices == tuple(each.name.lower() for each in Difficulty)
+    assert SIM_GRAPH.argument("layout").choices == tuple(each.value for each in Layout)
+    choices = {field.name: set(field.choices) for field in fields_of(RoomSettings)}
+    assert choices["difficulty"] == set(SIM_GRAPH.argument("difficulty").choices)

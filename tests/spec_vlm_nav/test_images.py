@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
-from speculation.vlm.processing import decode_jpeg
+from speculation.frames import decode_jpeg
 from tests.evaluation import bags
 from tests.models import frame
 
@@ -52,7 +52,7 @@ def test_a_jpeg_goes_through_and_a_png_is_encoded() -> None:
     ("message", "complaint"),
     [
         (bags.raw(bytes(12), "16UC1", 2, 3, 6), "encoding is '16UC1'; known are rgb8"),
-        (bags.raw(bytes(11), "rgb8", 2, 2, 6), "says 2 x 2 pixels of rgb8 in rows of 6 bytes but holds 11 bytes"),
+        (bags.raw(bytes(11), "rgb8", 2, 2, 6), "claims 2 x 2 pixels of rgb8 in rows of 6 bytes but holds 11 bytes"),
         (bags.raw(bytes(12), "rgb8", 2, 2, 5), "in rows of 5 bytes"),
         (bags.compressed(b"\xff\xd8 no image", 0), "does not decode as JPEG"),
         (bags.compressed(b"no image", 0, "h264"), "format 'h264', does not decode"),

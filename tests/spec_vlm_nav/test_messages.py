@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
+from typing import get_type_hints
 
 import pytest
 
@@ -45,22 +45,30 @@ def test_the_numbers_are_those_of_the_interface_files() -> None:
     assert (action["CLOUD_VERIFIED"], action["EDGE_ONLY"], action["FALLBACK"]) == (0, 1, 2)
 
 
+ABOUT_THE_STEP = {"header", "goal", "step", "profile", "answer", "frame_age_s", "link_rtt_s", "link"}
+"""Fields of DecodingStats.msg that the node itself sets."""
+MESSAGE_KINDS = {"string": str, "uint32": int, "float32": float, "uint16[]": list, "uint32[]": list}
+
+
 def test_the_message_has_every_figure_of_a_step_and_no_other() -> None:
     text = (INTERFACES / "DecodingStats.msg").read_text()
-    fields = set(re.findall(r"^[a-z0-9_/\[\]A-Z]+ +([a-z_]+)", text, re.MULTILINE))
-    about_the_step = {"header", "goal", "step", "profile", "answer", "frame_age_s", "link_rtt_s", "link"}
-    assert about_the_step < fields
-    derived = {"tau", "early_layers"}
-    named = {field.name for field in dataclasses.fields(DecodingStats)}
-    assert set(figures(DecodingStats())) == fields - about_the_step == named | derived
+    declared = {name: kind for kind, name in re.findall(r"^([a-z0-9_/\[\]A-Z]+) +([a-z_]+)", text, re.MULTILINE)}
+    assert declared.keys() > ABOUT_THE_STEP
+    got = figures(DecodingStats())
+    assert got.keys() == declared.keys() - ABOUT_THE_STEP
+    assert got.keys() == get_type_hints(DecodingStats).keys() | {"tau", "early_layers"}
+    for name, value in got.items():
+        assert type(value) is MESSAGE_KINDS[declared[name]], name
 
 
 def test_figures_are_those_of_the_step() -> None:
-    stats = DecodingStats(mode="fsd", tokens=12, rounds=4, early_hits={3: 2, 1: 1}, fetches=3, first_commit_s=None)
+    stats = DecodingStats(
+        mode="fsd", tokens=12, rounds=4, early_hits={3: 2, 1: 1}, fetches=3, first_commit_s=None, total_s=2
+    )
     got = figures(stats)
     assert [got[name] for name in ESTIMATES] == [-1.0] * len(ESTIMATES)
     assert (got["tau"], got["early_layers"], got["early_hits"], got["first_commit_s"]) == (3.0, [1, 3], [1, 2], -1.0)
-    assert got["fetches"] == 3
+    assert (got["fetches"], type(got["total_s"])) == (3, float), "a message takes no whole number for a float"
 
 
 def test_a_prompt_survives_its_text_and_a_bad_one_is_named() -> None:

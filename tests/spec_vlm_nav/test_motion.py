@@ -3,11 +3,11 @@
 import math
 import re
 from collections import deque
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from spec_vlm_nav.motion import Motion, MotionConfig, MotionStep, Outcome, PlanarPose, wrap, yaw_of
 from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity
@@ -113,7 +113,7 @@ def test_odometry_that_shows_far_too_much_is_not_moved_on(shown: float) -> None:
 def test_no_motion_goes_on_from_a_pose_that_is_not_finite(action: NavigationAction, field: str, bad: float) -> None:
     motion = Motion(action, PlanarPose(0, 0, 0), 0.0, CONFIG)
     assert motion.update(PlanarPose(0, 0, 0), 0.05).outcome is Outcome.RUNNING
-    ended = motion.update(replace(PlanarPose(0, 0, 0), **{field: bad}), 0.1)
+    ended = motion.update(PlanarPose(**({"x": 0.0, "y": 0.0, "yaw": 0.0} | {field: bad})), 0.1)
     assert (ended.outcome, ended.velocity) == (Outcome.NO_ODOMETRY, ZERO) and "not finite" in ended.message
     assert motion.update(PlanarPose(0, 0, 0), 0.15) == ended, "an ended motion stays ended"
 

@@ -12,6 +12,9 @@ from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.navigator import (
+    HOLD_S,
+    INVALID_LIMIT,
+    SETTLE_S,
     End,
     Ending,
     Frame,
@@ -126,7 +129,7 @@ def test_every_step_looks_at_a_frame_taken_after_the_robot_came_to_rest() -> Non
     world.outcome = outcome
     world.run()
     for ended, (asked, _) in zip(finished, world.asked_at[1:], strict=True):
-        assert asked >= ended + CONFIG.settle_s
+        assert asked >= ended + SETTLE_S
 
 
 def test_an_unreadable_answer_holds_the_robot_and_says_why() -> None:
@@ -141,7 +144,7 @@ def test_a_model_that_never_names_an_action_ends_the_goal_standing() -> None:
     world = World(["nonsense"])
     result = world.run()
     assert result.end is End.NO_VALID_ACTION
-    assert len(world.asked_at) == CONFIG.invalid_limit
+    assert len(world.asked_at) == INVALID_LIMIT
     assert set(world.texts) == {"hold"}
 
 
@@ -248,7 +251,7 @@ def test_neither_a_stop_nor_a_dry_run_waits_for_a_hold() -> None:
     dry = World([LEFT], outcome=lambda step: None, cancel_at=50.3)
     result = dry.run(dry=True)
     assert (result.end, result.held) == (End.CANCELLED, True)
-    assert dry.now < 50.3 + CONFIG.hold_s
+    assert dry.now < 50.3 + HOLD_S
 
 
 def test_limits_of_time_and_actions() -> None:

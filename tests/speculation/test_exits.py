@@ -17,8 +17,8 @@ from speculation.exits import ExitFiles, ExitHeads, Head, Reliability, ShortList
 from speculation.sampling import Greedy
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import ModelFolderError, Vlm
-from speculation.vlm.processing import prepare
 from tests.models import frame, scratch_inputs
 
 TABLE = Reliability((0.0, 0.5, 1.0), (0.25, 0.75))

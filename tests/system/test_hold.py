@@ -10,7 +10,7 @@ import pytest
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
-from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.navigator import HOLD_S, POLL_S, NavigatorConfig
 from spec_vlm_nav.nodes import vlm_nav
 from spec_vlm_nav.nodes.vlm_nav import RESEND_HOLD_S, Goal, VlmNav
 
@@ -76,7 +76,7 @@ def test_a_hold_that_was_lost_on_the_way_is_sent_again_until_it_is_taken(monkeyp
     assert len(node.sent) == 4 and {message.kind for _, message in node.sent} == {NavigationAction.HOLD}
     assert len({message.step for _, message in node.sent}) == 1, "the executor knows repetitions by their step"
     apart = [after - before for (before, _), (after, _) in zip(node.sent, node.sent[1:], strict=False)]
-    assert max(apart) <= RESEND_HOLD_S + 2 * CONFIG.poll_s
+    assert max(apart) <= RESEND_HOLD_S + 2 * POLL_S
 
 
 @pytest.mark.parametrize("superseded", [False, True])
@@ -87,7 +87,7 @@ def test_a_hold_that_is_never_taken_is_said(monkeypatch: pytest.MonkeyPatch, sup
     result = running.run()
     words = "a newer goal took over" if superseded else "cancelled"
     assert result.error_msg == f"{words}; action_executor did not confirm the HOLD"
-    assert CONFIG.hold_s <= node.now - 100.0 < CONFIG.hold_s + 1.0
+    assert HOLD_S <= node.now - 100.0 < HOLD_S + 1.0
 
 
 def test_a_goal_that_fails_holds_the_robot_and_waits_until_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

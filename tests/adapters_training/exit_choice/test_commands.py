@@ -11,7 +11,7 @@ import pytest
 
 from adapters_training.__main__ import main
 from adapters_training.exit_choice import select as command
-from adapters_training.exit_choice.report import Measured, binned, calibration_error
+from adapters_training.exit_choice.report import Measured
 from adapters_training.exit_choice.selection import select
 from adapters_training.exit_choice.timing import Clock
 from adapters_training.exit_choice.verdicts import Verdicts
@@ -60,11 +60,11 @@ def test_measured_exits_are_served_with_their_tables(measured: Path, tiny_target
     assert found.short_list.covered == verdicts.covered(heads.short_list.ids)
     for head in Head:
         for index, layer in enumerate(heads.layers):
-            spoke = int(verdicts.heard[head].spoke[index].sum())
+            spoke = int(verdicts.by_head[head].spoke[index].sum())
             assert sum(heads.tables[head][layer].counts) == spoke
             (figures,) = found.of(head, [layer])
             assert figures.spoke == pytest.approx(spoke / found.verifications)
-            assert figures.right == pytest.approx(verdicts.heard[head].agreed[index].mean())
+            assert figures.right == pytest.approx(verdicts.by_head[head].agreed[index].mean())
             assert figures.cost_s > 0.0
     leads = [each.lead_s for each in found.of(Head.FULL)]
     assert leads == sorted(leads, reverse=True) and leads[0] < found.verify_s.max
@@ -82,8 +82,8 @@ def test_measured_again_gives_the_same_verdicts(
     )  # fmt: skip
     assert status == 0
     first, second = Verdicts.load(measured), Verdicts.load(again)
-    np.testing.assert_array_equal(first.heard[Head.FULL].agreed, second.heard[Head.FULL].agreed)
-    assert set(second.heard) == {Head.FULL} and Measured.load(again).short_list is None
+    np.testing.assert_array_equal(first.by_head[Head.FULL].agreed, second.by_head[Head.FULL].agreed)
+    assert set(second.by_head) == {Head.FULL} and Measured.load(again).short_list is None
     assert ExitHeads.load(again, load_vlm(tiny_target)).short_list is None
 
 
@@ -181,13 +181,13 @@ def test_what_cannot_be_measured_is_one_sentence(
 
 
 def test_calibration_error_is_the_mean_gap_of_its_bins(measured: Path) -> None:
-    heard = Verdicts.load(measured).heard[Head.FULL]
-    rows = binned(heard, 0)
-    assert sum(count for _, _, count in rows) == heard.spoke[0].sum()
-    confidence, agreed = heard.confidence[0].astype(float), heard.agreed[0]
+    judged = Verdicts.load(measured).by_head[Head.FULL]
+    rows = judged.binned(0)
+    assert sum(count for _, _, count in rows) == judged.spoke[0].sum()
+    confidence, agreed = judged.confidence[0].astype(float), judged.agreed[0]
     gaps = 0.0
     for low in range(10):
         inside = (confidence >= low / 10) & ((confidence < (low + 1) / 10) | (low == 9))
         if inside.any():
             gaps += abs(confidence[inside].mean() - agreed[inside].mean()) * inside.mean()
-    assert calibration_error(heard, 0) == pytest.approx(gaps)
+    assert judged.calibration_error(0) == pytest.approx(gaps)

@@ -16,8 +16,8 @@ from adapters_training.exit_choice.verdicts import Prompt, Verdicts, count_token
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import Greedy
 from speculation.vlm.forward import to_numpy
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.processing import prepare
 from speculation.vlm.session import VlmSession
 from tests.models import frame, scratch_inputs, scratch_logits, tiny_model
 
@@ -84,18 +84,16 @@ def twin(target: Vlm, draft: Vlm, heads: ExitHeads, asked: list[Prompt]) -> dict
 
 
 @torch.no_grad()
-def test_exits_are_heard_as_a_slow_twin_hears_them(
-    target: Vlm, draft: Vlm, heads: ExitHeads, verdicts: Verdicts
-) -> None:
+def test_verdicts_are_those_of_a_slow_twin(target: Vlm, draft: Vlm, heads: ExitHeads, verdicts: Verdicts) -> None:
     expected = twin(target, draft, heads, prompts(3))
-    for head, heard in verdicts.heard.items():
-        assert heard.confidence.shape == (3, len(expected[head]))
+    for head, judged in verdicts.by_head.items():
+        assert judged.confidence.shape == (3, len(expected[head]))
         for number, row in enumerate(expected[head]):
             for exit, (confidence, right) in enumerate(row):
-                assert heard.spoke[exit, number] == (confidence is not None)
-                assert heard.agreed[exit, number] == right
-                assert heard.confidence[exit, number] == pytest.approx(confidence or 0.0, abs=1e-5)
-    full, short = verdicts.heard[Head.FULL], verdicts.heard[Head.SHORT]
+                assert judged.spoke[exit, number] == (confidence is not None)
+                assert judged.agreed[exit, number] == right
+                assert judged.confidence[exit, number] == pytest.approx(confidence or 0.0, abs=1e-5)
+    full, short = verdicts.by_head[Head.FULL], verdicts.by_head[Head.SHORT]
     assert full.spoke.all() and not short.spoke.all() and short.spoke.any(), "the test must see both"
     assert 0 < full.agreed.sum() < full.agreed.size
 
@@ -117,18 +115,18 @@ def test_the_targets_own_answers_are_committed(target: Vlm, verdicts: Verdicts) 
 def test_without_a_draft_every_verdict_is_one_token(target: Vlm, heads: ExitHeads) -> None:
     verdicts = measure(target, heads, None, prompts(1), max_tokens=TOKENS, capacity=CAPACITY, gamma=0)
     assert (verdicts.committed == 1).all() and len(verdicts.committed) <= TOKENS
-    full = verdicts.heard[Head.FULL]
+    full = verdicts.by_head[Head.FULL]
     np.testing.assert_allclose(full.token_rate, full.agreed.mean(axis=1), atol=1e-6)
 
 
 def test_tables_count_what_was_said(verdicts: Verdicts) -> None:
-    for heard in verdicts.heard.values():
-        tables = heard.tables(verdicts.layers, bins=3)
+    for judged in verdicts.by_head.values():
+        tables = judged.tables(verdicts.layers, bins=3)
         for index, layer in enumerate(verdicts.layers):
-            assert sum(tables[layer].counts) == heard.spoke[index].sum()
-    silent = verdicts.heard[Head.FULL]
+            assert sum(tables[layer].counts) == judged.spoke[index].sum()
+    silent = verdicts.by_head[Head.FULL]
     silent = type(silent)(silent.confidence, np.zeros_like(silent.spoke), silent.agreed, silent.token_rate)
-    with pytest.raises(ValueError, match="exit 0 was silent"):
+    with pytest.raises(ValueError, match="exit 0 had no verdict"):
         silent.tables(verdicts.layers)
 
 
@@ -137,8 +135,8 @@ def test_verdicts_are_kept_in_a_file(verdicts: Verdicts, tmp_path: Path) -> None
         Verdicts.load(tmp_path)
     verdicts.save(tmp_path)
     again = Verdicts.load(tmp_path)
-    assert again.layers == verdicts.layers and set(again.heard) == set(Head)
-    np.testing.assert_array_equal(again.heard[Head.SHORT].agreed, verdicts.heard[Head.SHORT].agreed)
+    assert again.layers == verdicts.layers and set(again.by_head) == set(Head)
+    np.testing.assert_array_equal(again.by_head[Head.SHORT].agreed, verdicts.by_head[Head.SHORT].agreed)
     (tmp_path / "verdicts.safetensors").write_text("version")
     with pytest.raises(ValueError, match="does not load"):
         Verdicts.load(tmp_path)

@@ -15,7 +15,7 @@ from adapters_training.predictor.measure import (
     replay,
 )
 from speculation.predictor import FEATURES
-from speculation.profile import load_profile
+from speculation.profiles import load_profile
 
 TIMES = Timings(draft_s=0.1, fixed_s=1.0)
 

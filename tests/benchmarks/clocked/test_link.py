@@ -7,7 +7,7 @@ import pytest
 from benchmarks.clocked.link import Channel, VirtualLink, VirtualMailbox
 from benchmarks.clocked.timeline import Timeline
 from benchmarks.clocked.timings import Timings
-from speculation.emulation import load_link
+from speculation.links import load_link
 from speculation.wire import AnyMessage, BeginStep, Commit, EarlyTokens, Ping, Pong, encode
 
 

@@ -15,7 +15,7 @@ from benchmarks.setting import Question, questions
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.work import Row
 from speculation.exits import ExitHeads, Head, Reliability
-from speculation.profile import DeviceProfile
+from speculation.profiles import DeviceProfile
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT

@@ -12,7 +12,7 @@ from cloud_verifier.config import Scheduling, StartError
 from cloud_verifier.ledger import Act, Estimates
 from cloud_verifier.policies import POLICIES, Batch, Budget
 from cloud_verifier.step import Step
-from speculation.profile import DeviceProfile
+from speculation.profiles import DeviceProfile
 from speculation.wire import Draft, Idle
 from tests.cloud_verifier import bench as server
 from tests.cloud_verifier.fake_target import greedy

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from speculation.vlm.cache import CacheFull, KVCache
 from speculation.vlm.forward import Chunk, draft_chunk, final_logits, forward, forward_layers, prefill
+from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.processing import Inputs, prepare
 from tests.models import frame, scratch_inputs, scratch_logits, tiny_model
 
 EXACT = 1e-9

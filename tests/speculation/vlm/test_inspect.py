@@ -11,10 +11,10 @@ import pytest
 
 from speculation.vlm.__main__ import main
 from speculation.vlm.cache import KVCache
+from speculation.vlm.inputs import prepare
 from speculation.vlm.inspect import FRAME, Machine, inspect_folder, inspect_pair, table
 from speculation.vlm.load import load_vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
-from speculation.vlm.processing import prepare
 from tests.models import tiny_model, tiny_text_model
 
 

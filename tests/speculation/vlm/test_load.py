@@ -17,8 +17,8 @@ from speculation.vlm import folder as folder_module
 from speculation.vlm import memory
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm, model_fingerprint, tokenizer_fingerprint
-from speculation.vlm.processing import prepare
 from speculation.vlm.session import VlmSession
 from tests.models import frame, tiny_model, tiny_tokenizer
 

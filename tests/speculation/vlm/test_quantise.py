@@ -15,9 +15,9 @@ from speculation.vlm import quantise
 from speculation.vlm.cache import KVCache
 from speculation.vlm.folder import folder_fingerprint, stored_tensors, weight_files
 from speculation.vlm.forward import draft_chunk, forward, prefill
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
 from speculation.vlm.memory import loaded_bytes, weight_bytes
-from speculation.vlm.processing import prepare
 from speculation.vlm.settings import Quantisation
 from speculation.vlm.speed import announce
 from tests.models import frame

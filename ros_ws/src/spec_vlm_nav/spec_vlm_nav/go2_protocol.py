@@ -1,4 +1,4 @@
-"""The Go2's sport service: which calls this project may ever make, and their fields. Knows no ROS.
+"""The Go2's sport service: which calls this project may ever make, and their fields. No ROS.
 
 Ids, JSON keys and rules follow Unitree's SDK (`unitree_sdk2_python`, `unitree_ros2`), firmware 1.1.6 and newer.
 """
@@ -111,5 +111,5 @@ class Confirmed:
         self.done = self.done or (code == 0 and identity in self._identities)
 
     def reopen(self) -> None:
-        """Repeat it although it was answered: the robot said yes and did something else."""
+        """Repeat it although it was answered: the robot confirmed it and did something else."""
         self.done = False

@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 import speculation
 from edge_drafter import Mode
+from simulation.layouts import Layout
+from simulation.scene import Difficulty
 from speculation.prompts import Guidance, ResponseOrder
 
 PACKAGE = "spec_vlm_nav"
@@ -22,13 +24,14 @@ PROJECT = _BESIDE if (_BESIDE / "pyproject.toml").is_file() else Path.cwd()
 
 @dataclass(frozen=True)
 class Argument:
-    """Something that whoever starts the graph may choose; `kind` is the parameter type that it becomes."""
+    """An argument of the whole graph."""
 
     name: str
     default: str
     description: str
     choices: tuple[str, ...] = ()
     kind: type[bool] | type[int] | type[float] | type[str] = str
+    """Type of the parameter that it becomes."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +46,20 @@ Value: TypeAlias = bool | int | float | str | Use
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """A ROS 2 node: an executable of this package, its parameters (over those of `config`) and topic names.
-
-    `essential`: when it ends, everything ends. `finite`: its end with status 0 is the work done, not a failure.
-    `module`: where its `main` is; empty for the one of that name in `spec_vlm_nav.nodes`.
-    """
+    """A ROS 2 node: an executable of this package."""
 
     executable: str
     config: str
     parameters: tuple[tuple[str, Value], ...] = ()
+    """Over those of `config`."""
     remaps: tuple[tuple[str, Value], ...] = ()
+    """Topic names."""
     essential: bool = False
+    """When it ends, everything ends."""
     finite: bool = False
+    """Its end with status 0 is the work done, not a failure."""
     module: str = ""
+    """Where its `main` is; empty for the one of its name in `spec_vlm_nav.nodes`."""
 
     @property
     def name(self) -> str:
@@ -136,7 +140,7 @@ KEYS = Argument("keys", "", "folder of CURVE keys for the link; empty: plain TCP
 ALLOW_PLAIN = Argument(
     "allow_plain",
     "false",
-    "without keys, trust whoever answers at an address that is not this machine's; for networks that you trust",
+    "without keys, trust an address that is not this machine's; for networks that you trust",
     ("true", "false"),
     bool,
 )
@@ -146,7 +150,7 @@ TRACE = Argument("trace", "", "file for the trace (Perfetto JSON), written whene
 MODE = Argument(
     "mode",
     Mode.FULL.value,
-    "who decodes, and how: docs/decoding.md tells the modes apart; server_sd needs server_draft",
+    "who decodes, and how (docs/decoding.md); server_sd needs server_draft",
     tuple(mode.value for mode in Mode),
 )
 DRAFTING = Argument("drafting", "", "changes of the mode's drafting settings, e.g. interrupt=off,gamma=auto")
@@ -195,9 +199,9 @@ VERIFIER_GRAPH = Graph(
 SIM_GRAPH = Graph(
     (
         Argument("seed", "0", "which simulated room", kind=int),
-        Argument("difficulty", "middle", "what the room is like", ("easy", "middle", "hard")),
+        Argument("difficulty", "middle", "what the room is like", tuple(level.name.lower() for level in Difficulty)),
         Argument("target", "silver bottle", "the object that is hidden in the room"),
-        Argument("layout", "room", "how many rooms there are", ("room", "two_rooms", "hallway")),
+        Argument("layout", "room", "how many rooms there are", tuple(layout.value for layout in Layout)),
         MODE, DRAFTING, TARGET, DRAFT, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE,
         RESPONSE_ORDER, GUIDE,
     ),
@@ -239,7 +243,7 @@ GO2_GRAPH = Graph(
 REPLAY_GRAPH = Graph(
     (
         Argument("bag", "", "folder of the bag that is played"),
-        Argument("instruction", "", "what is asked about its frames, e.g. find the silver bottle"),
+        Argument("instruction", "", "instruction for its frames, e.g. find the silver bottle"),
         Argument("out", "", "folder of a new bag with the played frames and the answers; empty: nothing is recorded"),
         Argument("camera_topic", "", "Image or CompressedImage topic of the bag; empty: its first"),
         Argument("odom_topic", "", "nav_msgs/Odometry topic of the bag; empty: its first, if it has one"),

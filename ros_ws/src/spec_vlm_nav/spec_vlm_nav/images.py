@@ -1,4 +1,4 @@
-"""Image messages of any camera as the JPEG that a robot sends up. Knows no ROS: messages are duck-typed."""
+"""Image messages of any camera as the JPEG that a robot sends up. No ROS: messages are duck-typed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
-from speculation.vlm.processing import decode_jpeg
+from speculation.frames import decode_jpeg
 from speculation.wire import MAX_IMAGE_BYTES
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -61,7 +61,7 @@ def _pixels(message: Any) -> Image:
     depth, conversion = ENCODINGS[encoding]
     if not (height > 0 and width > 0 and step >= width * depth and len(message.data) >= step * height):
         raise ValueError(
-            f"a raw image says {width} x {height} pixels of {encoding} in rows of {step} bytes but holds "
+            f"a raw image claims {width} x {height} pixels of {encoding} in rows of {step} bytes but holds "
             f"{len(message.data)} bytes"
         )
     rows = np.asarray(message.data[: step * height], np.uint8).reshape(height, step)

@@ -16,7 +16,7 @@ from spec_vlm_nav.graph import PACKAGE, Argument, CommandSpec, Graph, NodeSpec, 
 from spec_vlm_nav.runner import with_this_python
 
 NAMESPACE = Argument("namespace", "", "namespace of all nodes, for several robots in one ROS domain")
-LOG_LEVEL = Argument("log_level", "info", "how much the nodes say", ("debug", "info", "warn", "error"))
+LOG_LEVEL = Argument("log_level", "info", "how much the nodes log", ("debug", "info", "warn", "error"))
 
 
 def describe(graph: Graph) -> LaunchDescription:

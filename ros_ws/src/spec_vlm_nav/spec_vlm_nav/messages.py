@@ -1,13 +1,13 @@
-"""Numbers of our ROS messages <-> the project's own types, as in `NavigationAction.msg`; knows no ROS."""
+"""Numbers of our ROS messages <-> the project's own types, as in `NavigationAction.msg`. No ROS."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from edge_drafter.stats import ESTIMATES, DecodingStats
+from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.motion import Outcome
 from speculation.prompts import ActionKind, ActionSize, NavigationAction
 from speculation.wire import MAX_PROMPT_CHARS
@@ -15,29 +15,21 @@ from speculation.wire import MAX_PROMPT_CHARS
 CLOUD_VERIFIED, EDGE_ONLY, FALLBACK = 0, 1, 2
 """NavigationAction.source."""
 HOLD = 0
-"""NavigationAction.HOLD: the fail-safe, which no model can say."""
+"""NavigationAction.HOLD: the fail-safe, which no model can answer."""
 KINDS = {ActionKind.FORWARD: 1, ActionKind.TURN_LEFT: 2, ActionKind.TURN_RIGHT: 3, ActionKind.STOP: 4}
 SIZES: dict[ActionSize | None, int] = {None: 0, ActionSize.SMALL: 1, ActionSize.MEDIUM: 2, ActionSize.LARGE: 3}
-COUNTS = (
-    "tokens", "rounds", "drafted", "accepted", "hits", "misses", "early_received", "draft_forwards", "wasted_forwards",
-    "cloud_passes", "sent_ahead", "ahead_hits", "abandoned", "resent", "fetches", "interruptions", "bytes_up",
-    "bytes_down", "gamma",
-)  # fmt: skip
-SECONDS = (
-    "total_s", "prefill_s", "draft_s", "predraft_s", "wasted_s", "wait_s", "server_prefill_s", "server_queue_s",
-    "server_compute_s",
-)  # fmt: skip
 OUTCOME_CODE = {
     Outcome.RUNNING: 1, Outcome.DONE: 2, Outcome.BLOCKED: 3, Outcome.TIMEOUT: 4, Outcome.NO_ODOMETRY: 6,
 }  # fmt: skip
 OUTCOME_OF = {number: outcome for outcome, number in OUTCOME_CODE.items()}
+_FIGURES = get_type_hints(DecodingStats)
 _KIND_OF = {number: kind for kind, number in KINDS.items()}
 _SIZE_OF = {number: size for size, number in SIZES.items()}
 
 
 @dataclass(frozen=True)
 class AskedPrompt:
-    """The exact words that a model was asked about the frame whose header is stamped `stamp_ns`."""
+    """The exact prompt about the frame whose header is stamped `stamp_ns`."""
 
     stamp_ns: int
     prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_PROMPT_CHARS)]
@@ -72,18 +64,13 @@ def to_action(kind: int, size: int) -> NavigationAction | None:
 
 
 def figures(stats: DecodingStats) -> dict[str, Any]:
-    """Return the fields of `DecodingStats.msg` that are figures of `stats`."""
-    layers = sorted(stats.early_hits)
-    return {
-        "mode": stats.mode,
-        "tau": float(stats.tau),
-        "early_layers": layers,
-        "early_hits": [stats.early_hits[layer] for layer in layers],
-        **{name: int(getattr(stats, name)) for name in COUNTS},
-        **{name: float(getattr(stats, name)) for name in SECONDS},
-        **{name: _known(getattr(stats, name)) for name in ("first_commit_s", *ESTIMATES)},
-    }
+    """Return the fields of `DecodingStats.msg` that are figures of `stats`: the figure's own name and value.
 
-
-def _known(value: float | None) -> float:
-    return -1.0 if value is None else float(value)
+    A figure that is not known (None) becomes -1; counts by exit layer become two lists.
+    """
+    found: dict[str, Any] = {"tau": float(stats.tau)}
+    for name, kind in _FIGURES.items():
+        value = getattr(stats, name)
+        found[name] = -1.0 if value is None else kind(value) if kind in (int, float) else value
+    by_layer = dict(sorted(stats.early_hits.items()))
+    return found | {"early_layers": [*by_layer], "early_hits": [*by_layer.values()]}

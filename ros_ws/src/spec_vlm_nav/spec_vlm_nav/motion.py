@@ -1,7 +1,8 @@
 """One mid-level action as closed-loop motion on odometry: so far, then brake; blocked or late, then give up.
 
-What odometry shows is compared with what was commanded: a motion that believed any odometry would walk until the time
-cap on one that shows a tenth of the way.
+What odometry shows is compared with what was commanded in the last `blocked_after_s` seconds, which leave time for a
+robot that begins to walk half a second late: a motion that believed any odometry would walk until the time cap on one
+that shows a tenth of the way.
 """
 
 from __future__ import annotations
@@ -10,9 +11,27 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from spec_vlm_nav.safety import ZERO, Velocity
 from speculation.prompts import NavigationAction
+from speculation.settings import check
+
+CREEP_SPEED, CREEP_TURN = 0.10, 0.15
+"""Least speed (m/s, rad/s) until the goal is reached."""
+FORWARD_GAIN, TURN_GAIN, HEADING_GAIN = 2.0, 2.5, 1.0
+"""Speed per metre or radian that remains, and turn rate per radian off the heading, 1/s."""
+BLOCKED_M, BLOCKED_RAD = 0.03, math.radians(2.0)
+"""Less progress than this in `blocked_after_s`: blocked."""
+JUDGED_M, JUDGED_RAD, LEAST_SHARE = 0.2, 0.3, 0.25
+"""Of at least so much that was commanded in `blocked_after_s`, less than this share: blocked."""
+MOST_M, MOST_RAD, MOST_SHARE = 0.15, 0.25, 2.5
+"""More than this share of what was commanded and so much on top: the odometry is wrong, or something pushes."""
+COMMAND_HOLD_S = 0.25
+"""A command counts for no longer, because go2_bridge stops the robot when it gets no newer one."""
 
 
 class Outcome(Enum):
@@ -28,7 +47,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class PlanarPose:
-    """Where odometry says the base is: metres, radians counter-clockwise."""
+    """Pose of the base by odometry: metres, radians counter-clockwise."""
 
     x: float
     y: float
@@ -40,51 +59,40 @@ class PlanarPose:
         return math.isfinite(self.x) and math.isfinite(self.y) and math.isfinite(self.yaw)
 
 
-@dataclass(frozen=True)
-class MotionConfig:
-    """Speeds and tolerances. `*_gain` is the speed asked for per metre or radian that remains (1/s).
+class MotionConfig(msgspec.Struct, frozen=True):
+    """Speeds and tolerances. Raises ValueError, naming the setting, for a value outside its limits."""
 
-    Odometry is compared with what was commanded in the last `blocked_after_s` seconds, which leave time for a robot
-    that begins to walk half a second late. Less than `least_share` of at least `judged_m` or `judged_rad` ends the
-    motion, as does less than `blocked_m` or `blocked_rad`; so does, at any time, more than `most_share` of it and
-    `most_m` or `most_rad` on top. command_hold_s: a command counts for no longer, because go2_bridge stops the robot
-    when it gets no newer one.
-    """
+    forward_speed: Annotated[float, Meta(ge=0.1, le=1.0, description="speed ahead, m/s")] = 0.40
+    turn_speed: Annotated[float, Meta(ge=0.15, le=1.0, description="turn rate, rad/s")] = 0.50
+    tolerance_m: Annotated[
+        float, Meta(ge=0.005, le=0.1, description="a distance is covered when this little remains, m")
+    ] = 0.02
+    tolerance_rad: Annotated[
+        float, Meta(ge=0.005, le=0.2, description="a turn is made when this little remains, rad")
+    ] = math.radians(1.5)
+    cap_factor: Annotated[
+        float, Meta(ge=1.0, le=10.0, description="time cap of an action: this many times its nominal time ...")
+    ] = 2.0
+    cap_margin_s: Annotated[float, Meta(ge=0.0, le=10.0, description="... plus this, s")] = 2.0
+    blocked_after_s: Annotated[
+        float, Meta(ge=0.3, le=10.0, description="time that a robot gets to show progress; without it is blocked, s")
+    ] = 1.2
 
-    forward_speed: float = 0.40
-    turn_speed: float = 0.50
-    creep_speed: float = 0.10
-    creep_turn: float = 0.15
-    forward_gain: float = 2.0
-    turn_gain: float = 2.5
-    heading_gain: float = 1.0
-    tolerance_m: float = 0.02
-    tolerance_rad: float = math.radians(1.5)
-    cap_factor: float = 2.0
-    cap_margin_s: float = 2.0
-    blocked_after_s: float = 1.2
-    blocked_m: float = 0.03
-    blocked_rad: float = math.radians(2.0)
-    judged_m: float = 0.2
-    judged_rad: float = 0.3
-    least_share: float = 0.25
-    most_share: float = 2.5
-    most_m: float = 0.15
-    most_rad: float = 0.25
-    command_hold_s: float = 0.25
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True)
 class MotionStep:
-    """What to command now. `progress` is in metres or radians in the asked direction; velocity is zero at the end.
-
-    message: why it ended, in a sentence; empty while it runs and when it is done.
-    """
+    """What to command now."""
 
     velocity: Velocity
+    """Zero at the end."""
     outcome: Outcome
     progress: float
+    """Metres or radians in the commanded direction."""
     message: str = ""
+    """Why it ended, in a sentence; empty while it runs and when it is done."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ class Motion:
         since = self._history[0]
         moved, commanded, seconds = progress - since.progress, self._commanded - since.commanded, now - since.now
         shown = f"odometry shows {self._amount(moved)} of {self._amount(commanded)} commanded in {seconds:.1f} s"
-        if not abs(moved) <= config.most_share * commanded + (config.most_rad if self.turning else config.most_m):
+        if not abs(moved) <= MOST_SHARE * commanded + (MOST_RAD if self.turning else MOST_M):
             return self._end(Outcome.NO_ODOMETRY, progress, f"{shown}: it is wrong, or something pushes the robot")
         remaining = self._goal - progress
         if remaining <= (config.tolerance_rad if self.turning else config.tolerance_m):
@@ -160,30 +168,27 @@ class Motion:
     def _command(self, remaining: float, pose: PlanarPose) -> Velocity:
         config = self._config
         if self.turning:
-            speed = min(config.turn_speed, max(config.creep_turn, config.turn_gain * remaining))
+            speed = min(config.turn_speed, max(CREEP_TURN, TURN_GAIN * remaining))
             return Velocity(wz=self._sign * speed)
-        speed = min(config.forward_speed, max(config.creep_speed, config.forward_gain * remaining))
-        correction = config.heading_gain * wrap(self._start.yaw - pose.yaw)
-        return Velocity(vx=speed, wz=min(max(correction, -config.creep_turn), config.creep_turn))
+        speed = min(config.forward_speed, max(CREEP_SPEED, FORWARD_GAIN * remaining))
+        correction = HEADING_GAIN * wrap(self._start.yaw - pose.yaw)
+        return Velocity(vx=speed, wz=min(max(correction, -CREEP_TURN), CREEP_TURN))
 
     def _remember(self, progress: float, now: float) -> None:
         """Add this moment, and what was commanded until then, to the history; forget what is too old to matter."""
         history, config = self._history, self._config
         if not history:
             history.append(_Moment(self._resumed, progress, self._commanded))
-        self._commanded += self._speed * min(max(now - history[-1].now, 0.0), config.command_hold_s)
+        self._commanded += self._speed * min(max(now - history[-1].now, 0.0), COMMAND_HOLD_S)
         history.append(_Moment(now, progress, self._commanded))
         while history[1].now <= now - config.blocked_after_s:
             history.popleft()
 
     def _stuck(self, moved: float, commanded: float) -> bool:
         """Whether odometry shows no progress worth the name, or too little of what was commanded."""
-        config = self._config
-        if moved < (config.blocked_rad if self.turning else config.blocked_m):
+        if moved < (BLOCKED_RAD if self.turning else BLOCKED_M):
             return True
-        return commanded >= (config.judged_rad if self.turning else config.judged_m) and (
-            moved < config.least_share * commanded
-        )
+        return commanded >= (JUDGED_RAD if self.turning else JUDGED_M) and (moved < LEAST_SHARE * commanded)
 
     def _end(self, outcome: Outcome, progress: float, message: str) -> MotionStep:
         self._ended = MotionStep(ZERO, outcome, progress, message)

@@ -1,6 +1,6 @@
-"""One goal from its instruction to its end: look, ask, move, look again. Knows neither ROS nor sockets; time is given.
+"""One goal from its instruction to its end: frame, answer, action, next frame. No ROS, no sockets; time is given.
 
-STOP (the model says that the task is done) and HOLD (the robot stands because something is wrong, and the goal goes on)
+STOP (the model's answer: the task is done) and HOLD (the robot stands because something is wrong, and the goal goes on)
 are different things throughout.
 """
 
@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from msgspec import Meta
 
 from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
 from spec_vlm_nav.motion import Outcome
@@ -23,6 +26,19 @@ from speculation.prompts import (
     instruction_problem,
     parse_answer,
 )
+from speculation.settings import check
+
+SETTLE_S = 0.15
+"""After an action the robot comes to rest before the next frame counts."""
+RETRY_S = 0.5
+"""Pause before the next attempt where the verifier is lost or an action failed."""
+EXECUTOR_LIMIT_S = 0.5
+"""Longer silence of the executor is reported."""
+INVALID_LIMIT, BLOCKED_LIMIT = 5, 5
+"""A goal ends after so many answers without an action, or blocked actions, in a row."""
+POLL_S = 0.02
+HOLD_S = 1.0
+"""The end of a goal waits so long for the executor to take the HOLD."""
 
 
 class End(Enum):
@@ -50,22 +66,23 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Frame:
-    """A camera frame as JPEG. `arrived` is this machine's steady clock; `age` was measured then, seconds.
-
-    `stamp` is its header, for whoever answers to the camera.
-    """
+    """A camera frame as JPEG."""
 
     jpeg: bytes
     arrived: float
+    """By this machine's steady clock, seconds."""
     age: float
+    """Seconds, when it arrived."""
     stamp: Any
+    """Its header, for messages that refer to the frame."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How the executor finished an action; `outcome` is None where a newer one took over."""
+    """How the executor finished an action."""
 
     outcome: Outcome | None
+    """None where a newer action took over."""
     message: str
 
 
@@ -75,7 +92,7 @@ class Decoder(Protocol):
     def objects(self, limit_s: float) -> Vocabulary | None:
         """Return the objects that the model was trained to find, None where it takes any instruction.
 
-        Waits at most `limit_s` seconds for whoever knows. Raises VerifierLost.
+        Waits at most `limit_s` seconds for the verifier's list. Raises VerifierLost.
         """
         ...
 
@@ -85,14 +102,14 @@ class Decoder(Protocol):
 
 
 class Body(Protocol):
-    """Eyes, legs and voice of the robot."""
+    """What the navigator needs of the robot: frames, actions, reports."""
 
     def frame_after(self, moment: float) -> Frame | None:
         """Return the newest frame if it arrived after `moment` and is fresh, else None."""
         ...
 
     def asked(self, prompt: str, frame: Frame) -> None:
-        """Tell what the model is asked about a frame."""
+        """Publish the prompt about a frame, before the model gets it."""
         ...
 
     def act(self, step: int, action: NavigationAction | None, reply: Reply | None, frame: Frame | None) -> None:
@@ -104,7 +121,7 @@ class Body(Protocol):
         ...
 
     def executor_silence(self) -> float:
-        """Return for how many seconds the executor has not been heard."""
+        """Return the seconds since the executor's last message."""
         ...
 
     def report(self, state: State, reason: str = "") -> None:
@@ -112,43 +129,36 @@ class Body(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class NavigatorConfig:
-    """How a goal is asked for, and its limits. `settle_s`: the robot has swung out before the next frame counts.
+class NavigatorConfig(msgspec.Struct, frozen=True):
+    """How a goal is prompted for, and its limits. Raises ValueError, naming the setting, for a value out of range."""
 
-    order: reasons or action first. guide: whether prompts explain the robot to the model. It is decided for each
-    prompt, since the model that answers is known only when the verifier was met, and another may take its place.
-    hold_s: how long the end of a goal waits for the executor to take the HOLD.
-    """
+    order: Annotated[ResponseOrder, Meta(description="what answers begin with")] = ResponseOrder.REASON_FIRST
+    guide: Annotated[
+        Guidance, Meta(description="whether prompts explain the robot; auto: to models that have no objects.json")
+    ] = Guidance.AUTO
+    """Decided for each prompt: the model that answers is known only once the verifier is connected, and it may be
+    replaced."""
+    time_allowance_s: Annotated[float, Meta(ge=1.0, le=3600.0, description="default time of a goal, s")] = 300.0
+    step_limit_s: Annotated[float, Meta(ge=0.5, le=600.0, description="longest time for one answer, s")] = 30.0
+    action_limit_s: Annotated[float, Meta(ge=1.0, le=60.0, description="longest time for one action, s")] = 15.0
+    stale_s: Annotated[float, Meta(ge=0.1, le=5.0, description="older camera frames are not used, s")] = 1.0
 
-    order: ResponseOrder = ResponseOrder.REASON_FIRST
-    guide: Guidance = Guidance.AUTO
-
-    time_allowance_s: float = 300.0
-    step_limit_s: float = 30.0
-    action_limit_s: float = 15.0
-    settle_s: float = 0.15
-    stale_s: float = 1.0
-    retry_s: float = 0.5
-    executor_limit_s: float = 0.5
-    invalid_limit: int = 5
-    blocked_limit: int = 5
-    poll_s: float = 0.02
-    hold_s: float = 1.0
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True)
 class GoalResult:
-    """The end of a goal, in an enum and in a sentence, and how many motions were carried out.
-
-    held: False where the robot was to stand and the executor did not confirm it; the sentence says so too.
-    """
+    """The end of a goal."""
 
     end: End
     message: str
+    """A sentence."""
     actions: int
+    """Motions that were carried out."""
     elapsed_s: float
     held: bool = True
+    """False where the robot was to stand and the executor did not confirm it; `message` ends with that."""
 
 
 HOLD_UNCONFIRMED = "; action_executor did not confirm the HOLD"
@@ -164,9 +174,9 @@ class _Over(Exception):
 class Navigator:
     """Runs one goal. Everything that it depends on is given, so tests run it on a clock of their own.
 
-    The model remembers nothing, so each prompt tells what was done for this goal so far: the actions that the robot
-    carried out, also those that something cut short, so that a model that tried in vain is asked another question the
-    next time. A HOLD, an action that lost its odometry and the decisions of a dry run are none.
+    The model remembers nothing, so each prompt lists what was done for this goal so far: the actions that the robot
+    carried out, also those that something cut short, so that the prompt changes after an attempt that failed. A HOLD,
+    an action that lost its odometry and the decisions of a dry run are not listed.
     """
 
     def __init__(
@@ -206,15 +216,15 @@ class Navigator:
     def stand(self, reason: str, dry: bool = False) -> bool:
         """Publish a HOLD and return whether the executor took it, at the latest after `hold_s`; a dry run has none.
 
-        It waits although the goal was cancelled: whoever cancels wants a robot that stands.
+        It waits although the goal was cancelled: a cancelled goal must leave a robot that stands.
         """
         step = self._publish(None, None, None)
         self._report(State.HOLDING, reason)
-        until = self._clock() + self._config.hold_s
+        until = self._clock() + HOLD_S
         while not dry and self._body.ending(step) is None:
             if self._clock() >= until:
                 return False
-            self._sleep(self._config.poll_s)
+            self._sleep(POLL_S)
         return True
 
     def _one_step(self, instruction: str, dry: bool) -> None:
@@ -224,7 +234,7 @@ class Navigator:
             raise _Over(End.LINK_LOST, str(problem)) from None
         except VerifierLost as problem:
             self._hold(f"verifier lost: {problem}", End.LINK_LOST)
-            self._wait(self._config.retry_s)
+            self._wait(RETRY_S)
             return
         except (AnswerLate, ValueError) as problem:
             self._hold(f"no answer: {problem}")
@@ -260,7 +270,7 @@ class Navigator:
 
     def _look(self) -> Frame:
         """Return a frame taken after the robot came to rest; hold while the camera gives none."""
-        since = self._clock() + self._config.settle_s
+        since = self._clock() + SETTLE_S
         while True:
             frame = self._body.frame_after(since)
             if frame is not None:
@@ -269,24 +279,25 @@ class Navigator:
                 return frame
             if self._clock() - since > self._config.stale_s:
                 self._hold(f"no camera frame for {self._config.stale_s:g} s", End.STALE_CAMERA)
-            self._wait(self._config.poll_s)
+            self._wait(POLL_S)
 
     def _follow(self, step: int) -> bool:
         """Wait for the end of the action; return whether it was carried out, as far as nothing blocked it."""
-        config, until = self._config, self._clock() + self._config.action_limit_s
+        limit_s = self._config.action_limit_s
+        until = self._clock() + limit_s
         while (ending := self._body.ending(step)) is None:
-            if self._body.executor_silence() > config.executor_limit_s:
+            if self._body.executor_silence() > EXECUTOR_LIMIT_S:
                 self._report(State.HOLDING, "action_executor is silent")
             if self._clock() > until:
-                raise _Over(End.ROBOT_FAULT, f"an action did not end within {config.action_limit_s:g} s")
-            self._wait(config.poll_s)
+                raise _Over(End.ROBOT_FAULT, f"an action did not end within {limit_s:g} s")
+            self._wait(POLL_S)
         if ending.outcome in (None, Outcome.NO_ODOMETRY):
             self._hold(ending.message)
-            self._wait(config.retry_s)
+            self._wait(RETRY_S)
         elif ending.outcome is Outcome.BLOCKED:
             self._blocked += 1
             self._report(State.THINKING, f"blocked: {ending.message}")
-            if self._blocked >= config.blocked_limit:
+            if self._blocked >= BLOCKED_LIMIT:
                 raise _Over(End.OBSTACLE, f"{self._blocked} actions in a row were blocked")
         else:
             self._blocked = 0
@@ -294,13 +305,13 @@ class Navigator:
 
     def _count_invalid(self, problem: str) -> None:
         self._invalid += 1
-        if self._invalid >= self._config.invalid_limit:
+        if self._invalid >= INVALID_LIMIT:
             raise _Over(End.NO_VALID_ACTION, f"{self._invalid} in a row; the last: {problem}")
 
     def _hold(
         self, reason: str, end: End = End.TIMEOUT, reply: Reply | None = None, frame: Frame | None = None
     ) -> None:
-        """Stand, say why (once a reason), and remember what the goal ends with if that lasts."""
+        """Stand, publish why (once a reason), and remember what the goal ends with if that lasts."""
         if reason != self._holding:
             self._publish(None, reply, frame)
         self._holding, self._why = reason, end

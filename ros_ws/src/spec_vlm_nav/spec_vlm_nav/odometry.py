@@ -27,17 +27,18 @@ NORM_TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class OdometrySample:
-    """One message. Metres and a quaternion (ROS order); `stamp` by the source's clock, 0 where it sets none.
-
-    arrived: this machine's steady clock, seconds. twist: forward and left in m/s, counter-clockwise in rad/s; None
-    where nobody uses it.
-    """
+    """One message."""
 
     position: tuple[float, float, float]
+    """Metres."""
     orientation: tuple[float, float, float, float]
+    """Quaternion, ROS order (x, y, z, w)."""
     stamp: float
+    """By the source's clock, seconds; 0 where it sets none."""
     arrived: float
+    """By this machine's steady clock, seconds."""
     twist: tuple[float, float, float] | None = None
+    """Forward and left in m/s, counter-clockwise in rad/s; None where it is not used."""
 
 
 class OdometryCheck:

@@ -19,12 +19,13 @@ from spec_vlm_nav.graph import PACKAGE, PROJECT, CommandSpec, Graph, NodeSpec, c
 
 SOURCE = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).resolve().parent / "config"
+POLL_S = 0.05
 TERMINATE_S, INTERRUPT_S = 5.0, 3.0
 Line = Callable[[str, str], None]
 
 
 class StartError(RuntimeError):
-    """A process could not start or ended before it was ready; the text says which, and why as far as it said."""
+    """A process could not start or ended before it was ready; the text names it, with its last line of output."""
 
 
 def arguments_of(graph: Graph, process: NodeSpec | CommandSpec, given: Mapping[str, str]) -> list[str]:
@@ -111,21 +112,21 @@ class Runner:
             if output is not None:
                 threading.Thread(target=self._read, args=(name, running, output), daemon=True).start()
 
-    def wait_until(self, ready: Callable[[], bool], what: str, limit: float, poll: float = 0.05) -> None:
+    def wait_until(self, ready: Callable[[], bool], what: str, limit: float) -> None:
         """Wait for `ready`. Raises StartError after `limit` seconds, or when an essential process ends."""
         end = time.monotonic() + limit
         while not ready():
             self.check()
             if time.monotonic() > end:
                 raise StartError(f"{what} not within {limit:g} s")
-            time.sleep(poll)
+            time.sleep(POLL_S)
 
     def check(self) -> None:
         """Raise StartError if a process that everything needs has ended, unless it had done its work."""
         for name, running in self._running.items():
             code = running.process.poll()
             if code is not None and running.spec.essential and not (running.spec.finite and code == 0):
-                raise StartError(f"{name} ended with status {code}: {running.last_line or 'it said nothing'}")
+                raise StartError(f"{name} ended with status {code}: {running.last_line or 'it printed nothing'}")
 
     def done(self) -> bool:
         """Return whether a process whose work has an end has done it."""
@@ -223,7 +224,7 @@ def require_models(target: Path, draft: Path) -> None:
     """Raise ValueError, saying which and what to do, unless both folders hold a model."""
     for name, folder in (("target", target), ("draft", draft)):
         if not (folder / "config.json").exists():
-            raise ValueError(f"no {name} model in {folder}; train the pair first, as docs/training.md says")
+            raise ValueError(f"no {name} model in {folder}; train the pair first, see docs/training.md")
 
 
 def take_private_domain() -> None:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from speculation.settings import check
 
 HARD_CAPS = (1.0, 0.5, 1.0)
 """No configuration may ask for more: forward m/s, sideways m/s, turn rad/s (the Go2 itself would do 3.8, 1 and 4)."""
@@ -27,28 +33,22 @@ class Velocity:
 ZERO = Velocity()
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Largest speeds and their largest rates of change, all positive: m/s and m/s^2, rad/s and rad/s^2.
+class Limits(msgspec.Struct, frozen=True):
+    """Largest speeds and their largest rates of change.
 
-    Raises ValueError for a value that is not finite and positive, or for a speed above `HARD_CAPS`.
+    Raises ValueError, naming the limit, for a value that is not finite or outside its range.
     """
 
-    vx: float = 0.5
-    vy: float = 0.3
-    wz: float = 0.6
-    acceleration: float = 1.5
-    deceleration: float = 4.0
-    turn_acceleration: float = 3.0
-    turn_deceleration: float = 6.0
+    vx: Annotated[float, Meta(ge=0.05, le=HARD_CAPS[0], description="largest speed ahead and back, m/s")] = 0.5
+    vy: Annotated[float, Meta(ge=0.05, le=HARD_CAPS[1], description="largest speed sideways, m/s")] = 0.3
+    wz: Annotated[float, Meta(ge=0.05, le=HARD_CAPS[2], description="largest turn rate, rad/s")] = 0.6
+    acceleration: Annotated[float, Meta(ge=0.1, le=5.0, description="largest speeding up, m/s^2")] = 1.5
+    deceleration: Annotated[float, Meta(ge=0.5, le=10.0, description="largest braking, m/s^2")] = 4.0
+    turn_acceleration: Annotated[float, Meta(ge=0.1, le=10.0, description="largest turn speeding up, rad/s^2")] = 3.0
+    turn_deceleration: Annotated[float, Meta(ge=0.5, le=20.0, description="largest turn braking, rad/s^2")] = 6.0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not (math.isfinite(value) and value > 0.0):
-                raise ValueError(f"limit {name} = {value} must be a positive number")
-        for name, cap in zip(("vx", "vy", "wz"), HARD_CAPS, strict=True):
-            if getattr(self, name) > cap:
-                raise ValueError(f"limit {name} = {getattr(self, name)} exceeds the hard cap of {cap}")
+        check(self)
 
 
 def clamp(velocity: Velocity, limits: Limits) -> Velocity:
@@ -82,7 +82,7 @@ class SlewLimiter:
 
 
 class Watchdog:
-    """Tells whether something has been silent for longer than `timeout` seconds; silent until first heard.
+    """Whether something has been silent for longer than `timeout` seconds; silent until its first message.
 
     Raises ValueError for a timeout that is not a positive number.
     """
@@ -94,11 +94,11 @@ class Watchdog:
         self._last: float | None = None
 
     def feed(self, now: float) -> None:
-        """Note that it was heard at `now` (steady clock, seconds)."""
+        """Note a message at `now` (steady clock, seconds)."""
         self._last = now
 
     def silence(self, now: float) -> float:
-        """Seconds since it was last heard; infinite if never."""
+        """Seconds since the last message; infinite before the first."""
         return math.inf if self._last is None else now - self._last
 
     def expired(self, now: float) -> bool:
@@ -113,7 +113,7 @@ class Watchdogs:
         self._dogs = {name: Watchdog(timeout) for name in names}
 
     def feed(self, name: str, now: float) -> None:
-        """Note that `name` was heard; an unknown name is a KeyError."""
+        """Note a message of `name`; an unknown name is a KeyError."""
         self._dogs[name].feed(now)
 
     def silent(self, now: float) -> tuple[str, ...]:

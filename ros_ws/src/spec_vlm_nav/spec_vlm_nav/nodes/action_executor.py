@@ -13,9 +13,10 @@ from rclpy.qos import qos_profile_sensor_data
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
 from spec_vlm_nav.messages import OUTCOME_CODE, to_action
-from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
-from spec_vlm_nav.nodes.common import COMMAND_QOS, WATCHDOG_S, on_heartbeat, parameter, run, sample_of
+from spec_vlm_nav.motion import Motion, Outcome, PlanarPose
+from spec_vlm_nav.nodes.common import COMMAND_QOS, on_heartbeat, run, sample_of, settings
 from spec_vlm_nav.odometry import RECOVERY_S, OdometryCheck
+from spec_vlm_nav.parameters import EXECUTOR, MOTION
 from spec_vlm_nav.safety import ZERO, Velocity, Watchdogs
 
 RATE_HZ = 20.0
@@ -29,20 +30,9 @@ class ActionExecutor(Node):
 
     def __init__(self) -> None:
         super().__init__("action_executor")
-        self._config = MotionConfig(
-            forward_speed=parameter(self, "forward_speed", 0.4, "speed ahead, m/s", 0.1, 1.0),
-            turn_speed=parameter(self, "turn_speed", 0.5, "turn rate, rad/s", 0.15, 1.0),
-            tolerance_m=parameter(self, "tolerance_m", 0.02, "a distance counts as walked this near, m", 0.005, 0.1),
-            tolerance_rad=parameter(self, "tolerance_rad", 0.026, "a turn counts as made this near, rad", 0.005, 0.2),
-            cap_factor=parameter(self, "cap_factor", 2.0, "time cap: this many times the nominal time ...", 1.0, 10.0),
-            cap_margin_s=parameter(self, "cap_margin_s", 2.0, "... plus this, s", 0.0, 10.0),
-            blocked_after_s=parameter(self, "blocked_after_s", 1.2, "no progress this long: blocked, s", 0.3, 10.0),
-        )
-        timeout = parameter(self, "watchdog_timeout", WATCHDOG_S, "silence that holds the robot, s", 0.05, 0.25)
-        names = ["odom", "vlm_nav", "go2_bridge"]
-        if not parameter(self, "require_bridge", True, "hold the robot while go2_bridge's heartbeat is missing"):
-            names.remove("go2_bridge")
-        self._watchdogs = Watchdogs(names, timeout)
+        self._config, depends = settings(self, MOTION), settings(self, EXECUTOR)
+        names = ["odom", "vlm_nav", *(["go2_bridge"] if depends.require_bridge else [])]
+        self._watchdogs = Watchdogs(names, depends.watchdog_timeout)
         self._odometry = OdometryCheck()
         self._pose: PlanarPose | None = None
         self._motion: Motion | None = None
@@ -69,7 +59,7 @@ class ActionExecutor(Node):
         if self._pose is not None:
             self._watchdogs.feed("odom", sample.arrived)
         elif self._motion is not None:
-            # Not at the next tick but now: where the robot is nobody knows.
+            # Not at the next tick but now: the robot's place is unknown.
             self._finish(ActionStatus.NO_ODOMETRY, f"{problem}: the robot stands")
             self._publish(ZERO)
         if problem and not before:
@@ -79,7 +69,7 @@ class ActionExecutor(Node):
 
     def _on_action(self, message: NavigationAction) -> None:
         if (message.goal, message.step) == (self._status.goal, self._status.step) and self._status.outcome:
-            # Sent again because its sender had not heard of it yet.
+            # Sent again because its sender has no status of it yet.
             return
         if self._motion is not None:
             self._finish(ActionStatus.SUPERSEDED, "a newer action took over")

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 import rclpy
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
@@ -24,15 +24,16 @@ from rclpy.time import Time
 from std_msgs.msg import Header
 
 from spec_vlm_nav.odometry import OdometrySample
+from spec_vlm_nav.parameters import Parameters
+from speculation.settings import Field
 
 HEARTBEAT_HZ = 20.0
-WATCHDOG_S = 0.2
 ALIVE_PERIOD_S = 0.1
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """Only the newest command counts, and a late joiner must never be handed an old one."""
 
 Value = TypeVar("Value", bool, int, float, str)
-Option = TypeVar("Option", bound=Enum)
+S = TypeVar("S", bound=msgspec.Struct)
 N = TypeVar("N", bound=Node)
 
 
@@ -40,28 +41,36 @@ def parameter(
     node: Node, name: str, default: Value, description: str, low: float | None = None, high: float | None = None
 ) -> Value:
     """Declare a parameter that is read once at start, and return its value. Ranges are inclusive."""
-    descriptor = ParameterDescriptor(description=description, read_only=True)
-    if low is not None and high is not None:
-        if isinstance(default, float):
-            descriptor.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high))]
-        else:
-            descriptor.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=1)]
-    value: Value = node.declare_parameter(name, default, descriptor).value
+    value: Value = _declare(node, name, Field(name, type(default), default, description, low, high))
     return value
 
 
-def choice(node: Node, name: str, default: Option, description: str) -> Option:
-    """Declare a parameter that is one of an enum's words, and return its member. Raises ValueError for other words."""
-    known = ", ".join(str(member.value) for member in type(default))
-    said = parameter(node, name, str(default.value), f"{description}: {known}")
-    try:
-        return type(default)(said)
-    except ValueError:
-        raise ValueError(f"parameter {name} is {said!r}; choose {known}") from None
+def settings(node: Node, parameters: Parameters[S]) -> S:
+    """Declare the parameters of a settings struct, read once at start, and return what they are set to.
+
+    Raises ValueError, naming the parameter, for a value that the struct refuses.
+    """
+    return parameters.settings({name: _declare(node, name, field) for name, field in parameters.fields().items()})
+
+
+def _declare(node: Node, name: str, field: Field) -> Any:
+    default = getattr(field.default, "value", field.default)
+    if not isinstance(default, (bool, int, float)):
+        default = str(default)
+    descriptor = ParameterDescriptor(description=field.description, read_only=True)
+    descriptor.additional_constraints = f"one of {', '.join(field.choices)}" if field.choices else ""
+    # A number or a word, such as gamma.
+    descriptor.dynamic_typing = field.kind is str and not isinstance(default, str)
+    if field.least is not None and field.most is not None:
+        if field.kind is float:
+            descriptor.floating_point_range = [FloatingPointRange(from_value=field.least, to_value=field.most)]
+        else:
+            descriptor.integer_range = [IntegerRange(from_value=int(field.least), to_value=int(field.most), step=1)]
+    return node.declare_parameter(name, default, descriptor).value
 
 
 class Heartbeat:
-    """Says at 20 Hz, on heartbeat/<node>, that the node lives and `ready` holds.
+    """Publishes at 20 Hz on heartbeat/<node> while the node runs and `ready` holds.
 
     `busy_s` 0: each beat is a callback of the executor. More: beats come from a thread of their own for as long as the
     executor ran a callback within the last `busy_s` seconds, so that a node whose executor waits for the interpreter
@@ -103,9 +112,9 @@ class Heartbeat:
             self._publisher.publish(Header(stamp=stamp, frame_id=self._node.get_name()))
 
 
-def on_heartbeat(node: Node, name: str, heard: Callable[[float], None]) -> None:
-    """Call `heard` with the steady time of every heartbeat of the node called `name`."""
-    node.create_subscription(Header, f"heartbeat/{name}", lambda _: heard(time.monotonic()), COMMAND_QOS)
+def on_heartbeat(node: Node, name: str, received: Callable[[float], None]) -> None:
+    """Call `received` with the steady time of every heartbeat of the node called `name`."""
+    node.create_subscription(Header, f"heartbeat/{name}", lambda _: received(time.monotonic()), COMMAND_QOS)
 
 
 def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:

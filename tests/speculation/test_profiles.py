@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from speculation.profile import RAW, TIMES, DeviceProfile, load_profile, load_profiles
+from speculation.profiles import RAW, TIMES, DeviceProfile, load_profile, load_profiles
 
 
 def test_the_shipped_profiles_keep_the_papers_ratios() -> None:

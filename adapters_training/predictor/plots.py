@@ -1,4 +1,4 @@
-"""One picture of a comparison: is the probability honest, and what does stopping save?"""
+"""Plot of a comparison: is the probability calibrated, and what does stopping save?"""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
+from matplotlib.figure import Figure
 
 from adapters_training.predictor.drafts import Drafts
 from adapters_training.predictor.fit import CONFIDENCE, LOGISTIC, MLP, TREES
 from adapters_training.predictor.measure import GRID, Timings, calibration, replay
-
-matplotlib.use("Agg")
-from matplotlib.figure import Figure
 
 COLOURS = {MLP: "#4c78a8", LOGISTIC: "#f58518", TREES: "#54a24b", CONFIDENCE: "#9d9d9d"}
 NAMES = {MLP: "MLP", LOGISTIC: "logistic regression", TREES: "boosted trees", CONFIDENCE: "draft's top-1 probability"}
@@ -29,25 +26,25 @@ class Shown:
     threshold: float
 
 
-def draw(path: Path, test: Drafts, families: Mapping[str, Shown], gamma: int, timings: Timings) -> None:
-    """Write the picture as PNG."""
+def plot(path: Path, test: Drafts, families: Mapping[str, Shown], gamma: int, timings: Timings) -> None:
+    """Write the plot as PNG."""
     figure = Figure(figsize=(11, 5.2), layout="constrained")
-    honest, saved = figure.subplots(1, 2)
+    calibrated, saved = figure.subplots(1, 2)
     known = test.label >= 0
     for family, shown in families.items():
         bins = calibration(shown.chances[known], test.label[known].astype(np.float64))
         chance, share, _ = zip(*bins, strict=True)
-        honest.plot(chance, share, "o-", color=COLOURS[family], label=NAMES[family], markersize=5)
+        calibrated.plot(chance, share, "o-", color=COLOURS[family], label=NAMES[family], markersize=5)
         outcomes = [replay(test, shown.chances, threshold, gamma, timings) for threshold in (0.0, *GRID)]
         saved.plot([1e3 * each.wasted_s for each in outcomes], [1e3 * each.token_s for each in outcomes], "-",
                    color=COLOURS[family], label=NAMES[family])  # fmt: skip
         chosen = replay(test, shown.chances, shown.threshold, gamma, timings)
         saved.plot([1e3 * chosen.wasted_s], [1e3 * chosen.token_s], "o", color=COLOURS[family], markersize=9)
-    honest.plot([0, 1], [0, 1], "k:", linewidth=1)
-    honest.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="share accepted by the target")
-    honest.set_title("Calibration on rooms never seen\n(each dot a tenth of the tokens)", fontsize=10)
-    honest.grid(alpha=0.3)
-    honest.legend(loc="upper left")
+    calibrated.plot([0, 1], [0, 1], "k:", linewidth=1)
+    calibrated.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="share accepted by the target")
+    calibrated.set_title("Calibration on rooms never seen\n(each dot a tenth of the tokens)", fontsize=10)
+    calibrated.grid(alpha=0.3)
+    calibrated.legend(loc="upper left")
     never = replay(test, next(iter(families.values())).chances, 0.0, gamma, timings)
     saved.axhline(1e3 * never.token_s, color="k", linestyle=":", linewidth=1)
     saved.annotate("never stopping", (1e3 * never.wasted_s, 1e3 * never.token_s), (-4, 6), textcoords="offset points",

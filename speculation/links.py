@@ -1,6 +1,6 @@
-"""A link that is not there: delay, jitter, loss, rate and blackouts, declared by name and emulated without root.
+"""Emulated links: delay, jitter, loss, rate and blackouts, declared by name, without root privileges.
 
-Data: `LinkConditions` say what each way does, `EmulatedWay` holds messages until they would have arrived. It has no
+Data: `LinkConditions` declare what each way does, `EmulatedWay` holds messages until they would have arrived. It has no
 clock of its own, so sockets on real time and an engine on virtual time share it.
 
 The model is one TCP connection, as the real link is. A lost packet costs the time of a retransmission, not the message,
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from speculation.profile import read_declarations
+from speculation.profiles import read_declarations
 
 LINKS_FILE = Path(__file__).resolve().parent / "config" / "links.json"
 MAX_SECONDS = 60.0
@@ -38,7 +38,7 @@ def _check(name: str, value: object, least: float, most: float, unit: str) -> No
 
 @dataclass(frozen=True)
 class Blackout:
-    """Nothing passes for `seconds` from `start_s`, and again every `every_s` seconds; 0: only once.
+    """Nothing passes for `seconds` from `start_s`, and again every `every_s` seconds.
 
     Times count from the link's start. Raises ValueError for a time outside its limits.
     """
@@ -46,6 +46,7 @@ class Blackout:
     start_s: float
     seconds: float
     every_s: float = 0.0
+    """0: only once."""
 
     def __post_init__(self) -> None:
         _check("blackout start_s", self.start_s, 0.0, MAX_BLACKOUT_S, " s")
@@ -91,22 +92,22 @@ class Blackout:
 
 @dataclass(frozen=True)
 class WayConditions:
-    """What one way of a link does to a message. Raises ValueError, naming field and limit.
-
-    delay_s: least time on the way. jitter_s: up to so much more, uniformly. rate_bps: bits per second; a message takes
-    size x 8 / rate to leave, one at a time, the others queue behind it; 0 is no limit. loss: share of messages of
-    which a packet is lost. retransmit_s: what the first loss costs, each further one twice the one before (RFC 6298,
-    5.5); at 0 a lost message is gone. reorder: a message may overtake another; TCP never lets it. blackouts:
-    when nothing passes.
-    """
+    """What one way of a link does to a message. Raises ValueError, naming field and limit."""
 
     delay_s: float = 0.0
+    """Least time on the way."""
     jitter_s: float = 0.0
+    """Up to so much more, uniformly."""
     rate_bps: float = 0.0
+    """Bits per second: a message takes size x 8 / rate to leave, others queue behind it; 0 is no limit."""
     loss: float = 0.0
+    """Share of messages of which a packet is lost."""
     retransmit_s: float = 0.0
+    """What the first loss costs, each further one twice the one before (RFC 6298, 5.5); at 0 a lost message is gone."""
     reorder: bool = False
+    """Whether a message may overtake another; TCP never lets it."""
     blackouts: tuple[Blackout, ...] = ()
+    """When nothing passes."""
 
     def __post_init__(self) -> None:
         for name in ("delay_s", "jitter_s", "retransmit_s"):
@@ -124,13 +125,15 @@ class WayConditions:
 
 @dataclass(frozen=True)
 class LinkConditions:
-    """Both ways of a link. `scale` says where the figures come from; `seed` names the random draws."""
+    """Both ways of a link."""
 
     name: str = ""
     up: WayConditions = field(default_factory=WayConditions)
     down: WayConditions = field(default_factory=WayConditions)
     seed: int = 0
+    """Of the random draws."""
     scale: str = ""
+    """Source of the figures."""
 
     def delayed(self, seconds: float) -> LinkConditions:
         """Return the same link with so many seconds more each way: a device profile's T_c. Raises ValueError."""
@@ -241,13 +244,13 @@ def load_links(path: Path = LINKS_FILE) -> dict[str, LinkConditions]:
     return links
 
 
-def load_link(name: str, path: Path = LINKS_FILE) -> LinkConditions:
+def load_link(name: str) -> LinkConditions:
     """Return one link, an ideal one for an empty name. Raises ValueError, with the known names, for an unknown one."""
     if not name:
         return IDEAL
-    links = load_links(path)
+    links = load_links()
     if name not in links:
-        raise ValueError(f"unknown link {name!r}; {path.name} has {', '.join(links)}")
+        raise ValueError(f"unknown link {name!r}; {LINKS_FILE.name} has {', '.join(links)}")
     return links[name]
 
 

@@ -1,29 +1,25 @@
-"""Pictures of exits: reliability (confidence against agreement), and what a set of exits saves. Figures in and out."""
+"""Plots of exits: reliability (confidence against agreement), and what a set of exits saves. Figures in and out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
-from adapters_training.exit_choice.report import binned
 from adapters_training.exit_choice.selection import Choice
 from adapters_training.exit_choice.verdicts import Verdicts
 from speculation.exits import Head
-
-matplotlib.use("Agg")
-from matplotlib.figure import Figure
 
 HEAD_COLOURS = {Head.FULL: "#4c78a8", Head.SHORT: "#f58518"}
 HEAD_NAMES = {Head.FULL: "full head", Head.SHORT: "short list"}
 COLUMNS = 6
 LEAST_SHOWN = 10
-"""A bin of fewer verdicts gets no point: its rate would say nothing."""
+"""A bin of fewer verdicts gets no point: its rate would be noise."""
 
 
-def draw_reliability(verdicts: Verdicts, title: str) -> Figure:
+def plot_reliability(verdicts: Verdicts, title: str) -> Figure:
     """Return a panel per exit: agreement of its verdicts by confidence in ten bins, and how many fell in each."""
     count = len(verdicts.layers)
     rows = -(-count // COLUMNS)
@@ -50,11 +46,11 @@ def draw_reliability(verdicts: Verdicts, title: str) -> Figure:
 def _panel(axes: Any, verdicts: Verdicts, index: int) -> None:
     axes.plot([0, 1], [0, 1], color="#9d9d9d", linewidth=1, linestyle="--", label="as confident as right")
     words = []
-    width = 0.1 / len(verdicts.heard)
-    for place, (head, heard) in enumerate(verdicts.heard.items()):
-        found = binned(heard, index)
+    width = 0.1 / len(verdicts.by_head)
+    for place, (head, judged) in enumerate(verdicts.by_head.items()):
+        found = judged.binned(index)
         colour = HEAD_COLOURS[head]
-        total = int(heard.spoke[index].sum())
+        total = int(judged.spoke[index].sum())
         lefts = [min(9, int(10 * confidence)) / 10 + place * width for confidence, _, _ in found]
         shares = [number / max(1, total) for _, _, number in found]
         axes.bar(lefts, shares, width, align="edge", color=colour, alpha=0.25,
@@ -62,7 +58,7 @@ def _panel(axes: Any, verdicts: Verdicts, index: int) -> None:
         solid = [(confidence, agreement) for confidence, agreement, number in found if number >= LEAST_SHOWN]
         axes.plot([confidence for confidence, _ in solid], [agreement for _, agreement in solid], "o-", color=colour,
                   markersize=4, label=f"{HEAD_NAMES[head]}: agreement")  # fmt: skip
-        words.append(f"{heard.agreed[index].mean():.0%} {head.value}")
+        words.append(f"{judged.agreed[index].mean():.0%} {head.value}")
     axes.set_title(f"layer {verdicts.layers[index]}: right {', '.join(words)}", fontsize=9)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.02)
@@ -70,7 +66,7 @@ def _panel(axes: Any, verdicts: Verdicts, index: int) -> None:
     axes.grid(alpha=0.3)
 
 
-def draw_selection(choices: Sequence[Choice], chosen: Choice, layers: Sequence[int], title: str) -> Figure:
+def plot_selection(choices: Sequence[Choice], chosen: Choice, layers: Sequence[int], title: str) -> Figure:
     """Return what the best set of each size saves and costs (left), and which exits are in it (right)."""
     sizes = [len(choice.layers) for choice in choices]
     figure = Figure(figsize=(9.5, 2.2 + 0.32 * len(sizes)), layout="constrained")

@@ -1,0 +1,88 @@
+"""ROS parameters made from settings structs: their names, defaults, descriptions and limits. No ROS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from spec_vlm_nav.motion import MotionConfig
+from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.safety import Limits
+from speculation.settings import Field, check, fields_of, from_flags
+
+WATCHDOG_S = 0.2
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Parameters(Generic[S]):
+    """The parameters that one settings struct makes. Raises ValueError for a field that the struct does not have."""
+
+    struct: type[S]
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Parameter by field, where the two are not called the same."""
+    without: tuple[str, ...] = ()
+    """Fields that are no parameters."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """By field, in place of the struct's own."""
+
+    def __post_init__(self) -> None:
+        known = {each.name for each in fields_of(self.struct)}
+        unknown = {*self.names, *self.without, *self.defaults} - known
+        if unknown:
+            raise ValueError(f"{self.struct.__name__} has no {', '.join(sorted(unknown))}")
+
+    def fields(self) -> dict[str, Field]:
+        """Return the settings by parameter name. One whose default is None is left out: ROS has no such value."""
+        return {
+            self.names.get(each.name, each.name): each._replace(default=self.defaults.get(each.name, each.default))
+            for each in fields_of(self.struct)
+            if each.name not in self.without and self.defaults.get(each.name, each.default) is not None
+        }
+
+    def settings(self, values: Mapping[str, Any]) -> S:
+        """Return the struct of parameter values. Raises ValueError, naming the parameter or field, for a wrong one."""
+        fields = self.fields()
+        for name, each in fields.items():
+            if each.choices and values[name] not in each.choices:
+                raise ValueError(f"parameter {name} is {values[name]!r}; choose {', '.join(each.choices)}")
+        given = {each.name: Path(values[name]) if each.kind is Path else values[name] for name, each in fields.items()}
+        return from_flags(self.struct, given)
+
+
+class ExecutorSettings(msgspec.Struct, frozen=True):
+    """What action_executor depends on."""
+
+    watchdog_timeout: Annotated[float, Meta(ge=0.05, le=0.25, description="silence that holds the robot, s")] = (
+        WATCHDOG_S
+    )
+    require_bridge: Annotated[bool, Meta(description="hold the robot while go2_bridge's heartbeat is missing")] = True
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+class BridgeSettings(msgspec.Struct, frozen=True):
+    """When go2_bridge starts and stops the robot."""
+
+    cmd_vel_timeout: Annotated[
+        float, Meta(ge=0.05, le=0.25, description="silence of cmd_vel that stops the robot, s")
+    ] = WATCHDOG_S
+    stand_up_s: Annotated[
+        float, Meta(ge=0.0, le=20.0, description="wait after StandUp, s: the robot ignores Move at first, silently")
+    ] = 5.0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+NAVIGATOR = Parameters(NavigatorConfig, {"order": "response_order", "stale_s": "stale_frame_s"})
+MOTION = Parameters(MotionConfig)
+LIMITS = Parameters(Limits, {"vx": "max_forward_speed", "vy": "max_sideways_speed", "wz": "max_turn_speed"})
+EXECUTOR = Parameters(ExecutorSettings)
+BRIDGE = Parameters(BridgeSettings)

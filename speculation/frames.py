@@ -1,0 +1,59 @@
+"""Camera frames: JPEG -> RGB pixels, with bounds on what an encoder may ask of its reader."""
+
+from __future__ import annotations
+
+import io
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+MAX_PIXELS = 1 << 24
+"""Largest frame that is decoded: a few kilobytes of JPEG can claim gigabytes of pixels."""
+MAX_SCANS = 20
+"""Scans of one JPEG: encoders write up to 10, and a small file with thousands of them takes minutes to decode."""
+DECODE_LIMIT_S = 1.0
+_JPEG_PART = 1 << 12
+"""Bytes of a JPEG that are decoded between two looks at the clock."""
+
+Frame = npt.NDArray[np.uint8]
+"""RGB [H, W, 3]."""
+
+
+class _TimedBytes(io.BytesIO):
+    """A file in memory that refuses to be read on after `limit_s` seconds, so that its decoder ends."""
+
+    def __init__(self, data: bytes, limit_s: float, clock: Callable[[], float]) -> None:
+        super().__init__(data)
+        self._size, self._limit_s, self._clock = len(data), limit_s, clock
+        self._began = clock()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self._clock() - self._began > self._limit_s:
+            raise ValueError(f"image of {self._size} bytes takes longer than {self._limit_s:g} s to decode")
+        return super().read(size)
+
+
+def decode_jpeg(data: bytes, limit_s: float = DECODE_LIMIT_S, clock: Callable[[], float] = time.monotonic) -> Frame:
+    """Return the RGB pixels [H, W, 3] of a JPEG.
+
+    Raises ValueError, in one sentence, for anything else, for more than MAX_PIXELS pixels or MAX_SCANS scans, and when
+    decoding takes longer than `limit_s` seconds on `clock`.
+    """
+    # Each scan has this marker, and coded data never contains it; metadata may, so that the count is an upper bound.
+    scans = data.count(b"\xff\xda")
+    if scans > MAX_SCANS:
+        raise ValueError(f"image of {len(data)} bytes has {scans} scans, the limit is {MAX_SCANS}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image = Image.open(_TimedBytes(data, limit_s, clock), formats=["JPEG"])
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"image of {image.width} x {image.height} pixels exceeds the limit of {MAX_PIXELS} pixels")
+        image.decodermaxblock = _JPEG_PART
+        return np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"image of {len(data)} bytes does not decode as JPEG: {error}") from None

@@ -1,0 +1,146 @@
+"""Parameters of the nodes: made from settings structs, described, limited, and the only ones that files name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import rclpy
+from rclpy.exceptions import InvalidParameterValueException
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from spec_vlm_nav.graph import GO2_GRAPH, PROJECT, REPLAY_GRAPH, SIM_GRAPH, VERIFIER_GRAPH, NodeSpec
+from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.nodes.common import settings
+from spec_vlm_nav.nodes.vlm_nav import EDGE
+from spec_vlm_nav.parameters import BRIDGE, EXECUTOR, LIMITS, MOTION, NAVIGATOR, Parameters
+from spec_vlm_nav.safety import Limits
+from spec_vlm_nav.simulated_go2 import ROBOT, ROOM
+from speculation.prompts import Guidance, ResponseOrder
+
+CONFIG = PROJECT / "ros_ws" / "src" / "spec_vlm_nav" / "config"
+BAG_PLAYER = PROJECT / "evaluation" / "nodes" / "bag_player.py"
+PARTS = {
+    "vlm_nav": (EDGE, NAVIGATOR),
+    "action_executor": (MOTION, EXECUTOR),
+    "go2_bridge": (LIMITS, BRIDGE),
+    "sim_go2": (ROOM, ROBOT),
+}
+OWN = {"vlm_nav": {"trace"}}
+"""Parameters of a node's own file."""
+PUBLIC = {
+    "vlm_nav": {
+        "draft_model", "verifier", "mode", "profile", "link", "target_fingerprint", "keys", "allow_plain", "gamma",
+        "drafting", "predictor", "sampling", "seed", "threads", "device", "dtype", "attention", "quantisation",
+        "min_pixels", "max_pixels", "capacity", "max_tokens", "link_silence_s", "link_resume_s", "response_order",
+        "guide", "time_allowance_s", "step_limit_s", "action_limit_s", "stale_frame_s", "trace",
+    },
+    "action_executor": {
+        "forward_speed", "turn_speed", "tolerance_m", "tolerance_rad", "cap_factor", "cap_margin_s", "blocked_after_s",
+        "watchdog_timeout", "require_bridge",
+    },
+    "go2_bridge": {
+        "max_forward_speed", "max_sideways_speed", "max_turn_speed", "acceleration", "deceleration",
+        "turn_acceleration", "turn_deceleration", "cmd_vel_timeout", "stand_up_s",
+    },
+    "sim_go2": {"seed", "difficulty", "target", "layout", "physics", "image_size", "camera_hz", "odom_hz"},
+}  # fmt: skip
+"""What users' own parameter files may name: no parameter may be lost or renamed unnoticed."""
+
+
+def names(node: str) -> set[str]:
+    if node == "bag_player":
+        calls = [each for each in ast.walk(ast.parse(BAG_PLAYER.read_text())) if isinstance(each, ast.Call)]
+        declared = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id == "parameter"]
+        return {each.args[1].value for each in declared}  # type: ignore[attr-defined]
+    return {name for part in PARTS[node] for name in part.fields()} | OWN.get(node, set())
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    rclpy.init()
+    made = Node("tried")
+    yield made
+    made.destroy_node()
+    rclpy.shutdown()
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_no_parameter_is_lost_and_no_two_have_one_name(name: str) -> None:
+    assert PUBLIC[name] <= names(name)
+    assert sum(len(part.fields()) for part in PARTS[name]) + len(OWN.get(name, ())) == len(names(name))
+
+
+@pytest.mark.parametrize("path", sorted(CONFIG.glob("*.yaml")), ids=lambda path: path.stem)
+def test_parameter_files_name_known_parameters_within_their_limits(path: Path) -> None:
+    read = msgspec.yaml.decode(path.read_bytes())
+    assert read
+    for key, content in read.items():
+        name, values = key.rpartition("/")[2], content["ros__parameters"]
+        assert set(values) <= names(name), f"{name} has no {set(values) - names(name)}"
+        for part in PARTS.get(name, ()):
+            given = {parameter: field.problem(values[parameter]) for parameter, field in part.fields().items()
+                     if parameter in values}  # fmt: skip
+            assert not any(given.values()), given
+
+
+@pytest.mark.parametrize("graph", [SIM_GRAPH, GO2_GRAPH, REPLAY_GRAPH, VERIFIER_GRAPH])
+def test_graphs_set_known_parameters(graph: object) -> None:
+    for process in graph.processes:  # type: ignore[attr-defined]
+        if isinstance(process, NodeSpec):
+            assert {name for name, _ in process.parameters} <= names(process.name), process.name
+
+
+@pytest.mark.parametrize("part", [part for parts in PARTS.values() for part in parts], ids=lambda part: part.struct)
+def test_every_parameter_is_described_and_read_only(part: Parameters[msgspec.Struct], node: Node) -> None:
+    got = settings(node, part)
+    assert isinstance(got, part.struct)
+    for name, field in part.fields().items():
+        described = node.describe_parameter(name)
+        assert described.read_only
+        assert described.description == field.description
+        if field.least is not None and field.most is not None:
+            (limits,) = described.floating_point_range or described.integer_range
+            assert (limits.from_value, limits.to_value) == (field.least, field.most)
+        assert all(choice in described.additional_constraints for choice in field.choices)
+    if issubclass(part.struct, msgspec.Struct):
+        assert all(field.description for field in part.fields().values())
+
+
+def test_parameters_become_the_struct_that_they_are_made_from(node: Node) -> None:
+    got = settings(node, NAVIGATOR)
+    assert got == NavigatorConfig() and node.get_parameter("stale_frame_s").value == got.stale_s
+    values = {name: field.default for name, field in NAVIGATOR.fields().items()}
+    changed = NAVIGATOR.settings(values | {"response_order": "action_first", "guide": "never", "stale_frame_s": 2.0})
+    assert changed == NavigatorConfig(ResponseOrder.ACTION_FIRST, Guidance.NEVER, stale_s=2.0)
+
+
+def test_wrong_values_are_refused_by_name(node: Node) -> None:
+    values = {name: field.default for name, field in NAVIGATOR.fields().items()}
+    with pytest.raises(ValueError, match="parameter guide is 'often'; choose auto, always, never"):
+        NAVIGATOR.settings(values | {"guide": "often"})
+    with pytest.raises(ValueError, match="stale_s 9 is outside"):
+        NAVIGATOR.settings(values | {"stale_frame_s": 9})
+    settings(node, LIMITS)
+    refused = node.set_parameters([Parameter("max_turn_speed", value=0.5)])[0]
+    assert not refused.successful, "read once at start"
+    again = Node("again", parameter_overrides=[Parameter("max_turn_speed", value=1.5)])
+    with pytest.raises(InvalidParameterValueException):
+        settings(again, LIMITS)
+    again.destroy_node()
+
+
+@pytest.mark.parametrize("gamma", [6, "auto"])
+def test_a_draft_length_is_a_number_or_a_rule(gamma: int | str, node: Node) -> None:
+    other = Node("other", parameter_overrides=[Parameter("gamma", value=gamma)])
+    assert settings(other, EDGE).gamma == gamma  # type: ignore[type-var]
+    other.destroy_node()
+
+
+def test_fields_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(ValueError, match="Limits has no speed"):
+        Parameters(Limits, {"speed": "max_speed"})
