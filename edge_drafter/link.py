@@ -24,8 +24,8 @@ import msgspec
 import zmq
 import zmq.auth
 
-from edge_drafter import LinkLost
 from edge_drafter.link_socket import LinkSocket
+from edge_drafter.protocols import LinkLost
 from speculation.address import check_address
 from speculation.emulation import IDEAL, LinkConditions
 from speculation.text import printable
@@ -187,11 +187,6 @@ class ZmqLink:
     def rtt_s(self) -> float | None:
         """Smoothed round trip of a ping in seconds; None before the first."""
         return self._rtt
-
-    @property
-    def heard_age_s(self) -> float | None:
-        """Seconds since anything was heard; None before the first message."""
-        return None if self._heard_at is None else self._clock() - self._heard_at
 
     @property
     def bytes_up(self) -> int:

@@ -21,7 +21,7 @@ from scipy.stats import chisquare
 
 from cloud_verifier.step import StepState, Tree
 from cloud_verifier.work import VerifyRow
-from edge_drafter import Drafter, DraftingConfig, DraftModel, Mode, StepRequest
+from edge_drafter import Drafter, DraftingConfig, DraftModel, Mode, StepRequest, sources_of
 from speculation.acceptance import Verdict
 from speculation.rejection import Purpose, draw, draw_rest, noisy, uniform
 from speculation.sampling import MAX_KEY, Distribution, Rule, SamplingSettings
@@ -178,7 +178,7 @@ def answers(config: DraftingConfig, how: SamplingSettings, exits: int) -> Counte
     clock = FakeClock()
     model: DraftModel = TableModel(lambda prefix: 0, clock, 0.05)
     link = TableLink(lambda prefix: 0, clock, Weather(exits=exits, sampling=how))
-    drafter = Drafter(model, link, config, clock)
+    drafter = Drafter(sources_of(config, model), link, config, clock)
     for key in range(SAMPLES):
         result = drafter.run(StepRequest(key + 1, "find it", b"jpeg", (EOS,), LENGTH, sampling=how, key=key))
         found[result.tokens] += 1

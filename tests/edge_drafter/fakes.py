@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from cloud_verifier.step import StepState, Tree
 from edge_drafter import LinkLost
-from edge_drafter.model import Abandoned, Stop
 from speculation.acceptance import Verdict
+from speculation.cancellation import Abandoned, Stop
 from speculation.rejection import read_draft
 from speculation.sampling import GREEDY, SamplingSettings
 from speculation.wire import ROOT, AnyMessage, BeginStep, Commit, Draft, EarlyTokens, EndStep, Fetch, decode, encode

@@ -33,13 +33,13 @@ def test_the_modes_are_settings_of_one_drafter() -> None:
     [
         ({"gamma": 65}, "gamma is 65; give 0 to 64, 'auto' or 'balance'"),
         ({"gamma": "much"}, "gamma is 'much'"),
-        ({"branches": -1}, "branches is -1; give at least 0"),
-        ({"stop_below": 1.5}, "stop_below is 1.5; give 0 .never stop. to 1"),
-        ({"patience_s": float("nan")}, "patience_s is nan"),
+        ({"branches": -1}, "branches -1 is outside 0 to any"),
+        ({"stop_below": 1.5}, "stop_below 1.5 is outside 0 to 1"),
+        ({"patience_s": float("nan")}, "patience_s nan is outside 0 to any"),
         ({"drafts": False, "ngrams": True}, "ngrams needs drafts"),
-        ({"draft_tokens": 65}, "draft_tokens is 65; give 0 .gamma, a chain. to 64"),
-        ({"ahead_above": 2.0}, "ahead_above is 2.0; give 0 to 1"),
-        ({"leaves": 0}, "leaves is 0; give at least 1"),
+        ({"draft_tokens": 65}, "draft_tokens 65 is outside 0 to 64"),
+        ({"ahead_above": 2.0}, "ahead_above 2.0 is outside 0 to 1"),
+        ({"leaves": 0}, "leaves 0 is outside 1 to any"),
     ],
 )
 def test_bad_settings_are_named(changes: dict[str, object], sentence: str) -> None:
