@@ -69,7 +69,7 @@ WARM_UP = 2
 CAPACITY = 2048
 TARGET = 0.1
 """The policy shall cost less than this share of a draft forward."""
-MODES = tuple(mode.value for mode in (Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL))
+MODES = tuple(mode.value for mode in Mode if mode.drafts)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from benchmarks.setting import (
     text_flags,
     write_result,
 )
-from edge_drafter import DraftingConfig, Mode, StepResult
+from edge_drafter import Mode, StepResult
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
 from edge_drafter.settings import EdgeConfig
@@ -50,7 +50,7 @@ from speculation.trace import Trace
 from speculation.vlm.load import load_vlm
 
 WARM_UP = 1
-MODES = tuple(mode.value for mode in Mode if DraftingConfig.of(mode).drafts)
+MODES = tuple(mode.value for mode in Mode if mode.drafts)
 WITH, WITHOUT = "predictor", "none"
 
 

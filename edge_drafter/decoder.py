@@ -113,7 +113,7 @@ class EdgeDecoder:
 
     @property
     def declared(self) -> str:
-        """What is declared and waited for, in a word: the device profile, and the link where one is emulated."""
+        """What is declared and waited for: the device profile, and the link where one is emulated."""
         return declared_name(self.profile.name, self.conditions.name if self.link is not None else "")
 
     @property
@@ -126,7 +126,7 @@ class EdgeDecoder:
 
         A lost link is taken up again where the answer stood, if it comes back within `resume_s` seconds. Raises
         VerifierLost when the verifier cannot be reached or refuses, AnswerLate after `deadline_s` seconds, ValueError
-        for a frame or prompt that cannot be used, or where drafting fails; the sentence says which.
+        for a frame or prompt that cannot be used, or where drafting fails.
         """
         chosen = Mode(mode or self.config.decoding.mode)
         limit = FOREVER_S if deadline_s is None else deadline_s
@@ -150,11 +150,11 @@ class EdgeDecoder:
         return Reply(self.text(result.tokens), result.stats, self.declared, *self.link_figures())
 
     def text(self, tokens: tuple[int, ...]) -> str:
-        """Return the words of an answer, without the tokens that only mark its end."""
+        """Return the text of an answer, without the tokens that only mark its end."""
         return str(self.vlm.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def link_figures(self) -> tuple[str, float]:
-        """Return the link's state in a word and its round trip in seconds (negative if unknown)."""
+        """Return the link's state and its round trip in seconds (negative if unknown)."""
         if self.link is None:
             return "", -1.0
         rtt = self.link.rtt_s

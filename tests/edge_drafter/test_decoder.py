@@ -54,7 +54,7 @@ def config(draft: Path, address: str, **changes: object) -> EdgeConfig:
 
 @pytest.fixture(scope="module")
 def exits(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Untrained exits of the tiny target: wrong often enough to be rumours, and they stream."""
+    """Untrained exits of the tiny target: wrong often enough to matter, and they stream."""
     folder = Path(tmp_path_factory.mktemp("edge-exits"))
     heads = ExitHeads(load_vlm(tiny_target), (1, 2), 4)
     heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,)) for layer in (1, 2)})
@@ -314,7 +314,7 @@ def test_a_killed_verifier_costs_time_and_not_the_answer(tiny_target: Path, tiny
         assert edge.answer(PROMPT, image, 60.0).text == edge.text(tuple(truth))
         second.stop(signal.SIGKILL)
         edge.config = edge.config.changed(resume_s=0.1)
-        with pytest.raises(VerifierLost, match="nothing heard from the verifier at tcp://127"):
+        with pytest.raises(VerifierLost, match="nothing received from the verifier at tcp://127"):
             edge.answer(PROMPT, image, 60.0)
         assert link.state is not LinkState.NOMINAL
     finally:

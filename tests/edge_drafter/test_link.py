@@ -156,10 +156,10 @@ def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(conne
     assert link.wait_nominal(LIMIT_S)
     link.send(BEGIN)
     first.stop()
-    with pytest.raises(LinkLost, match="nothing heard"):
+    with pytest.raises(LinkLost, match="nothing received"):
         link.receive(LIMIT_S)
     assert link.state is LinkState.SILENT and not link.wait_nominal(0.01)
-    with pytest.raises(LinkLost, match="nothing heard"):
+    with pytest.raises(LinkLost, match="nothing received"):
         link.send(DRAFT)
     second = TinyVerifier(first.address)
     try:
