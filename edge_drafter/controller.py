@@ -20,12 +20,10 @@ class Average:
 
     weight: float
     value: float | None = None
-    samples: int = 0
 
     def add(self, sample: float) -> None:
         """Take one more sample."""
         self.value = sample if self.value is None else self.value + self.weight * (sample - self.value)
-        self.samples += 1
 
 
 def balanced_gamma(verify_s: float, draft_s: float, rtt_s: float) -> float:
@@ -35,17 +33,17 @@ def balanced_gamma(verify_s: float, draft_s: float, rtt_s: float) -> float:
 
 @dataclass(frozen=True)
 class Estimates:
-    """What the edge has measured, in seconds; None before the first sample.
-
-    fixed_s: a round's time besides drafting: round trip, verification and the wait for it. Measured where nothing else
-    delayed it. queue_s: of that, the wait in a busy verifier. acceptance: of a draft token whose ancestors stand.
-    """
+    """What the edge has measured, in seconds; None before the first sample."""
 
     draft_s: float | None = None
     verify_s: float | None = None
     fixed_s: float | None = None
+    """A round's time besides drafting: round trip, verification and the wait for it; measured where nothing else
+    delayed it."""
     acceptance: float | None = None
+    """Of a draft token whose ancestors were accepted."""
     queue_s: float | None = None
+    """Of `fixed_s`, the wait in a busy verifier."""
 
     @property
     def rtt_s(self) -> float | None:
@@ -108,7 +106,7 @@ class Controller:
             self._queue_s.value,
         )
 
-    def tell(self, stats: DecodingStats) -> None:
+    def write_to(self, stats: DecodingStats) -> None:
         """Write gamma and the estimates into a step's figures."""
         now = self.estimates
         stats.gamma = self.gamma
