@@ -63,6 +63,7 @@ class Drafter:
         if self._link is None or not self.config.needs_link:
             # The point-mass rule leaves the sampling to the verifier; here there is none.
             request = replace(request, sampling=replace(request.sampling, rule=Rule.COUPLED, keep=START_KEEP))
+            # Sources that need no forward come first.
             return decode_alone(self._step(request), self._sources[-1], self._trace)
         result = StepLoop(self._step(request), self._sources, self._link, self._trace).run()
         for source in self._sources:

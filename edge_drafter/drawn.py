@@ -1,4 +1,4 @@
-"""A draft model for rejection sampling: its logits say what it drew, and it knows what from."""
+"""A draft model for rejection sampling: it samples its tokens and keeps the distributions that they are from."""
 
 from __future__ import annotations
 
