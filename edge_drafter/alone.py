@@ -22,7 +22,7 @@ def decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
         stats.prefill_s = now - step.started
         spans.prefill(step.started, now)
         while not answer.done:
-            if step.is_late:
+            if step.is_late(step.clock()):
                 raise step.interrupted(Interruption.DEADLINE, step.too_late)
             started = step.clock()
             with spans.drafting():

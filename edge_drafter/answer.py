@@ -1,6 +1,6 @@
 """The committed answer of one step: the only truth on the edge.
 
-A digest covers a commit's tokens and nothing else of it. So the tokens alone say where the answer ends.
+A digest covers a commit's tokens and nothing else of it. So the tokens alone decide where the answer ends.
 """
 
 from __future__ import annotations

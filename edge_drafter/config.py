@@ -176,7 +176,7 @@ class DraftingConfig(msgspec.Struct, frozen=True):
         return cls(**{**mode.changes, **changes, **(given if mode.drafts else {})})
 
     def check_sampling(self, sampling: SamplingSettings) -> None:
-        """Raise ValueError where drafts of these settings cannot be judged as `sampling` says.
+        """Raise ValueError where drafts of these settings cannot be judged by the rule of `sampling`.
 
         Rejection sampling judges one chain at a time, of tokens that were sampled: no tree, no tokens from elsewhere,
         no better draft for the same place; and the verifier must not decode where a draft may come. A draft's length

@@ -49,8 +49,10 @@ class Cutter:
 
     def closes(self, node: int) -> bool:
         """Whether a draft ends at `node`: it ends the answer, or is predicted to be rejected."""
-        below = self._tree[node].chance < self._config.stop_below
-        return node != self._tree.root and (below or self.ends_at(node))
+        if node == self._tree.root:
+            return False
+        content = self._tree[node]
+        return content.chance < self._config.stop_below or content.token in self._ends
 
     def path(self, node: int, want: int) -> list[int]:
         """Return the likeliest chain of at most `want` nodes behind `node`, up to one that closes it."""

@@ -123,7 +123,7 @@ class EdgeDecoder:
     def decode(self, prompt: str, jpeg: bytes, deadline_s: float | None = None, mode: str | None = None) -> StepResult:
         """Return the answer's tokens; `mode` decodes this one step in another mode (all but `edge` need a link).
 
-        A lost link is taken up again where the answer stood, if it comes back within `resume_s` seconds. Raises
+        After a lost link the answer goes on where it stood, if the link comes back within `resume_s` seconds. Raises
         VerifierLost when the verifier cannot be reached or refuses, AnswerLate after `deadline_s` seconds, ValueError
         for a frame or prompt that cannot be used, or where drafting fails.
         """

@@ -61,6 +61,7 @@ class Drafter:
         self.config.check_sampling(request.sampling)
         if self._link is None or not self.config.needs_link:
             request = replace(request, sampling=request.sampling.alone)
+            # Sources that need no forward come first.
             return decode_alone(self._step(request), self._sources[-1], self._trace)
         result = StepLoop(self._step(request), self._sources, self._link, self._trace).run()
         for source in self._sources:

@@ -197,9 +197,9 @@ class StepLoop:
         step = self._step
         if step.answer.done:
             return
-        if step.is_late:
-            raise self._interrupted(Interruption.DEADLINE, step.too_late)
         now = step.clock()
+        if step.is_late(now):
+            raise self._interrupted(Interruption.DEADLINE, step.too_late)
         if now >= self._commit_received_at + step.config.patience_s:
             silence = now - self._commit_received_at
             message = f"the verifier committed nothing for {silence:.1f} s (limit {step.config.patience_s:g} s)"

@@ -58,10 +58,8 @@ class StepDrafter:
         `poll` is called between layers and may take commits; a forward that these make useless is abandoned.
         """
         step = self._step
-        for rerooting, commit in self._uncommitted:
-            for source in self._sources:
-                source.commit(rerooting, commit)
-        self._uncommitted.clear()
+        if self._uncommitted:
+            self._follow_commits()
         looked_up = leaves[:LOOKUP_LEAVES]
         for leaf in looked_up:
             self._propose(leaf)
@@ -153,6 +151,12 @@ class StepDrafter:
         """The step is over: what the tree still holds was drafted for nothing."""
         tree = self._step.tree
         self._step.stats.add_waste([tree[node] for node in tree.ids() if node != tree.root])
+
+    def _follow_commits(self) -> None:
+        for rerooting, commit in self._uncommitted:
+            for source in self._sources:
+                source.commit(rerooting, commit)
+        self._uncommitted.clear()
 
     def _propose(self, node: int) -> None:
         for source in self._sources:

@@ -187,18 +187,17 @@ class TokenTree:
     def _behind_root(self, depth: int, least: float, ends: frozenset[int]) -> Iterator[int]:
         """The same from the root, out of one sorting per version: no node is likelier, or older, than its parent."""
         if self._order_of != self.version:
-            self._order = sorted([(-content.reach, node) for node, content in self._nodes.items()])
+            # The root comes first, and is not behind itself.
+            self._order = sorted([(-content.reach, node) for node, content in self._nodes.items()])[1:]
             self._order_of = self.version
-        nodes, root = self._nodes, self.root
-        floor = -least * nodes[root].reach
-        deepest = nodes[root].depth + depth
+        nodes, root = self._nodes, self._nodes[self.root]
+        floor = -least * root.reach
+        deepest = root.depth + depth
         closed: set[int] = set()
         for reach, node in self._order:
             if reach > floor:
                 return
             content = nodes[node]
-            if node == root:
-                continue
             if content.parent in closed:
                 closed.add(node)
                 continue
