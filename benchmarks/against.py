@@ -38,11 +38,13 @@ ROS_PACKAGE = Path("ros_ws/src/spec_vlm_nav")
 CHILD = """
 import base64, json, sys
 from pathlib import Path
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.settings import EdgeConfig
 from evaluation.setting import CONNECT_LIMIT_S, verifier
 target, draft, dtype, tokens = json.loads(sys.stdin.readline())
 with verifier(Path(target), "--dtype", dtype) as address:
-    edge = EdgeDecoder(EdgeConfig(Path(draft), address, dtype=dtype, max_tokens=tokens, resume_s=CONNECT_LIMIT_S))
+    flags = dict(verifier=address, dtype=dtype, max_tokens=tokens, resume_s=CONNECT_LIMIT_S)
+    edge = EdgeDecoder(EdgeConfig.flat(Path(draft), **flags))
     for line in sys.stdin:
         prompt, jpeg, mode = json.loads(line)
         result = edge.decode(prompt, base64.b64decode(jpeg), mode=mode)

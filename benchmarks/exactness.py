@@ -30,8 +30,9 @@ from benchmarks.setting import (
     write_result,
 )
 from edge_drafter import Mode
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
+from edge_drafter.settings import EdgeConfig
 from evaluation.setting import CONNECT_LIMIT_S, add_drafting, draft_flags, drafted_as, machine, verifier
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
@@ -82,9 +83,9 @@ def compare(options: argparse.Namespace, asked: Sequence[Question]) -> tuple[int
     flags = ["--dtype", options.dtype, *text_flags(in_words(options.frames)), *draft_flags(MODES, options.draft_model)]
     with verifier(options.target_model, *flags) as address:
         edge = EdgeDecoder(
-            EdgeConfig(
+            EdgeConfig.flat(
                 options.draft_model,
-                address,
+                verifier=address,
                 gamma=options.gamma,
                 drafting=options.drafting,
                 max_tokens=options.max_tokens,

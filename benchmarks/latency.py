@@ -30,8 +30,9 @@ from benchmarks.setting import (
     write_result,
 )
 from edge_drafter import Mode, StepResult
-from edge_drafter.decoder import MAX_RTT_S, EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
+from edge_drafter.settings import MAX_RTT_S, EdgeConfig
 from evaluation.figures import report, summary, times_faster
 from evaluation.setting import (
     CONNECT_LIMIT_S,
@@ -118,11 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flags = ["--profile", profile.name, "--dtype", options.dtype, *text_flags(in_words(options.frames))]
         with verifier(options.target_model, *flags, *draft_flags(options.modes, options.draft_model)) as address:
             edge = EdgeDecoder(
-                EdgeConfig(
+                EdgeConfig.flat(
                     options.draft_model,
-                    address,
-                    "fsd",
-                    profile.name,
+                    verifier=address,
+                    mode="fsd",
+                    profile=profile.name,
                     gamma=options.gamma,
                     drafting=options.drafting,
                     max_tokens=options.max_tokens,

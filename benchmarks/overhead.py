@@ -43,9 +43,10 @@ from edge_drafter import (
     StepInterrupted,
     StepRequest,
     StepResult,
-    grower,
+    sources_of,
 )
 from edge_drafter.link import LinkConfig, ZmqLink
+from edge_drafter.sources import model as model_source
 from evaluation.figures import spread
 from evaluation.setting import (
     CONNECT_LIMIT_S,
@@ -68,7 +69,7 @@ WARM_UP = 2
 CAPACITY = 2048
 TARGET = 0.1
 """The policy shall cost less than this share of a draft forward."""
-MODES = tuple(mode.value for mode in (Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL))
+MODES = tuple(mode.value for mode in Mode if mode.drafts)
 
 
 @dataclass(frozen=True)
@@ -111,16 +112,15 @@ class Edge:
             stop_below = self._predictor.threshold if self._predictor is not None else 0.0
             config = DraftingConfig.of(mode, self._options.drafting, gamma=self._options.gamma, stop_below=stop_below)
             link = TimedLink(self._link, self._watch)
-            self._drafters[mode] = Drafter(
-                self._model, link, config, max_draft=welcome.max_draft, predictor=self._predictor
-            )
+            sources = sources_of(config, self._model, self._predictor)
+            self._drafters[mode] = Drafter(sources, link, config, max_draft=welcome.max_draft)
         self._step += 1
         request = StepRequest(
             self._step, question.prompt, question.jpeg, tuple(welcome.eos), self._options.max_tokens
         )  # fmt: skip
         others = time.process_time() - time.thread_time()
         self._watch.restart()
-        with timing(self._watch, Part.READ, grower, "Distributions", "propose"):
+        with timing(self._watch, Part.READ, model_source, "Distributions", "propose"):
             result = self._drafters[mode].run(request)
         parts = self._watch.stop()
         others = time.process_time() - time.thread_time() - others

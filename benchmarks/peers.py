@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -37,8 +37,9 @@ from benchmarks.setting import (
     write_result,
 )
 from edge_drafter import Mode
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
+from edge_drafter.settings import EdgeConfig
 from evaluation.figures import median_interval, spread
 from evaluation.setting import (
     CONNECT_LIMIT_S,
@@ -274,12 +275,12 @@ def system(options: argparse.Namespace, draft: Vlm) -> Iterator[dict[str, Arm]]:
     text_only = in_words(options.frames)
     flags = ["--dtype", options.dtype, "--threads", str(options.threads), *text_flags(text_only)]
     with verifier(options.target_model, *flags) as address:
-        config = EdgeConfig(
-            options.draft_model, address, gamma=options.gamma, drafting=options.drafting, threads=options.threads,
-            max_tokens=options.max_tokens, dtype=options.dtype, text_only=text_only, predictor=options.predictor,
-            silence_s=SILENCE_S, resume_s=CONNECT_LIMIT_S, rtt_s=0.0,
+        config = EdgeConfig.flat(
+            options.draft_model, verifier=address, gamma=options.gamma, drafting=options.drafting,
+            threads=options.threads, max_tokens=options.max_tokens, dtype=options.dtype, text_only=text_only,
+            predictor=options.predictor, silence_s=SILENCE_S, resume_s=CONNECT_LIMIT_S, rtt_s=0.0,
         )  # fmt: skip
-        forgets = replace(config, drafting=",".join(filter(None, (options.drafting, "ngrams=off"))))
+        forgets = config.changed(drafting=",".join(filter(None, (options.drafting, "ngrams=off"))))
         edges = [EdgeDecoder(each, vlm=draft) for each in (config, forgets)]
         try:
             yield {

@@ -29,9 +29,10 @@ from benchmarks.setting import (
     text_flags,
     write_result,
 )
-from edge_drafter import DraftingConfig, Mode, StepResult
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter import Mode, StepResult
+from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
+from edge_drafter.settings import EdgeConfig
 from evaluation.figures import summary
 from evaluation.setting import (
     CONNECT_LIMIT_S,
@@ -49,7 +50,7 @@ from speculation.trace import Trace
 from speculation.vlm.load import load_vlm
 
 WARM_UP = 1
-MODES = tuple(mode.value for mode in Mode if DraftingConfig.of(mode).drafts)
+MODES = tuple(mode.value for mode in Mode if mode.drafts)
 WITH, WITHOUT = "predictor", "none"
 
 
@@ -178,10 +179,10 @@ def decoders(options: argparse.Namespace, address: str) -> Iterator[dict[tuple[s
         for name, folder, predictor in options.draft:
             vlm = load_vlm(folder, dtype=options.dtype)
             for stops, choice in ((WITHOUT, OFF), (WITH, predictor)):
-                config = EdgeConfig(
-                    folder, address, "fsd", options.profile, gamma=options.gamma, drafting=options.drafting,
-                    max_tokens=options.max_tokens, dtype=options.dtype, silence_s=SILENCE_S, resume_s=CONNECT_LIMIT_S,
-                    predictor=choice,
+                config = EdgeConfig.flat(
+                    folder, verifier=address, mode="fsd", profile=options.profile, gamma=options.gamma,
+                    drafting=options.drafting, max_tokens=options.max_tokens, dtype=options.dtype, silence_s=SILENCE_S,
+                    resume_s=CONNECT_LIMIT_S, predictor=choice,
                 )  # fmt: skip
                 edges[name, stops] = EdgeDecoder(config, Trace(limit=1), vlm=vlm)
         yield edges

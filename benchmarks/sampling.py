@@ -31,8 +31,9 @@ from benchmarks.setting import (
     write_result,
 )
 from edge_drafter import Mode, StepResult
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
+from edge_drafter.settings import EdgeConfig
 from evaluation.figures import median_interval, summary
 from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_link, machine, table, verifier
 from speculation.links import load_link
@@ -218,10 +219,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with verifier(options.target_model, *flags) as address, ExitStack() as opened:
             edges = {}
             for way in compared:
-                config = EdgeConfig(
-                    options.draft_model, address, Mode.SD.value, profile.name, gamma=options.gamma,
-                    max_tokens=options.max_tokens, resume_s=CONNECT_LIMIT_S, silence_s=SILENCE_S, link=link.name,
-                    sampling=way.settings.text, seed=options.seed, text_only=words,
+                config = EdgeConfig.flat(
+                    options.draft_model, verifier=address, mode=Mode.SD.value, profile=profile.name,
+                    gamma=options.gamma, max_tokens=options.max_tokens, resume_s=CONNECT_LIMIT_S, silence_s=SILENCE_S,
+                    link=link.name, sampling=way.settings.text, seed=options.seed, text_only=words,
                 )  # fmt: skip
                 edge = EdgeDecoder(config, vlm=vlm)
                 opened.callback(edge.close)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from edge_drafter import DraftModel
-from edge_drafter.model import Clock, Link
+from edge_drafter.protocols import Clock, Link
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
 from speculation.wire import AnyMessage

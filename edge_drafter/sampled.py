@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edge_drafter.model import DraftModel
+from edge_drafter.protocols import DraftModel
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
 from speculation.sampling import DraftSampler, Prefix, SamplingScheme

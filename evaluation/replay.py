@@ -18,8 +18,9 @@ from typing import Any
 from tqdm import tqdm
 
 from edge_drafter import DecodingStats, Mode
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
+from edge_drafter.settings import Connection, EdgeConfig
 from evaluation.frames import BagFrame, FrameSource, LeftOut, Selection
 from evaluation.results import TARGET_ALONE, Arm, FrameKey, Results, Step, arms_of
 from evaluation.setting import (
@@ -120,14 +121,14 @@ class Decoders:
 
     def _config(self, address: str, rtt_ms: float, linked: bool) -> EdgeConfig:
         options = self._options
-        return EdgeConfig(
+        return EdgeConfig.flat(
             options.draft_model,
-            address,
-            Mode.FSD.value if linked else Mode.EDGE.value,
-            options.profile,
-            options.keys,
-            options.gamma,
-            options.drafting,
+            verifier=address,
+            mode=Mode.FSD.value if linked else Mode.EDGE.value,
+            profile=options.profile,
+            keys=options.keys,
+            gamma=options.gamma,
+            drafting=options.drafting,
             max_tokens=options.max_tokens,
             dtype=options.dtype,
             capacity=CAPACITY,
@@ -263,7 +264,7 @@ def run(options: argparse.Namespace) -> int:
             flags += ["--exits", str(options.exits)] if options.exits else []
             flags += draft_flags(options.modes, options.draft_model)
             address = stack.enter_context(verifier(options.target_model, *flags))
-        decoders = stack.enter_context(closing(Decoders(options, address or EdgeConfig.verifier, arms)))
+        decoders = stack.enter_context(closing(Decoders(options, address or Connection().verifier, arms)))
         if options.check:
             decoders.load_target(options.target_model)
         guide = Guidance(options.guide).applies(decoders.objects)

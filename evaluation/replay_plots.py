@@ -8,13 +8,14 @@ from typing import Any
 import matplotlib
 import numpy as np
 
+from edge_drafter import Mode
 from edge_drafter.stats import CLOUD_STAGES, EDGE_STAGES
 from evaluation.agreement import KINDS, UNREADABLE
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
-MODE_COLOURS = {
+MODE_COLOURS = {mode.value: "#17becf" for mode in Mode} | {
     "cloud": "#4c78a8", "edge": "#9d9d9d", "sd": "#f58518", "fsd": "#54a24b", "server_sd": "#b279a2",
     "proactive": "#eeca3b", "pipelined": "#72b7b2", "full": "#e45756",
 }  # fmt: skip

@@ -12,6 +12,7 @@ against its limits. Structs may be nested; a nested field's flag is its own name
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -63,7 +64,7 @@ class Field(NamedTuple):
             most = math.inf if self.most is None else self.most
             if not (math.isfinite(value) and least <= value <= most):
                 return f"{value} is outside {_shown(self.least)} to {_shown(self.most)}"
-        if self.choices and getattr(value, "value", value) not in self.choices:
+        if self.choices and str(getattr(value, "value", value)) not in self.choices:
             return f"{value!r} is none of {', '.join(self.choices)}"
         return ""
 
@@ -72,6 +73,7 @@ def _shown(limit: float | None) -> str:
     return "any" if limit is None else f"{limit:g}" if abs(limit) < 1e6 else f"{limit}"
 
 
+@functools.cache
 def fields_of(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
     """Return the settings of a struct and of those nested in it, in their order.
 
@@ -87,7 +89,7 @@ def fields_of(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
 
 def _walk(struct: type[msgspec.Struct]) -> Iterator[Field]:
     info = inspect.type_info(struct)
-    if not isinstance(info, (inspect.StructType, inspect.DataclassType)):
+    if not isinstance(info, inspect.StructType):
         raise TypeError(f"{struct} is no settings struct")
     for field in info.fields:
         found = _read(field.type)
@@ -180,7 +182,7 @@ def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any])
     given = options if isinstance(options, Mapping) else vars(options)
     values: dict[str, Any] = {}
     info = inspect.type_info(struct)
-    assert isinstance(info, (inspect.StructType, inspect.DataclassType))
+    assert isinstance(info, inspect.StructType)
     for field in info.fields:
         kind = _read(field.type).kind
         if issubclass(kind, msgspec.Struct):

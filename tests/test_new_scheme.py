@@ -31,7 +31,7 @@ from speculation.sampling import (
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import Weather
 from tests.pair import Robot, run
-from tests.test_exactness import ALONE, LINKED, Pair, alone, pairs, rumours
+from tests.test_exactness import ALONE, LINKED, Pair, alone, noisy_exits, pairs
 
 __all__ = ["pairs"]
 
@@ -62,7 +62,7 @@ def test_a_new_scheme_decodes_end_to_end(mode: Mode, pairs: list[Pair], monkeypa
     lost = 0.0 if mode in ALONE else 0.1
     weather = Weather(one_way_s=0.05, jitter_s=0.1, duplicates=0.2, losses=lost, cut_after=6, seed=2)
     robot = Robot(target, DraftingConfig.of(mode, gamma=3), [request], weather)
-    run(target, [robot], exits=rumours(target, 0.9), self_draft=target)
+    run(target, [robot], exits=noisy_exits(target, 0.9), self_draft=target)
     assert robot.answers == [alone(target, request)] != [alone(target, replace(request, sampling=GREEDY))]
     if mode not in ALONE:
         assert robot.stats.accepted > 0
@@ -92,5 +92,5 @@ def test_greedy_and_coupled_answers_run_no_other_scheme(
     request = StepRequest(1, PROMPTS[1], jpeg(2), target.eos, 12, sampling=how, key=9)
     weather = Weather(one_way_s=0.05, jitter_s=0.1, duplicates=0.2, losses=0.1, cut_after=6, seed=1)
     robot = Robot(pairs[0].drafts[1], DraftingConfig.of(Mode.FULL), [request], weather)
-    run(target, [robot], exits=rumours(target, 0.9))
+    run(target, [robot], exits=noisy_exits(target, 0.9))
     assert robot.answers == [alone(target, request)]

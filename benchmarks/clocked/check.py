@@ -18,7 +18,8 @@ from benchmarks.clocked.timings import Timings
 from benchmarks.latency import WARM_UP, measure
 from benchmarks.setting import Question, text_flags
 from edge_drafter import DecodingStats, StepResult
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.settings import EdgeConfig
 from evaluation.setting import CONNECT_LIMIT_S, table, verifier
 from speculation.profiles import DeviceProfile
 
@@ -57,11 +58,11 @@ def measure_real(
 
     The address in `config` does not count. Raises as `EdgeDecoder.decode`.
     """
-    flags = ["--profile", config.profile, "--dtype", config.dtype, *text_flags(config.text_only)]
+    flags = ["--profile", config.profile, "--dtype", config.draft.dtype, *text_flags(config.text_only)]
     if exits is not None:
         flags += ["--exits", str(exits)]
     with verifier(target, *flags) as address:
-        edge = EdgeDecoder(replace(config, verifier=address, resume_s=CONNECT_LIMIT_S))
+        edge = EdgeDecoder(config.changed(verifier=address, resume_s=CONNECT_LIMIT_S))
         try:
             results, _ = measure(edge, asked, modes)
         finally:

@@ -277,9 +277,9 @@ class FactsEngine:
                 verdicts = final
             elif index is not None:
                 for row in asking:
-                    rumour = self._rumour(row, layer, index, final[row.index])
-                    if rumour is not None:
-                        verdicts[row.index] = rumour
+                    early = self._early(row, layer, index, final[row.index])
+                    if early is not None:
+                        verdicts[row.index] = early
             yield LayerVerdicts(layer, verdicts)
 
     def keep(self, index: int, path: Sequence[int], token: int) -> None:
@@ -298,7 +298,7 @@ class FactsEngine:
 
         return _walk(row, session, said)
 
-    def _rumour(self, row: Row, layer: int, index: int, final: Verdict) -> Verdict | None:
+    def _early(self, row: Row, layer: int, index: int, final: Verdict) -> Verdict | None:
         """Return an exit's verdict; None where it is silent, as in `speculation.exits.ExitHeads.judge`."""
         session = self._sessions[row.index]
         facts = session.facts

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from benchmarks.decoding.action import TimedResult, arrivals
 from benchmarks.latency import measure
 from benchmarks.setting import Question, check_prompts, in_words, text_flags
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.settings import EdgeConfig
 from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, draft_flags, verifier
 from speculation.trace import Trace
 from speculation.vlm.load import load_vlm
@@ -52,10 +53,10 @@ def measured(
     check_prompts(vlm, [*before, *asked], options.max_tokens)
     with verifier(options.target_model, *flags, *text_flags(words)) as address:
         for rtt_ms in rtts_ms:
-            config = EdgeConfig(
-                options.draft_model, address, modes[0], profile, gamma=options.gamma, drafting=options.drafting,
-                max_tokens=options.max_tokens, dtype=options.dtype, silence_s=SILENCE_S, resume_s=CONNECT_LIMIT_S,
-                rtt_s=rtt_ms / 1e3, text_only=words,
+            config = EdgeConfig.flat(
+                options.draft_model, verifier=address, mode=modes[0], profile=profile, gamma=options.gamma,
+                drafting=options.drafting, max_tokens=options.max_tokens, dtype=options.dtype, silence_s=SILENCE_S,
+                resume_s=CONNECT_LIMIT_S, rtt_s=rtt_ms / 1e3, text_only=words,
             )  # fmt: skip
             edge = EdgeDecoder(config, Trace(limit=SPANS), vlm=vlm)
             try:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.overhead import StepCost, figures, main, median_forward, parser, report
 from benchmarks.stopwatch import Part, Seconds, Stopwatch, TimedLink, TimedModel, timing
-from edge_drafter.model import Abandoned, Stop
+from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
 from speculation.wire import AnyMessage, EndStep
 

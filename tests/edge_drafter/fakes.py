@@ -17,8 +17,8 @@ from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.step import Step
 from cloud_verifier.tree import NOTHING, Tree
 from edge_drafter import LinkLost
-from edge_drafter.model import Abandoned, Stop
 from speculation.acceptance import Verdict
+from speculation.cancellation import Abandoned, Stop
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.wire import ROOT, AnyMessage, BeginStep, Draft, EarlyTokens, EndStep, Fetch, Idle, decode, encode
 
@@ -263,7 +263,7 @@ class FakeLink:
         verdict = self.judge(state, tree)
         for layer in range(self._weather.exits):
             part = (layer + 1) / (self._weather.exits + 1)
-            early = self._early(state, tree, self.rumour(state, tree, verdict, layer), layer)
+            early = self._early(state, tree, self.early_verdict(state, tree, verdict, layer), layer)
             self._at(now + part * self._weather.verify_s, partial(self._reply, early))
         self._at(now + self._weather.verify_s, lambda at: self._verified(state, verdict, at))
 
@@ -287,7 +287,7 @@ class FakeLink:
             path.append(found[0])
             prefix.append(token)
 
-    def rumour(self, state: Step, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
+    def early_verdict(self, state: Step, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
         """Return what an exit takes the verdict for."""
         return verdict
 

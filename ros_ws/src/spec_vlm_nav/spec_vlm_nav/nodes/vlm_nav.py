@@ -22,8 +22,9 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
 from std_msgs.msg import String
 
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import Reply, VerifierLost
+from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.messages import OUTCOME_OF, AskedPrompt, figures, to_numbers
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.navigator import (
@@ -41,7 +42,7 @@ from speculation.prompts import NavigationAction as Action
 from speculation.prompts import instruction_problem, parse_answer
 from speculation.trace import Kind, Lane
 
-EDGE = Parameters(  # type: ignore[type-var]  # EdgeConfig is no struct yet
+EDGE = Parameters(
     EdgeConfig,
     {"target": "target_fingerprint", "silence_s": "link_silence_s", "resume_s": "link_resume_s"},
     without=("text_only",),
@@ -77,7 +78,7 @@ class VlmNav(Node):
     def __init__(self) -> None:
         super().__init__("vlm_nav")
         self.config = settings(self, NAVIGATOR)
-        self.decoder = EdgeDecoder(settings(self, EDGE))  # type: ignore[type-var]
+        self.decoder = EdgeDecoder(settings(self, EDGE))
         self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
         self.frame: Frame | None = None
         self.status: ActionStatus | None = None
@@ -111,7 +112,9 @@ class VlmNav(Node):
             cancel_callback=lambda _: CancelResponse.ACCEPT,
             callback_group=ReentrantCallbackGroup(),
         )
-        self.get_logger().info(f"ready: mode {self.decoder.config.mode}, verifier {self.decoder.config.verifier}")
+        self.get_logger().info(
+            f"ready: mode {self.decoder.config.decoding.mode}, verifier {self.decoder.config.connection.verifier}"
+        )
 
     def close(self) -> None:
         """End the running goal and the link."""
