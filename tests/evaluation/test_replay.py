@@ -133,7 +133,7 @@ def test_the_target_decides_whether_prompts_explain_the_robot(
         (("--skip", "-1"), "--skip -1: give 0 or more"),
         (("--profile", "warp"), "unknown device profile"),
         (("--link", "string"), "unknown link 'string'; links.json has wifi"),
-        (("--drafting", "branches=-1"), "branches is -1; give at least 0"),
+        (("--drafting", "branches=-1"), "branches -1 is outside 0 to any"),
         (("--profile", "go2_a100_scaled"), "the verifier declares profile 'raw', this replay 'go2_a100_scaled'"),
         (("--instruction", "find the dragon"), "no frame was evaluated: instruction 'find the dragon' names no known"),
     ],
