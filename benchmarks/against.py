@@ -19,18 +19,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.setting import (
-    Question,
-    add_pair,
-    add_questions,
-    add_save,
-    settings_of,
-    warmed_up,
-    write_result,
-)
 from edge_drafter import Mode
+from evaluation.experiment.command import add_save, settings_of, write_result
+from evaluation.experiment.questions import add_questions, warmed_up
+from evaluation.experiment.run import Question
 from evaluation.figures import median_interval
-from evaluation.setting import machine
+from evaluation.setting import add_pair, machine
 from spec_vlm_nav.graph import PROJECT
 
 WARM_UP = 2

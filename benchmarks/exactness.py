@@ -15,24 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from benchmarks.setting import (
-    Question,
-    add_pair,
-    add_questions,
-    add_save,
-    asked_as,
-    check_prompts,
-    in_words,
-    questions,
-    result_name,
-    settings_of,
-    text_flags,
-    write_result,
-)
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
-from evaluation.setting import CONNECT_LIMIT_S, add_drafting, draft_flags, drafted_as, machine, verifier
+from evaluation.experiment.command import add_save, result_name, settings_of, write_result
+from evaluation.experiment.questions import add_questions, asked_as, check_prompts, in_words, questions, text_flags
+from evaluation.experiment.run import Question
+from evaluation.setting import CONNECT_LIMIT_S, add_drafting, add_pair, draft_flags, drafted_as, machine, verifier
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 

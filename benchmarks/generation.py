@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig as _GenerationConfig
 
-from benchmarks.setting import Question
+from evaluation.experiment.run import Question
 from speculation.vlm.load import Vlm
 from speculation.vlm.processing import Inputs, prepare
 

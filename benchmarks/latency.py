@@ -16,27 +16,18 @@ from typing import Any, Protocol, TypeVar
 
 from tqdm import tqdm
 
-from benchmarks.setting import (
-    Question,
-    add_pair,
-    add_questions,
-    add_save,
-    check_prompts,
-    in_words,
-    result_name,
-    settings_of,
-    text_flags,
-    warmed_up,
-    write_result,
-)
 from edge_drafter import Mode, StepResult
 from edge_drafter.decoder import MAX_RTT_S, EdgeConfig, EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.experiment.command import add_save, result_name, settings_of, write_result
+from evaluation.experiment.questions import add_questions, check_prompts, in_words, text_flags, warmed_up
+from evaluation.experiment.run import Question
 from evaluation.figures import report, summary, times_faster
 from evaluation.setting import (
     CONNECT_LIMIT_S,
     add_drafting,
     add_link,
+    add_pair,
     add_predictor,
     draft_flags,
     drafted_as,

@@ -19,19 +19,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.setting import (
-    Question,
-    add_pair,
-    add_questions,
-    add_save,
-    asked_as,
-    in_words,
-    questions,
-    result_name,
-    settings_of,
-    text_flags,
-    write_result,
-)
 from benchmarks.stopwatch import Part, Seconds, Stopwatch, TimedLink, TimedModel, timing
 from edge_drafter import (
     Drafter,
@@ -46,17 +33,21 @@ from edge_drafter import (
     grower,
 )
 from edge_drafter.link import LinkConfig, ZmqLink
+from evaluation.experiment.command import add_save, result_name, settings_of, write_result
+from evaluation.experiment.questions import add_questions, asked_as, in_words, questions, text_flags
+from evaluation.experiment.run import Question
 from evaluation.figures import spread
 from evaluation.setting import (
     CONNECT_LIMIT_S,
     SILENCE_S,
     add_drafting,
+    add_pair,
     add_predictor,
     drafted_as,
     machine,
-    table,
     verifier,
 )
+from evaluation.tables import table
 from speculation.emulation import IDEAL
 from speculation.predictor import Predictor, find
 from speculation.profile import DeviceProfile, load_profile

@@ -23,33 +23,25 @@ from tqdm import tqdm
 
 from benchmarks.exactness import LIMITS, Flip, first_flip
 from benchmarks.generation import Answer, Assisted, Generate, check_alike
-from benchmarks.pictures import COLOURS, WIDTH, add_outputs, keep, plain
-from benchmarks.setting import (
-    Question,
-    add_pair,
-    add_questions,
-    check_prompts,
-    in_words,
-    result_name,
-    settings_of,
-    text_flags,
-    warmed_up,
-    write_result,
-)
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.experiment.command import result_name, settings_of, write_result
+from evaluation.experiment.questions import add_questions, check_prompts, in_words, text_flags, warmed_up
+from evaluation.experiment.run import Question
 from evaluation.figures import median_interval, spread
+from evaluation.plots import COLOURS, WIDTH, add_outputs, keep, plain
 from evaluation.setting import (
     CONNECT_LIMIT_S,
     SILENCE_S,
     add_drafting,
+    add_pair,
     add_predictor,
     drafted_as,
     machine,
-    table,
     verifier,
 )
+from evaluation.tables import table
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import IMAGE_PLACE
 from speculation.vlm.session import VlmSession

@@ -17,31 +17,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.setting import (
-    Question,
-    add_questions,
-    add_save,
-    asked_as,
-    in_words,
-    questions,
-    result_name,
-    settings_of,
-    text_flags,
-    write_result,
-)
 from edge_drafter import DraftingConfig, Mode, StepResult
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.experiment.command import add_save, result_name, settings_of, write_result
+from evaluation.experiment.questions import add_questions, asked_as, in_words, questions, text_flags
+from evaluation.experiment.run import Question
 from evaluation.figures import summary
-from evaluation.setting import (
-    CONNECT_LIMIT_S,
-    SILENCE_S,
-    add_drafting,
-    drafted_as,
-    machine,
-    table,
-    verifier,
-)
+from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_drafting, drafted_as, machine, verifier
+from evaluation.tables import table
 from spec_vlm_nav.graph import PROJECT
 from speculation.predictor import OFF
 from speculation.profile import load_profile

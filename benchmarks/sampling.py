@@ -17,24 +17,16 @@ from typing import Any
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.pictures import WIDTH, add_outputs, keep, plain
-from benchmarks.setting import (
-    Question,
-    add_pair,
-    add_questions,
-    check_prompts,
-    in_words,
-    result_name,
-    settings_of,
-    text_flags,
-    warmed_up,
-    write_result,
-)
 from edge_drafter import Mode, StepResult
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
 from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.experiment.command import result_name, settings_of, write_result
+from evaluation.experiment.questions import add_questions, check_prompts, in_words, text_flags, warmed_up
+from evaluation.experiment.run import Question
 from evaluation.figures import median_interval, summary
-from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_link, machine, table, verifier
+from evaluation.plots import WIDTH, add_outputs, keep, plain
+from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, add_link, add_pair, machine, verifier
+from evaluation.tables import table
 from speculation.emulation import load_link
 from speculation.profile import load_profile
 from speculation.sampling import GREEDY, Rule, SamplingSettings

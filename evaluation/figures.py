@@ -15,7 +15,7 @@ import numpy as np
 
 from edge_drafter import DecodingStats, Mode
 from edge_drafter.stats import CLOUD_STAGES, EDGE_STAGES
-from evaluation.setting import table
+from evaluation.tables import table
 
 PERCENTILES = (50, 90, 99)
 

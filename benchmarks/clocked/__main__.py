@@ -17,26 +17,11 @@ from benchmarks.clocked.figures import at_round_trip, report
 from benchmarks.clocked.layer_split import LAYER_SPLIT, LayerSplit
 from benchmarks.clocked.synthetic import Synthetic
 from benchmarks.clocked.timings import PAPERS, Timings, load_timings
-from benchmarks.setting import (
-    add_pair,
-    add_questions,
-    asked_as,
-    check_prompts,
-    in_words,
-    questions,
-    settings_of,
-    write_result,
-)
 from edge_drafter import Mode
 from edge_drafter.reply import AnswerLate, VerifierLost
-from evaluation.setting import (
-    add_drafting,
-    add_predictor,
-    drafted_as,
-    machine,
-    milliseconds,
-    several,
-)
+from evaluation.experiment.command import settings_of, write_result
+from evaluation.experiment.questions import add_questions, asked_as, check_prompts, in_words, questions
+from evaluation.setting import add_drafting, add_pair, add_predictor, drafted_as, machine, milliseconds, several
 from speculation.profile import load_profile
 
 if TYPE_CHECKING:

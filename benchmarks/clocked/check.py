@@ -16,10 +16,12 @@ from benchmarks.clocked.facts import Recording
 from benchmarks.clocked.figures import run_mode
 from benchmarks.clocked.timings import Timings
 from benchmarks.latency import WARM_UP, measure
-from benchmarks.setting import Question, text_flags
 from edge_drafter import DecodingStats, StepResult
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
-from evaluation.setting import CONNECT_LIMIT_S, table, verifier
+from evaluation.experiment.questions import text_flags
+from evaluation.experiment.run import Question
+from evaluation.setting import CONNECT_LIMIT_S, verifier
+from evaluation.tables import table
 from speculation.profile import DeviceProfile
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.decoding.action import TimedResult, arrivals
 from benchmarks.latency import measure
-from benchmarks.setting import Question, check_prompts, in_words, text_flags
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from evaluation.experiment.questions import check_prompts, in_words, text_flags
+from evaluation.experiment.run import Question
 from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, draft_flags, verifier
 from speculation.trace import Trace
 from speculation.vlm.load import load_vlm

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.exactness import first_flip
-from benchmarks.setting import questions
-from evaluation.setting import table
+from evaluation.experiment.questions import questions
+from evaluation.tables import table
 from speculation.prompts import ResponseOrder
 
 

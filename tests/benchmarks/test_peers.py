@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import peers, setting
+from benchmarks import peers
 from benchmarks.generation import Answer
 from benchmarks.peers import ALONE, ASSISTED, FIXED_WORDS, GREEDY, LOOKUP, OURS, SIGHTED, Run, TargetAlone
-from benchmarks.setting import Question, questions
+from evaluation.experiment.questions import questions
+from evaluation.experiment.run import Question
 from speculation.vlm.load import Vlm
 from tests.models import tiny_text_model
 
@@ -77,9 +78,9 @@ def test_the_whole_comparison_over_real_sockets(
     pair = (tiny_target, tiny_draft)
     if source == "text":
         pair = (tiny_text_model(tmp_path / "big", layers=3), tiny_text_model(tmp_path / "small", layers=2))
-    monkeypatch.setattr(setting, "RESULTS", tmp_path)
-    monkeypatch.setattr(setting, "PROJECT", tmp_path)
-    monkeypatch.setattr("benchmarks.pictures.KEPT", tmp_path)
+    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
+    monkeypatch.setattr("evaluation.plots.KEPT", tmp_path)
     arguments = ["--target-model", str(pair[0]), "--draft-model", str(pair[1]), "--frames", source, "--steps", "3"]
     assert peers.main([*arguments, "--max-tokens", "12", "--dtype", "float64", "--save"]) == 0
     name = "peers_text" if source == "text" else "peers"

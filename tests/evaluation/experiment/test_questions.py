@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.prompts import SAMPLE, TextPrompt, load_prompts, pick
-from benchmarks.setting import (
-    Question,
-    add_pair,
+from evaluation.experiment.command import result_name
+from evaluation.experiment.prompts import SAMPLE, TextPrompt, load_prompts, pick
+from evaluation.experiment.questions import (
     add_questions,
     asked_as,
     check_prompts,
     in_words,
     questions,
     read_source,
-    result_name,
     text_flags,
 )
+from evaluation.experiment.run import Question
+from evaluation.setting import add_pair
 from speculation.prompts import VOCABULARY_FILE
 from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_PROMPT_CHARS
