@@ -97,4 +97,4 @@ def test_a_table_is_aligned_and_its_columns_are_data() -> None:
     ]  # fmt: skip
     header, row = figures_table("arm", {"a": entry}, columns).splitlines()
     assert header.split() == ["arm", "min", "ms", "median", "ms", "max", "ms", "spread", "faster", "-", "-", "share"]
-    assert row.split() == ["a", "1", "2", "4", "2.0", "(1.0-4.0)", "1.5x", "(1.0x-2.2x)", "-", "-", "0.1%"]
+    assert row.split() == ["a", "1", "2", "4", "2.0", "(1.0-4.0)", "1.5x", "(1.0-2.2)", "-", "-", "0.1%"]
