@@ -205,18 +205,12 @@ def check_time(options: argparse.Namespace) -> int:
         raise ValueError(f"--profile {profile.name} declares no times that virtual time could be told")
     from benchmarks.clocked import check
     from benchmarks.clocked.record import record
-    from edge_drafter.decoder import EdgeConfig
 
     asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
     models = _models(options)
     check_prompts(models.target, asked, options.max_tokens)
     recording = record(models, asked, options.max_tokens)
-    config = EdgeConfig(
-        options.draft_model, mode="fsd", profile=profile.name, gamma=options.gamma, drafting=options.drafting,
-        max_tokens=options.max_tokens, dtype=options.dtype, predictor=options.predictor,
-        text_only=in_words(options.frames),
-    )  # fmt: skip
-    real = check.measure_real(config, options.target_model, options.exits, asked, options.modes)
+    real = check.measure_real(options, options.exits, asked, options.modes)
     timings = check.clocked_timings(profile, real)
     rows = check.agree(real, recording, timings, gamma=options.gamma, text=options.drafting)
     print(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -91,10 +92,17 @@ class Run:
         """Return every arm's `summary`."""
         return {arm: summary(self.stats(arm)) for arm in self.answers}
 
+    def ratios(self, slow: str, fast: str) -> list[float]:
+        """Return the time of `slow` over that of `fast`, question by question."""
+        return [one / other for one, other in zip(self.seconds(slow), self.seconds(fast), strict=True)]
+
     def times_faster(self, slow: str, fast: str) -> tuple[float, float, float]:
-        """Return how many times faster `fast` is, question by question: `median_interval` of the ratios of times."""
-        pairs = zip(self.seconds(slow), self.seconds(fast), strict=True)
-        return median_interval([one / other for one, other in pairs])
+        """Return how many times faster `fast` is: `median_interval` of the ratios."""
+        return median_interval(self.ratios(slow, fast))
+
+    def fastest(self) -> str:
+        """Return the arm with the shortest median step."""
+        return min(self.answers, key=lambda arm: median(self.seconds(arm)))
 
 
 class Backend(Protocol):
