@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.shapes import SHAPES, build
-from evaluation.experiment.command import RESULTS, add_save, settings_of
+from evaluation.experiment import command
 from evaluation.setting import machine
-from evaluation.tables import table
+from evaluation.tables import Column, figures_table, table
 from speculation.exits import ExitHeads
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward, forward_layers, prefill, to_numpy
@@ -185,31 +186,29 @@ def where(device: str) -> str:
     return gpu + machine()
 
 
+ROWS = (
+    Column("vision tower, ms", "vision_ms"),
+    Column("prefill with vision, ms", "prefill_ms"),
+    Column("decode 1 token (T_p), ms", "decode_ms"),
+    Column("verify gamma + 1 (T_q), ms", "verify_gamma_ms"),
+    Column("head, ms", "head_ms"),
+    Column("one exit, full head, ms", "exit_ms"),
+    Column("one layer, ms", "layer_median_ms"),
+    Column("exit / verification", "exit_share", ".1%"),
+)
+
+
 def report(found: dict[str, dict[str, Any]]) -> str:
     """Return the figures as tables: the models side by side, then each one's times over batch and length."""
-    names = list(found)
-    rows = [
-        ["weights", *(gigabytes(found[name]["weight_bytes"]) for name in names)],
-        ["peak memory", *(gigabytes(found[name]["peak_bytes"]) for name in names)],
-    ]
-    for key, label in (
-        ("vision_ms", "vision tower, ms"),
-        ("prefill_ms", "prefill with vision, ms"),
-        ("decode_ms", "decode 1 token (T_p), ms"),
-        ("verify_gamma_ms", "verify gamma + 1 (T_q), ms"),
-        ("head_ms", "head, ms"),
-        ("exit_ms", "one exit, full head, ms"),
-    ):
-        rows.append([label, *(_cell(found[name].get(key)) for name in names)])
-    rows.append(["one layer, ms", *(_cell(statistics.median(found[name]["layer_ms"])) for name in names)])
-    rows.append(["exit / verification", *(f"{found[name].get('exit_share', 0.0):.1%}" for name in names)])
-    text = [table(["", *names], rows)]
-    for name in names:
-        grid = found[name]["verify_ms"]
-        lengths = list(next(iter(grid.values())))
-        body = [[batch, *(_cell(times[length]) for length in lengths)] for batch, times in grid.items()]
+    entries = [{**each, "layer_median_ms": statistics.median(each["layer_ms"])} for each in found.values()]
+    rows = [(title, *(gigabytes(each[name]) for each in entries))
+            for title, name in (("weights", "weight_bytes"), ("peak memory", "peak_bytes"))]  # fmt: skip
+    rows += [(row.title, *(row.cell(each) for each in entries)) for row in ROWS]
+    text = [table(("", *found), rows)]
+    for name, each in found.items():
+        lengths = [Column(length, length) for length in next(iter(each["verify_ms"].values()))]
         text.append(f"{name}: ms of a forward, rows down, tokens a row across")
-        text.append(table(["rows", *lengths], body))
+        text.append(figures_table("rows", each["verify_ms"], lengths))
     return "\n".join(text)
 
 
@@ -223,15 +222,9 @@ def pair_line(found: dict[str, dict[str, Any]], gamma: int) -> str:
     return f"draft {draft}, target {target}: {drafting}, T_q {t_q:.2f} ms, {ratio}"
 
 
-def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = argparse.ArgumentParser(
-        prog="python -m benchmarks.model_timings", description=(__doc__ or "").splitlines()[0]
-    )
+    line = command.command_line("benchmarks.model_timings", __doc__)
     line.add_argument("--preset", nargs="+", default=["tiny"], choices=list(SHAPES), help="shapes (default: tiny)")
     line.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     line.add_argument("--dtype", default="bfloat16", choices=[name for name in DTYPES if name != "float64"])
@@ -245,47 +238,46 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--repeats", type=int, default=10, help="timed repetitions, of which the median (default: 10)")
     line.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
     line.add_argument("--out", type=Path, help="write the figures to this JSON file")
-    add_save(line)
+    command.add_save(line)
     return line
 
 
 def check(options: argparse.Namespace) -> None:
     """Raise ValueError, naming the option, for a number that is out of range."""
-    limits = {"gamma": 1, "prompt": 1, "repeats": 1, "threads": 1}
-    for name, least in limits.items():
-        if getattr(options, name) < least:
-            raise ValueError(f"--{name} {getattr(options, name)}: give at least {least}")
+    for name in ("gamma", "prompt", "repeats", "threads"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name} {getattr(options, name)}: give at least 1")
     if min(options.batches) < 1 or min(options.lengths) < 1 or min(options.frame) < PATCH * MERGE:
         raise ValueError(f"--batches and --lengths must be at least 1, --frame at least {PATCH * MERGE} pixels a side")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    options = parser().parse_args(arguments)
-    found: dict[str, dict[str, Any]] = {}
+def run(options: argparse.Namespace) -> None:
+    """Run the benchmark. Raises ValueError or RuntimeError, in one sentence, where it cannot."""
+    check(options)
+    torch.set_num_threads(options.threads)
     try:
-        check(options)
-        torch.set_num_threads(options.threads)
         torch.empty(0, device=options.device)
-        for name in options.preset:
-            found[name] = measure(build(name, options.device, options.dtype), options)
-            _free(torch.device(options.device))
-    except (ValueError, RuntimeError, AssertionError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        print(f"model_timings: {reason}", file=sys.stderr)
-        return 2
+    except (RuntimeError, AssertionError) as error:  # torch's words for: no such device
+        raise ValueError((str(error) or "no such device").splitlines()[0]) from None
+    found: dict[str, dict[str, Any]] = {}
+    for name in options.preset:
+        found[name] = measure(build(name, options.device, options.dtype), options)
+        _free(torch.device(options.device))
     print(f"random weights, {options.dtype}, on {where(options.device)}")
     print(report(found))
     if pair := pair_line(found, options.gamma):
         print(pair)
-    folder = RESULTS / f"model_timings_{'_'.join(options.preset)}_{options.dtype}_{options.device.split(':')[0]}.json"
-    for path in [each for each in (options.out, folder if options.save else None) if each is not None]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        data = {"settings": settings_of(options, "out", "save"), "machine": where(options.device), "models": found}
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        print(f"saved {path.name}")
-    return 0
+    data = {"settings": command.settings_of(options), "machine": where(options.device), "models": found}
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        print(f"saved {options.out.name}")
+    if options.save:
+        device = options.device.partition(":")[0]
+        command.write_result(f"model_timings_{'_'.join(options.preset)}_{options.dtype}_{device}", data)
 
+
+main = partial(command.main_of, parser, run)
 
 if __name__ == "__main__":
     sys.exit(main())
