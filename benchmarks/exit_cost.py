@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from adapters_training.exit_choice.report import machine
 from adapters_training.exit_choice.timing import PassTimes, time_forward
-from benchmarks.shapes import SHAPES, build, shortened
+from benchmarks.shapes import SHAPES, build, check_device, shortened
 from evaluation.experiment import command
 from evaluation.figures import spread
 from evaluation.tables import MS, Column, spread_columns, table
@@ -164,10 +164,7 @@ def _target(options: argparse.Namespace) -> Vlm:
         return load_vlm(options.target_model, device=options.device, dtype=options.dtype, threads=options.threads)
     shape = shortened(options.shape, options.layers) if options.layers is not None else None
     torch.set_num_threads(options.threads)
-    try:
-        torch.empty(0, device=options.device)
-    except (RuntimeError, AssertionError) as error:  # torch's words for: no such device
-        raise ValueError(f"--device {options.device}: {str(error).splitlines()[0]}") from None
+    check_device(options.device)
     return build(options.shape, options.device, options.dtype, shape)
 
 
