@@ -3,7 +3,7 @@
 Timed in real forwards over a root and a draft: every exit's adapter, norm, head, copy to the host and verdict. What an
 exit costs depends on its sizes alone, so adapters are untrained and the short list is any N tokens. Without a GPU a big
 vocabulary still shows with a real shape cut to a few layers: the cost in layers is that of the real size on this
-machine, the share of the whole is computed for all layers from the median layer and is marked as computed.
+machine, the share of the whole is computed for all layers from the median layer and is labelled as computed.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ UNREADABLE = "unreadable"
 def agreement(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return how often the answers equal the reference: as a whole, in kind, left against right, and about stopping.
 
-    An unreadable answer agrees with nobody.
+    An unreadable answer agrees with none.
 
     confusion: rows are the reference's kinds, columns the answers', the last one unreadable. left_right: the same for
-    frames on which both turn. stop_precision / stop_recall: None where nobody stops. Rates are None without pairs.
+    frames on which both turn. stop_precision / stop_recall: None without stops. Rates are None without pairs.
     """
     count = len(pairs)
     confusion = [[0] * (len(KINDS) + 1) for _ in KINDS]

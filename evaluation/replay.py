@@ -105,7 +105,7 @@ def arms_of(modes: Sequence[str], rtts_ms: Sequence[float]) -> list[ReplayArm]:
 
 
 def greeted(edges: Sequence[EdgeDecoder], profile: str) -> Welcome:
-    """Wait for all links. Raises VerifierLost where nobody answers, ValueError where another profile is declared."""
+    """Wait for all links. Raises VerifierLost without a verifier, ValueError where another profile is declared."""
     for edge in edges:
         if edge.link is None or not edge.link.wait_nominal(CONNECT_LIMIT_S) or edge.link.welcome is None:
             raise VerifierLost(edge.link.why if edge.link is not None else "no link")

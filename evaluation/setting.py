@@ -107,8 +107,8 @@ def add_prompt_options(line: argparse.ArgumentParser) -> None:
     """Register --response-order and --guide: how models are asked."""
     for argument in (RESPONSE_ORDER, GUIDE):
         flag = f"--{argument.name.replace('_', '-')}"
-        said = f"{argument.description} (default: %(default)s)"
-        line.add_argument(flag, default=argument.default, choices=argument.choices, help=said)
+        shown = f"{argument.description} (default: %(default)s)"
+        line.add_argument(flag, default=argument.default, choices=argument.choices, help=shown)
 
 
 def milliseconds(text: str) -> list[float]:

@@ -21,14 +21,14 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Question:
-    """One step: a prompt, word for word, and a JPEG; an empty one where a language model alone is asked.
-
-    name: identifies the question in a journal and in reports; empty: its number in the run.
-    """
+    """One step: a prompt about a frame."""
 
     prompt: str
+    """Word for word."""
     jpeg: bytes
+    """Empty for a language model alone."""
     name: str = ""
+    """Identifies the question in a journal and in reports; empty: its number in the run."""
 
 
 Q_contra = TypeVar("Q_contra", bound=Question, contravariant=True)
@@ -37,42 +37,42 @@ Q = TypeVar("Q", bound=Question)
 
 @dataclass(frozen=True)
 class Answer(StepResult):
-    """The answer to one question. `more`: what else its arm measured, as JSON can hold it."""
+    """The answer to one question."""
 
     more: Mapping[str, Any] = field(default_factory=dict)
+    """What else the arm measured, as JSON can hold it."""
 
 
 @dataclass(frozen=True)
 class Arm(Generic[Q_contra]):
-    """One way to decode that is compared with others.
-
-    mode, changes: a mode, and changes of the settings that all arms share; the backend makes a decoder of them.
-    decode: a decoder of another kind, e.g. transformers' generate, in place of the backend's.
-    exact: its tokens must be those of all other exact arms.
-    optional: it may refuse a question with ValueError; it is then left out, with its reason in `Run.refused`.
-    """
+    """One way to decode that is compared with others."""
 
     name: str
     mode: str = ""
+    """Of the decoder that the backend makes."""
     changes: Mapping[str, Any] = field(default_factory=dict)
+    """Changes of the settings that all arms of the backend share."""
     decode: Callable[[Q_contra], Answer] | None = None
+    """A decoder of another kind, e.g. transformers' generate, in place of the backend's."""
     exact: bool = True
+    """Its tokens must be those of all other exact arms."""
     optional: bool = False
+    """It may refuse a question with ValueError; it is then left out, with its reason in `Run.refused`."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What an experiment measured: every arm's answers to the same questions, in the same order.
-
-    names: the questions. exact: the arms whose tokens must be equal. refused: arms that were left out, and why.
-    left_out: questions that some arm could not answer, and why.
-    """
+    """What an experiment measured: every arm's answers to the same questions, in the same order."""
 
     answers: Mapping[str, Sequence[Answer]]
     names: Sequence[str] = ()
+    """The questions."""
     exact: Sequence[str] = ()
+    """The arms whose tokens must be equal."""
     refused: Mapping[str, str] = field(default_factory=dict)
+    """Arms that were left out, and why."""
     left_out: Mapping[str, str] = field(default_factory=dict)
+    """Questions that some arm could not answer, and why."""
 
     def stats(self, arm: str) -> list[DecodingStats]:
         """Return an arm's figures, question by question."""
