@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from cloud_verifier import work
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
-from cloud_verifier.work import VerifyRow
 from evaluation.experiment import command
 from evaluation.experiment.questions import add_questions, asked_of
 from evaluation.experiment.run import Question
@@ -121,13 +121,16 @@ def exit_verdicts(
 ) -> list[ExitVerdict]:
     """Return the verdicts of all exits while the target samples alone."""
     found: list[ExitVerdict] = []
+    rates = engine.model.reliability
     engine.prefill(0, engine.prepare(question.prompt, question.jpeg), (), limit)
     for position in range(limit):
-        row = VerifyRow(0, (), (), True, settings, StepDraws(key, position))
+        row = work.Row(0, sampling=settings, draws=StepDraws(key, position))
         *early, last = engine.verify([row])
         token = last.verdicts[0].token
         verdicts = [(output.layer, output.verdicts[0]) for output in early if output.verdicts]
-        found += [(layer, verdict.token == token, verdict.confidence) for layer, verdict in verdicts]
+        for layer, verdict in verdicts:
+            sure = rates[layer].rate(verdict.confidence) if layer in rates else verdict.confidence
+            found.append((layer, verdict.token == token, sure))
         if token in engine.model.eos:
             break
         engine.keep(0, (), token)
@@ -171,7 +174,7 @@ def measure(options: argparse.Namespace, wanted: Sequence[SamplingScheme]) -> di
     if target.vlm.tokenizer_fingerprint != draft.vlm.tokenizer_fingerprint:
         raise ValueError(f"draft {draft.vlm.name} and target {target.vlm.name} do not share one tokenizer")
     asked = asked_of(options, options.steps)
-    exits = find_exits(ServerConfig(options.target_model), target.vlm)
+    exits = find_exits(ServerConfig.of(options.target_model), target.vlm)
     engine = VlmEngine(target.vlm, 1, CAPACITY, exits)
     places: dict[str, list[list[Place]]] = {settings.text: [] for settings in wanted}
     verdicts: dict[str, list[ExitVerdict]] = {settings.text: [] for settings in (GREEDY, *wanted)}

@@ -19,8 +19,8 @@ import matplotlib
 
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
-from cloud_verifier.step import StepState
-from cloud_verifier.work import VerifyRow
+from cloud_verifier.ledger import Act, Choice
+from cloud_verifier.step import Step
 from edge_drafter import DecodingStats, DraftingConfig
 from edge_drafter.answer import Answer
 from edge_drafter.controller import Controller
@@ -32,7 +32,7 @@ from evaluation.setting import add_pair
 from speculation.predictor import AUTO, Predictor, find
 from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.session import VlmSession
-from speculation.wire import ROOT, BeginStep, Commit, Draft, EarlyTokens
+from speculation.wire import ROOT, BeginStep, Draft, EarlyTokens
 
 matplotlib.use("Agg")
 from matplotlib.axes import Axes
@@ -71,7 +71,7 @@ class Pair:
 
     def __init__(self, target: Path, draft: Path) -> None:
         """Raises ModelFolderError or ValueError for folders that cannot be used."""
-        config = ServerConfig(target)
+        config = ServerConfig.of(target)
         self.target = load_vlm(target, threads=1)
         self.draft = load_vlm(draft, threads=1)
         self.engine = VlmEngine(self.target, 1, CAPACITY, find_exits(config, self.target))
@@ -83,7 +83,7 @@ class Pair:
         """Yield the three panels of every verification in which an exit's word was new and right."""
         eos = self.target.eos
         answer = Answer(question.prompt, question.jpeg, eos, MAX_TOKENS)
-        state = StepState(BeginStep(1, question.prompt, question.jpeg, max_tokens=MAX_TOKENS), eos)
+        step = Step(BeginStep(1, question.prompt, question.jpeg, max_tokens=MAX_TOKENS), eos)
         config = DraftingConfig.of("full", ahead=False, ngrams=False)
         speculator = Speculator(
             self.session, answer, eos, config, float, 64, DecodingStats(), Controller(None), self.predictor
@@ -94,23 +94,23 @@ class Pair:
             while speculator.due() is None and (nodes := speculator.next_nodes()):
                 speculator.grow(nodes)
             draft = speculator.launch(speculator.root, 1)
-            state.offer(draft)
-            found = self._verify(speculator, state, draft, answer, forwards)
+            step.offer(draft)
+            found = self._verify(speculator, step, draft, answer, forwards)
             if len(found) == 3:
                 yield found
 
-    def _verify(
-        self, speculator: Speculator, state: StepState, draft: Draft, answer: Answer, forwards: int
-    ) -> list[Panel]:
-        work = state.take()
+    def _verify(self, speculator: Speculator, step: Step, draft: Draft, answer: Answer, forwards: int) -> list[Panel]:
+        assert step.best is not None, "a draft that was sent does not continue the answer"
+        row = step.start(Choice(Act.VERIFY, step.best))
         panels: list[Panel] = []
         last = self.target.num_layers - 1
-        for output in self.engine.verify([VerifyRow(0, work.tokens, work.parents)]):
+        for output in self.engine.verify([row]):
             verdict = output.verdicts.get(0)
             if verdict is not None and output.layer < last:
                 node = verdict.path[-1] if verdict.path else ROOT
-                start = state.position + len(verdict.path)
-                confidence = min(1.0, verdict.confidence)
+                start = step.position + len(verdict.path)
+                rates = self.engine.model.reliability.get(output.layer)
+                confidence = min(1.0, rates.rate(verdict.confidence) if rates is not None else verdict.confidence)
                 before = self._panel(speculator, "1  a draft is being verified", speculator.root)
                 known = len(speculator.tree)
                 early = EarlyTokens(1, draft.round, start, node, verdict.token, output.layer, confidence)
@@ -128,14 +128,13 @@ class Pair:
             if len(panels) == 2 and output.layer < last:
                 panels[1] = self._panel(speculator, panels[1].title, self._landing(speculator, claim[0], claim[1]))
         final = output.verdicts[0]
-        progress = state.accept(work, final.path, final.token)
+        commit = step.accept(final)
         self.engine.keep(0, final.path, final.token)
-        commit = Commit(1, draft.round, progress.start, list(progress.tokens), progress.digest, progress.done)
         for each, tokens in answer.take(commit):
             landing = speculator.land(each, tokens, 0.0)
         if answer.done or len(panels) != 2 or claim != (final.path, final.token) or landing.value != "hit":
             return []
-        words = " ".join(self._word(token) for token in progress.tokens)
+        words = " ".join(self._word(token) for token in commit.tokens)
         title = f"3  the commit: '{words}'. What stood behind its last token is the next draft"
         panels[1] = Panel(f"{panels[1].title}), and the draft goes on there", panels[1].nodes, panels[1].mark)
         return [*panels, self._panel(speculator, title, speculator.root)]

@@ -8,83 +8,25 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
-from cloud_verifier.config import SHORT_LISTS, ServerConfig, StartError
-from cloud_verifier.exit_queue import QueuePolicy
+from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.logs import start_logging
-from speculation.vlm.settings import ATTENTION, DTYPES, Quantisation
+from speculation.settings import add_flags
 
-_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(ServerConfig)}
 _log = logging.getLogger("cloud_verifier")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line; its defaults are those of `ServerConfig`."""
+    """Return the command line; flags and defaults are those of `ServerConfig`."""
     top = argparse.ArgumentParser(prog="cloud_verifier", description="Verifies robots' drafts with one target model.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="load a target model and serve it", description=serve_model.__doc__)
-
-    def add(flag: str, text: str, **how: Any) -> None:
-        default = _DEFAULTS[flag.lstrip("-").replace("-", "_")]
-        shown = "" if default in (None, False) else f" (default: {getattr(default, 'value', default)})"
-        serve.add_argument(flag, help=text + shown, default=default, **how)
-
-    serve.add_argument(
-        "--model", type=Path, required=True, help="folder of a Qwen2-VL or Qwen2.5-VL model, or its name on the hub"
-    )
-    add("--bind", "address, tcp://HOST:PORT; port * takes a free one")
-    add("--exits", "folder of exit heads; default: the model's folder, or `exits` beside it", type=Path)
-    add("--draft-model", "a draft model beside the target, for robots in mode server_sd", type=Path)
-    add("--short-list", "exits say only the frequent tokens of their short list, if they have one", choices=SHORT_LISTS)
-    add("--profile", "device profile of config/profiles.json, whose target time is waited for")
-    add("--threads", "CPU threads of the model", type=int)
-    add("--dtype", "what the model computes in", choices=DTYPES)
-    add("--device", "where the model runs, e.g. cpu or cuda")
-    add("--attention", "attention backend", choices=ATTENTION)
-    # LLM.int8() is no choice: it cannot verify.
-    exact = [each.value for each in Quantisation if each.is_exact]
-    add("--quantisation", "what the weights are rounded to while loading", choices=exact)
-    add("--min-pixels", "least pixels of a resized frame; 0 keeps the model's own", type=int)
-    add("--max-pixels", "most pixels of a resized frame; 0 keeps the model's own", type=int)
-    add("--text-only", "serve a language model alone, to edges that send no frames (benchmarks)", action="store_true")
-    add("--allow-download", "fetch a model that is given by its name on the hub and not on disk", action="store_true")
-    add("--max-sessions", "robots at once", type=int)
-    add("--max-batch", "robots in one forward", type=int)
-    add("--max-draft", "tokens in one draft", type=int)
-    add("--capacity", "cache slots of a session: image and prompt, answer and draft must fit", type=int)
-    add("--keys", "folder of CURVE keys; encrypts, and only robots with a key may connect", type=Path)
-    add(
-        "--allow-plain",
-        "allow a public address without keys",
-        nargs="?",
-        const=True,
-        type=true_or_false,
-        metavar="true|false",
-    )
-    add("--trace", "write a Chrome/Perfetto trace here at the end", type=Path)
-    add("--log-file", "log here instead of to stderr; six files of 10 MB at most", type=Path)
-    add("--queue-policy", "which early token leaves first", choices=[policy.value for policy in QueuePolicy])
-    add("--early-rate", "early tokens per second and session", type=float)
-    add("--early-burst", "early tokens of a session that may leave at once", type=int)
-    add("--collect-s", "seconds that a ready session waits for others to share its forward", type=float)
-    add("--pass-price", "tokens that a target forward must bring before an idle step does not wait", type=float)
-    add("--hint-tokens", "tokens of an earlier answer that are verified at once where no draft is at hand", type=int)
-    add("--idle-s", "seconds of silence after which a session is closed", type=float)
-    add("--seed", "seed of queue policy random", type=int)
+    add_flags(serve, ServerConfig)
     keygen = commands.add_parser("keygen", help="make CURVE keys for the server and a robot")
     keygen.add_argument("--keys", type=Path, required=True, help="folder to make them in")
     keygen.add_argument("--client", default="client", help="name of the robot (default: client)")
     return top
-
-
-def true_or_false(word: str) -> bool:
-    """Read the value that a launch argument gives a flag. Raises ArgumentTypeError for other words."""
-    if word not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
-    return word == "true"
 
 
 def serve_model(config: ServerConfig) -> None:
@@ -98,8 +40,8 @@ def serve_model(config: ServerConfig) -> None:
     from speculation.profile import load_profile
     from speculation.trace import Trace
 
-    profile = load_profile(config.profile)
-    mailbox = Mailbox(config)
+    profile = load_profile(config.target.profile)
+    mailbox = Mailbox(config.link)
     try:
         from cloud_verifier.engine import VlmEngine, find_exits
         from cloud_verifier.self_draft import SelfDraft, check_pair
@@ -109,21 +51,21 @@ def serve_model(config: ServerConfig) -> None:
         try:
             if draft_model is not None:
                 check_pair(model, draft_model)
-            vlm = load_vlm(model, config.settings)
+            vlm = load_vlm(model, config.model)
             announce(vlm, _log)
             exits = find_exits(config, vlm)
-            rows, capacity = config.max_sessions, config.capacity
-            engine = VlmEngine(vlm, rows, capacity, exits, max_draft=config.max_draft)
+            limits = config.limits
+            engine = VlmEngine(vlm, limits.max_sessions, limits.capacity, exits, max_draft=limits.max_draft)
             self_draft = None
             if draft_model is not None:
-                beside = load_vlm(draft_model, config.settings)
+                beside = load_vlm(draft_model, config.model)
                 announce(beside, _log)
-                self_draft = SelfDraft(beside, rows, capacity, vlm.eos, config.max_draft)
+                self_draft = SelfDraft(beside, limits.max_sessions, limits.capacity, vlm.eos, limits.max_draft)
                 _log.info("%s drafts beside the target for robots in mode server_sd", self_draft.name)
-        except (RuntimeError, AssertionError) as error:  # how torch says: no such device, no such memory
+        except (RuntimeError, AssertionError) as error:  # what torch raises: no such device, no such memory
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise StartError(f"--device {config.device}: {reason}") from None
-        trace = Trace() if config.trace is not None else None
+            raise StartError(f"--device {config.model.device}: {reason}") from None
+        trace = Trace() if config.output.trace is not None else None
         server = Server(engine, config, profile, mailbox, trace, self_draft=self_draft, preparation_threads=THREADS)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: server.stop())
@@ -131,12 +73,12 @@ def serve_model(config: ServerConfig) -> None:
         info = engine.model
         _log.info(
             "serving %s (%s, %.1f M parameters, %d layers, exits after %s) in %s on %s at %s, profile %s",
-            info.name, info.fingerprint, size, info.num_layers, list(info.exit_layers) or "none", config.dtype,
-            config.device, mailbox.address, profile.name,
+            info.name, info.fingerprint, size, info.num_layers, list(info.exit_layers) or "none", config.model.dtype,
+            config.model.device, mailbox.address, profile.name,
         )  # fmt: skip
         server.run()
-        if trace is not None and config.trace is not None:
-            trace.write(config.trace)
+        if trace is not None and config.output.trace is not None:
+            trace.write(config.output.trace)
     finally:
         mailbox.close()
 
@@ -157,8 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not options["allow_download"]:
                 os.environ.setdefault("HF_HUB_OFFLINE", "1")
             os.environ.setdefault("TQDM_DISABLE", "1")  # log lines, no progress bars
-            options["queue_policy"] = QueuePolicy(options["queue_policy"])
-            serve_model(ServerConfig(**options))
+            serve_model(ServerConfig.of(**options))
     except (StartError, ValueError, OSError) as error:
         print(f"cloud_verifier: {error}", file=sys.stderr)
         return 2

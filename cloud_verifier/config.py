@@ -1,122 +1,189 @@
-"""ServerConfig: everything that `serve` can be told, checked before anything is loaded."""
+"""ServerConfig: the verifier's settings, checked before anything is loaded. The command line is made from it."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from cloud_verifier.exit_queue import QueuePolicy
 from cloud_verifier.ledger import PASS_PRICE
-from cloud_verifier.scheduler import HINT_TOKENS
+from cloud_verifier.policies import POLICIES
+from cloud_verifier.step import HINT_TOKENS
+from speculation.settings import fields_of, from_flags
 from speculation.vlm.folder import SEEING, ModelFolderError, find_model, read_config
 from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS
 
 EXITS_FILE = "exits.json"
-SHORT_LISTS = ("auto", "off")
 
 
 class StartError(ValueError):
     """Why the verifier does not start, in one sentence for the person who started it."""
 
 
-@dataclass(frozen=True)
-class ServerConfig:
-    """The verifier's settings; the command line takes its defaults from here. Raises StartError, naming the flag."""
-
-    model: Path
-    bind: str = "tcp://127.0.0.1:5555"
-    exits: Path | None = None
-    """Folder of the exit heads; None looks in the model folder, then beside it in `exits`."""
-    draft_model: Path | None = None
-    """A draft model beside the target, for steps in mode `server_sd`; loaded as the target is."""
-    short_list: str = "auto"
-    """`auto`: exits read their tokens off the short list of their folder where it has one; `off`: off the full head."""
-    profile: str = "raw"
-    threads: int = 1
-    dtype: str = "float32"
-    device: str = "cpu"
-    attention: str = "sdpa"
-    quantisation: str = "none"
-    min_pixels: int = 0
-    max_pixels: int = 0
-    """Bounds of the resized frame; 0 keeps the model's own."""
-    text_only: bool = False
-    """Target and draft model are language models alone, asked without frames: for benchmarks, never for a robot."""
-    allow_download: bool = False
-    max_sessions: int = 8
-    max_batch: int = 8
-    max_draft: int = MAX_DRAFT_TOKENS
-    """Tokens that one Draft may carry."""
-    capacity: int = 1024
-    """Cache slots per session: image and prompt, answer and draft must fit."""
-    keys: Path | None = None
-    allow_plain: bool = False
-    trace: Path | None = None
-    log_file: Path | None = None
-    queue_policy: QueuePolicy = QueuePolicy.PRIORITY
-    early_rate: float = 200.0
-    """Early tokens per second and session. One is about 20 bytes of payload: 200 are 32 kbit/s, 100 with headers."""
-    early_burst: int = 4
-    """Early tokens that may leave at once: a forward's worth of exits."""
-    collect_s: float = 0.0
-    """How long a ready session waits for others to share its forward."""
-    pass_price: float = PASS_PRICE
-    """Tokens that one more target forward must bring before an idle step decodes alone instead of waiting."""
-    hint_tokens: int = HINT_TOKENS
-    """Tokens that are verified at once of an earlier answer, where no draft is at hand."""
-    idle_s: float = 60.0
-    """A session that neither says nor gets anything for so long is closed."""
-    seed: int = 0
-    """For queue policy `random`."""
+class Settings(msgspec.Struct, frozen=True):
+    """Settings that are checked. Raises StartError, naming the flag and its limit."""
 
     def __post_init__(self) -> None:
-        limits = {
-            "threads": (self.threads, 1, 1024),
-            "max_sessions": (self.max_sessions, 1, 256),
-            "max_batch": (self.max_batch, 1, 256),
-            "max_draft": (self.max_draft, 1, MAX_DRAFT_TOKENS),
-            "capacity": (self.capacity, 2 * MAX_DRAFT_TOKENS, 1 << 20),
-            "early_rate": (self.early_rate, 0.1, 1e6),
-            "early_burst": (self.early_burst, 1, 1024),
-            "collect_s": (self.collect_s, 0.0, 1.0),
-            "pass_price": (self.pass_price, 0.0, 1.0),
-            "hint_tokens": (self.hint_tokens, 0, MAX_DRAFT_TOKENS),
-            "idle_s": (self.idle_s, 1.0, 86400.0),
-        }
-        for name, (value, least, most) in limits.items():
-            if not (math.isfinite(value) and least <= value <= most):
-                raise StartError(f"--{name.replace('_', '-')} {value} is outside {least} to {most}")
-        if self.short_list not in SHORT_LISTS:
-            raise StartError(f"--short-list {self.short_list!r} is none of {', '.join(SHORT_LISTS)}")
-        if not self.settings.rounding.is_exact:
+        for field in fields_of(type(self)):
+            problem = field.problem(getattr(self, field.name))
+            if problem:
+                raise StartError(f"{field.flag} {problem}")
+
+
+class Target(Settings, frozen=True):
+    """What is served. Raises StartError, see `Settings`."""
+
+    model: Annotated[Path, Meta(description="folder of a Qwen2-VL or Qwen2.5-VL model, or its name on the hub")]
+    exits: Annotated[
+        Path | None, Meta(description="folder of exit heads; default: the model's folder, or `exits` beside it")
+    ] = None
+    short_list: Annotated[
+        Literal["auto", "off"],
+        Meta(description="auto: exits know only the frequent tokens of their short list, if they have one"),
+    ] = "auto"
+    draft_model: Annotated[
+        Path | None, Meta(description="a draft model beside the target, for robots in mode server_sd")
+    ] = None
+    text_only: Annotated[
+        bool, Meta(description="serve a language model alone, to edges that send no frames (benchmarks)")
+    ] = False
+    profile: Annotated[
+        str, Meta(description="device profile of config/profiles.json, whose target time is waited for")
+    ] = "raw"
+
+
+class Limits(Settings, frozen=True):
+    """How much the verifier takes on. Raises StartError, see `Settings`."""
+
+    max_sessions: Annotated[int, Meta(ge=1, le=256, description="robots at once")] = 8
+    max_draft: Annotated[int, Meta(ge=1, le=MAX_DRAFT_TOKENS, description="tokens in one draft")] = MAX_DRAFT_TOKENS
+    capacity: Annotated[
+        int,
+        Meta(
+            ge=2 * MAX_DRAFT_TOKENS,
+            le=1 << 20,
+            description="cache slots of a session: image and prompt, answer and draft must fit",
+        ),
+    ] = 1024
+    idle_s: Annotated[
+        float, Meta(ge=1.0, le=86400.0, description="seconds of silence after which a session is closed")
+    ] = 60.0
+
+
+class Scheduling(Settings, frozen=True):
+    """What runs next. Raises StartError, see `Settings`."""
+
+    policy: Annotated[str, Meta(description=f"which steps share a forward: {', '.join(POLICIES)}")] = "fcfs"
+    max_batch: Annotated[int, Meta(ge=1, le=256, description="robots in one forward")] = 8
+    collect_s: Annotated[
+        float, Meta(ge=0.0, le=1.0, description="seconds that a ready session waits for others to share its forward")
+    ] = 0.0
+    pass_price: Annotated[
+        float,
+        Meta(ge=0.0, le=1.0, description="tokens that a target forward must bring before an idle step does not wait"),
+    ] = PASS_PRICE
+    hint_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_DRAFT_TOKENS,
+            description="tokens of an earlier answer that are verified at once where no draft is at hand",
+        ),
+    ] = HINT_TOKENS
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.policy not in POLICIES:
+            raise StartError(f"--policy {self.policy!r} is none of {', '.join(POLICIES)}")
+
+
+class Early(Settings, frozen=True):
+    """How early tokens leave: one is about 20 bytes of payload, so 200 a second are 32 kbit/s, 100 with headers.
+
+    Raises StartError, see `Settings`.
+    """
+
+    queue_policy: Annotated[QueuePolicy, Meta(description="which early token leaves first")] = QueuePolicy.PRIORITY
+    early_rate: Annotated[float, Meta(ge=0.1, le=1e6, description="early tokens per second and session")] = 200.0
+    early_burst: Annotated[
+        int, Meta(ge=1, le=1024, description="early tokens of a session that may leave at once: a forward's exits")
+    ] = 4
+    seed: Annotated[int, Meta(description="seed of queue policy random")] = 0
+
+
+class Link(Settings, frozen=True):
+    """Where the verifier is reached. Raises StartError, see `Settings`."""
+
+    bind: Annotated[str, Meta(description="address, tcp://HOST:PORT; port * takes a free one")] = "tcp://127.0.0.1:5555"
+    keys: Annotated[
+        Path | None,
+        Meta(description="folder of CURVE keys; encrypts, and only robots with a key may connect"),
+    ] = None
+    allow_plain: Annotated[bool, Meta(description="allow a public address without keys")] = False
+
+
+class Output(Settings, frozen=True):
+    """What the verifier writes. Raises StartError, see `Settings`."""
+
+    trace: Annotated[Path | None, Meta(description="write a Chrome/Perfetto trace here at the end")] = None
+    log_file: Annotated[Path | None, Meta(description="log here instead of to stderr; six files of 10 MB at most")] = (
+        None
+    )
+
+
+class ServerConfig(msgspec.Struct, frozen=True):
+    """All settings. Raises StartError for a quantisation that cannot verify."""
+
+    target: Target
+    model: ModelSettings = ModelSettings()
+    """How target and draft model are loaded."""
+    limits: Limits = Limits()
+    scheduling: Scheduling = Scheduling()
+    early: Early = Early()
+    link: Link = Link()
+    output: Output = Output()
+
+    def __post_init__(self) -> None:
+        if not self.model.rounding.is_exact:
             raise StartError(
-                f"--quantisation {self.quantisation} rounds a token by what else is in the forward, so drafts cannot "
-                "be verified exactly; choose nf4 or int8_weight_only"
+                f"--quantisation {self.model.quantisation} rounds a token by what else is in the forward, so drafts "
+                "cannot be verified exactly; choose nf4 or int8_weight_only"
             )
 
-    @property
-    def settings(self) -> ModelSettings:
-        """How the target is loaded. Raises StartError, naming the setting."""
+    @classmethod
+    def of(cls, model: Path, **settings: Any) -> ServerConfig:
+        """Return the settings with these values, by their own names. Raises StartError; TypeError for another name."""
+        fields = {field.name: field for field in fields_of(cls)}
+        unknown = [name for name in settings if name not in fields]
+        if unknown:
+            raise TypeError(f"the verifier has no setting {', '.join(unknown)}")
         try:
-            return ModelSettings(
-                self.device, self.dtype, self.threads, self.attention, self.quantisation,  # type: ignore[arg-type]
-                self.min_pixels,
-                self.max_pixels, self.allow_download,
-            )  # fmt: skip
+            return from_flags(cls, {"model": model, **settings})
+        except StartError:
+            raise
         except ValueError as error:
-            raise StartError(str(error)) from None
+            name, _, problem = str(error).partition(" ")
+            raise StartError(f"{fields[name].flag} {problem}" if name in fields else str(error)) from None
+
+    def changed(self, **settings: Any) -> ServerConfig:
+        """Return these settings with other values, by their own names. Raises as `of`."""
+        known = {name: getattr(part, name) for part in msgspec.structs.astuple(self) for name in part.__struct_fields__}
+        return self.of(**{**known, **settings})
 
     @property
     def model_folder(self) -> Path:
         """The folder that `model`, a path or a hub name, means. Raises StartError where it holds no usable target."""
-        return self._folder("--model", self.model)
+        return self._folder("--model", self.target.model)
 
     @property
     def draft_folder(self) -> Path | None:
         """The folder that `draft_model` means, None where none is asked for. Raises StartError as `model_folder`."""
-        return self._folder("--draft-model", self.draft_model) if self.draft_model is not None else None
+        draft = self.target.draft_model
+        return self._folder("--draft-model", draft) if draft is not None else None
 
     def _folder(self, flag: str, name: Path) -> Path:
         folder = self._found(flag, name)
@@ -125,31 +192,32 @@ class ServerConfig:
         if not (folder / "config.json").is_file():
             raise StartError(f"{flag} {name}: holds no model (config.json is missing)")
         sees = read_config(folder)["model_type"] in SEEING
-        if not sees and not self.text_only:
+        if not sees and not self.target.text_only:
             raise StartError(
-                f"{flag} {name}: a language model alone sees no camera; serve {' or '.join(SEEING)}, or say "
-                "--text-only if nobody will send a frame"
+                f"{flag} {name}: a language model alone sees no camera; serve {' or '.join(SEEING)}, or add "
+                "--text-only if no frames will be sent"
             )
-        if sees and self.text_only:
+        if sees and self.target.text_only:
             raise StartError(f"{flag} {name}: it sees images, --text-only serves a language model alone; leave it out")
         return folder
 
     def _found(self, flag: str, name: Path) -> Path:
         try:
-            return find_model(name, allow_download=self.allow_download)
+            return find_model(name, allow_download=self.model.allow_download)
         except ModelFolderError as error:
             raise StartError(f"{flag} {name}: {error}") from None
 
     def check_exits(self) -> None:
         """Raise StartError where `exits` names a folder without exit heads."""
-        if self.exits is not None and not (self.exits / EXITS_FILE).is_file():
-            raise StartError(f"--exits {self.exits}: holds no exit heads ({EXITS_FILE} is missing)")
+        exits = self.target.exits
+        if exits is not None and not (exits / EXITS_FILE).is_file():
+            raise StartError(f"--exits {exits}: holds no exit heads ({EXITS_FILE} is missing)")
 
     @property
     def exits_folder(self) -> Path | None:
         """The folder of the exit heads, None where there is none. Raises StartError for a name that means no folder."""
-        if self.exits is not None:
-            return self.exits
-        model = self._found("--model", self.model)
+        if self.target.exits is not None:
+            return self.target.exits
+        model = self._found("--model", self.target.model)
         folders = (model, model.parent / "exits")
         return next((folder for folder in folders if (folder / EXITS_FILE).is_file()), None)

@@ -1,17 +1,17 @@
-"""VlmEngine: runs what it is given through the target model, exits on the way. No policy."""
+"""VlmEngine: runs the rows that it is given through the target model, exits on the way. No policy."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cloud_verifier.config import ServerConfig
-from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, VerifyRow
+from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
 from speculation.acceptance import Verdict, depths_of, judge_picks
 from speculation.exits import ExitHeads, Head
 from speculation.prompts import Vocabulary
@@ -35,16 +35,16 @@ def find_exits(config: ServerConfig, vlm: Vlm) -> ExitHeads | None:
     if folder is None:
         return None
     try:
-        heads = ExitHeads.load(folder, vlm, head=Head.FULL if config.short_list == "off" else None)
+        heads = ExitHeads.load(folder, vlm, head=Head.FULL if config.target.short_list == "off" else None)
     except ModelFolderError as error:
-        if config.exits is not None:
+        if config.target.exits is not None:
             raise
         _log.warning("no early exits: %s", error)
         return None
     short = heads.short_list
     if short is not None:
         size = short.nbytes / 1e6
-        _log.info("exits say %d of %d tokens: their rows of the head take %.1f MB", len(short), vlm.vocabulary, size)
+        _log.info("exits know %d of %d tokens: their rows of the head take %.1f MB", len(short), vlm.vocabulary, size)
     return heads
 
 
@@ -93,90 +93,96 @@ class VlmEngine:
             exit_layers=self._exits.layers if self._exits is not None else (),
             eos=vlm.eos,
             objects=self._objects,
+            reliability=dict(self._exits.table) if self._exits is not None else {},
         )
 
     def prepare(self, prompt: str, jpeg: bytes) -> Inputs:
         """See `Engine.prepare`."""
         return prepare(self._vlm, prompt, jpeg)
 
-    def prefill(self, row: int, inputs: Inputs, committed: Sequence[int], max_tokens: int) -> None:
+    def prefill(self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int) -> None:
         """See `Engine.prefill`. The last token, of the answer or else of the prompt, stays out as the row's root."""
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
-        root = prefill(self._vlm, self._cache, row, inputs)
+        root = prefill(self._vlm, self._cache, index, inputs)
         if committed:
             chain = range(-1, len(committed) - 2)
-            chunk = draft_chunk(self._cache, row, root, committed[:-1], chain)
+            chunk = draft_chunk(self._cache, index, root, committed[:-1], chain)
             for _ in forward_layers(self._vlm, self._cache, [chunk]):
                 pass
-            self._cache.keep(row, range(self._cache.length[row], self._cache.used[row]))
+            self._cache.keep(index, range(self._cache.length[index], self._cache.used[index]))
             root = committed[-1]
-        self._roots[row] = root
+        self._roots[index] = root
 
     @torch.no_grad()
-    def verify(self, rows: Sequence[VerifyRow]) -> Iterator[LayerVerdicts]:
+    def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         """See `Engine.verify`; one copy to the host per exit, for all rows together."""
         chunks = []
         for row in rows:
-            self._cache.truncate(row.row, self._cache.length[row.row])
+            self._cache.truncate(row.index, self._cache.length[row.index])
             if row.root is not None:
-                self._roots[row.row] = row.root
-            chunks.append(draft_chunk(self._cache, row.row, self._roots[row.row], row.tokens, row.parents))
+                self._roots[row.index] = row.root
+            chunks.append(draft_chunk(self._cache, row.index, self._roots[row.index], row.tokens, row.parents))
         last = self._vlm.num_layers - 1
-        asking = [index for index, row in enumerate(rows) if row.exits]
+        asking = [place for place, row in enumerate(rows) if row.exits]
         for output in forward_layers(self._vlm, self._cache, chunks):
-            verdicts: dict[int, Verdict] = {}
             if output.layer == last:
-                logits = final_logits(self._vlm, torch.cat(output.hidden))
-                verdicts = self._judge(rows, logits)
+                yield self._judge(rows, final_logits(self._vlm, torch.cat(output.hidden)))
             elif self._exits is not None and asking and output.layer in self._exit_layers:
-                hidden = torch.cat([output.hidden[index] for index in asking])
-                verdicts = self._rumours(self._exits, output.layer, [rows[index] for index in asking], hidden)
-            yield LayerVerdicts(output.layer, verdicts)
+                hidden = torch.cat([output.hidden[place] for place in asking])
+                yield self._judge_early(self._exits, output.layer, [rows[place] for place in asking], hidden)
+            else:
+                yield LayerVerdicts(output.layer, {})
 
-    def keep(self, row: int, path: Sequence[int], token: int) -> None:
+    def keep(self, index: int, path: Sequence[int], token: int) -> None:
         """See `Engine.keep`."""
-        root = self._cache.length[row]
-        self._cache.keep(row, [root, *(root + 1 + node for node in path)])
-        self._roots[row] = token
+        root = self._cache.length[index]
+        self._cache.keep(index, [root, *(root + 1 + place for place in path)])
+        self._roots[index] = token
 
-    def _rumours(self, exits: ExitHeads, layer: int, rows: Sequence[VerifyRow], hidden: Tensor) -> dict[int, Verdict]:
-        """Return what an exit says of each row, none where it is silent.
-
-        Confidence says how often this exit was right when it was that sure, where that was measured.
-        """
+    def _judge_early(self, exits: ExitHeads, layer: int, rows: Sequence[Row], hidden: Tensor) -> LayerVerdicts:
+        """Return an exit's verdicts; none for a row about which it knows nothing, or that it fails on."""
         verdicts = {}
         for row, part in _by_row(rows, to_numpy(exits.logits(layer, hidden))):
-            verdict = exits.judge(row.rule(early=True), row.tokens, row.parents, part, sampling=row.draws)
-            if verdict is not None and layer in exits.table:
-                verdict = replace(verdict, confidence=exits.reliability(layer, verdict.confidence))
+            try:
+                verdict = exits.judge(row.rule(early=True), row.tokens, row.parents, part, sampling=row.draws)
+            except Exception as error:
+                _log.warning("the exit after layer %d failed on a row: %s", layer, error)
+                continue
             if verdict is not None:
-                verdicts[row.row] = verdict
-        return verdicts
+                verdicts[row.index] = verdict
+        return LayerVerdicts(layer, verdicts)
 
-    def _judge(self, rows: Sequence[VerifyRow], logits: Tensor) -> dict[int, Verdict]:
+    def _judge(self, rows: Sequence[Row], logits: Tensor) -> LayerVerdicts:
         # Where a verdict takes more than one sampled token a row, its logits come to the host in any case.
         parts = list(zip(rows, torch.split(logits, [1 + len(row.tokens) for row in rows]), strict=True))
         there = [(row, part) for row, part in parts if self._draws_on_device and row.sampling.on_device]
-        verdicts = _judge_on_device([row for row, _ in there], torch.cat([p for _, p in there])) if there else {}
-        here = [(row, part) for row, part in parts if row.row not in verdicts]
+        here = [(row, part) for row, part in parts if not (self._draws_on_device and row.sampling.on_device)]
+        judges: list[tuple[Row, Callable[[], Verdict]]] = []
+        if there:
+            judges += _on_device([row for row, _ in there], torch.cat([part for _, part in there]))
         if here:
             host = to_numpy(torch.cat([part for _, part in here]))
             for row, part in _by_row([row for row, _ in here], host):
-                verdicts[row.row] = row.rule().judge(row.tokens, row.parents, part, row.draws)
-        return verdicts
+                judges.append((row, partial(row.rule().judge, row.tokens, row.parents, part, row.draws)))
+        verdicts, failures = {}, {}
+        for row, judge in judges:
+            try:
+                verdicts[row.index] = judge()
+            except Exception as error:
+                failures[row.index] = error
+        return LayerVerdicts(self._vlm.num_layers - 1, verdicts, failures)
 
 
-def _judge_on_device(rows: Sequence[VerifyRow], logits: Tensor) -> dict[int, Verdict]:
+def _on_device(rows: Sequence[Row], logits: Tensor) -> Iterator[tuple[Row, Callable[[], Verdict]]]:
     nodes = [(row, depth) for row in rows for depth in depths_of(row.parents)]
     picks = choose_rows(logits, [row.sampling for row, _ in nodes], [row.draws.ahead(depth) for row, depth in nodes])
-    verdicts, start = {}, 0
+    start = 0
     for row in rows:
         end = start + 1 + len(row.tokens)
-        verdicts[row.row] = judge_picks(row.tokens, row.parents, picks[start:end])
+        yield row, partial(judge_picks, row.tokens, row.parents, picks[start:end])
         start = end
-    return verdicts
 
 
-def _by_row(rows: Sequence[VerifyRow], logits: Logits) -> Iterator[tuple[VerifyRow, Logits]]:
+def _by_row(rows: Sequence[Row], logits: Logits) -> Iterator[tuple[Row, Logits]]:
     ends = np.cumsum([1 + len(row.tokens) for row in rows])
     return zip(rows, np.split(logits, ends[:-1]), strict=True)

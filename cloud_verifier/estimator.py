@@ -1,4 +1,4 @@
-"""Estimator: predicted seconds of a pass (one target forward) and of a prefill, learned from those that were run.
+"""Estimator: predicted seconds of a pass (one target forward), learned from those that were run.
 
 Data: (tokens, seconds) of the latest passes, whole as they were, with what a declared profile made the server wait.
 """
@@ -13,9 +13,9 @@ WINDOW = 128
 PRIOR_SLOPE = 0.175
 """Share of a one-token pass that one more token is taken to cost until two sizes were seen: T_q(5) = 1.7 T_q(1)."""
 _WEIGHT = 8
-"""A size counts by its passes, up to so many: one far size says more of the slope than a hundred near ones."""
+"""Largest weight of one size, in passes: one far size determines the slope better than a hundred near ones."""
 _FEW, _SEVERAL = 8, 3
-"""Passes below which nothing is said of their spread, and passes of one size below which these are left out."""
+"""Fewest passes that have a spread, and fewest of one size that count for it."""
 
 
 class Estimator:
@@ -28,17 +28,12 @@ class Estimator:
 
     def __init__(self) -> None:
         self._passes: deque[tuple[int, float]] = deque(maxlen=WINDOW)
-        self._prefills: deque[float] = deque(maxlen=WINDOW)
         self._fit: tuple[float, float, float] | None = None
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
         """Learn from a pass of `rows` sessions that fed `tokens` in all, every session's root among them."""
         self._passes.append((max(rows, tokens, 1), max(0.0, seconds)))
         self._fit = None
-
-    def observe_prefill(self, seconds: float) -> None:
-        """Learn from a prefill."""
-        self._prefills.append(max(0.0, seconds))
 
     @property
     def known(self) -> bool:
@@ -54,11 +49,6 @@ class Estimator:
     def spread(self) -> float:
         """How far, as a share, a slow pass (9 of 10 are faster) lies above a fast one (1 of 10 is) at equal tokens."""
         return self._fitted()[2]
-
-    @property
-    def prefill_s(self) -> float:
-        """Predicted seconds of a prefill; 0 before the first."""
-        return median(self._prefills) if self._prefills else 0.0
 
     def _fitted(self) -> tuple[float, float, float]:
         if self._fit is None:

@@ -17,43 +17,50 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from cloud_verifier.step import NOTHING, Tree
+from cloud_verifier.tree import NOTHING, Tree
 from speculation.acceptance import expected_tokens
 
 PASS_PRICE = 0.5
-"""Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md says why."""
+"""Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md has the reason."""
 _TICK_S = 1e-6
-"""Times below this are this: a clock may stand still, and a wait must end."""
+"""Shortest time that is counted with: a clock may stand still, and a wait must end."""
 _SLACK = 1e-9
 """Rounding of sums of tokens."""
 _WHOLE = 0.98
-"""A draft is verified whole where that is nearly as good as verifying its best part."""
+"""A draft is verified whole where that brings at least so much of what its best part would."""
 _TRIES = 2
 """How many verifications of one token a lost stake must leave room for: a step that has none left can only decode."""
 
 
 class Act(str, Enum):
-    """What to do with a step. HINT verifies what an earlier answer says, SELF what the verifier's own draft model does;
-    the edge has no part in either."""
+    """What to do with a step."""
 
     VERIFY = "verify"
+    """Verify a draft of the edge."""
     HINT = "hint"
+    """Verify what followed in an earlier answer."""
     SELF = "self"
+    """Verify a draft of the verifier's own draft model."""
     DECODE = "decode"
+    """Decode one token."""
     WAIT = "wait"
+    """Wait for a draft of the edge."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """`tree` is what to run, `until` when a WAIT must be thought over, `declined` what was at hand and left alone."""
+    """What a step does next."""
 
     act: Act
     tree: Tree = NOTHING
+    """What to verify."""
     until: float = 0.0
+    """When a WAIT must be decided again."""
     declined: tuple[Act, ...] = ()
+    """What was at hand and not taken."""
 
 
-class Times(Protocol):
+class Estimates(Protocol):
     """Predicted seconds of a pass; see `cloud_verifier.estimator.Estimator`."""
 
     @property
@@ -150,8 +157,8 @@ class Arrivals:
 class Ledger:
     """One session's estimates, and the account of its current step. `pass_price` in tokens, see `PASS_PRICE`."""
 
-    def __init__(self, times: Times, pass_price: float = PASS_PRICE) -> None:
-        self._times = times
+    def __init__(self, estimates: Estimates, pass_price: float = PASS_PRICE) -> None:
+        self._estimates = estimates
         self._price = pass_price
         self._drafts, self._hints = Acceptance(), Acceptance()
         self._arrivals = Arrivals()
@@ -163,13 +170,18 @@ class Ledger:
     # --- the account: what decoding alone would have by now, and what is there
 
     def begin(self) -> None:
-        """A step may decode from now on: nobody is ahead."""
+        """Open the account of a step, which may decode from now on."""
         self._committed, self._plain, self._waiting_since = 0, 0.0, None
         self._arrivals.clear()
 
     def pause(self) -> None:
-        """The edge is gone or back: what passes meanwhile is nobody's wait."""
+        """The edge is gone or back: no wait is under way."""
         self._waiting_since = None
+
+    def wait(self, now: float) -> None:
+        """The step waits for a draft, from now on or since an earlier call; `start` ends the wait."""
+        if self._waiting_since is None:
+            self._waiting_since = now
 
     def credit(self, now: float) -> float:
         """Return the lead over decoding alone in tokens; negative where the step is behind."""
@@ -184,8 +196,8 @@ class Ledger:
     def start(self, choice: Choice, now: float) -> float:
         """A pass for this step begins. Returns the seconds that were waited for a draft before it.
 
-        A deadline that was missed because the machine was busy with others is not this step's debt: at most one
-        plain decode stays on the account.
+        At most one plain decode stays on the account: a deadline that was missed because the machine ran other steps is
+        not charged.
         """
         waited = 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0)
@@ -199,14 +211,14 @@ class Ledger:
         `beside` tokens.
 
         It is charged by what it cost over a pass in which this session had decoded alone. The time of others' passes
-        is charged to nobody: decoding alone would have waited for them as well.
+        is not charged: decoding alone would have waited for them as well.
         """
         self._committed += committed
         self._plain += 1.0
         if not tree.tokens or act is Act.SELF:
             return
-        alone = self._times.seconds(rows, beside + 1)
-        ratio = self._times.seconds(rows, beside + 1 + len(tree.tokens)) / alone if alone > _TICK_S else 1.0
+        alone = self._estimates.seconds(rows, beside + 1)
+        ratio = self._estimates.seconds(rows, beside + 1 + len(tree.tokens)) / alone if alone > _TICK_S else 1.0
         self._plain += max(0.0, ratio - 1.0) * self._caution
         (self._hints if act is Act.HINT else self._drafts).judged(accepted, tree.levels[-1])
 
@@ -225,9 +237,10 @@ class Ledger:
         """Return what to do now with the best current draft and a hint, if there are any.
 
         A draft that pays is verified, as much of it as pays and as the account allows. Where there is none the step
-        waits for as long as that is worth it, else it verifies the hint where that pays, else it decodes.
+        waits for as long as that is worth it, else it verifies the hint where that pays, else it decodes. A query: a
+        step that waits is noted by `wait`.
         """
-        if not self._times.known:
+        if not self._estimates.known:
             return Choice(Act.DECODE)
         if draft is not None:
             if not draft.tokens:
@@ -244,8 +257,6 @@ class Ledger:
         wait = self._wait(alone, now) if draft is None else 0.0
         if wait <= 0.0:
             return alone
-        if self._waiting_since is None:
-            self._waiting_since = now
         return Choice(Act.WAIT, until=now + wait)
 
     def _stake(self, tree: Tree, acceptance: Acceptance, now: float) -> int:
@@ -255,7 +266,7 @@ class Ledger:
         one token is staked only as far as its loss leaves `_TRIES` tries, each of which may cost T_v(1) - T_d more.
         """
         limit = (1.0 + (self.credit(now) + 1.0 + _SLACK) / self._caution) * self._decode_s
-        least = self._times.seconds(1, 2)
+        least = self._estimates.seconds(1, 2)
         kept = _TRIES * max(0.0, least - self._decode_s)
         size, _, _ = self._best(tree.levels, acceptance.chance, max(limit - kept, min(least, limit)))
         return size or int(acceptance.due and least <= limit)
@@ -268,7 +279,7 @@ class Ledger:
         decode = self._decode_s
         parts = [(0, 1.0, decode)]
         for size in range(1, len(levels)):
-            seconds = max(decode, self._times.seconds(1, 1 + size))
+            seconds = max(decode, self._estimates.seconds(1, 1 + size))
             if seconds > limit:
                 break
             parts.append((size, expected_tokens(chance, levels[size]), seconds))
@@ -323,7 +334,7 @@ class Ledger:
         depth, _, verify_s = expected
         chance = self._drafts.chance
         gained = expected_tokens(self._hints.chance, tree.levels[-1])
-        alone_s = max(_TICK_S, self._times.seconds(1, 1 + len(tree.tokens)))
+        alone_s = max(_TICK_S, self._estimates.seconds(1, 1 + len(tree.tokens)))
         cycles = []
         for count in range(1, int(depth / gained) + 1):
             usable = chance ** (count * gained)
@@ -339,9 +350,9 @@ class Ledger:
 
     @property
     def _decode_s(self) -> float:
-        return max(_TICK_S, self._times.seconds(1, 1))
+        return max(_TICK_S, self._estimates.seconds(1, 1))
 
     @property
     def _caution(self) -> float:
-        """How far a slow pass and a fast one differ: what is spent beyond a decode is counted at the dear end of it."""
-        return 1.0 + self._times.spread
+        """Ratio of a slow pass to a fast one: what is spent beyond a plain decode is multiplied by it."""
+        return 1.0 + self._estimates.spread

@@ -46,7 +46,7 @@ class LineFormatter(logging.Formatter):
 
 
 class FloodFilter(logging.Filter):
-    """Lets so many records a second through, and says with the next one how many it kept back."""
+    """Lets so many records a second through; the next one has the number of those that were kept back."""
 
     def __init__(
         self, rate: float = LINES_PER_S, burst: int = LINES_AT_ONCE, clock: Callable[[], float] = time.monotonic

@@ -2,8 +2,8 @@
 
 Bytes move between the socket and queues, one in and one out for every peer. What a queue does not take is dropped: its
 peer alone loses, and the protocol repeats what was lost. The server's thread moves them whenever it looks for mail, so
-that no message waits for another thread; a thread of the mailbox does while that one is busy. A lock says whose turn
-it is.
+that no message waits for another thread; a thread of the mailbox does while that one is busy. A lock keeps
+them apart.
 
 ZMTP heartbeats are off and the receiving pipe has no high-water mark, because libzmq 4.3.5 ends the process when a
 full pipe meets a closed connection and a heartbeat (zeromq/libzmq issue 4364). What bounds memory in its place is the
@@ -23,7 +23,7 @@ from collections import deque
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.config import Link, StartError
 from cloud_verifier.connections import STRANGER_BYTES, Connections
 from cloud_verifier.limits import Allowance, BoundedQueue
 from cloud_verifier.security import CurveServer, check_bind
@@ -34,7 +34,7 @@ _log = logging.getLogger("cloud_verifier")
 
 SEND_HIGH_WATER = 32
 LARGEST_FRAME = wire.MAX_MESSAGE_BYTES * 5 // 4
-"""Longer frames end their connection; up to here a message that is too large gets a fault that says so."""
+"""Longer frames end their connection; up to here a message that is too large is answered with a fault."""
 SESSION_BYTES = LARGEST_FRAME + (256 << 10)
 SESSION_MESSAGES, STRANGER_MESSAGES = 256, 32
 RETRY_S = 0.005
@@ -56,11 +56,11 @@ FRAMES = 2
 
 
 class Mailbox:
-    """The face of the socket's thread. Peers are opaque names, see `Connections`."""
+    """The verifier's socket. Peers are opaque names, see `Connections`."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, link: Link) -> None:
         """Raises StartError for an address that cannot be bound or keys that cannot be used."""
-        check_bind(config.bind, config.keys is not None, config.allow_plain)
+        check_bind(link.bind, link.keys is not None, link.allow_plain)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._curve: CurveServer | None = None
         self._socket: zmq.Socket[bytes] = None  # type: ignore[assignment]
@@ -80,12 +80,12 @@ class Mailbox:
         self._notice_in.setblocking(False)
         self._notice_out.setblocking(False)
         try:
-            if config.keys is not None:
-                self._curve = CurveServer(self._context, config.keys)
+            if link.keys is not None:
+                self._curve = CurveServer(self._context, link.keys)
             try:
-                self._open(config.bind)
+                self._open(link.bind)
             except zmq.ZMQError as error:
-                raise StartError(f"--bind {config.bind}: {error.strerror or error}") from None
+                raise StartError(f"--bind {link.bind}: {error.strerror or error}") from None
         except StartError:
             self._free()
             raise

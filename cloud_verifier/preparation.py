@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cloud_verifier.step import StepState
+from cloud_verifier.step import Step
 from speculation.wire import BeginStep
 
 THREADS = 2
@@ -29,8 +29,7 @@ Inputs = TypeVar("Inputs")
 class Prepared(Generic[Inputs]):
     """What became of a step's prompt and frame: `inputs`, or the `error` that refuses them; `seconds` it took."""
 
-    row: int
-    state: StepState
+    step: Step
     inputs: Inputs | None
     error: Exception | None
     seconds: float
@@ -65,7 +64,7 @@ class Preparation(Generic[Inputs]):
     ) -> None:
         self._prepare, self._done, self._clock = prepare, done, clock
         self._changed = threading.Condition()
-        self._waiting: dict[int, tuple[StepState, BeginStep]] = {}
+        self._waiting: dict[int, tuple[Step, BeginStep]] = {}
         self._running: set[int] = set()
         self._used: dict[int, _Use] = {}
         self._finished: list[Prepared[Inputs]] = []
@@ -76,14 +75,14 @@ class Preparation(Generic[Inputs]):
         for thread in self._threads:
             thread.start()
 
-    def submit(self, row: int, state: StepState, begin: BeginStep) -> None:
+    def submit(self, step: Step, begin: BeginStep) -> None:
         """Prepare a session's new step."""
         with self._changed:
-            self._waiting.pop(row, None)
-            self._waiting[row] = (state, begin)
+            self._waiting.pop(step.index, None)
+            self._waiting[step.index] = (step, begin)
             self._changed.notify()
         if not self._threads:
-            self._run(row)
+            self._run(step.index)
 
     def collect(self) -> list[Prepared[Inputs]]:
         """Return what was finished since the last call."""
@@ -116,7 +115,7 @@ class Preparation(Generic[Inputs]):
         with self._changed:
             if row not in self._waiting or row in self._running:
                 return
-            state, begin = self._waiting.pop(row)
+            step, begin = self._waiting.pop(row)
             self._running.add(row)
         started = self._clock()
         inputs: Inputs | None = None
@@ -128,7 +127,7 @@ class Preparation(Generic[Inputs]):
         now = self._clock()
         with self._changed:
             self._used.setdefault(row, _Use()).add(now - started, now)
-            self._finished.append(Prepared(row, state, inputs, error, now - started))
+            self._finished.append(Prepared(step, inputs, error, now - started))
             self._running.discard(row)
             self._changed.notify()
         self._done()

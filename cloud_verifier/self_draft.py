@@ -13,7 +13,7 @@ import numpy as np
 
 from cloud_verifier.config import StartError
 from cloud_verifier.engine import check_room
-from cloud_verifier.work import DraftWish
+from cloud_verifier.work import Row
 from speculation.sampling import Prefix
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
@@ -56,45 +56,45 @@ class SelfDraft:
         """See `DraftEngine.prepare`."""
         return prepare(self._vlm, prompt, jpeg)
 
-    def prefill(self, row: int, inputs: Inputs, max_tokens: int) -> None:
+    def prefill(self, index: int, inputs: Inputs, max_tokens: int) -> None:
         """See `DraftEngine.prefill`. Answer tokens follow with the first draft."""
         check_room("the draft model", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
-        self._roots[row] = prefill(self._vlm, self._cache, row, inputs)
-        self._prompts[row] = self._cache.length[row]
-        self._fed[row] = []
+        self._roots[index] = prefill(self._vlm, self._cache, index, inputs)
+        self._prompts[index] = self._cache.length[index]
+        self._fed[index] = []
 
-    def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
         """See `DraftEngine.draft`; tokens are the first that the draft half of each step's scheme ranks."""
         drafts: dict[int, tuple[int, ...]] = {}
-        feeds = {wish.row: self._unfed(wish) for wish in wishes}
-        wanted = {wish.row: wish for wish in wishes}
-        samplers = {wish.row: wish.sampling.sampler(wish.draws.key) for wish in wishes}
-        prefixes = {wish.row: Prefix(wish.draws.position, wish.digest) for wish in wishes}
+        feeds = {row.index: self._unfed(row) for row in rows}
+        asked = {row.index: row for row in rows}
+        samplers = {row.index: row.sampling.sampler(row.draws.key) for row in rows}
+        prefixes = {row.index: Prefix(row.draws.position, row.digest) for row in rows}
         while feeds:
-            for row, logits in self._feed(feeds).items():
-                sampler = samplers[row]
-                token = int(np.argmax(logits if sampler is None else sampler.rank(logits, prefixes[row])))
-                drafts[row] = (*drafts.get(row, ()), token)
-                prefixes[row] = prefixes[row].after(token)
-                feeds[row] = [token]
-                if len(drafts[row]) >= wanted[row].count or token in self._ends:
-                    del feeds[row]
+            for index, logits in self._feed(feeds).items():
+                sampler = samplers[index]
+                token = int(np.argmax(logits if sampler is None else sampler.rank(logits, prefixes[index])))
+                drafts[index] = (*drafts.get(index, ()), token)
+                prefixes[index] = prefixes[index].after(token)
+                feeds[index] = [token]
+                if len(drafts[index]) >= asked[index].self_draft or token in self._ends:
+                    del feeds[index]
             yield drafts
 
-    def _unfed(self, wish: DraftWish) -> list[int]:
+    def _unfed(self, row: Row) -> list[int]:
         """Cut the row back to where it agrees with the answer; return what must be fed, the last token at least."""
-        row, known = wish.row, self._fed[wish.row]
-        tokens = [self._roots[row], *wish.answer]
+        index, known = row.index, self._fed[row.index]
+        tokens = [self._roots[index], *row.answer]
         same = 0
         while same < min(len(known), len(tokens) - 1) and known[same] == tokens[same]:
             same += 1
-        self._cache.truncate(row, self._prompts[row] + same)
+        self._cache.truncate(index, self._prompts[index] + same)
         del known[same:]
         return tokens[same:]
 
     def _feed(self, feeds: Mapping[int, Sequence[int]]) -> dict[int, Logits]:
         """Feed tokens behind each row's chain; return the logits [vocabulary] after the last of them."""
-        chunks = [Chunk(row, tokens, self._cache.chain(row, len(tokens))) for row, tokens in feeds.items()]
+        chunks = [Chunk(index, tokens, self._cache.chain(index, len(tokens))) for index, tokens in feeds.items()]
         following = {}
         for chunk, logits in zip(chunks, forward(self._vlm, self._cache, chunks), strict=True):
             self._cache.keep(chunk.row, range(self._cache.length[chunk.row], self._cache.used[chunk.row]))

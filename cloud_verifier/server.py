@@ -1,4 +1,4 @@
-"""The server: messages in, messages out. One thread; while the engine works, mail is read between its layers.
+"""The server: messages in, messages out. One thread; while the engine works, messages are read between its layers.
 
 No message ends it and no peer blocks it: a malformed message costs its sender a `Fault`, many of them are not read any
 more, a slow reader loses its early tokens first and its session last. Frames are decoded beside it (`Preparation`).
@@ -9,20 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
-from cloud_verifier.batch import Batch, Item, Prefill
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.limits import Allowance
+from cloud_verifier.policies import Batch
 from cloud_verifier.preparation import Preparation
-from cloud_verifier.scheduler import Refused, Scheduler, Tally
+from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
-from cloud_verifier.work import CapacityError, DraftEngine, Engine, Post
+from cloud_verifier.step import Step, Tally
+from cloud_verifier.work import CapacityError, DraftEngine, Engine, LayerVerdicts, Post, Row
 from speculation import wire
-from speculation.acceptance import Verdict
 from speculation.profile import DeviceProfile
-from speculation.sampling import SamplingSettings
+from speculation.sampling import SamplingScheme
 from speculation.text import printable
 from speculation.trace import Lane, Trace
 
@@ -30,7 +30,7 @@ _log = logging.getLogger("cloud_verifier")
 
 IDLE_WAIT_S = 0.1
 """How long the server sleeps at most, so that a signal is seen."""
-MAIL_PER_TURN, MAIL_S = 64, 0.01
+MESSAGES_PER_TURN, READ_S = 64, 0.01
 """Messages that are read in a row, and seconds, before work goes on."""
 REFUSALS_PER_S, REFUSALS_AT_ONCE = 5.0, 30
 """Refused messages and Hellos that a peer may send; beyond, what it sends is dropped unread."""
@@ -56,40 +56,33 @@ class Server:
         self._self_draft = self_draft
         self._model = engine.model
         self._profile = profile
-        self._max_draft = config.max_draft
+        self._max_draft = config.limits.max_draft
         self._mailbox = mailbox
         self._trace = trace
         self._clock = clock
-        self._sessions = SessionTable(config.max_sessions, config.idle_s)
-        self._scheduler = Scheduler(
-            self._model,
-            config.max_batch,
-            config.max_draft,
-            config.collect_s,
-            config.pass_price,
-            config.hint_tokens,
-            self_drafts=self_draft is not None,
-            prepares=True,
-        )
+        self._sessions = SessionTable(config.limits.max_sessions, config.limits.idle_s)
+        self._scheduler = Scheduler(self._model, config.scheduling, config.limits, self_draft is not None)
         self._preparation = Preparation(self._prepare, mailbox.notify, preparation_threads, clock)
         self._allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
-        self._exits = ExitQueue(config.queue_policy, config.early_rate, config.early_burst, config.seed)
+        early = config.early
+        self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
         self._stopping = False
-        self._totals = Tally(step=0, begun_at=clock())
+        self._totals = Tally()
+        self._begun_at = clock()
         self._steps = self._faults = self._ignored = self._overruns = 0
 
     def run(self) -> None:
-        """Serve until `stop`, then tell every edge with a step under way and log a summary."""
+        """Serve until `stop`, then end every step under way and log a summary."""
         while not self._stopping:
             self.turn()
         self._preparation.close()
         for session in self._sessions.all:
-            tally = self._scheduler.tally(session.row)
-            if tally is not None and not tally.finished:
-                self._send(session, wire.EndStep(tally.step, "the verifier was stopped"))
+            step = self._scheduler.step(session.row)
+            if step is not None and not step.done:
+                self._send(session, wire.EndStep(step.number, "the verifier was stopped"))
         _log.info(
             "stopped after %.0f s: sessions=%d steps=%d %s early=%d early_dropped=%d faults=%d ignored=%d overruns=%d",
-            self._clock() - self._totals.begun_at, self._sessions.opened, self._steps, self._totals, self._exits.sent,
+            self._clock() - self._begun_at, self._sessions.opened, self._steps, self._totals, self._exits.sent,
             self._exits.dropped, self._faults, self._ignored, self._overruns,
         )  # fmt: skip
 
@@ -98,45 +91,49 @@ class Server:
         self._stopping = True
 
     def turn(self) -> None:
-        """Read the mail, then do the most urgent piece of work."""
-        self._attend(self._clock() + IDLE_WAIT_S, until_mail=True)
-        work = self._scheduler.next(self._clock())
-        if isinstance(work, Prefill):
-            self._prefill(work)
-        elif isinstance(work, Batch):
-            self._verify(work)
+        """Read messages, then do the most urgent piece of work."""
+        self._attend(self._clock() + IDLE_WAIT_S, until_work=True)
+        batch = self._scheduler.next(self._clock())
+        for step in batch.prefills:
+            self._prefill(step)
+        if batch.choices:
+            self._verify(batch)
         self._expire()
 
-    # --- time: mail and early tokens go on while the engine, or a declared delay, takes its time
+    # --- time: messages and early tokens go on while the engine, or a declared delay, takes its time
 
-    def _attend(self, until: float, until_mail: bool = False) -> None:
-        """Read mail and send early tokens until a time; `until_mail`: or until there is something to work on."""
+    def _attend(self, until: float, until_work: bool = False) -> None:
+        """Read messages and send early tokens until a time; `until_work`: or until there is something to work on."""
         while True:
-            got_mail = self._read_mail()
+            got_messages = self._read_messages()
             self._take_prepared()
             self._send_early_tokens()
             now = self._clock()
-            due = self._scheduler.next_time(now) if until_mail else None
-            if now >= until or self._stopping or (until_mail and (got_mail or (due is not None and due <= now))):
+            if until_work:
+                self._scheduler.wait(now)
+            due = self._scheduler.next_time(now) if until_work else None
+            if now >= until or self._stopping or (until_work and (got_messages or (due is not None and due <= now))):
                 return
             times = [t for t in (until, due, self._exits.next_time(now)) if t is not None]
             self._mailbox.wait(min(times) - now)
 
-    def _read_mail(self) -> bool:
-        until = self._clock() + MAIL_S
-        for count in range(MAIL_PER_TURN):
-            mail = self._mailbox.receive() if self._clock() <= until else None
-            if mail is None:
+    def _read_messages(self) -> bool:
+        until = self._clock() + READ_S
+        for count in range(MESSAGES_PER_TURN):
+            received = self._mailbox.receive() if self._clock() <= until else None
+            if received is None:
                 return count > 0
-            self._open_mail(*mail)
+            self._receive(*received)
         return True
 
     def _take_prepared(self) -> None:
         for ready in self._preparation.collect():
+            if not self._scheduler.is_current(ready.step):
+                continue
             if ready.error is None:
-                self._scheduler.prepared(ready.row, ready.state, ready.inputs, ready.seconds)
-            elif self._scheduler.unprepared(ready.row, ready.state) is not None:
-                self._cannot_prefill(ready.row, ready.error)
+                ready.step.prepared(ready.inputs, ready.seconds)
+            else:
+                self._cannot_prefill(ready.step, ready.error)
 
     def _send_early_tokens(self) -> None:
         while (due := self._exits.pop(self._clock())) is not None:
@@ -148,9 +145,9 @@ class Server:
         for session in self._sessions.expired(self._clock()):
             self._close(session, f"silent for {self._sessions.idle_s:g} s")
 
-    # --- mail
+    # --- messages
 
-    def _open_mail(self, peer: bytes, frames: list[bytes]) -> None:
+    def _receive(self, peer: bytes, frames: list[bytes]) -> None:
         if self._allowance.left(peer, self._clock()) < 1.0:
             self._ignored += 1
             return
@@ -172,12 +169,12 @@ class Server:
                 text = "no session: the verifier does not know you (it may have been restarted); send Hello again"
                 raise Refused(wire.FaultCode.NO_SESSION, text, getattr(message, "step", None))
             else:
-                session.last_seen = session.last_heard = self._clock()
+                session.last_seen = session.last_received = self._clock()
                 self._dispatch(session, message)
         except Refused as error:
             self._refuse(peer, error.fault)
         except Exception as error:
-            # Whatever a message does that nobody thought of, it ends its sender's step and not the server.
+            # A message that fails in a way that is not foreseen ends its sender's step and not the server.
             _log.exception("a %s could not be taken", type(message).__name__)
             text = f"the verifier failed over this {type(message).__name__}: {type(error).__name__}"
             self._refuse(peer, wire.Fault(wire.FaultCode.INTERNAL, text, getattr(message, "step", None)))
@@ -190,21 +187,25 @@ class Server:
         if isinstance(message, wire.Draft):
             for commit in self._scheduler.offer(session.row, message, now):
                 self._send(session, commit)
+            step = self._scheduler.step(session.row)
+            if step is not None and step.done:  # a token of the edge may end the answer
+                self._log_step(session, step, "done")
         elif isinstance(message, wire.BeginStep):
-            before = self._scheduler.tally(session.row)
-            commits = self._scheduler.begin(session.row, message, now, session.sampling)
-            if self._scheduler.tally(session.row) is not before:
+            before = self._scheduler.step(session.row)
+            commits = self._scheduler.begin(session.row, message, now, session.sampling, session.service_class)
+            step = self._scheduler.step(session.row)
+            if step is not None and step is not before:
                 self._exits.overtake(session.row)
                 self._log_step(session, before, "superseded")
-                if (new := self._scheduler.unprepared(session.row)) is not None:
-                    self._preparation.submit(session.row, *new)
+                if step.begin is not None:
+                    self._preparation.submit(step, step.begin)
             for commit in commits:
                 self._send(session, commit)
         elif isinstance(message, wire.EndStep):
-            tally = self._scheduler.end(session.row, message.step)
-            if tally is not None:
+            step = self._scheduler.end(session.row, message.step)
+            if step is not None:
                 self._exits.overtake(session.row)
-                self._log_step(session, tally, f"ended by the edge: {message.reason[:100]}")
+                self._log_step(session, step, f"ended by the edge: {message.reason[:100]}")
         elif isinstance(message, wire.Fetch):
             for commit in self._scheduler.fetch(session.row, message):
                 self._send(session, commit)
@@ -226,7 +227,7 @@ class Server:
         session = self._sessions.of_token(hello.resume)
         known = self._sessions.of_peer(peer)
         if known is not None and known is not session:
-            self._close(known, "said Hello again")
+            self._close(known, "sent Hello again")
         if session is not None:
             if session.peer is not None and session.peer != peer:
                 self._mailbox.admit(session.peer, False)
@@ -242,7 +243,8 @@ class Server:
             session = self._sessions.open(peer, now)
             _log.info("session %d opened: class=%s of %d", session.number, hello.service_class, len(self._sessions))
         self._mailbox.admit(peer)
-        session.sampling = SamplingSettings.parse(hello.sampling)
+        session.sampling = SamplingScheme.parse(hello.sampling)
+        session.service_class = hello.service_class
         self._send(session, welcome(session, self._model, self._max_draft, self._profile.name))
 
     # --- work
@@ -253,100 +255,116 @@ class Server:
         inputs = self._engine.prepare(begin.prompt, begin.jpeg)
         return inputs, beside and beside.prepare(begin.prompt, begin.jpeg)
 
-    def _prefill(self, work: Prefill) -> None:
-        begin, started = work.begin, self._clock()
-        own, beside = work.inputs
+    def _prefill(self, step: Step) -> None:
+        begin, started = step.begin, self._clock()
+        assert begin is not None, "a policy has chosen a step that is prefilled already"
+        own, beside = cast("tuple[Any, Any]", step.inputs)
         try:
-            self._engine.prefill(work.row, own, work.state.answer, begin.max_tokens)
-            if self._self_draft is not None and begin.self_draft:
-                self._self_draft.prefill(work.row, beside, begin.max_tokens)
+            self._engine.prefill(step.index, own, step.answer, step.max_tokens)
+            if self._self_draft is not None and step.self_draft:
+                self._self_draft.prefill(step.index, beside, step.max_tokens)
         except Exception as error:
-            self._cannot_prefill(work.row, error)
+            self._cannot_prefill(step, error)
         else:
             now = self._clock()
-            self._scheduler.prefilled(work, now, now - started)
-            self._record("prefill", started, now, step=begin.step)
+            step.prefilled(now, now - started)
+            self._record("prefill", started, now, step=step.number)
 
-    def _cannot_prefill(self, row: int, error: Exception) -> None:
+    def _cannot_prefill(self, step: Step, error: Exception) -> None:
         """End a step whose prompt or frame cannot be read, or does not fit."""
         if isinstance(error, CapacityError):
-            self._give_up(row, wire.FaultCode.TOO_LARGE, str(error))
+            self._give_up(step, wire.FaultCode.TOO_LARGE, str(error))
         elif isinstance(error, ValueError):
-            self._give_up(row, wire.FaultCode.BAD_IMAGE, str(error))
+            self._give_up(step, wire.FaultCode.BAD_IMAGE, str(error))
         else:
             _log.error("prefill failed", exc_info=error)
-            self._give_up(row, wire.FaultCode.INTERNAL, f"the verifier's prefill failed: {error}")
+            self._give_up(step, wire.FaultCode.INTERNAL, f"the verifier's prefill failed: {error}")
 
     def _verify(self, batch: Batch) -> None:
         """Run one target forward; exits leave as their layers are done, commits at the end."""
-        began = self._clock()
+        began, steps = self._clock(), tuple(batch.choices)
         layers = self._model.num_layers
-        verdicts: dict[int, Verdict] = {}
+        output = LayerVerdicts(-1, {})
         try:
-            batch = self._draft_here(batch)
+            self._draft_here(steps)
             started = self._clock()
-            for output in self._engine.verify([item.request for item in batch.items]):
-                verdicts = dict(output.verdicts)
+            for output in self._engine.verify(_rows(steps)):
                 if output.layer == layers - 1:
                     self._note_overrun("a forward", self._clock() - started, self._profile.verify_s)
                 self._attend(started + self._profile.layer_due_s(output.layer, layers))
                 if output.layer < layers - 1:
-                    self._queue_early(batch, output.layer, verdicts)
+                    self._queue_early(steps, output)
                     self._send_early_tokens()
-            now = self._clock()
-            self._scheduler.measured(batch, now - started)
-            for item in batch.items:
-                self._commit(item, verdicts[item.row], now, now - began)
         except Exception as error:
             _log.exception("verification failed")
-            for item in batch.items:
-                if self._scheduler.is_current(item):
-                    self._give_up(item.row, wire.FaultCode.INTERNAL, f"the verifier's forward failed: {error}")
+            for step in steps:
+                self._give_up(step, wire.FaultCode.INTERNAL, f"the verifier's forward failed: {error}")
             return
-        drafted = sum(len(item.tree.tokens) for item in batch.items)
-        self._record("verify", started, now, sessions=len(batch.items), drafted=drafted)
+        now = self._clock()
+        drafted = sum(len(row.tokens) for row in _rows(steps))
+        self._scheduler.estimates.observe(len(steps), len(steps) + drafted, now - started)
+        for step in steps:
+            try:
+                if self._scheduler.is_current(step):
+                    self._commit(step, output, now, now - began)
+            except Exception as error:
+                _log.error("a verdict failed", exc_info=error)
+                self._give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
+        self._record("verify", started, now, sessions=len(steps), drafted=drafted)
 
-    def _draft_here(self, batch: Batch) -> Batch:
+    def _draft_here(self, steps: tuple[Step, ...]) -> None:
         """Let the draft model beside the target draft for the steps that ask for it, all in the same forwards."""
-        wishes = [wish for item in batch.items if (wish := item.wish) is not None]
-        if self._self_draft is None or not wishes:
-            return batch
+        rows = [row for row in _rows(steps) if row.self_draft]
+        if self._self_draft is None or not rows:
+            return
         started = last = self._clock()
         drafts: Mapping[int, tuple[int, ...]] = {}
-        for turn, so_far in enumerate(self._self_draft.draft(wishes), start=1):
+        for turn, so_far in enumerate(self._self_draft.draft(rows), start=1):
             drafts = so_far
             self._note_overrun("a draft forward", self._clock() - last, self._profile.server_draft_s)
             self._attend(started + turn * self._profile.server_draft_s)
             last = self._clock()
-        self._record("draft", started, last, sessions=len(wishes), drafted=sum(map(len, drafts.values())))
-        return Batch(tuple(item.with_draft(drafts[item.row]) if item.row in drafts else item for item in batch.items))
+        self._record("draft", started, last, sessions=len(rows), drafted=sum(map(len, drafts.values())))
+        for step in steps:
+            if step.index in drafts:
+                step.draft_here(drafts[step.index])
 
-    def _queue_early(self, batch: Batch, layer: int, verdicts: dict[int, Verdict]) -> None:
-        now = self._clock()
-        for item in batch.items:
-            early = item.early(layer, verdicts.get(item.row))
-            if early is not None and self._scheduler.is_current(item):
-                self._exits.push(item.row, early, now)
+    def _queue_early(self, steps: tuple[Step, ...], output: LayerVerdicts) -> None:
+        """Queue an exit's verdicts, each with the measured rate at which this exit was right when so confident."""
+        now, rates = self._clock(), self._model.reliability.get(output.layer)
+        for step in steps:
+            verdict = output.verdicts.get(step.index)
+            if verdict is not None and self._scheduler.is_current(step):
+                confidence = verdict.confidence if rates is None else rates.rate(verdict.confidence)
+                early = step.early(output.layer, verdict, confidence)
+                if early is not None:
+                    self._exits.push(step.index, early, now)
 
-    def _commit(self, item: Item, verdict: Verdict, now: float, compute_s: float) -> None:
-        outcome = self._scheduler.accept(item, verdict, now, compute_s)
-        if outcome is None:
-            return
-        self._totals.count(item.act, len(outcome.commit.tokens))
-        self._exits.overtake(item.row)
-        session = self._sessions.of_row(item.row)
+    def _commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
+        """Send what the last layer's verdict commits. Raises what its row has failed with."""
+        if step.index in output.failures:
+            raise output.failures[step.index]
+        verdict = output.verdicts[step.index]
+        commit = step.accept(verdict, now, compute_s)
+        self._totals.count(step.act, len(commit.tokens))
+        self._exits.overtake(step.index)
+        session = self._sessions.of_row(step.index)
         if session is not None:
-            self._send(session, outcome.commit)
-            if outcome.commit.done:
-                self._log_step(session, self._scheduler.tally(item.row), "done")
-        if outcome.keep:
-            self._engine.keep(item.row, verdict.path, verdict.token)
+            self._send(session, commit)
+            if commit.done:
+                self._log_step(session, step, "done")
+        if not commit.done:
+            self._engine.keep(step.index, verdict.path, verdict.token)
 
-    def _give_up(self, row: int, code: wire.FaultCode, text: str) -> None:
-        tally = self._scheduler.end(row)
-        session = self._sessions.of_row(row)
-        if session is not None and session.peer is not None and tally is not None:
-            self._refuse(session.peer, wire.Fault(code, text, tally.step))
+    def _give_up(self, step: Step, code: wire.FaultCode, text: str) -> None:
+        """End a step, unless another took its place, with a fault to its edge."""
+        if not self._scheduler.is_current(step):
+            return
+        self._scheduler.end(step.index)
+        self._exits.overtake(step.index)
+        session = self._sessions.of_row(step.index)
+        if session is not None and session.peer is not None:
+            self._refuse(session.peer, wire.Fault(code, text, step.number))
 
     def _note_overrun(self, what: str, seconds: float, declared: float) -> None:
         if declared and seconds > declared:
@@ -367,7 +385,8 @@ class Server:
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)
             self._sessions.detach(session)
-            self._scheduler.suspend(session.row)
+            if (step := self._scheduler.step(session.row)) is not None:
+                step.suspend()
             self._exits.overtake(session.row)
 
     def _refuse(self, peer: bytes, fault: wire.Fault) -> None:
@@ -399,22 +418,27 @@ class Server:
         for session in self._sessions.all:
             if session.peer is not None:
                 self._send(session, wire.Ping(0), droppable=True)
-            silent = self._clock() - session.last_heard > SILENT_S
+            silent = self._clock() - session.last_received > SILENT_S
             if session.peer is None or (silent and not self._mailbox.waits(session.peer)):
                 self._close(session, "its edge is gone and the place is needed")
                 return
 
-    def _log_step(self, session: Session, tally: Tally | None, how: str) -> None:
-        if tally is None or (tally.finished and how != "done"):
+    def _log_step(self, session: Session, step: Step | None, how: str) -> None:
+        if step is None or step.logged:
             return
+        step.logged = True
         self._steps += 1
-        now = self._clock()
-        total_ms = (now - tally.begun_at) * 1e3
-        _log.info("session %d step %d %s: %s total=%.1fms", session.number, tally.step, how, tally, total_ms)
+        now, tally = self._clock(), step.tally
+        total_ms = (now - step.begun_at) * 1e3
+        _log.info("session %d step %d %s: %s total=%.1fms", session.number, step.number, how, tally, total_ms)
         self._totals.waited_s += tally.waited_s
         self._totals.prefill_s += tally.prefill_s
-        self._record("step", tally.begun_at, now, session=session.number, step=tally.step, tokens=tally.tokens)
+        self._record("step", step.begun_at, now, session=session.number, step=step.number, tokens=tally.tokens)
 
     def _record(self, name: str, start: float, end: float, **args: int) -> None:
         if self._trace is not None:
             self._trace.add(name, Lane.CLOUD, start, end, **args)
+
+
+def _rows(steps: tuple[Step, ...]) -> list[Row]:
+    return [step.row for step in steps if step.row is not None]

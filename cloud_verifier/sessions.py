@@ -6,31 +6,36 @@ import secrets
 from dataclasses import dataclass
 
 from cloud_verifier.work import ModelInfo
-from speculation.sampling import GREEDY, SamplingSettings
+from speculation.sampling import GREEDY, SamplingScheme
 from speculation.wire import PROTOCOL, Fault, FaultCode, Hello, Welcome
 
 
 @dataclass
 class Session:
-    """One robot's connection. `token` resumes it and is a secret; `number` is its name in logs. No peer: it is gone.
-
-    last_seen: when something last came or was sent, last_heard: when something came, seconds. `sampling` says how the
-    tokens of its answers are drawn.
-    """
+    """One robot's connection. Times are seconds."""
 
     number: int
+    """Its name in logs."""
     token: str
+    """Resumes it; a secret."""
     row: int
+    """Its row of the engine."""
     peer: bytes | None
+    """None: its edge is gone."""
     last_seen: float
-    last_heard: float
-    sampling: SamplingSettings = GREEDY
+    """When something last came or was sent."""
+    last_received: float
+    """When something last came."""
+    sampling: SamplingScheme = GREEDY
+    """How the tokens of its answers are drawn."""
+    service_class: str = ""
+    """`Hello.service_class`, for policies."""
 
 
 def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
     """Return why this model cannot serve that edge, None where it can."""
     if hello.protocol != PROTOCOL:
-        text = f"Hello.protocol {hello.protocol}: this verifier speaks {PROTOCOL}; install the same version"
+        text = f"Hello.protocol {hello.protocol}: this verifier has {PROTOCOL}; install the same version"
         return Fault(FaultCode.PROTOCOL_MISMATCH, text)
     if hello.tokenizer != model.tokenizer_fingerprint:
         text = (
@@ -45,7 +50,7 @@ def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
         text = f"Hello.model {hello.model!r} is not served here; this verifier has {model.fingerprint!r} ({model.name})"
         return Fault(FaultCode.MODEL_MISMATCH, text)
     try:
-        SamplingSettings.parse(hello.sampling)
+        SamplingScheme.parse(hello.sampling)
     except ValueError as error:
         return Fault(FaultCode.UNSUPPORTED_SAMPLING, f"Hello.sampling: {error}")
     return None
@@ -113,7 +118,7 @@ class SessionTable:
     def attach(self, session: Session, peer: bytes, now: float) -> None:
         """Continue a session at a new address."""
         self.detach(session)
-        session.peer, session.last_seen, session.last_heard = peer, now, now
+        session.peer, session.last_seen, session.last_received = peer, now, now
         self._peers[peer] = session
 
     def detach(self, session: Session) -> None:

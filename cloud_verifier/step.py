@@ -1,4 +1,4 @@
-"""One step of one session: the committed answer, and what each draft means to it.
+"""Step: one robot's question, from `BeginStep` to the last `Commit`: its answer, the drafts for it, and what it costs.
 
 State: answer tokens and the digest of every prefix. A draft is placed by its digest alone. In the past it is walked
 down: its tokens are compared with the answer until the walk stands where the answer ends; what hangs below is then
@@ -6,29 +6,31 @@ current. Ahead it is held until a commit makes it current or void. Of several cu
 
 Hints are earlier answers: what followed there is proposed here, where no draft is at hand.
 
-A verdict may leave the token after a rejected one to the edge (`speculation.acceptance.Rest`).
-Then the answer waits for it: the next draft brings it.
+Numbers: a token has an answer *position*; in a draft as it was sent it is a *node*; in a `Tree`, a `Row` and a
+`Verdict` it has an *index* among the tokens that are verified. Only `Tree` knows both of the latter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from speculation import acceptance
+from cloud_verifier.estimator import Estimator
+from cloud_verifier.ledger import Act, Choice, Ledger
+from cloud_verifier.open_token import OpenToken
+from cloud_verifier.tree import ForeignDraft, Tree, continuation
+from cloud_verifier.work import Row
+from speculation.acceptance import Verdict
 from speculation.ngrams import Ngrams
-from speculation.sampling import GREEDY, Evidence, SamplingSettings, StepDraws
+from speculation.sampling import GREEDY, Evidence, SamplingScheme, StepDraws
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
-    ROOT,
     BeginStep,
     Commit,
     Draft,
+    EarlyTokens,
     Fetch,
     Idle,
-    Masses,
     begin_digest,
     extend_digest,
     parents_of,
@@ -36,186 +38,176 @@ from speculation.wire import (
 
 HELD_DRAFTS = 16
 """Drafts that a step holds, current or ahead; the one that starts farthest ahead gives way, of equals the oldest."""
+HINT_TOKENS = 8
 MAX_COMMIT = MAX_DRAFT_TOKENS + 1
-MAX_FETCHES = 8
-"""Times that one distribution is sent whole: a short question for a large answer."""
 
 
-class ForeignDraft(ValueError):
-    """A draft about a prompt, image or committed answer that this step does not have: the edge must begin again."""
+@dataclass
+class Tally:
+    """What a step, or several, cost."""
 
+    tokens: int = 0
+    """Tokens committed by target forwards."""
+    passes: int = 0
+    """Target forwards."""
+    hinted: int = 0
+    """Forwards that verified a hint."""
+    decoded: int = 0
+    """Forwards that verified nothing."""
+    waited_s: float = 0.0
+    """Seconds that the ledger waited for drafts."""
+    prefill_s: float = 0.0
+    """Seconds of decoding the frame and of the prefill."""
 
-@dataclass(frozen=True)
-class Tree:
-    """What to verify after the answer's last token: a draft, or nothing (`round` 0, no tokens) to decode alone.
-
-    `nodes[i]` is token i's node in the draft as it was sent, `origin` that of the root. `drawn`: the evidence that
-    came with the tokens.
-    """
-
-    round: int = 0
-    tokens: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
-    nodes: tuple[int, ...] = ()
-    origin: int = ROOT
-    drawn: Evidence = ()
-
-    @cached_property
-    def levels(self) -> tuple[int, ...]:
-        """How deep the first 0, 1, 2, ... tokens reach."""
-        depths: list[int] = []
-        deepest = [0]
-        for parent in self.parents:
-            depths.append(1 if parent == ROOT else depths[parent] + 1)
-            deepest.append(max(deepest[-1], depths[-1]))
-        return tuple(deepest)
-
-    def head(self, size: int) -> Tree:
-        """Return the tree of the first `size` tokens."""
-        if size >= len(self.tokens):
-            return self
-        parts = {name: getattr(self, name)[:size] for name in ("tokens", "parents", "nodes", "drawn")}
-        return replace(self, **parts)
-
-
-NOTHING = Tree()
-"""No draft: decode one token alone."""
-
-
-@dataclass(eq=False)
-class Rest:
-    """What the verdict on a `round` left to the edge. fetches: how often the whole of it may still be asked for."""
-
-    round: int
-    left: acceptance.Rest
-    fetches: int = MAX_FETCHES
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Tokens that a verdict added to the answer, from `start`; `digest` after them."""
-
-    start: int
-    tokens: tuple[int, ...]
-    digest: bytes
-    done: bool
-
-
-class Held(NamedTuple):
-    """A draft that is held, and the evidence that came with it."""
-
-    draft: Draft
-    drawn: Evidence
+    def __str__(self) -> str:
+        return (
+            f"tokens={self.tokens} passes={self.passes} tau={self.tau:.2f} verified={self.verified} "
+            f"hinted={self.hinted} decoded={self.decoded} waited={self.waited_s * 1e3:.1f}ms "
+            f"prefill={self.prefill_s * 1e3:.1f}ms"
+        )
 
     @property
-    def start(self) -> int:
-        """Where its tokens begin in the answer."""
-        return self.draft.start
+    def tau(self) -> float:
+        """Tokens per verification, 0 before the first."""
+        return self.tokens / self.passes if self.passes else 0.0
+
+    @property
+    def verified(self) -> int:
+        """Passes that verified a draft."""
+        return self.passes - self.hinted - self.decoded
+
+    def count(self, act: Act, tokens: int) -> None:
+        """Enter a pass that committed so many tokens."""
+        self.passes += 1
+        self.tokens += tokens
+        self.hinted += act is Act.HINT
+        self.decoded += act is Act.DECODE
 
 
-class StepState:
-    """The answer of one step and the drafts for its continuation."""
+class Step:
+    """The answer to one question and the drafts for its continuation. Times are seconds on the server's clock.
+
+    Properties and the methods under "queries" change nothing. A step is `pending` until its prefill is done; after
+    that a pass may be started while it is `free`, and `accept` ends the pass.
+    """
 
     def __init__(
-        self, begin: BeginStep, eos: Collection[int], sampling: SamplingSettings = GREEDY, digest: bytes | None = None
+        self,
+        begin: BeginStep,
+        eos: Collection[int],
+        sampling: SamplingScheme = GREEDY,
+        *,
+        now: float = 0.0,
+        index: int = 0,
+        ledger: Ledger | None = None,
+        digest: bytes | None = None,
+        service_class: str = "",
+        hint_tokens: int = HINT_TOKENS,
     ) -> None:
-        """`digest` names the empty answer, see `empty_digest`; None: it is computed here."""
-        self.step = begin.step
-        self.idle = begin.idle
-        self.max_tokens = begin.max_tokens
-        self.self_draft = begin.self_draft
+        """`ledger` is its session's. `digest` names the empty answer, see `empty_digest`; None: it is computed here."""
+        self.number = begin.step
+        self.index = index
+        """The row of the engine that holds its keys and values; its session has the same one from step to step."""
         self.sampling = sampling
-        self.key = begin.key
+        self.service_class = service_class
+        """Of its session (`Hello.service_class`). No policy reads it yet; one with service classes will."""
+        self.ledger = ledger if ledger is not None else Ledger(Estimator())
+        self.tally = Tally()
+        self.begun_at = now
+        self.since = now
+        """When it last became ready for a prefill or a pass."""
+        self.begin: BeginStep | None = begin
+        """What it began with, until its prefill is done."""
+        self.inputs: object = None
+        """What the engine made of prompt and frame, until its prefill is done; None: nothing yet."""
+        self.suspended = False
+        """Its edge is gone."""
+        self.row: Row | None = None
+        """The pass under way; None: there is none."""
+        self.act = Act.DECODE
+        self.tree = Tree()
+        """What the pass under way, or the latest one, verifies."""
+        self.self_draft = begin.self_draft
+        self.max_tokens = begin.max_tokens
+        self.open: OpenToken | None = None
+        """The next token, where a verdict left it to the edge."""
         self.answer: list[int] = []
+        self._key = begin.key
         self._eos = frozenset(eos)
         self._digests = [empty_digest(begin, sampling) if digest is None else digest]
-        self._held: dict[int, Held] = {}
-        self._rest: Rest | None = None
+        self._held: dict[int, Draft] = {}
+        self._evidence: dict[int, Evidence] = {}
+        """Of the held drafts that came with any, by round."""
         self._best: Tree | None = None
+        self._hint: Tree | None = None
+        self._hint_tokens = hint_tokens
         self._earlier = Ngrams()
         for hint in reversed(begin.hints):
             self._earlier.remember(hint)
-        self._verifying = False
+        self._waited_s = 0.0
+        self._load = (1, 0)
         self._append(begin.committed)
-        self.base = self.position
+        self._base = self.position
+        if self.done:
+            self.begin = None
+        self.logged = self.done
+        """Its end was logged, or needs no line."""
+        self.resume(begin, now)
+
+    # --- queries
 
     @property
     def position(self) -> int:
+        """Length of the answer."""
         return len(self.answer)
 
     @property
     def digest(self) -> bytes:
+        """Of the answer."""
         return self._digests[-1]
 
     @property
     def done(self) -> bool:
+        """Whether the answer is complete."""
         return self.position >= self.max_tokens or (self.position > 0 and self.answer[-1] in self._eos)
 
     @property
     def draws(self) -> StepDraws:
         """The random draws of the next token."""
-        return StepDraws(self.key, self.position)
+        return StepDraws(self._key, self.position)
 
-    def continues(self, begin: BeginStep, digest: bytes) -> bool:
-        """Whether `begin`, whose empty answer has `digest`, asks again for this very step, from a position that this
-        answer has passed.
+    @property
+    def pending(self) -> bool:
+        """Whether its prefill is not done."""
+        return self.begin is not None
 
-        Not where a token is left to an edge that may have forgotten what to draw it with: drafting again repeats it.
-        """
-        if begin.step != self.step or len(begin.committed) > self.position or begin.max_tokens != self.max_tokens:
-            return False
-        if self._rest is not None:
-            return False
-        return extend_digest(digest, begin.committed) == self._digests[len(begin.committed)]
-
-    def offer(self, draft: Draft, drawn: Evidence = ()) -> list[Commit]:
-        """Take in a draft. Returns the commits that answer it at once: those it has missed. Raises ForeignDraft.
-
-        `drawn`: the evidence that came with it, see `SamplingScheme.read`.
-        """
-        if self._rest is not None:
-            self._take_drawn(draft, self._rest)
-        if draft.start <= self.base and draft.digest != self._digests[draft.start]:
-            raise ForeignDraft(
-                f"Draft.digest {draft.digest.hex()} at answer position {draft.start} is not this step's "
-                f"{self._digests[draft.start].hex()}: prompt, image, sampling or committed tokens "
-                "differ; begin the step again"
-            )
-        if draft.start > self.max_tokens or (draft.start > self.position and self.sampling.one_chain):
-            return []
-        if draft.start <= self.position:
-            if self._digests[draft.start] != draft.digest:
-                return []
-            if self.done or self._rest is not None or self._walk(Held(draft, drawn)) is None:
-                return self.repeat(draft.start, draft.round)
-        place = (draft.start, draft.digest)
-        rivals = [round for round, (other, _) in self._held.items() if (other.start, other.digest) == place]
-        if any(round > draft.round for round in rivals):
-            return []
-        for round in rivals:
-            del self._held[round]
-        self._held[draft.round] = Held(draft, drawn)
-        while len(self._held) > HELD_DRAFTS:
-            del self._held[max(self._held, key=lambda round: (self._held[round].start, -round))]
-        self._best = self._current()
-        return []
+    @property
+    def can_prefill(self) -> bool:
+        """Whether its prefill may run now."""
+        return self.pending and self.inputs is not None and not self.suspended
 
     @property
     def free(self) -> bool:
         """Whether a pass may begin: none is under way, the answer is not complete and waits for no token."""
-        return not self._verifying and not self.done and self._rest is None
+        return self.row is None and not self.done and self.open is None
 
-    def ready(self) -> bool:
-        """Whether `take` has something to verify."""
-        return self.free and (self.idle is not Idle.WAIT or self._best is not None)
-
+    @property
     def best(self) -> Tree | None:
-        """Return the current draft with the most to verify: the deepest, of equals the newest. None: there is none."""
+        """The current draft with the most to verify: the deepest, of equals the newest. None: there is none."""
         return self._best
 
-    def holds_current(self, round: int) -> bool:
-        """Whether a round is held and continues the answer as it is now."""
-        return round in self._held and self._held[round].start <= self.position
+    def choice(self, now: float) -> Choice | None:
+        """Return what the step itself would do now; None where a pass may not begin, or only its edge can go on.
+
+        With `Idle.LEDGER` it is the ledger's choice.
+        """
+        if self.pending or self.suspended or not self.free:
+            return None
+        if self.idle is Idle.LEDGER:
+            return self.ledger.choose(self._best, self._hint, now)
+        if self._best is not None:
+            return Choice(Act.VERIFY, self._best)
+        return Choice(Act.DECODE) if self.idle is Idle.DECODE else None
 
     def hint(self, most: int) -> Tree | None:
         """Return at most `most` tokens that followed in an earlier answer, None where none fits.
@@ -226,76 +218,225 @@ class StepState:
         if room < 1:
             return None
         tokens = _until(tuple(self._earlier.lookup(self.answer, room)), self._eos)
-        return Tree(0, tokens, tuple(range(ROOT, len(tokens) - 1)), tuple(range(len(tokens)))) if tokens else None
+        return Tree.chain(tokens) if tokens else None
 
-    def take(self, tree: Tree | None = None) -> Tree:
-        """Return what to verify now, the best current draft or nothing but the next token; `accept` ends it.
+    def continues(self, begin: BeginStep, digest: bytes) -> bool:
+        """Whether `begin`, whose empty answer has `digest`, asks again for this very step, from a position that this
+        answer has passed.
 
-        `tree` is what to verify instead: a part of that draft, whose rest stays held, or a tree of round 0.
+        Not where a token is left to an edge that may have forgotten what to sample it from: drafting again repeats it.
         """
-        best = self._best
-        if tree is None:
-            tree = best or NOTHING
-        if best is None or len(tree.tokens) >= len(best.tokens):
-            self._held.pop(tree.round, None)
-        self._best = self._current()
-        self._verifying = True
-        return tree
-
-    def accept(self, tree: Tree, path: Sequence[int], token: int, rest: acceptance.Rest | None = None) -> Progress:
-        """Append a verdict: the tokens at `path`, then `token`, cut at the answer's end; re-place what is held.
-
-        `rest`: not `token` follows them, but what the edge draws out of it.
-        """
-        start = self.position
-        self._append([*(tree.tokens[node] for node in path), *([token] if rest is None else [])])
-        self._rest = None if rest is None or self.done else Rest(tree.round, rest)
-        self._verifying = False
-        self._held = {} if self.done else {r: held for r, held in self._held.items() if self._hopeful(held)}
-        self._best = self._current()
-        return Progress(start, tuple(self.answer[start:]), self.digest, self.done)
-
-    @property
-    def rest(self) -> Masses | None:
-        """What the edge is to draw the next token from; None where nothing is left to it."""
-        return None if self._rest is None else self._rest.left.part
-
-    def fetch(self, fetch: Fetch) -> list[Commit]:
-        """Return the commit that says the whole of what the next token is drawn from; none where that is decided."""
-        rest = self._rest
-        if rest is None or (fetch.start, fetch.digest) != (self.position, self.digest) or rest.fetches < 1:
-            return []
-        rest.fetches -= 1
-        return [Commit(self.step, rest.round, self.position, [], self.digest, False, passes=0, rest=rest.left.whole)]
+        if begin.step != self.number or len(begin.committed) > self.position or begin.max_tokens != self.max_tokens:
+            return False
+        if self.open is not None:
+            return False
+        return extend_digest(digest, begin.committed) == self._digests[len(begin.committed)]
 
     def repeat(self, start: int, round: int) -> list[Commit]:
         """Return the answer from `start` as commits again, or an empty one where nothing follows and all is done.
 
-        The last one says what the edge is to draw, too.
+        The last one has what the edge is to sample from, too.
         """
         commits: list[Commit] = []
-        open_end = self.done or self._rest is not None
+        rest = None if self.open is None else self.open.part
+        open_end = self.done or rest is not None
         while start < self.position or (open_end and not commits):
             tokens = self.answer[start : start + MAX_COMMIT]
             end = start + len(tokens)
             last = end == self.position
-            rest = self.rest if last else None
+            done = self.done and last
             commits.append(
-                Commit(self.step, round, start, tokens, self._digests[end], self.done and last, passes=0, rest=rest)
+                Commit(
+                    self.number, round, start, tokens, self._digests[end], done, passes=0, rest=rest if last else None
+                )
             )
             start = end
         return commits
 
-    def _take_drawn(self, draft: Draft, rest: Rest) -> None:
-        """Append the token that the edge drew, where this draft brings it; ForeignDraft for an impossible one."""
-        token = draft.drawn
-        if token is None or draft.start != self.position + 1 or extend_digest(self.digest, [token]) != draft.digest:
-            return
-        if not rest.left.allows(token):
-            raise ForeignDraft(f"Draft.drawn {token} has no probability at answer position {self.position}")
-        self._rest = None
-        self._append([token])
+    def early(self, layer: int, verdict: Verdict, confidence: float) -> EarlyTokens | None:
+        """Return an exit's verdict on the pass under way for the edge; None where the edge does not know its node."""
+        # Where the verifier proposes by itself, the edge knows no node but the root.
+        if self.tree.round == 0 and verdict.path:
+            return None
+        node = self.tree.nodes[verdict.path[-1]] if verdict.path else self.tree.origin
+        start = self.position + len(verdict.path)
+        confidence = min(1.0, max(0.0, confidence))
+        return EarlyTokens(self.number, self.tree.round, start, node, verdict.token, layer, confidence)
+
+    # --- commands
+
+    def resume(self, begin: BeginStep, now: float) -> None:
+        """Its edge begins the step, or asks for it again."""
+        self.idle = begin.idle
+        self.deadline = now + begin.time_left
+        """When the answer is worth nothing any more. No policy reads it yet; one with deadlines will."""
+        self.suspended = False
+        self.ledger.pause()
+        self._refresh()
+
+    def suspend(self) -> None:
+        """Its edge is gone: nothing runs until it asks again."""
+        self.suspended = True
+        self.ledger.pause()
+
+    def prepared(self, inputs: object, seconds: float) -> None:
+        """It may be prefilled with these inputs, which took so long."""
+        self.inputs = inputs
+        self.tally.prefill_s = seconds
+
+    def prefilled(self, now: float, seconds: float) -> None:
+        """Its prefill is done; it may be verified from now on."""
+        self.begin = self.inputs = None
+        self.since = now
+        self.tally.prefill_s += seconds
+        self.ledger.begin()
+
+    def wait(self, now: float) -> None:
+        """Note that the step waits for a draft from now on, where that is its choice and it does not wait already."""
+        if self.idle is Idle.LEDGER:
+            choice = self.choice(now)
+            if choice is not None and choice.act is Act.WAIT:
+                self.ledger.wait(now)
+
+    def offer(self, draft: Draft, now: float = 0.0, evidence: Evidence = ()) -> list[Commit]:
+        """Take in a draft. Returns the commits that answer it at once: those it has missed. Raises ForeignDraft.
+
+        `evidence` came with it, see `SamplingScheme.read`.
+        """
+        self.suspended = False
+        before = self.choice(now)
+        was_ready = before is not None and before.act is not Act.WAIT
+        if before is not None and before.act is Act.WAIT:
+            self.ledger.wait(now)
+        if self.open is not None:
+            token = self.open.brought_by(draft, self.position, self.digest)
+            if token is not None:
+                self.open = None
+                self.tally.tokens += 1
+                self._append([token])
+                self._refresh()
+        commits = self._place(draft, evidence)
+        if not was_ready and not self.pending:
+            self.since = now
+        if draft.start <= self.position:
+            usable = draft.round in self._held and self._held[draft.round].start <= self.position
+            depth = Tree(tokens=tuple(draft.tokens), parents=tuple(parents_of(draft))).levels[-1]
+            self.ledger.draft_came(draft.start, usable, depth, now)
+        return commits
+
+    def start(self, choice: Choice, now: float = 0.0, rows: int = 1, beside: int = 0) -> Row:
+        """Begin a pass, which `accept` ends, and return its row.
+
+        `rows` steps share it, the others feed `beside` tokens. Of a draft that is not verified whole the rest stays
+        held.
+        """
+        exits = choice.act is Act.VERIFY
+        if self.idle is Idle.LEDGER:
+            self.tally.waited_s += self.ledger.start(choice, now)
+            exits = exits or self.ledger.drafts_pay
+        tree = choice.tree
+        evidence = self._evidence.get(tree.round, ())
+        # Where the verifier drafts by itself: as many tokens as the step asks for and the answer has room for.
+        here = 0 if tree.tokens else max(0, min(self.self_draft, self.max_tokens - self.position - 1))
+        self.row = Row(
+            index=self.index,
+            tokens=tree.tokens,
+            parents=tree.parents,
+            exits=exits,
+            sampling=self.sampling,
+            draws=self.draws,
+            root=self.answer[-1] if self.answer else None,
+            self_draft=here,
+            answer=tuple(self.answer) if here else (),
+            digest=self.digest,
+            evidence=tuple(evidence[node] for node in tree.nodes) if evidence else (),
+        )
+        self.act, self.tree, self._load, self._waited_s = choice.act, tree, (rows, beside), max(0.0, now - self.since)
+        best = self._best
+        if best is None or len(tree.tokens) >= len(best.tokens):
+            self._held.pop(tree.round, None)
+            self._best = self._current()
+        return self.row
+
+    def draft_here(self, tokens: Sequence[int]) -> None:
+        """Let the pass under way verify a draft of the verifier's own, a chain."""
+        assert self.row is not None, "a draft for a pass that was not started"
+        self.act, self.tree = Act.SELF, Tree.chain(tokens)
+        self.row = self.row.with_draft(self.tree.tokens, self.tree.parents)
+
+    def accept(self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0) -> Commit:
+        """End the pass under way, which took `compute_s`, with its verdict: lengthen the answer, re-place what is held.
+
+        The answer gets the tokens at `verdict.path`, then `verdict.token`, cut at its end; with `verdict.rest` not
+        `token` follows them, but what the edge samples out of it.
+        """
+        tree, start = self.tree, self.position
+        last = [verdict.token] if verdict.rest is None else []
+        self._append([*(tree.tokens[index] for index in verdict.path), *last])
+        if verdict.rest is not None and not self.done:
+            self.open = OpenToken(tree.round, verdict.rest)
+        self.row = None
+        self.since = now
+        self._held = {} if self.done else {r: draft for r, draft in self._held.items() if self._hopeful(draft)}
+        self._refresh()
+        tokens = self.answer[start:]
+        first = self.tally.passes == 0
+        self.tally.count(self.act, len(tokens))
+        self.ledger.finish(self.act, tree, len(verdict.path), len(tokens), *self._load)
+        self.ledger.committed(self.position, self._best is not None, now)
+        return Commit(
+            step=self.number,
+            round=tree.round,
+            start=start,
+            tokens=tokens,
+            digest=self.digest,
+            done=self.done,
+            passes=1,
+            queue_s=self._waited_s,
+            compute_s=compute_s,
+            prefill_s=self.tally.prefill_s if first else 0.0,
+            rest=None if self.open is None else self.open.part,
+        )
+
+    def fetch(self, fetch: Fetch) -> list[Commit]:
+        """Return a commit with the whole of what the next token is sampled from; none where that token is known."""
+        if self.open is None or (fetch.start, fetch.digest) != (self.position, self.digest):
+            return []
+        rest = self.open.whole()
+        if rest is None:
+            return []
+        return [Commit(self.number, self.open.round, self.position, [], self.digest, False, passes=0, rest=rest)]
+
+    # --- drafts
+
+    def _place(self, draft: Draft, evidence: Evidence) -> list[Commit]:
+        if draft.start <= self._base and draft.digest != self._digests[draft.start]:
+            raise ForeignDraft(
+                f"Draft.digest {draft.digest.hex()} at answer position {draft.start} is not this step's "
+                f"{self._digests[draft.start].hex()}: prompt, image, sampling or committed tokens "
+                "differ; begin the step again"
+            )
+        if draft.start > self.max_tokens or (draft.start > self.position and self.sampling.one_chain):
+            return []
+        if draft.start <= self.position:
+            if self._digests[draft.start] != draft.digest:
+                return []
+            if self.done or self.open is not None or continuation(draft, self.answer) is None:
+                return self.repeat(draft.start, draft.round)
+        place = (draft.start, draft.digest)
+        rivals = [round for round, other in self._held.items() if (other.start, other.digest) == place]
+        if any(round > draft.round for round in rivals):
+            return []
+        for round in rivals:
+            del self._held[round]
+        self._held[draft.round] = draft
+        while len(self._held) > HELD_DRAFTS:
+            del self._held[max(self._held, key=lambda round: (self._held[round].start, -round))]
+        if evidence:
+            self._evidence = {round: each for round, each in self._evidence.items() if round in self._held}
+            self._evidence[draft.round] = evidence
         self._best = self._current()
+        return []
 
     def _append(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -304,47 +445,28 @@ class StepState:
             self.answer.append(token)
             self._digests.append(extend_digest(self.digest, [token]))
 
-    def _fits(self, held: Held) -> bool:
-        """Whether the answer stands where the draft begins, or has passed it, and is the draft's own up to there."""
-        return held.start <= self.position and self._digests[held.start] == held.draft.digest
+    def _refresh(self) -> None:
+        """Find the best draft and the hint anew: the answer grew, or the step may use them from now on."""
+        self._best = self._current()
+        self._hint = self.hint(self._hint_tokens) if self.idle is Idle.LEDGER else None
 
-    def _hopeful(self, held: Held) -> bool:
-        return held.start > self.position or (self._fits(held) and self._walk(held) is not None)
+    def _fits(self, draft: Draft) -> bool:
+        """Whether the answer stands where the draft begins, or has passed it, and is the draft's own up to there."""
+        return draft.start <= self.position and self._digests[draft.start] == draft.digest
+
+    def _hopeful(self, draft: Draft) -> bool:
+        return draft.start > self.position or (self._fits(draft) and continuation(draft, self.answer) is not None)
 
     def _current(self) -> Tree | None:
-        trees = (tree for held in self._held.values() if self._fits(held) and (tree := self._walk(held)) is not None)
+        trees = (
+            tree
+            for draft in self._held.values()
+            if self._fits(draft) and (tree := continuation(draft, self.answer)) is not None
+        )
         return max(trees, key=lambda tree: (tree.levels[-1], tree.round), default=None)
 
-    def _walk(self, held: Held) -> Tree | None:
-        """Return what of a draft continues the answer; None where the answer left it or used it up."""
-        draft, drawn = held
-        parents = parents_of(draft)
-        root = ROOT
-        for token in self.answer[draft.start :]:
-            below = (n for n, parent in enumerate(parents) if parent == root and draft.tokens[n] == token)
-            found = next(below, None)
-            if found is None:
-                return None
-            root = found
-        if root != ROOT and root not in parents:
-            return None
-        index = {root: ROOT}
-        nodes: list[int] = []
-        for node, parent in enumerate(parents):
-            if parent in index:
-                index[node] = len(nodes)
-                nodes.append(node)
-        return Tree(
-            round=draft.round,
-            tokens=tuple(draft.tokens[node] for node in nodes),
-            parents=tuple(index[parents[node]] for node in nodes),
-            nodes=tuple(nodes),
-            origin=root,
-            drawn=tuple(drawn[node] for node in nodes) if drawn else (),
-        )
 
-
-def empty_digest(begin: BeginStep, sampling: SamplingSettings) -> bytes:
+def empty_digest(begin: BeginStep, sampling: SamplingScheme) -> bytes:
     """Return the digest of a step's empty answer. It reads the whole frame: once for each message is enough."""
     return begin_digest(begin.prompt, begin.jpeg, sampling.text, begin.key)
 

@@ -4,12 +4,12 @@ so that any engine and any socket will do."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from speculation.acceptance import Verdict
 from speculation.prompts import Vocabulary
-from speculation.sampling import FIRST_DRAWS, GREEDY, AcceptanceRule, Evidence, SamplingSettings, StepDraws
+from speculation.sampling import FIRST_DRAWS, GREEDY, AcceptanceRule, Evidence, SamplingScheme, StepDraws
 from speculation.wire import AnyMessage
 
 
@@ -17,11 +17,15 @@ class CapacityError(ValueError):
     """A prompt, with the answer it may get, that does not fit a session's cache; the text names both sizes."""
 
 
+class Rates(Protocol):
+    """How often an exit was right when it was so confident; see `speculation.exits.Reliability`."""
+
+    def rate(self, confidence: float) -> float: ...
+
+
 @dataclass(frozen=True)
 class ModelInfo:
-    """The target model as the edge gets it; `exit_layers` count from 0. `objects`: what it was trained to find,
-    None where it takes any instruction.
-    """
+    """The target model as the edge gets it."""
 
     name: str
     fingerprint: str
@@ -29,57 +33,58 @@ class ModelInfo:
     vocabulary: int
     num_layers: int
     exit_layers: tuple[int, ...]
+    """Layers with an exit, counted from 0."""
     eos: tuple[int, ...]
+    """Tokens that end an answer."""
     objects: Vocabulary | None = None
+    """What it was trained to find; None where it takes any instruction."""
+    reliability: Mapping[int, Rates] = field(default_factory=dict)
+    """What the confidence of each exit layer's verdicts is worth, where that was measured."""
 
 
 @dataclass(frozen=True)
-class VerifyRow:
-    """One session's share of a target forward: draft tokens after the row's root, none to decode one token.
+class Row:
+    """One step's share of a target forward: draft tokens behind the row's root, none to decode one token."""
 
-    `parents[i]` is the node before token i, -1 for the root. `exits` asks for early verdicts. `draws` names the random
-    draws of the token after the root, where `sampling` draws at random. `root` is the last committed token, None for
-    the one that the engine has there: the prompt's last, or what it kept. `digest` names the answer up to the root,
-    `drawn` is the evidence that came with the draft.
-    """
-
-    row: int
-    tokens: tuple[int, ...]
-    parents: tuple[int, ...]
+    index: int
+    """Which row of model state it is about."""
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    """`parents[i]` is the index of the token before token i, -1 for the root."""
     exits: bool = True
-    sampling: SamplingSettings = GREEDY
+    """Whether early verdicts are of use."""
+    sampling: SamplingScheme = GREEDY
     draws: StepDraws = FIRST_DRAWS
+    """The random draws of the token after the root, where `sampling` draws at random."""
     root: int | None = None
+    """The last committed token; None for the one that the engine has there: the prompt's last, or what it kept."""
+    self_draft: int = 0
+    """Tokens that the draft model beside the target is to propose behind `answer`, at most."""
+    answer: tuple[int, ...] = ()
+    """The answer so far, where `self_draft` asks for a draft."""
     digest: bytes = b""
-    drawn: Evidence = ()
+    """Of the answer up to the root."""
+    evidence: Evidence = ()
+    """What the draft is judged by besides its tokens, where `sampling` asks for that: an entry a token."""
 
     def rule(self, early: bool = False) -> AcceptanceRule:
         """Return what judges the draft, at the last layer or `early`, at an exit."""
-        return self.sampling.rule(self.digest, self.drawn, early)
+        return self.sampling.rule(self.digest, self.evidence, early)
 
-
-@dataclass(frozen=True)
-class DraftWish:
-    """A step that the verifier drafts for itself: at most `count` tokens, at least one, behind its `answer` so far.
-
-    `draws` names the random draws of the token after the answer, where `sampling` draws at random, and `digest` the
-    answer.
-    """
-
-    row: int
-    answer: tuple[int, ...]
-    count: int
-    sampling: SamplingSettings = GREEDY
-    draws: StepDraws = FIRST_DRAWS
-    digest: bytes = b""
+    def with_draft(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Row:
+        """Return the row with the draft that it asked for."""
+        return replace(self, tokens=tokens, parents=parents, self_draft=0, answer=())
 
 
 @dataclass(frozen=True)
 class LayerVerdicts:
-    """What is known after a layer: verdicts by row; none at a layer without an exit, all rows at the last layer."""
+    """What is known after a layer, by row index."""
 
     layer: int
     verdicts: Mapping[int, Verdict]
+    """None at a layer without an exit; at the last layer those of all rows that could be judged."""
+    failures: Mapping[int, Exception] = field(default_factory=dict)
+    """Why the other rows could not be judged; at the last layer only."""
 
 
 class Post(Protocol):
@@ -112,19 +117,23 @@ class Engine(Protocol):
         Raises ValueError for an unusable image or prompt.
         """
 
-    def prefill(self, row: int, inputs: Any, committed: Sequence[int], max_tokens: int) -> None:
-        """Make `row` hold the inputs that `prepare` gave and committed tokens, whatever it held before.
+    def prefill(self, index: int, inputs: Any, committed: Sequence[int], max_tokens: int) -> None:
+        """Make row `index` hold the inputs that `prepare` gave and committed tokens, whatever it held before.
 
         Raises CapacityError where prompt and `max_tokens` do not fit.
         """
 
-    def verify(self, rows: Sequence[VerifyRow]) -> Iterator[LayerVerdicts]:
-        """Run one target forward over all rows and yield after every layer; it must be driven to its end."""
+    def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
+        """Run one target forward over all rows and yield after every layer; it must be driven to its end.
 
-    def keep(self, row: int, path: Sequence[int], token: int) -> None:
-        """Commit the nodes of `path` (root-first, of the last verify) and make `token` the root.
+        Confidences are the rule's own, not calibrated. A row that cannot be judged is one of `failures`, and the others
+        get their verdicts; what is raised fails all rows.
+        """
 
-        The next `VerifyRow.root` may name another one: a token that was left to the edge to draw.
+    def keep(self, index: int, path: Sequence[int], token: int) -> None:
+        """Commit the tokens of `path` (root first, of the last verify) and make `token` the root.
+
+        The next `Row.root` may name another one: a token that was left to the edge.
         """
 
 
@@ -137,11 +146,12 @@ class DraftEngine(Protocol):
     def prepare(self, prompt: str, jpeg: bytes) -> Any:
         """Return the inputs of a prefill, as `Engine.prepare` does."""
 
-    def prefill(self, row: int, inputs: Any, max_tokens: int) -> None:
-        """Make `row` hold the inputs, whatever it held before. Raises as `Engine.prefill` does."""
+    def prefill(self, index: int, inputs: Any, max_tokens: int) -> None:
+        """Make row `index` hold the inputs, whatever it held before. Raises as `Engine.prefill` does."""
 
-    def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
-        """Draft for prefilled rows; yield all drafts so far, by row, after every draft forward, in the end whole ones.
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
+        """Draft for prefilled rows, each of which asks for at least one token (`Row.self_draft`).
 
-        A draft ends early with a token that ends an answer.
+        Yields all drafts so far, by row index, after every draft forward, in the end whole ones. A draft ends early
+        with a token that ends an answer.
         """

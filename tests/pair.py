@@ -35,7 +35,7 @@ from tests.edge_drafter.fakes import Weather
 
 MAX_DRAFT = 16
 CAPACITY = 256
-SERVER = ServerConfig(Path("target"), max_sessions=2, max_draft=MAX_DRAFT, early_rate=1000.0, idle_s=86400.0)
+SERVER = ServerConfig.of(Path("target"), max_sessions=2, max_draft=MAX_DRAFT, early_rate=1000.0, idle_s=86400.0)
 
 
 class Post(VirtualMailbox):
@@ -188,10 +188,10 @@ def run(
     """Let robots ask one verifier at the same time; what they heard is in `Robot.answers` and `Robot.stats`."""
     timeline = Timeline()
     post = Post(timeline)
-    engine = VlmEngine(target, config.max_sessions, CAPACITY, exits, config.max_draft)
+    engine = VlmEngine(target, config.limits.max_sessions, CAPACITY, exits, config.limits.max_draft)
     beside = None
     if self_draft is not None:
-        beside = SelfDraft(self_draft, config.max_sessions, CAPACITY, target.eos, config.max_draft)
+        beside = SelfDraft(self_draft, config.limits.max_sessions, CAPACITY, target.eos, config.limits.max_draft)
     profile = DeviceProfile("virtual", verify_s=verify_s, server_draft_s=verify_s / 10)
     server = Server(engine, config, profile, post, clock=timeline.clock, self_draft=beside)
 

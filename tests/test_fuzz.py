@@ -61,21 +61,21 @@ GOOD = [
 
 def test_bent_messages_to_the_verifier(caplog: pytest.LogCaptureFixture) -> None:
     """From 800 peers, every other with a session; an honest robot asks in between."""
-    bench = Bench(ServerConfig(Path("model"), max_sessions=4, early_rate=1000.0))
+    bench = Bench(ServerConfig.of(Path("model"), max_sessions=4, early_rate=1000.0))
     rng = random.Random(13)
     bench.welcome(b"honest")
     for batch in range(MESSAGES // 25):
         peer = b"vandal %d" % batch
         if batch % 2:
-            bench.say(peer, HELLO)
+            bench.send(peer, HELLO)
         for _ in range(25):
-            bench.say(peer, mutated(GOOD, rng))
+            bench.send(peer, mutated(GOOD, rng))
         step, prompt = batch + 1, f"question {batch}"
-        before = len(bench.heard(b"honest"))
-        bench.say(b"honest", BeginStep(step, prompt, JPEG, max_tokens=6, idle=Idle.DECODE))
-        while not any(isinstance(message, Commit) and message.done for message in bench.heard(b"honest")[before:]):
+        before = len(bench.received(b"honest"))
+        bench.send(b"honest", BeginStep(step, prompt, JPEG, max_tokens=6, idle=Idle.DECODE))
+        while not any(isinstance(message, Commit) and message.done for message in bench.received(b"honest")[before:]):
             bench.server.turn()
-        assert tokens_of(bench.heard(b"honest")[before:]) == greedy(prompt, JPEG, 6)
+        assert tokens_of(bench.received(b"honest")[before:]) == greedy(prompt, JPEG, 6)
         bench.post.gone.add(peer)
         bench.post.sent = [each for each in bench.post.sent if each[1] == b"honest"][-20:]
     assert "could not be taken" not in caplog.text and "failed" not in caplog.text

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from cloud_verifier.step import StepState, Tree
-from cloud_verifier.work import VerifyRow
+from cloud_verifier.step import Step
+from cloud_verifier.tree import Tree
 from edge_drafter import Drafter, DraftingConfig, DraftModel, Mode, StepRequest
 from speculation.acceptance import Verdict
 from speculation.sampling import MAX_KEY, Distribution, Point, SamplingScheme, Sparse, Split, Whole
@@ -154,20 +154,20 @@ class TableModel(FakeModel):
 class TableLink(FakeLink):
     """A verifier whose target and exits are tables."""
 
-    def judge(self, state: StepState, tree: Tree) -> Verdict:
+    def judge(self, state: Step, tree: Tree) -> Verdict:
         return self._by(TARGET, state, tree, early=False)
 
-    def rumour(self, state: StepState, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
+    def rumour(self, state: Step, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
         return self._by((EXIT, TARGET)[layer % 2], state, tree, early=True)
 
     def _by(
-        self, model: Callable[[Sequence[int]], npt.NDArray[np.floating]], state: StepState, tree: Tree, early: bool
+        self, model: Callable[[Sequence[int]], npt.NDArray[np.floating]], state: Step, tree: Tree, early: bool
     ) -> Verdict:
         prefixes = [list(state.answer)]
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
             prefixes.append([*prefixes[parent + 1], token])
-        row = VerifyRow(0, tree.tokens, tree.parents, True, state.sampling, state.draws, None, state.digest, tree.drawn)
-        return row.rule(early).judge(
+        assert state.row is not None
+        return state.row.rule(early).judge(
             tree.tokens, tree.parents, np.stack([model(each) for each in prefixes]), state.draws
         )
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +23,7 @@ from speculation.profile import DeviceProfile
 from speculation.trace import Trace
 from speculation.wire import Hello, Welcome
 
-SERVER = ServerConfig(Path(FINGERPRINT), idle_s=86400.0)
+SERVER = ServerConfig.of(Path(FINGERPRINT), idle_s=86400.0)
 """A verifier's settings by default; a session is never closed for being quiet."""
 
 
@@ -90,7 +89,7 @@ class _World:
         self._engine = FactsEngine(recording, timings, self.timeline.sleep)
         self._server = Server(
             self._engine,
-            replace(server, max_sessions=max(edges, server.max_sessions)),
+            server.changed(max_sessions=max(edges, server.limits.max_sessions)),
             DeviceProfile(timings.name),
             self._mailbox,
             clock=self.timeline.clock,

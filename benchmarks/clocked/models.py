@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.clocked.facts import Facts, Recording
 from benchmarks.clocked.timings import Timings
-from cloud_verifier.work import LayerVerdicts, ModelInfo, VerifyRow
+from cloud_verifier.work import LayerVerdicts, ModelInfo, Row
 from speculation.acceptance import Verdict
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Distributions, Logits
@@ -239,7 +239,7 @@ class FactsEngine:
         self._sessions: dict[int, _Session] = {}
         self._model = ModelInfo(
             FINGERPRINT, FINGERPRINT, FINGERPRINT, recording.vocabulary + 1, recording.layers, recording.exit_layers,
-            recording.eos,
+            recording.eos, reliability=recording.reliability,
         )  # fmt: skip
 
     @property
@@ -251,22 +251,22 @@ class FactsEngine:
         """See `Engine.prepare`. It takes no time of its own: `cloud_prefill_s` holds all of it."""
         return jpeg
 
-    def prefill(self, row: int, inputs: bytes, committed: Sequence[int], max_tokens: int) -> None:
+    def prefill(self, index: int, inputs: bytes, committed: Sequence[int], max_tokens: int) -> None:
         """See `Engine.prefill`."""
         self._sleep(self._timings.cloud_prefill_s)
         facts = self._recording.of_image(inputs)
         root = _Prefix(0, _TRUE_PATH)
         for token in committed:
             root = root.then(token, facts.tokens)
-        self._sessions[row] = session = _Session(facts, root)
+        self._sessions[index] = session = _Session(facts, root)
         if facts.agrees is not None and facts.confidences is not None:
             session.agrees, session.confidences = facts.agrees.tolist(), facts.confidences.tolist()
 
-    def verify(self, rows: Sequence[VerifyRow]) -> Iterator[LayerVerdicts]:
+    def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         """See `Engine.verify`."""
         whole = self._timings.target_forward_s(len(rows), sum(1 + len(row.tokens) for row in rows))
         asking = [row for row in rows if row.exits]
-        final = {row.row: self._judge(row) for row in rows}
+        final = {row.index: self._judge(row) for row in rows}
         done = 0.0
         for layer, end in enumerate(self._ends):
             index = self._exit_index.get(layer) if asking else None
@@ -277,19 +277,19 @@ class FactsEngine:
                 verdicts = final
             elif index is not None:
                 for row in asking:
-                    rumour = self._rumour(row, layer, index, final[row.row])
+                    rumour = self._rumour(row, layer, index, final[row.index])
                     if rumour is not None:
-                        verdicts[row.row] = rumour
+                        verdicts[row.index] = rumour
             yield LayerVerdicts(layer, verdicts)
 
-    def keep(self, row: int, path: Sequence[int], token: int) -> None:
+    def keep(self, index: int, path: Sequence[int], token: int) -> None:
         """See `Engine.keep`. Only verdicts are kept, so the row goes on along the answer."""
-        session = self._sessions[row]
+        session = self._sessions[index]
         session.root = _Prefix(session.root.place + len(path) + 1, _TRUE_PATH)
 
-    def _judge(self, row: VerifyRow) -> Verdict:
+    def _judge(self, row: Row) -> Verdict:
         """Return the target's verdict: `speculation.acceptance.Greedy` on what the target says."""
-        session = self._sessions[row.row]
+        session = self._sessions[row.index]
         tokens = session.facts.tokens
 
         def said(prefix: _Prefix) -> tuple[int, float]:
@@ -298,9 +298,9 @@ class FactsEngine:
 
         return _walk(row, session, said)
 
-    def _rumour(self, row: VerifyRow, layer: int, index: int, final: Verdict) -> Verdict | None:
+    def _rumour(self, row: Row, layer: int, index: int, final: Verdict) -> Verdict | None:
         """Return an exit's verdict; None where it is silent, as in `speculation.exits.ExitHeads.judge`."""
-        session = self._sessions[row.row]
+        session = self._sessions[row.index]
         facts = session.facts
         if session.agrees is not None and session.confidences is not None:
             place = min(session.root.place, len(facts.tokens) - 1)
@@ -324,10 +324,9 @@ class FactsEngine:
         children = (token for token, parent in zip(row.tokens, row.parents, strict=True) if parent == end)
         if short is not None and any(token not in short for token in children):
             return None
-        table = self._recording.reliability.get(layer)
-        return Verdict(verdict.path, verdict.token, table.rate(verdict.confidence)) if table else verdict
+        return verdict
 
-    def _wrong(self, row: VerifyRow, session: _Session, final: Verdict, nth: int) -> int:
+    def _wrong(self, row: Row, session: _Session, final: Verdict, nth: int) -> int:
         """Return the nth token that is neither the target's nor the draft's after the accepted path."""
         end = final.path[-1] if final.path else ROOT
         taken = {token for token, parent in zip(row.tokens, row.parents, strict=True) if parent == end}
@@ -340,7 +339,7 @@ class FactsEngine:
             salt += 1
 
 
-def _walk(row: VerifyRow, session: _Session, said: Callable[[_Prefix], tuple[int, float]]) -> Verdict:
+def _walk(row: Row, session: _Session, said: Callable[[_Prefix], tuple[int, float]]) -> Verdict:
     """Walk from the root to the child that `said` names until there is none; of equal siblings the first counts."""
     children: dict[tuple[int, int], int] = {}
     for child, (token, parent) in enumerate(zip(row.tokens, row.parents, strict=True)):

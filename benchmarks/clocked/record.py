@@ -61,7 +61,7 @@ class Models:
 
         Raises ValueError, in one sentence, for a folder that cannot be used or does not fit.
         """
-        config = ServerConfig(target, exits=exits, dtype=dtype, text_only=text_only)
+        config = ServerConfig.of(target, exits=exits, dtype=dtype, text_only=text_only)
         config.check_exits()
         vlm, small = load_vlm(config.model_folder, dtype=dtype), load_vlm(draft, dtype=dtype)
         if vlm.tokenizer_fingerprint != small.tokenizer_fingerprint:

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.clocked.facts import Recording
 from benchmarks.clocked.models import FINGERPRINT, FactsDraftModel, Sleep
 from benchmarks.clocked.timings import Timings
-from cloud_verifier.work import DraftWish
+from cloud_verifier.work import Row
 
 
 class FactsSelfDraft:
@@ -30,32 +30,33 @@ class FactsSelfDraft:
         """See `DraftEngine.prepare`."""
         return jpeg
 
-    def prefill(self, row: int, inputs: bytes, max_tokens: int) -> None:
+    def prefill(self, index: int, inputs: bytes, max_tokens: int) -> None:
         """See `DraftEngine.prefill`."""
         self._sleep(self._timings.server_draft_prefill_s)
         # It takes no time of its own: one forward serves all rows.
-        model = self._rows[row][0] if row in self._rows else FactsDraftModel(self._recording, self._timings, _no_time)
-        self._rows[row] = (model, inputs)
+        known = self._rows.get(index)
+        model = known[0] if known is not None else FactsDraftModel(self._recording, self._timings, _no_time)
+        self._rows[index] = (model, inputs)
 
-    def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
         """See `DraftEngine.draft`."""
-        models = {wish.row: self._behind_answer(wish) for wish in wishes}
-        wanted = {wish.row: wish.count for wish in wishes}
+        models = {row.index: self._behind_answer(row) for row in rows}
+        asked = {row.index: row.self_draft for row in rows}
         drafts: dict[int, tuple[int, ...]] = dict.fromkeys(models, ())
         while models:
             self._sleep(self._timings.server_draft_s)
-            for row, model in list(models.items()):
-                known = drafts[row]
+            for index, model in list(models.items()):
+                known = drafts[index]
                 logits = model.extend(known[-1:], [len(known) - 2])[0] if known else model.root_logits()
                 token = int(np.argmax(logits))
-                drafts[row] = (*known, token)
-                if len(drafts[row]) >= wanted[row] or token in self._recording.eos:
-                    del models[row]
+                drafts[index] = (*known, token)
+                if len(drafts[index]) >= asked[index] or token in self._recording.eos:
+                    del models[index]
             yield drafts
 
-    def _behind_answer(self, wish: DraftWish) -> FactsDraftModel:
-        model, image = self._rows[wish.row]
-        model.begin("", image, wish.answer)
+    def _behind_answer(self, row: Row) -> FactsDraftModel:
+        model, image = self._rows[row.index]
+        model.begin("", image, row.answer)
         return model
 
 

@@ -68,7 +68,7 @@ def miss_rates(
     """
     rows = []
     for edge, server in PAIRS:
-        config = replace(SERVER, queue_policy=ServerPolicy(server), early_rate=1.0 / message_s, early_burst=1)
+        config = SERVER.changed(queue_policy=ServerPolicy(server), early_rate=1.0 / message_s, early_burst=1)
         misses, per_token = [], []
         for threads in THREADS:
             results = run_mode(

@@ -12,7 +12,7 @@ from speculation.trace import Trace
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Hello, Welcome
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, FakeSelfDraft
 
-CONFIG = ServerConfig(Path("model"), max_sessions=2, early_rate=1000.0)
+CONFIG = ServerConfig.of(Path("model"), max_sessions=2, early_rate=1000.0)
 HELLO = Hello(tokenizer="t" * 16, vocabulary=VOCABULARY)
 JPEG = b"jpeg"
 
@@ -70,7 +70,7 @@ class Bench:
         self.trace = Trace(self.post.clock)
         self.server = Server(self.engine, config, profile, self.post, self.trace, self.post.clock, self_draft, threads)
 
-    def say(self, peer: bytes, message: wire.AnyMessage | bytes, after: float = 0.0) -> None:
+    def send(self, peer: bytes, message: wire.AnyMessage | bytes, after: float = 0.0) -> None:
         payload = message if isinstance(message, bytes) else wire.encode(message)
         self.post.mail.append((self.post.now + after, peer, [payload]))
 
@@ -78,16 +78,16 @@ class Bench:
         for _ in range(count):
             self.server.turn()
 
-    def heard(self, peer: bytes, *, since: float = 0.0) -> list[wire.AnyMessage]:
+    def received(self, peer: bytes, *, since: float = 0.0) -> list[wire.AnyMessage]:
         return [message for at, who, message in self.post.sent if who == peer and at >= since]
 
     def ask(self, peer: bytes, *messages: wire.AnyMessage | bytes) -> list[wire.AnyMessage]:
-        """Say it, let the server work, and return what `peer` heard of it."""
-        before = len(self.heard(peer))
+        """Send it, let the server work, and return what `peer` received of it."""
+        before = len(self.received(peer))
         for message in messages:
-            self.say(peer, message)
+            self.send(peer, message)
         self.turns()
-        return self.heard(peer)[before:]
+        return self.received(peer)[before:]
 
     def welcome(self, peer: bytes, hello: Hello = HELLO) -> Welcome:
         answers = self.ask(peer, hello)

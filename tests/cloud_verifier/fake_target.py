@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cloud_verifier.work import CapacityError, DraftWish, LayerVerdicts, ModelInfo, VerifyRow
+from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
 from speculation.acceptance import Verdict
 
 EOS = 0
@@ -23,7 +23,7 @@ def next_token(prompt: str, jpeg: bytes, answer: Sequence[int]) -> int:
 
 
 def greedy(prompt: str, jpeg: bytes, max_tokens: int) -> list[int]:
-    """Return what the target alone would say."""
+    """Return the target's own answer."""
     answer: list[int] = []
     while len(answer) < max_tokens and (not answer or answer[-1] != EOS):
         answer.append(next_token(prompt, jpeg, answer))
@@ -39,11 +39,13 @@ class FakeRow:
 
 @dataclass
 class FakeEngine:
-    """Keeps rows as token lists. Exits say what the target says, but the first is wrong about every other token."""
+    """Keeps rows as token lists. Exits agree with the target, but the first is wrong about every other token."""
 
     capacity: int = 600
     fail_on: str = ""
     """A prompt whose verification raises."""
+    not_judged: str = ""
+    """A prompt whose row cannot be judged; the others can."""
     rows: dict[int, FakeRow] = field(default_factory=dict)
     batches: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -56,30 +58,33 @@ class FakeEngine:
             raise ValueError("image does not decode")
         return prompt, jpeg
 
-    def prefill(self, row: int, inputs: tuple[str, bytes], committed: Sequence[int], max_tokens: int) -> None:
+    def prefill(self, index: int, inputs: tuple[str, bytes], committed: Sequence[int], max_tokens: int) -> None:
         if max_tokens > self.capacity:
             raise CapacityError(f"{max_tokens} tokens do not fit {self.capacity}")
-        self.rows[row] = FakeRow(*inputs, list(committed))
+        self.rows[index] = FakeRow(*inputs, list(committed))
 
-    def verify(self, rows: Sequence[VerifyRow]) -> Iterator[LayerVerdicts]:
-        self.batches.append(tuple(row.row for row in rows))
-        if any(self.rows[row.row].prompt == self.fail_on for row in rows):
+    def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
+        self.batches.append(tuple(row.index for row in rows))
+        if any(self.rows[row.index].prompt == self.fail_on for row in rows):
             raise RuntimeError("out of memory")
-        final = {row.row: self._judge(row) for row in rows}
-        for layer in range(LAYERS):
+        final = {row.index: self._judge(row) for row in rows}
+        for layer in range(LAYERS - 1):
             verdicts = {}
             if layer in EXITS:
-                verdicts = {row.row: self._guess(layer, final[row.row]) for row in rows if row.exits}
-            yield LayerVerdicts(layer, final if layer == LAYERS - 1 else verdicts)
+                verdicts = {row.index: self._guess(layer, final[row.index]) for row in rows if row.exits}
+            yield LayerVerdicts(layer, verdicts)
+        bad = [row.index for row in rows if self.rows[row.index].prompt == self.not_judged]
+        judged = {index: verdict for index, verdict in final.items() if index not in bad}
+        yield LayerVerdicts(LAYERS - 1, judged, {index: ValueError("logits are not finite") for index in bad})
 
-    def keep(self, row: int, path: Sequence[int], token: int) -> None:
-        state = self.rows[row]
-        tokens = self._last[row].tokens
+    def keep(self, index: int, path: Sequence[int], token: int) -> None:
+        state = self.rows[index]
+        tokens = self._last[index].tokens
         state.answer += [*(tokens[node] for node in path), token]
 
-    def _judge(self, row: VerifyRow) -> Verdict:
-        self._last[row.row] = row
-        state = self.rows[row.row]
+    def _judge(self, row: Row) -> Verdict:
+        self._last[row.index] = row
+        state = self.rows[row.index]
         answer, node = list(state.answer), -1
         path: list[int] = []
         while True:
@@ -96,12 +101,12 @@ class FakeEngine:
         wrong = layer == EXITS[0] and final.token % 2 == 0
         return Verdict(final.path, 1 if wrong else final.token, 0.25 * (layer + 1))
 
-    _last: dict[int, VerifyRow] = field(default_factory=dict)
+    _last: dict[int, Row] = field(default_factory=dict)
 
 
 @dataclass
 class FakeSelfDraft:
-    """Drafts what the target says, but for every `wrong`th answer position; 0: never wrong."""
+    """Drafts the target's tokens, but for every `wrong`th answer position; 0: never wrong."""
 
     wrong: int = 3
     fail_on: str = ""
@@ -116,20 +121,20 @@ class FakeSelfDraft:
     def prepare(self, prompt: str, jpeg: bytes) -> tuple[str, bytes]:
         return prompt, jpeg
 
-    def prefill(self, row: int, inputs: tuple[str, bytes], max_tokens: int) -> None:
-        self.rows[row] = inputs
+    def prefill(self, index: int, inputs: tuple[str, bytes], max_tokens: int) -> None:
+        self.rows[index] = inputs
 
-    def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
-        self.batches.append({wish.row: wish.count for wish in wishes})
-        if any(self.rows[wish.row][0] == self.fail_on for wish in wishes):
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
+        self.batches.append({row.index: row.self_draft for row in rows})
+        if any(self.rows[row.index][0] == self.fail_on for row in rows):
             raise RuntimeError("out of memory")
-        drafts: dict[int, tuple[int, ...]] = {wish.row: () for wish in wishes}
-        for turn in range(max(wish.count for wish in wishes)):
-            for wish in wishes:
-                known = drafts[wish.row]
-                if turn < wish.count and EOS not in known:
-                    answer = [*wish.answer, *known]
-                    token = next_token(*self.rows[wish.row], answer)
+        drafts: dict[int, tuple[int, ...]] = {row.index: () for row in rows}
+        for turn in range(max(row.self_draft for row in rows)):
+            for row in rows:
+                known = drafts[row.index]
+                if turn < row.self_draft and EOS not in known:
+                    answer = [*row.answer, *known]
+                    token = next_token(*self.rows[row.index], answer)
                     fails = self.wrong > 0 and len(answer) % self.wrong == self.wrong - 1
-                    drafts[wish.row] = (*known, (token + 1) % VOCABULARY if fails else token)
+                    drafts[row.index] = (*known, (token + 1) % VOCABULARY if fails else token)
             yield drafts

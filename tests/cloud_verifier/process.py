@@ -1,4 +1,4 @@
-"""The real verifier as a process with a tiny random model, and raw robots that speak to it."""
+"""The real verifier as a process with a tiny random model, and raw robots that talk its protocol."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ class Robot:
         self.early: list[EarlyTokens] = []
         self.commits: list[Commit] = []
 
-    def say(self, message: wire.AnyMessage) -> None:
+    def send(self, message: wire.AnyMessage) -> None:
         self.socket.send(wire.encode(message))
 
-    def hear(self) -> wire.AnyMessage:
+    def receive(self) -> wire.AnyMessage:
         """Return the next message that is no early token; answer pings on the way."""
         while True:
             assert self.socket.poll(PATIENCE_MS), "the verifier is silent"
             message = wire.decode(self.socket.recv())
             if isinstance(message, Ping):
-                self.say(Pong(message.nonce))
+                self.send(Pong(message.nonce))
             elif not isinstance(message, EarlyTokens):
                 return message
             else:
@@ -147,12 +147,12 @@ def answer_by_drafts(robot: Robot, number: int, truth: list[int], right: int, ju
     prompt, image = PROMPTS[number], jpeg(number)
     answer: list[int] = []
     digest, done, round = wire.begin_digest(prompt, image), False, 0
-    robot.say(BeginStep(step, prompt, image, max_tokens=ANSWER))
+    robot.send(BeginStep(step, prompt, image, max_tokens=ANSWER))
     while not done:
         round += 1
         tokens = [*truth[len(answer) :][:right], *[(5 + round + i) % 50 for i in range(junk)]]
-        robot.say(Draft(step, round, len(answer), digest, tokens))
-        commit = robot.hear()
+        robot.send(Draft(step, round, len(answer), digest, tokens))
+        commit = robot.receive()
         assert isinstance(commit, Commit) and (commit.start, commit.round) == (len(answer), round), commit
         robot.commits.append(commit)
         answer += commit.tokens

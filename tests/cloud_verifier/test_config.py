@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from cloud_verifier.__main__ import parser
 from cloud_verifier.config import EXITS_FILE, ServerConfig, StartError
+from cloud_verifier.exit_queue import QueuePolicy
+from speculation.settings import fields_of
 from tests.models import tiny_text_model
 
 
@@ -15,32 +19,32 @@ from tests.models import tiny_text_model
     ("settings", "sentence"),
     [
         ({"quantisation": "int8"}, "--quantisation int8 rounds a token by what else is in the forward"),
-        ({"quantisation": "int3"}, "quantisation 'int3' is unknown"),
+        ({"quantisation": "int3"}, "--quantisation 'int3' is unknown"),
         ({"attention": "flash_attention_2"}, "knows no mask but the causal one"),
-        ({"max_pixels": 5}, "max_pixels 5 is outside"),
-        ({"dtype": "int4"}, "dtype 'int4' is unknown"),
+        ({"max_pixels": 5}, "--max-pixels 5 is outside"),
+        ({"dtype": "int4"}, "--dtype 'int4' is unknown"),
     ],
 )
 def test_settings_that_cannot_serve(tiny_target: Path, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(StartError, match=sentence):
-        ServerConfig(tiny_target, **settings)
+        ServerConfig.of(tiny_target, **settings)
 
 
 def test_target_is_a_folder_or_a_name_and_sees(tiny_target: Path, tmp_path: Path) -> None:
-    assert ServerConfig(tiny_target).model_folder == tiny_target
+    assert ServerConfig.of(tiny_target).model_folder == tiny_target
     with pytest.raises(StartError, match="--model nobody/nothing: model nobody/nothing does not exist as a folder"):
-        _ = ServerConfig(Path("nobody/nothing")).model_folder
+        _ = ServerConfig.of(Path("nobody/nothing")).model_folder
     blind = tiny_text_model(tmp_path / "blind", layers=1)
     with pytest.raises(StartError, match="a language model alone sees no camera"):
-        _ = ServerConfig(blind).model_folder
-    assert ServerConfig(blind, text_only=True).model_folder == blind
-    assert ServerConfig(blind, draft_model=blind, text_only=True).draft_folder == blind
+        _ = ServerConfig.of(blind).model_folder
+    assert ServerConfig.of(blind, text_only=True).model_folder == blind
+    assert ServerConfig.of(blind, draft_model=blind, text_only=True).draft_folder == blind
     with pytest.raises(StartError, match="it sees images, --text-only serves a language model alone"):
-        _ = ServerConfig(tiny_target, text_only=True).model_folder
+        _ = ServerConfig.of(tiny_target, text_only=True).model_folder
 
 
 def test_exits_beside_a_model_named_by_its_hub_name_are_found(hub: Path) -> None:
-    config = ServerConfig(Path("me/tiny"))
+    config = ServerConfig.of(Path("me/tiny"))
     assert config.exits_folder is None
     beside = hub.parent / "exits"
     for folder in (beside, hub):
@@ -48,4 +52,37 @@ def test_exits_beside_a_model_named_by_its_hub_name_are_found(hub: Path) -> None
         (folder / EXITS_FILE).write_text("{}")
         assert config.exits_folder == folder
     with pytest.raises(StartError, match="--model nobody/nothing: model nobody/nothing does not exist as a folder"):
-        _ = ServerConfig(Path("nobody/nothing")).exits_folder
+        _ = ServerConfig.of(Path("nobody/nothing")).exits_folder
+
+
+def test_every_setting_is_a_flag_with_a_description_and_reaches_its_struct() -> None:
+    fields = fields_of(ServerConfig)
+    assert all(field.description for field in fields)
+    given = {
+        "model": "m", "exits": "e", "short_list": "off", "draft_model": "d", "text_only": "true", "profile": "go2",
+        "device": "cuda", "dtype": "bfloat16", "threads": "3", "attention": "eager", "quantisation": "nf4",
+        "min_pixels": "4000", "max_pixels": "5000", "allow_download": "true", "max_sessions": "3", "max_draft": "5",
+        "capacity": "256", "idle_s": "7.5", "policy": "fcfs", "max_batch": "2", "collect_s": "0.25",
+        "pass_price": "0.75", "hint_tokens": "4", "queue_policy": "fifo", "early_rate": "2.5", "early_burst": "9",
+        "seed": "11", "bind": "tcp://127.0.0.1:1", "keys": "k", "allow_plain": "true", "trace": "t", "log_file": "l",
+    }  # fmt: skip
+    assert set(given) == {field.name for field in fields}
+    words = [word for name, value in given.items() for word in ("--" + name.replace("_", "-"), value)]
+    options = vars(parser().parse_args(["serve", *words]))
+    options.pop("command")
+    config = ServerConfig.of(**options)
+    for part in msgspec.structs.astuple(config):
+        for name in part.__struct_fields__:
+            value = getattr(part, name)
+            assert str(getattr(value, "value", value)).lower() == given[name]
+
+
+def test_settings_change_by_their_own_names() -> None:
+    config = ServerConfig.of(Path("m"), max_batch=3, queue_policy=QueuePolicy.NEWEST, capacity=512)
+    other = config.changed(capacity=256)
+    assert (other.scheduling, other.early, other.target) == (config.scheduling, config.early, config.target)
+    assert (config.limits.capacity, other.limits.capacity) == (512, 256)
+    with pytest.raises(TypeError, match="the verifier has no setting max_batches"):
+        config.changed(max_batches=3)
+    with pytest.raises(StartError, match="--idle-s nan is outside 1 to 86400"):
+        config.changed(idle_s=float("nan"))

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.step import ForeignDraft, StepState, empty_digest
-from cloud_verifier.work import VerifyRow
+from cloud_verifier.step import Step, empty_digest
+from cloud_verifier.tree import ForeignDraft
+from cloud_verifier.work import Row
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, question_key
 from speculation.vlm.load import Vlm
@@ -31,7 +32,7 @@ def truth(vlm: Vlm, row: int, how: SamplingScheme, key: int) -> list[int]:
 
 
 def random_draft(
-    dice: random.Random, state: StepState, right: Sequence[int], round: int, key: int, how: SamplingScheme
+    dice: random.Random, state: Step, right: Sequence[int], round: int, key: int, how: SamplingScheme
 ) -> Draft:
     """Return a tree that follows the true answer for a while, with wrong branches; behind, at or ahead of the state."""
     start = dice.randint(0, min(len(right), state.position + 2))
@@ -59,20 +60,19 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
     committed = right[: dice.randint(0, 3)]
     engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (1, 2), rank=4), 16, on_device)
     begun = BeginStep(1, PROMPTS[0], jpeg(0), committed, LENGTH, dice.choice([Idle.WAIT, Idle.DECODE]), key=key)
-    state = StepState(begun, target.eos, how)
+    state = Step(begun, target.eos, how)
     if not state.done:
+        state.prefilled(0.0, 0.0)
         engine.prefill(0, engine.prepare(begun.prompt, begun.jpeg), committed, LENGTH)
     for round in range(1, 200):
         if state.done:
             break
         for again in range(dice.randint(1, 2)):
             state.offer(random_draft(dice, state, right, 2 * round + again, key, how))
-        if state.ready():
-            tree = state.take()
-            row = VerifyRow(0, tree.tokens, tree.parents, True, state.sampling, state.draws)
-            *_, last = engine.verify([row])
+        if (choice := state.choice(0.0)) is not None:
+            *_, last = engine.verify([state.start(choice)])
             verdict = last.verdicts[0]
-            if not state.accept(tree, verdict.path, verdict.token).done:
+            if not state.accept(verdict).done:
                 engine.keep(0, verdict.path, verdict.token)
     assert state.answer == right
 
@@ -86,7 +86,7 @@ def test_sessions_of_one_batch_draw_each_for_itself(target: Vlm) -> None:
     for row in range(3):
         engine.prefill(row, engine.prepare(PROMPTS[row], jpeg(row)), answers[row][:row], LENGTH)
     rows = [
-        VerifyRow(row, tuple(answer[row : row + 3]), (ROOT, 0, 1), True, how, StepDraws(key, row))
+        Row(row, tuple(answer[row : row + 3]), (ROOT, 0, 1), True, how, StepDraws(key, row))
         for row, (answer, how, key) in enumerate(zip(answers, each, keys, strict=True))
     ]
     *_, last = engine.verify(rows)
@@ -96,13 +96,13 @@ def test_sessions_of_one_batch_draw_each_for_itself(target: Vlm) -> None:
 
 @pytest.mark.parametrize("how", HOW, ids=lambda how: how.text)
 def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingScheme) -> None:
-    """An exit whose logits are the target's says what the target says; on a short list, too, wherever it may speak."""
+    """An exit whose logits are the target's has the target's verdict; on a short list, too, wherever it has one."""
     heads = ExitHeads(target, (1,), rank=4)
     listed = sorted(random.Random(0).sample(range(target.vocabulary), 250))
     heads.set_short_list(listed)
     heads.use(Head.SHORT)
     dice = np.random.default_rng(2)
-    spoke = 0
+    verdicts = 0
     for number in range(60):
         logits = 3.0 * dice.normal(size=(3, target.vocabulary))
         outside = np.setdiff1d(np.arange(target.vocabulary), listed)
@@ -115,20 +115,20 @@ def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingScheme) ->
         silent = tokens[1] not in listed
         assert (early is None) is silent
         if early is not None:
-            spoke += 1
+            verdicts += 1
             assert (early.path, early.token) == (final.path, final.token)
             assert early.confidence == pytest.approx(final.confidence, rel=1e-6)
-    assert spoke > 20
+    assert verdicts > 20
 
 
 def test_the_engine_s_exits_are_given_the_row_s_draws(target: Vlm) -> None:
-    """Untrained exits say what they like, but what they say hangs on the key where it is drawn, and not where not."""
+    """Untrained exits have any verdict, which depends on the key where it is drawn, and not where not."""
     engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (2,), rank=4), max_draft=16)
     engine.prefill(0, engine.prepare(PROMPTS[0], jpeg(0)), (), LENGTH)
     for how, drawn in ((HOW[0], True), (GREEDY, False)):
-        rows = [VerifyRow(0, (), (), True, how, StepDraws(key)) for key in range(8)]
-        said = {list(engine.verify([row]))[2].verdicts[0].token for row in rows}
-        assert (len(said) > 1) is drawn
+        rows = [Row(0, (), (), True, how, StepDraws(key)) for key in range(8)]
+        found = {list(engine.verify([row]))[2].verdicts[0].token for row in rows}
+        assert (len(found) > 1) is drawn
 
 
 # --- through the server
@@ -154,7 +154,7 @@ def test_a_draft_for_other_draws_is_refused(sampling: str, key: int) -> None:
 
 def test_a_step_that_is_asked_for_again_with_another_key_begins_anew() -> None:
     begun = BeginStep(1, "p", b"j", key=9)
-    state = StepState(begun, [0], HOW[0])
+    state = Step(begun, [0], HOW[0])
     other = BeginStep(1, "p", b"j", key=8)
     assert state.continues(begun, empty_digest(begun, HOW[0]))
     assert not state.continues(other, empty_digest(other, HOW[0]))

@@ -1,4 +1,4 @@
-"""The engine on a tiny random model: a batch of drafts says what each session would say alone."""
+"""The engine on a tiny random model: a batch of drafts is judged as each session would be alone."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from torch import Tensor
 
+from cloud_verifier import engine as engine_module
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.engine import VlmEngine, find_exits
-from cloud_verifier.work import CapacityError, VerifyRow
+from cloud_verifier.work import CapacityError, Row
 from speculation.exits import ExitHeads, Head, Reliability
+from speculation.sampling import Split
+from speculation.sampling.rejection import Drawn
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
@@ -22,7 +26,7 @@ PROMPTS = ("find the silver bottle", "find the red chair near the wall", "look f
 
 
 def jpeg(seed: int) -> bytes:
-    """Return a small random picture."""
+    """Return a small random image."""
     pixels = np.random.default_rng(seed).integers(0, 256, (56, 56, 3), dtype=np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG")
@@ -30,7 +34,7 @@ def jpeg(seed: int) -> bytes:
 
 
 def greedy(vlm: Vlm, prompt: str, image: bytes, count: int) -> list[int]:
-    """Return what the model alone says, token by token."""
+    """Return the model's own answer, token by token."""
     session = VlmSession(vlm, CAPACITY)
     session.begin(prompt, image)
     answer: list[int] = []
@@ -63,10 +67,10 @@ def test_a_ragged_batch_of_trees_is_judged_like_each_session_alone(vlm: Vlm, tru
     engine = filled(vlm, [[], [], []])
     a, b, c = truths
     rows = [
-        VerifyRow(0, tuple(a[:4]), (ROOT, 0, 1, 2)),
-        VerifyRow(1, (), ()),
+        Row(0, tuple(a[:4]), (ROOT, 0, 1, 2)),
+        Row(1, (), ()),
         #   a wrong branch first, the right one among its siblings, junk below
-        VerifyRow(2, (c[0] ^ 1, c[0], 3, c[1], 5), (ROOT, ROOT, 0, 1, 3)),
+        Row(2, (c[0] ^ 1, c[0], 3, c[1], 5), (ROOT, ROOT, 0, 1, 3)),
     ]
     *_, last = engine.verify(rows)
     assert last.layer == vlm.num_layers - 1
@@ -84,7 +88,7 @@ def test_keep_goes_on_where_a_session_alone_would(vlm: Vlm, truths: list[list[in
         for row, (answer, truth) in enumerate(zip(answers, truths, strict=True)):
             right = truth[len(answer) :][: (turn + row) % 3]
             tokens = (*right, 7, 11)
-            rows.append(VerifyRow(row, tokens, tuple(range(-1, len(tokens) - 1))))
+            rows.append(Row(row, tokens, tuple(range(-1, len(tokens) - 1))))
         *_, last = engine.verify(rows[turn % 2 :])
         for row, verdict in last.verdicts.items():
             engine.keep(row, verdict.path, verdict.token)
@@ -95,30 +99,32 @@ def test_keep_goes_on_where_a_session_alone_would(vlm: Vlm, truths: list[list[in
 
 def test_committed_tokens_are_prefilled(vlm: Vlm, truths: list[list[int]]) -> None:
     engine = filled(vlm, [truths[0][:1], truths[1][:5], []])
-    *_, last = engine.verify([VerifyRow(row, (), ()) for row in range(3)])
+    *_, last = engine.verify([Row(row, (), ()) for row in range(3)])
     assert [last.verdicts[row].token for row in range(3)] == [truths[0][1], truths[1][5], truths[2][0]]
 
 
 def test_an_abandoned_verdict_leaves_no_trace(vlm: Vlm, truths: list[list[int]]) -> None:
     engine = filled(vlm, [[], [], []])
-    for _ in engine.verify([VerifyRow(0, (3, 4), (ROOT, 0))]):
+    for _ in engine.verify([Row(0, (3, 4), (ROOT, 0))]):
         pass
-    running = engine.verify([VerifyRow(0, (5,), (ROOT,))])
+    running = engine.verify([Row(0, (5,), (ROOT,))])
     next(running)
     del running
-    *_, last = engine.verify([VerifyRow(0, tuple(truths[0][:2]), (ROOT, 0))])
+    *_, last = engine.verify([Row(0, tuple(truths[0][:2]), (ROOT, 0))])
     assert (last.verdicts[0].path, last.verdicts[0].token) == ((0, 1), truths[0][2])
 
 
-def test_exits_speak_at_their_layers_for_those_who_ask(vlm: Vlm, truths: list[list[int]]) -> None:
+def test_exits_give_verdicts_at_their_layers_to_rows_that_ask(vlm: Vlm, truths: list[list[int]]) -> None:
     heads = ExitHeads(vlm, (0, 2), rank=4)
     heads.set_reliability({layer: Reliability((0.0, 1.0), (0.25,)) for layer in heads.layers})
     engine = filled(vlm, [[], [], []], heads)
     assert engine.model.exit_layers == (0, 2)
-    rows = [VerifyRow(0, tuple(truths[0][:2]), (ROOT, 0)), VerifyRow(1, (), (), exits=False), VerifyRow(2, (), ())]
+    rows = [Row(0, tuple(truths[0][:2]), (ROOT, 0)), Row(1, (), (), exits=False), Row(2, (), ())]
     outputs = list(engine.verify(rows))
     assert [sorted(output.verdicts) for output in outputs] == [[0, 2], [], [0, 2], [0, 1, 2]]
-    assert {v.confidence for output in outputs[:-1] for v in output.verdicts.values()} == {0.25}  # calibrated
+    raw = {v.confidence for output in outputs[:-1] for v in output.verdicts.values()}
+    assert 0.25 not in raw, "calibrating is not the engine's part"
+    assert {layer: rates.rate(0.9) for layer, rates in engine.model.reliability.items()} == {0: 0.25, 2: 0.25}
     alone = filled(vlm, [[], [], []], heads)
     for output, single in zip(outputs, alone.verify(rows[:1]), strict=True):
         if single.verdicts:
@@ -126,12 +132,44 @@ def test_exits_speak_at_their_layers_for_those_who_ask(vlm: Vlm, truths: list[li
             assert output.verdicts[0].confidence == pytest.approx(single.verdicts[0].confidence)
 
 
-def test_what_cannot_be_prefilled_says_so(vlm: Vlm) -> None:
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_row_that_cannot_be_judged_costs_itself_and_no_other(
+    vlm: Vlm, truths: list[list[int]], on_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits of one row that are not finite, and evidence of another that does not fit its draft."""
+    engine = VlmEngine(vlm, len(PROMPTS), CAPACITY, ExitHeads(vlm, (0,), rank=4), 16, on_device)
+    for index, prompt in enumerate(PROMPTS):
+        engine.prefill(index, engine.prepare(prompt, jpeg(index)), (), 20)
+    split = Split(1.0)
+    rows = [
+        Row(0, (3,), (ROOT,)),
+        Row(1, (4, 5), (ROOT, 0), sampling=split, digest=bytes(8), evidence=(Drawn(0.5),)),
+        Row(2, tuple(truths[2][:2]), (ROOT, 0)),
+    ]
+    real = engine_module.final_logits
+
+    def broken(vlm: Vlm, hidden: Tensor) -> Tensor:
+        logits = real(vlm, hidden)
+        logits[0] = float("nan")  # the first node of row 0
+        return logits
+
+    monkeypatch.setattr(engine_module, "final_logits", broken)
+    first, *_, last = engine.verify(rows)
+    assert sorted(first.verdicts) == [0, 2], "an exit that fails on a row sends nothing, and ends nothing"
+    assert sorted(last.failures) == [0, 1] and sorted(last.verdicts) == [2]
+    assert "not finite" in str(last.failures[0]) and "judges chains" in str(last.failures[1])
+    assert (last.verdicts[2].path, last.verdicts[2].token) == ((0, 1), truths[2][2])
+    monkeypatch.undo()
+    *_, last = engine.verify([Row(0, tuple(truths[0][:2]), (ROOT, 0))])
+    assert (last.verdicts[0].path, last.verdicts[0].token) == ((0, 1), truths[0][2])
+
+
+def test_what_cannot_be_prefilled_is_an_error(vlm: Vlm) -> None:
     engine = VlmEngine(vlm, 1, 64, max_draft=16)
     with pytest.raises(CapacityError, match=r"an answer of 60 and a draft of 16 need \d+ cache slots.*--capacity"):
         engine.prefill(0, engine.prepare(PROMPTS[0], jpeg(0)), (), 60)
     with pytest.raises(ValueError, match="does not decode as JPEG"):
-        engine.prefill(0, engine.prepare(PROMPTS[0], b"not a picture"), (), 8)
+        engine.prefill(0, engine.prepare(PROMPTS[0], b"not an image"), (), 8)
 
 
 def test_exits_beside_the_model_are_used_where_they_fit(
@@ -141,41 +179,41 @@ def test_exits_beside_the_model_are_used_where_they_fit(
         (tmp_path / model).mkdir()
     heads = ExitHeads(vlm, (1,), rank=4)
     heads.set_reliability({1: Reliability((0.0, 1.0), (0.25,))})
-    config = ServerConfig(tmp_path / "target")
+    config = ServerConfig.of(tmp_path / "target")
     assert find_exits(config, vlm) is None
     heads.save(tmp_path / "exits")
     found = find_exits(config, vlm)
     assert found is not None and found.layers == (1,)
     other = load_vlm(tiny_draft)
-    assert find_exits(ServerConfig(tmp_path / "other"), other) is None
+    assert find_exits(ServerConfig.of(tmp_path / "other"), other) is None
     assert "no early exits" in caplog.text and other.fingerprint in caplog.text
     with pytest.raises(ModelFolderError, match="belong to target"):
-        find_exits(ServerConfig(tmp_path / "other", exits=tmp_path / "exits"), other)
+        find_exits(ServerConfig.of(tmp_path / "other", exits=tmp_path / "exits"), other)
 
 
-def test_a_short_list_changes_rumours_only(vlm: Vlm, truths: list[list[int]]) -> None:
+def test_a_short_list_changes_early_verdicts_only(vlm: Vlm, truths: list[list[int]]) -> None:
     """Ten turns of drafts that are right for a while: the same commits, and early tokens of the list alone."""
     heads = ExitHeads(vlm, (0, 2), rank=4)
     ids = sorted({token for truth in truths[:2] for token in truth})
     heads.set_short_list(ids)
-    said: dict[Head, list[tuple[int, ...]]] = {}
+    commits_by: dict[Head, list[tuple[int, ...]]] = {}
     early: dict[Head, set[int]] = {}
     for head in Head:
         heads.use(head)
         engine = filled(vlm, [[], [], []], heads)
-        commits, rumours = [], set()
+        commits, tokens = [], set()
         for turn in range(10):
             rows = []
             for row, truth in enumerate(truths):
                 drafted = (*truth[turn : turn + turn % 4], 9)
-                rows.append(VerifyRow(row, drafted, tuple(range(-1, len(drafted) - 1))))
+                rows.append(Row(row, drafted, tuple(range(-1, len(drafted) - 1))))
             outputs = list(engine.verify(rows))
             for row, verdict in outputs[-1].verdicts.items():
                 commits.append((row, *verdict.path, verdict.token))
                 engine.keep(row, verdict.path[:0], truths[row][turn])
-            rumours |= {verdict.token for output in outputs[:-1] for verdict in output.verdicts.values()}
-        said[head], early[head] = commits, rumours
-    assert said[Head.FULL] == said[Head.SHORT]
+            tokens |= {verdict.token for output in outputs[:-1] for verdict in output.verdicts.values()}
+        commits_by[head], early[head] = commits, tokens
+    assert commits_by[Head.FULL] == commits_by[Head.SHORT]
     assert early[Head.SHORT] and early[Head.SHORT] <= set(ids)
     assert not early[Head.FULL] <= set(ids)
 
@@ -189,9 +227,9 @@ def test_the_short_list_is_switched_off_by_the_config(
         heads.set_reliability({1: Reliability((0.0, 1.0), (0.25,))}, head)
     heads.save(tmp_path)
     with caplog.at_level("INFO", "cloud_verifier"):
-        auto = find_exits(ServerConfig(tmp_path, exits=tmp_path), vlm)
-    off = find_exits(ServerConfig(tmp_path, exits=tmp_path, short_list="off"), vlm)
+        auto = find_exits(ServerConfig.of(tmp_path, exits=tmp_path), vlm)
+    off = find_exits(ServerConfig.of(tmp_path, exits=tmp_path, short_list="off"), vlm)
     assert auto is not None and auto.head is Head.SHORT and "3 of 343 tokens" in caplog.text
     assert off is not None and off.head is Head.FULL and off.short_list is None
     with pytest.raises(StartError, match="--short-list 'on' is none of auto, off"):
-        ServerConfig(tmp_path, short_list="on")
+        ServerConfig.of(tmp_path, short_list="on")

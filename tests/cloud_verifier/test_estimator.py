@@ -1,4 +1,4 @@
-"""The estimator learns a line from uneven passes, never a negative time, and says less where it has seen less."""
+"""The estimator learns a line from uneven passes, never a negative time, and claims less where it has seen less."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def test_a_prediction_is_never_negative_and_grows_with_the_tokens(
 
 def test_nothing_is_predicted_before_the_first_pass() -> None:
     times = Estimator()
-    assert not times.known and times.seconds(1, 5) == 0.0 and times.prefill_s == 0.0
+    assert not times.known and times.seconds(1, 5) == 0.0
 
 
-def test_one_size_tells_its_own_time_and_another_is_feared() -> None:
+def test_one_size_has_its_own_time_and_another_a_prior() -> None:
     times = Estimator()
     times.observe(1, 1, 0.1)
     assert times.seconds(1, 1) == pytest.approx(0.1)
@@ -62,13 +62,6 @@ def test_it_follows_a_machine_that_became_slower() -> None:
     for seconds in [0.1] * WINDOW + [0.3] * WINDOW:
         times.observe(1, 1, seconds)
     assert times.seconds(1, 1) == pytest.approx(0.3)
-
-
-def test_a_prefill_is_what_most_prefills_are() -> None:
-    times = Estimator()
-    for seconds in (0.4, 5.0, 0.5):
-        times.observe_prefill(seconds)
-    assert times.prefill_s == 0.5
 
 
 def test_sizes_that_lie_on_no_line_are_no_unevenness() -> None:

@@ -23,7 +23,7 @@ def drain(queue: ExitQueue, now: float) -> list[EarlyTokens]:
     return out
 
 
-def test_the_most_confident_session_speaks_first() -> None:
+def test_the_most_confident_session_goes_first() -> None:
     queue = ExitQueue()
     for session, confidence in enumerate((0.2, 0.9, 0.5)):
         queue.push(session, early(3, 1, confidence), 0.0)
@@ -76,7 +76,7 @@ def test_the_newest_withdraws_a_waiting_doubt_about_what_was_sent() -> None:
     assert drain(queue, 10.0) == [] and queue.next_time(10.0) is None
 
 
-def test_a_new_round_may_repeat_what_the_last_one_said() -> None:
+def test_a_new_round_may_repeat_what_the_last_one_had() -> None:
     queue = ExitQueue()
     queue.push(0, early(1, 5, round=1), 0.0)
     drain(queue, 0.0)
@@ -132,27 +132,27 @@ class SlowQueue:
 
     def waiting(self, session: int) -> list[EarlyTokens]:
         waiting: list[EarlyTokens] = []
-        heard: list[tuple[int, int]] = []
+        received: list[tuple[int, int]] = []
         round = None
         for what, who, item, _ in self.history:
             if who != session:
                 continue
             if what == "overtake":
-                waiting, heard, round = [], [], None
+                waiting, received, round = [], [], None
             elif what == "sent" and item is not None:
-                heard.append((item.node, item.token))
-                waiting = [w for w in waiting if (w.node, w.token) != heard[-1]]
+                received.append((item.node, item.token))
+                waiting = [w for w in waiting if (w.node, w.token) != received[-1]]
             elif what == "push" and item is not None:
                 if (item.step, item.round) != round:
-                    waiting, heard, round = [], [], (item.step, item.round)
+                    waiting, received, round = [], [], (item.step, item.round)
                 verdict = (item.node, item.token)
                 rivals = [w for w in waiting if (w.node, w.token) == verdict]
                 if self.policy is QueuePolicy.NEWEST:
-                    waiting = [] if heard[-1:] == [verdict] else [item]
+                    waiting = [] if received[-1:] == [verdict] else [item]
                 elif self.policy is QueuePolicy.PRIORITY:
-                    if verdict not in heard and all(w.confidence < item.confidence for w in rivals):
+                    if verdict not in received and all(w.confidence < item.confidence for w in rivals):
                         waiting = [*(w for w in waiting if w not in rivals), item]
-                elif verdict not in heard and not rivals:
+                elif verdict not in received and not rivals:
                     waiting.append(item)
         return waiting
 

@@ -55,8 +55,8 @@ class Honest(threading.Thread):
     def run(self) -> None:
         """Ask until `finish`."""
         try:
-            self._robot.say(self._target.hello)
-            assert isinstance(self._robot.hear(), Welcome)
+            self._robot.send(self._target.hello)
+            assert isinstance(self._robot.receive(), Welcome)
             step = 0
             while not self._over.is_set():
                 step += 1
@@ -148,13 +148,13 @@ def test_a_large_malformed_message_many_pings_and_goodbye(
     for _ in range(3):
         vandal = Robot(verifier.address)
         if with_session:
-            vandal.say(target.hello)
-            assert isinstance(vandal.hear(), Welcome)
+            vandal.send(target.hello)
+            assert isinstance(vandal.receive(), Welcome)
         vandal.socket.send(large)
         for _ in range(100):
-            vandal.say(Ping(1))
+            vandal.send(Ping(1))
         if with_session:
-            fault = vandal.hear()
+            fault = vandal.receive()
             assert isinstance(fault, Fault) and "4200007 bytes" in fault.message
         honest.answers()
         vandal.close()
@@ -210,13 +210,13 @@ def test_refusals_to_a_peer_that_never_reads_do_not_pile_up(
 def test_a_slow_frame_is_refused_and_nobody_waits_for_it(verifier: Verifier, honest: Honest, target: Target) -> None:
     vandal = Robot(verifier.address)
     try:
-        vandal.say(target.hello)
-        assert isinstance(vandal.hear(), Welcome)
-        vandal.say(BeginStep(1, PROMPTS[0], scans_jpeg(2048, 400), max_tokens=ANSWER, idle=Idle.DECODE))
-        fault = vandal.hear()
+        vandal.send(target.hello)
+        assert isinstance(vandal.receive(), Welcome)
+        vandal.send(BeginStep(1, PROMPTS[0], scans_jpeg(2048, 400), max_tokens=ANSWER, idle=Idle.DECODE))
+        fault = vandal.receive()
         assert isinstance(fault, Fault) and fault.code is FaultCode.BAD_IMAGE and fault.step == 1
         assert "scans, the limit is" in fault.message
-        vandal.say(BeginStep(2, PROMPTS[0], scans_jpeg(1500, 12), max_tokens=ANSWER, idle=Idle.DECODE))
+        vandal.send(BeginStep(2, PROMPTS[0], scans_jpeg(1500, 12), max_tokens=ANSWER, idle=Idle.DECODE))
         honest.answers()
     finally:
         vandal.close()
@@ -240,11 +240,11 @@ def test_a_routing_id_taken_over_brings_no_session(verifier: Verifier, honest: H
         finally:
             thief.close()
     else:
-        pytest.fail("the thief was never heard")
+        pytest.fail("the thief was never received")
     robot = Robot(verifier.address)
     try:
-        robot.say(Hello(target.hello.tokenizer, target.hello.vocabulary, target.hello.model, resume=token))
-        welcome = robot.hear()
+        robot.send(Hello(target.hello.tokenizer, target.hello.vocabulary, target.hello.model, resume=token))
+        welcome = robot.receive()
         assert isinstance(welcome, Welcome) and welcome.session == token
     finally:
         robot.close()
@@ -284,12 +284,12 @@ def test_bent_messages_from_many_peers(verifier: Verifier, honest: Honest, targe
     for turn in range(80):
         vandal = Robot(verifier.address)
         if turn % 2:
-            vandal.say(target.hello)
+            vandal.send(target.hello)
         for _ in range(25):
             payload = mutated(payloads, rng)
             vandal.socket.send_multipart([payload, payload][: 1 + (rng.random() < 0.1)])
         # The last answer shows that all was read.
-        vandal.say(Ping(turn))
+        vandal.send(Ping(turn))
         vandal.socket.poll(1000 if turn % 10 == 0 else 10, zmq.POLLIN)
         vandal.close()
     honest.answers(5)

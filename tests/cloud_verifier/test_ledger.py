@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cloud_verifier.config import Scheduling
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Act, Ledger
 from cloud_verifier.scheduler import Scheduler
-from cloud_verifier.step import Tree
+from cloud_verifier.tree import Tree
 from speculation.wire import Commit
 from tests.cloud_verifier.timeline import (
     GO2,
@@ -37,9 +38,9 @@ class ErraticEdge:
     def __init__(self, timeline: Timeline, seed: int, quality: float, most: int, slowest: float) -> None:
         self._line, self._random = timeline, random.Random(seed)
         self.quality, self._most, self._slowest = quality, most, slowest
-        timeline.on_commit = self.hear
+        timeline.on_commit = self.receive
 
-    def hear(self, commit: Commit) -> None:
+    def receive(self, commit: Commit) -> None:
         end = commit.start + len(commit.tokens)
         for _ in range(self._random.choice([0, 1, 1, 1, 2])):
             start = max(0, end + self._random.choice([-3, -1, 0, 0, 0, 0, 1, 2, 5]))
@@ -76,7 +77,7 @@ def test_a_step_is_never_more_than_one_plain_decode_behind_decoding_alone(
     seed: int, slope: float, quality: float, slowest: float, most: int, price: float, hinted: float
 ) -> None:
     """Over several steps of one session, so that estimates are learned, wrong at first, and then change their mind."""
-    line = Timeline(Scheduler(MODEL, pass_price=price), lambda n: DECODE_S * (1.0 + slope * (n - 1)))
+    line = Timeline(Scheduler(MODEL, Scheduling(pass_price=price)), lambda n: DECODE_S * (1.0 + slope * (n - 1)))
     rng = random.Random(seed)
     edge = ErraticEdge(line, seed, quality, most, slowest)
     for step in range(5):
@@ -104,7 +105,7 @@ def test_an_uneven_machine_does_not_make_it_lose_more(seed: int, slope: float, n
         return nominal * (1.0 + rng.uniform(-noise, noise))
 
     times = Estimator()
-    line = Timeline(Scheduler(MODEL, times=times), lambda n: DECODE_S * (1.0 + slope * (n - 1)), uneven)
+    line = Timeline(Scheduler(MODEL, estimates=times), lambda n: DECODE_S * (1.0 + slope * (n - 1)), uneven)
     for tokens in [1, 2, 3, 5, 9] * 12:  # a server that has run for a while
         times.observe(1, tokens, uneven(line.pass_s(tokens)))
     ErraticEdge(line, seed, quality, 8, 0.2)
@@ -189,6 +190,7 @@ def test_it_does_not_wait_without_credit_nor_for_a_draft_it_knows_nothing_of() -
     ledger.committed(9, in_hand=False, now=20.0)
     wait = ledger.choose(None, None, 20.0)
     assert wait.act is Act.WAIT and 20.2 < wait.until < 20.3
+    ledger.wait(20.0)
     assert ledger.choose(None, None, wait.until).act is Act.DECODE  # overdue
     assert ledger.credit(20.1) == pytest.approx(4.0 - 0.1)
     ledger.begin()

@@ -29,7 +29,7 @@ def test_a_message_is_one_line_and_a_traceback_keeps_its_own() -> None:
     assert lines[-2:] == [r"ValueError: first\x1b[2J", "second"]
 
 
-def test_a_flood_is_cut_and_the_next_line_says_by_how_much() -> None:
+def test_a_flood_is_cut_and_the_next_line_has_the_number() -> None:
     now = 0.0
     flood = FloodFilter(rate=1.0, burst=3, clock=lambda: now)
     assert [flood.filter(record("line %d", n)) for n in range(10)] == [True] * 3 + [False] * 7

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloud_verifier import mailbox as module
-from cloud_verifier.config import ServerConfig
+from cloud_verifier.config import Link
 from cloud_verifier.connections import STRANGER_BYTES
 from cloud_verifier.mailbox import SESSION_MESSAGES, STRANGER_MESSAGES, Mailbox
 from speculation.wire import Fault, FaultCode, Ping, encode
@@ -23,7 +23,7 @@ LIMIT_S = 20.0
 @pytest.fixture(params=["tcp://127.0.0.1:*", "ipc"])
 def mailbox(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mailbox]:
     address = f"ipc://{tmp_path / 'v'}" if request.param == "ipc" else request.param
-    mailbox = Mailbox(ServerConfig(Path("m"), bind=address))
+    mailbox = Mailbox(Link(bind=address))
     yield mailbox
     mailbox.close()
     mailbox.close()
@@ -51,7 +51,7 @@ def test_a_peer_gets_its_answers_and_no_others(mailbox: Mailbox) -> None:
         for number, peer in enumerate(peers):
             assert mailbox.send(peer, Fault(FaultCode.INTERNAL, f"for {number}"))
         for number, robot in enumerate(robots):
-            answer = robot.hear()
+            answer = robot.receive()
             assert isinstance(answer, Fault) and answer.message == f"for {number}"
         assert not mailbox.send(b"nobody", Ping(1))
     finally:
@@ -96,7 +96,7 @@ def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(mailbox: Mailbox
 
 def test_a_peer_that_left_is_known_to_be_gone(mailbox: Mailbox) -> None:
     robot = Robot(mailbox.address)
-    robot.say(Ping(1))
+    robot.send(Ping(1))
     peer, frames = receive(mailbox)
     assert frames == [encode(Ping(1))]
     robot.close()
@@ -119,10 +119,10 @@ def test_somebody_else_may_end_a_wait(mailbox: Mailbox) -> None:
 def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty peers of one routing id leave 50 kB each behind; then the socket is another one, at the same address."""
     monkeypatch.setattr(module, "LOST_BYTES", 10 * STRANGER_BYTES)
-    mailbox = Mailbox(ServerConfig(Path("m"), bind="tcp://127.0.0.1:*"))
+    mailbox = Mailbox(Link(bind="tcp://127.0.0.1:*"))
     robot = Robot(mailbox.address)
     try:
-        robot.say(Ping(1))
+        robot.send(Ping(1))
         before, _ = receive(mailbox)
         mailbox.admit(before)
         first = RawPeer(mailbox.address, identity=b"twin")
@@ -134,7 +134,7 @@ def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypat
                 twin.frame(bytes(50_000))
                 twin.close()
         for _ in range(200):
-            robot.say(Ping(3))
+            robot.send(Ping(3))
             mailbox.wait(LIMIT_S / 200)
             mail = mailbox.receive()
             if mail is not None and mail[0] != before and mail[1] == [encode(Ping(3))]:
@@ -142,7 +142,7 @@ def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypat
         else:
             pytest.fail("the robot did not come back as another peer")
         assert not mailbox.send(before, Ping(4)) and mailbox.send(mail[0], Fault(FaultCode.NO_SESSION, "Hello?"))
-        assert isinstance(robot.hear(), Fault)
+        assert isinstance(robot.receive(), Fault)
         first.close()
     finally:
         robot.close()

@@ -7,15 +7,15 @@ import threading
 import pytest
 
 from cloud_verifier.preparation import Preparation, Prepared
-from cloud_verifier.step import StepState
+from cloud_verifier.step import Step
 from speculation.wire import BeginStep
 
 LIMIT_S = 20.0
 
 
-def step(number: int, prompt: str = "p") -> tuple[StepState, BeginStep]:
+def step(index: int, number: int, prompt: str = "p") -> tuple[Step, BeginStep]:
     begin = BeginStep(number, prompt, b"jpeg")
-    return StepState(begin, (0,)), begin
+    return Step(begin, (0,), index=index), begin
 
 
 class Gate:
@@ -32,7 +32,7 @@ class Gate:
             self.entered.set()
             assert self.open.wait(LIMIT_S)
         if begin.prompt == "bad":
-            raise ValueError("no picture")
+            raise ValueError("no image")
         self.prepared.append(f"{begin.prompt} {begin.step}")
         return f"inputs of {begin.step}"
 
@@ -47,8 +47,8 @@ class Gate:
 def test_inputs_or_the_reason_why_not(threads: int) -> None:
     gate = Gate(threads)
     for row, prompt in enumerate(("p", "bad")):
-        gate.preparation.submit(row, *step(row, prompt))
-    good, bad = sorted(gate.collect(2), key=lambda ready: ready.row)
+        gate.preparation.submit(*step(row, row, prompt))
+    good, bad = sorted(gate.collect(2), key=lambda ready: ready.step.index)
     assert (good.inputs, good.error) == ("inputs of 0", None)
     assert bad.inputs is None and isinstance(bad.error, ValueError) and gate.preparation.collect() == []
     gate.preparation.close()
@@ -57,13 +57,13 @@ def test_inputs_or_the_reason_why_not(threads: int) -> None:
 def test_a_slow_frame_holds_nobody_else_up_and_only_the_newest_step_is_prepared() -> None:
     gate = Gate(2)
     try:
-        gate.preparation.submit(0, *step(1, "slow"))
+        gate.preparation.submit(*step(0, 1, "slow"))
         assert gate.entered.wait(LIMIT_S)
         for number in (2, 3, 4):
-            gate.preparation.submit(0, *step(number))
-        gate.preparation.submit(1, *step(9))
+            gate.preparation.submit(*step(0, number))
+        gate.preparation.submit(*step(1, 9))
         (other,) = gate.collect(1)
-        assert other.row == 1
+        assert other.step.index == 1
         gate.open.set()
         assert [ready.inputs for ready in gate.collect(2)] == ["inputs of 1", "inputs of 4"]
         assert gate.prepared == ["p 9", "slow 1", "p 4"]
@@ -74,9 +74,9 @@ def test_a_slow_frame_holds_nobody_else_up_and_only_the_newest_step_is_prepared(
 
 def test_after_the_end_nothing_begins() -> None:
     gate = Gate(1)
-    gate.preparation.submit(0, *step(1, "slow"))
+    gate.preparation.submit(*step(0, 1, "slow"))
     assert gate.entered.wait(LIMIT_S)
-    gate.preparation.submit(0, *step(2))
+    gate.preparation.submit(*step(0, 2))
     gate.preparation.close()
     gate.open.set()
     assert [ready.inputs for ready in gate.collect(1)] == ["inputs of 1"]
@@ -98,11 +98,11 @@ def test_who_used_the_threads_for_long_waits_for_those_who_did_not() -> None:
 
     done = threading.Semaphore(0)
     preparation = Preparation(prepare, lambda: done.release(), 1, lambda: now)
-    preparation.submit(0, *step(1, "slow"))
+    preparation.submit(*step(0, 1, "slow"))
     assert entered.wait(LIMIT_S)
-    preparation.submit(0, *step(2))
+    preparation.submit(*step(0, 2))
     for row in (1, 2):
-        preparation.submit(row, *step(10 + row))
+        preparation.submit(*step(row, 10 + row))
     gate.set()
     for _ in range(4):
         assert done.acquire(timeout=LIMIT_S)

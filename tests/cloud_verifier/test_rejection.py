@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -10,10 +10,13 @@ from torch import Tensor
 
 from cloud_verifier import engine
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.step import HELD_DRAFTS, MAX_FETCHES, ForeignDraft, StepState, empty_digest
-from cloud_verifier.work import VerifyRow
+from cloud_verifier.ledger import Act, Choice
+from cloud_verifier.open_token import MAX_FETCHES
+from cloud_verifier.step import HELD_DRAFTS, Step, empty_digest
+from cloud_verifier.tree import ForeignDraft
+from cloud_verifier.work import Row
 from speculation.acceptance import Verdict
-from speculation.sampling import Coupled, Distribution, Sparse, Split, StepDraws
+from speculation.sampling import GREEDY, Coupled, Distribution, SamplingScheme, Sparse, Split, StepDraws
 from speculation.sampling.masses import unpack
 from speculation.sampling.rejection import Drawn
 from speculation.vlm.load import Vlm
@@ -31,15 +34,26 @@ def draft(how: Split, prefix: list[int], tokens: list[int], round: int = 1, **mo
     return Draft(1, round, len(prefix), digest, tokens, None, [0.5] * len(tokens), **more)  # type: ignore[arg-type]
 
 
-def rejected(how: Split, max_tokens: int = 8) -> StepState:
+def rejected(how: Split, max_tokens: int = 8) -> Step:
     """Return a step whose draft 3, 2, 1 stood up to the 3."""
-    state = StepState(BeginStep(1, "p", b"j", max_tokens=max_tokens), [5], how)
-    assert state.offer(draft(how, [], [3, 2, 1]), (Drawn(0.5),) * 3) == []
-    tree = state.take()
-    assert [each.chance for each in tree.drawn] == [0.5] * 3
-    verdict = Verdict((0,), 4, 1.0, how.rest(TARGET))
-    state.accept(tree, verdict.path, verdict.token, verdict.rest)
+    state = step(BeginStep(1, "p", b"j", max_tokens=max_tokens), [5], how)
+    assert state.offer(draft(how, [], [3, 2, 1]), 0.0, (Drawn(0.5),) * 3) == []
+    row = start(state)
+    assert [each.chance for each in row.evidence] == [0.5] * 3
+    state.accept(Verdict((0,), 4, 1.0, how.rest(TARGET)))
     return state
+
+
+def step(begin: BeginStep, ends: list[int], how: SamplingScheme = GREEDY) -> Step:
+    """Return a step whose prefill is done."""
+    state = Step(begin, ends, how)
+    state.prefilled(0.0, 0.0)
+    return state
+
+
+def start(state: Step) -> Row:
+    assert state.best is not None
+    return state.start(Choice(Act.VERIFY, state.best))
 
 
 def test_the_answer_waits_for_the_token_that_the_edge_draws() -> None:
@@ -49,10 +63,10 @@ def test_the_answer_waits_for_the_token_that_the_edge_draws() -> None:
     assert again.tokens == [3] and again.passes == 0 and again.rest is not None
     assert (unpack(again.rest, 6).row == TARGET.row).all()
     assert state.offer(draft(SPLIT, [3, 4], [1], round=2, drawn=4)) == []
-    assert state.answer == [3, 4] and state.ready() and state.take().tokens == (1,)
+    assert state.answer == [3, 4] and start(state).tokens == (1,)
 
 
-def test_a_draft_that_brings_another_token_than_its_prefix_says_is_none() -> None:
+def test_a_draft_that_brings_another_token_than_its_prefix_has_is_none() -> None:
     state = rejected(SPLIT)
     state.offer(draft(SPLIT, [3, 4], [1], round=2, drawn=1))
     assert state.answer == [3] and not state.free
@@ -61,9 +75,10 @@ def test_a_draft_that_brings_another_token_than_its_prefix_says_is_none() -> Non
 
 
 def test_a_drawn_token_may_end_the_answer() -> None:
-    state = StepState(BeginStep(1, "p", b"j", max_tokens=8), [4], SPLIT)
-    state.offer(draft(SPLIT, [], [3, 2]), (Drawn(0.5),) * 2)
-    state.accept(state.take(), (0,), 1, SPLIT.rest(TARGET))
+    state = step(BeginStep(1, "p", b"j", max_tokens=8), [4], SPLIT)
+    state.offer(draft(SPLIT, [], [3, 2]), 0.0, (Drawn(0.5),) * 2)
+    start(state)
+    state.accept(Verdict((0,), 1, 1.0, SPLIT.rest(TARGET)))
     (last,) = state.offer(draft(SPLIT, [3, 4], [], round=2, drawn=4))
     assert last.done and last.tokens == [] and state.done
 
@@ -89,11 +104,11 @@ def test_a_whole_distribution_is_sent_a_few_times_and_no_more() -> None:
 
 def test_drafts_that_cannot_be_next_are_not_kept() -> None:
     """A draft ahead of the answer has no place in rejection sampling, and what gave way leaves nothing behind."""
-    state = StepState(BeginStep(1, "p", b"j"), [5], SPLIT)
+    state = step(BeginStep(1, "p", b"j"), [5], SPLIT)
     for round in range(1, 200):
         ahead = Draft(1, round, 3, bytes([round] * 8), [1], None, [0.5])
-        assert state.offer(ahead, (Drawn(0.5),)) == [] and state.best() is None
-    plain = StepState(BeginStep(1, "p", b"j"), [5])
+        assert state.offer(ahead, 0.0, (Drawn(0.5),)) == [] and state.best is None
+    plain = step(BeginStep(1, "p", b"j"), [5])
     for round in range(1, 200):
         plain.offer(Draft(1, round, 3, bytes([round] * 8), [1]))
     assert len(state._held) == 0 and len(plain._held) == HELD_DRAFTS
@@ -101,14 +116,14 @@ def test_drafts_that_cannot_be_next_are_not_kept() -> None:
 
 def test_a_token_of_the_edge_makes_another_draft_the_best() -> None:
     state = rejected(SPLIT)
-    assert state.best() is None
-    state.offer(draft(SPLIT, [3, 4], [1], round=3, drawn=4), (Drawn(0.5),))
-    assert state.answer == [3, 4] and (best := state.best()) is not None and best.round == 3
+    assert state.best is None
+    state.offer(draft(SPLIT, [3, 4], [1], round=3, drawn=4), 0.0, (Drawn(0.5),))
+    assert state.answer == [3, 4] and (best := state.best) is not None and best.round == 3
 
 
 def test_an_answer_that_a_rejection_cannot_lengthen_is_over() -> None:
     state = rejected(SPLIT, max_tokens=1)
-    assert state.done and state.rest is None
+    assert state.done and state.open is None
 
 
 def test_a_step_that_waits_for_its_edge_begins_anew_when_it_is_asked_for_again() -> None:
@@ -151,21 +166,21 @@ def test_a_session_that_rejects_leaves_the_others_draws_where_they_are(
     target: Vlm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coupled rows are drawn where the logits are, whoever shares their pass."""
-    coupled = VerifyRow(0, (5,), (-1,), False, Coupled(1.0), StepDraws(7))
-    rejecting = VerifyRow(1, (5,), (-1,), False, SPLIT, digest=bytes(8), drawn=(Drawn(0.5),))
+    coupled = Row(0, (5,), (-1,), False, Coupled(1.0), StepDraws(7))
+    rejecting = Row(1, (5,), (-1,), False, SPLIT, digest=bytes(8), evidence=(Drawn(0.5),))
     there = []
-    on_device = engine._judge_on_device
+    on_device = engine._on_device
 
-    def watched(rows: Sequence[VerifyRow], logits: Tensor) -> dict[int, Verdict]:
-        there.extend(row.row for row in rows)
+    def watched(rows: Sequence[Row], logits: Tensor) -> Iterator[tuple[Row, Callable[[], Verdict]]]:
+        there.extend(row.index for row in rows)
         return on_device(rows, logits)
 
-    monkeypatch.setattr(engine, "_judge_on_device", watched)
-    said = []
+    monkeypatch.setattr(engine, "_on_device", watched)
+    found = []
     for device in (True, False):
         served = VlmEngine(target, 2, CAPACITY, draws_on_device=device)
         for row in range(2):
             served.prefill(row, served.prepare(PROMPTS[row], jpeg(row)), (), 8)
         verdicts = list(served.verify([coupled, rejecting]))[-1].verdicts
-        said.append({row: (verdict.path, verdict.token) for row, verdict in verdicts.items()})
-    assert there == [0] and said[0] == said[1]
+        found.append({row: (verdict.path, verdict.token) for row, verdict in verdicts.items()})
+    assert there == [0] and found[0] == found[1]

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.batch import Batch, Prefill
-from cloud_verifier.ledger import Act
-from cloud_verifier.scheduler import Refused, Scheduler
-from cloud_verifier.step import Tree
-from cloud_verifier.work import LayerVerdicts
+from cloud_verifier.scheduler import Refused
 from speculation.wire import (
     ROOT,
     BeginStep,
@@ -24,53 +19,12 @@ from speculation.wire import (
     begin_digest,
     extend_digest,
 )
-from tests.cloud_verifier.fake_target import EOS, VOCABULARY, FakeEngine, greedy
-
-JPEG = b"jpeg"
-
-
-class Bench:
-    """A scheduler and a fake engine on a clock that counts calls."""
-
-    def __init__(self, **settings: object) -> None:
-        self.engine = FakeEngine()
-        self.scheduler = Scheduler(self.engine.model, **settings)  # type: ignore[arg-type]
-        self.now = 0.0
-
-    def turn(self) -> dict[int, Commit]:
-        """Do the next piece of work, if any. Returns the commits by row."""
-        self.now += 1.0
-        work = self.scheduler.next(self.now)
-        commits: dict[int, Commit] = {}
-        if isinstance(work, Prefill):
-            begin = work.begin
-            inputs = self.engine.prepare(begin.prompt, begin.jpeg)
-            self.engine.prefill(work.row, inputs, work.state.answer, begin.max_tokens)
-            self.scheduler.prefilled(work, self.now, 0.25)
-        elif isinstance(work, Batch):
-            *_, last = self.engine.verify([item.request for item in work.items])
-            self.scheduler.measured(work, 1.0)
-            commits = self.finish(work, last)
-        return commits
-
-    def finish(self, batch: Batch, last: LayerVerdicts) -> dict[int, Commit]:
-        commits = {}
-        for item in batch.items:
-            verdict = last.verdicts[item.row]
-            outcome = self.scheduler.accept(item, verdict, self.now, 0.5)
-            if outcome is not None:
-                commits[item.row] = outcome.commit
-                if outcome.keep:
-                    self.engine.keep(item.row, verdict.path, verdict.token)
-        return commits
-
-    def begin(self, row: int, step: int = 1, **fields: object) -> list[Commit]:
-        fields = {"prompt": f"long {row}", "jpeg": JPEG, "max_tokens": 20, **fields}
-        return self.scheduler.begin(row, BeginStep(step=step, **fields), self.now)  # type: ignore[arg-type]
+from tests.cloud_verifier.fake_target import EOS, VOCABULARY, greedy
+from tests.cloud_verifier.scheduling import JPEG, Bench, rows_of, waiting_bench
 
 
 class Edge:
-    """One robot: takes commits as a real edge does, and drafts right, wrong or far ahead as it is told."""
+    """One robot: takes commits as a real edge does, and drafts right, wrong or far ahead as the test chooses."""
 
     def __init__(self, row: int, max_tokens: int, idle: Idle, hints: list[list[int]]) -> None:
         prompt = f"robot {row}"
@@ -147,7 +101,7 @@ def test_any_order_of_messages_commits_the_targets_own_answer(data: st.DataObjec
 
     def deliver(row: int, message: Draft | BeginStep) -> None:
         if isinstance(message, BeginStep):
-            down.extend((row, commit) for commit in bench.scheduler.begin(row, message, bench.now))
+            down.extend((row, commit) for commit in bench.take(row, message))
             return
         try:
             down.extend((row, commit) for commit in bench.scheduler.offer(row, message, bench.now))
@@ -217,81 +171,27 @@ def test_a_decoding_step_streams_single_tokens_and_prefers_a_draft() -> None:
     assert bench.turn()[0].tokens == truth[1:4]
 
 
-def test_all_ready_sessions_share_a_forward_the_longest_waiting_first() -> None:
-    bench = Bench(max_batch=2)
-    for row in range(3):
-        bench.begin(row, idle=Idle.DECODE)
-    while len(bench.engine.rows) < 3:
-        bench.turn()
-    bench.engine.batches.clear()
-    for _ in range(3):
-        bench.turn()
-    assert all(len(batch) == 2 for batch in bench.engine.batches)
-    assert {row for batch in bench.engine.batches[:2] for row in batch} == {0, 1, 2}
-
-
-def test_nobody_waits_for_two_prefills() -> None:
-    bench = Bench()
-    bench.begin(0, idle=Idle.DECODE, max_tokens=200)
-    bench.turn()
-    for row in (1, 2, 3):
-        bench.begin(row)
-    kinds = []
-    for _ in range(5):
-        batches = len(bench.engine.batches)
-        bench.turn()
-        kinds.append("verify" if len(bench.engine.batches) > batches else "prefill")
-    assert "prefill" in kinds and all(pair != ("prefill", "prefill") for pair in pairwise(kinds))
-
-
-def test_a_ready_session_waits_for_company_only_so_long() -> None:
-    bench = Bench(collect_s=10.0)
-    for row in (0, 1):
-        bench.begin(row)
-    bench.turn(), bench.turn()
-    bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1]), now=bench.now)
-    assert bench.scheduler.next(bench.now + 5.0) is None
-    assert bench.scheduler.next_time(bench.now) == bench.now + 10.0
-    bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1]), now=bench.now + 5.0)
-    work = bench.scheduler.next(bench.now + 5.0)
-    assert isinstance(work, Batch) and [item.row for item in work.items] == [0, 1]
-
-
-@given(collect_s=st.floats(0.0, 10.0), ready=st.floats(2.0, 100.0))
-def test_a_ready_session_gives_up_waiting_for_company(collect_s: float, ready: float) -> None:
-    """At the very moment that was promised, however the sum of times rounds: a server would turn in circles else."""
-    bench = Bench(collect_s=collect_s)
-    for row in (0, 1):
-        bench.begin(row)
-    bench.turn(), bench.turn()
-    bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1]), now=ready)
-    due = bench.scheduler.next_time(ready)
-    assert due == ready + collect_s
-    work = bench.scheduler.next(due)
-    assert isinstance(work, Batch) and [item.row for item in work.items] == [0]
-
-
 def test_a_new_step_voids_the_verification_of_the_old_one() -> None:
     bench = Bench()
     bench.begin(0, idle=Idle.DECODE)
     bench.turn()
-    work = bench.scheduler.next(5.0)
-    assert isinstance(work, Batch)
+    batch = bench.next(5.0)
+    (old,) = batch.choices
     bench.begin(0, step=2, prompt="look again")
-    *_, last = bench.engine.verify([item.request for item in work.items])
-    assert not bench.scheduler.is_current(work.items[0])
-    assert bench.finish(work, last) == {}
+    *_, last = bench.engine.verify(rows_of(batch))
+    assert not bench.scheduler.is_current(old)
+    assert bench.finish(batch, last) == {}
     assert bench.engine.rows[0].answer == []
 
 
-def test_a_suspended_session_costs_nothing_until_it_speaks() -> None:
+def test_a_suspended_session_costs_nothing_until_it_comes_back() -> None:
     bench = Bench()
     bench.begin(0, idle=Idle.DECODE)
     bench.turn()
-    bench.scheduler.suspend(0)
-    assert bench.scheduler.next(9.0) is None and bench.scheduler.next_time(9.0) is None
+    bench.step(0).suspend()
+    assert not bench.next(9.0) and bench.scheduler.next_time(9.0) is None
     assert bench.begin(0, idle=Idle.DECODE) == []
-    assert isinstance(bench.scheduler.next(9.0), Batch)
+    assert bench.next(9.0).choices
 
 
 def test_committed_tokens_are_taken_over() -> None:
@@ -307,7 +207,7 @@ def test_committed_tokens_are_taken_over() -> None:
 def test_an_answer_that_came_complete_is_answered_without_work() -> None:
     bench = Bench()
     (commit,) = bench.begin(0, committed=[3, EOS])
-    assert commit.done and commit.tokens == [] and bench.scheduler.next(1.0) is None
+    assert commit.done and commit.tokens == [] and not bench.next(1.0)
 
 
 @pytest.mark.parametrize(
@@ -348,8 +248,8 @@ def test_a_step_with_a_ledger_decodes_alone_until_a_draft_comes_and_counts_what_
     bench.scheduler.offer(0, Draft(1, 7, 2, commits[-1].digest, truth[2:5]), bench.now)
     commit = bench.turn()[0]
     assert commit.round == 7 and commit.tokens == truth[2 : 2 + len(commit.tokens)]
-    tally = bench.scheduler.tally(0)
-    assert tally is not None and (tally.verified, tally.decoded, tally.hinted) == (1, 2, 0)
+    tally = bench.step(0).tally
+    assert (tally.verified, tally.decoded, tally.hinted) == (1, 2, 0)
 
 
 def test_a_ledger_decodes_by_the_hints_of_earlier_answers() -> None:
@@ -360,96 +260,54 @@ def test_a_ledger_decodes_by_the_hints_of_earlier_answers() -> None:
     commits: list[Commit] = []
     while not commits or not commits[-1].done:
         commits.append(bench.turn()[0])
-    tally = bench.scheduler.tally(0)
+    tally = bench.step(0).tally
     assert [token for commit in commits for token in commit.tokens] == truth
     assert {commit.round for commit in commits} == {0} and max(len(commit.tokens) for commit in commits) == 4
-    assert tally is not None and (tally.verified, tally.hinted + tally.decoded) == (0, len(commits)) and tally.tau > 2.5
-
-
-def waiting_bench() -> Bench:
-    """Return a bench whose session 0 has credit, knows that drafts take 0.5 s, and waits for one; 1 and 2 say WAIT."""
-    bench = Bench()
-    for row in (1, 2):
-        bench.begin(row, idle=Idle.WAIT)
-        bench.turn()
-    truth = greedy("long 0", JPEG, 200)
-    bench.begin(0, idle=Idle.LEDGER, max_tokens=200)
-    bench.turn()
-    commit = bench.turn()[0]
-    for round in (1, 2, 3, 4, 5):
-        end = commit.start + len(commit.tokens)
-        bench.scheduler.offer(0, Draft(1, round, end, commit.digest, truth[end : end + 3]), bench.now + 0.5)
-        commit = bench.turn()[0]
-    assert bench.scheduler.next(bench.now) is None
-    return bench
+    assert (tally.verified, tally.hinted + tally.decoded) == (0, len(commits)) and tally.tau > 2.5
 
 
 def test_a_wait_has_a_deadline_at_which_it_is_thought_over() -> None:
     bench = waiting_bench()
-    tally = bench.scheduler.tally(0)
-    assert tally is not None
+    assert not bench.next()
+    tally = bench.step(0).tally
     before = tally.waited_s
     due = bench.scheduler.next_time(bench.now)
     assert due is not None and bench.now + 0.5 <= due < bench.now + 0.6
-    work = bench.scheduler.next(due)
-    assert isinstance(work, Batch) and work.items[0].tree == Tree()
+    assert [row.tokens for row in rows_of(bench.next(due))] == [()]
     assert tally.waited_s - before == pytest.approx(due - bench.now)
-
-
-def test_who_waits_for_a_draft_joins_a_pass_that_runs_anyway() -> None:
-    bench = waiting_bench()
-    bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1]), bench.now)
-    work = bench.scheduler.next(bench.now)
-    assert isinstance(work, Batch)
-    assert {item.row: len(item.tree.tokens) for item in work.items} == {0: 0, 1: 1}  # 2 says WAIT, and nothing is there
-
-
-def test_nobody_joins_a_pass_that_would_become_dear_by_it() -> None:
-    bench = waiting_bench()
-    for tokens in range(1, 200):
-        bench.scheduler.times.observe(1, tokens, 1.0 + 0.3 * tokens)
-    assert bench.scheduler.next(bench.now) is None
-    bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1]), bench.now)
-    work = bench.scheduler.next(bench.now)
-    assert isinstance(work, Batch)
-    assert [(item.row, item.act) for item in work.items] == [(1, Act.VERIFY)]
 
 
 @pytest.mark.parametrize(("idle", "asked"), [(Idle.DECODE, False), (Idle.LEDGER, True)])
 def test_exits_run_for_an_edge_that_can_use_them(idle: Idle, asked: bool) -> None:
-    """A decoded token that is heard early helps who drafts; mode cloud does not."""
+    """A decoded token that is received early helps who drafts; mode cloud does not."""
     bench = Bench()
     bench.begin(0, idle=idle)
     bench.turn()
     bench.turn()
-    work = bench.scheduler.next(bench.now)
-    assert isinstance(work, Batch) and work.items[0].tree == Tree()
-    assert work.items[0].request.exits is asked
+    (row,) = rows_of(bench.next())
+    assert row.tokens == () and row.exits is asked
 
 
 def test_what_was_learned_of_an_edge_is_kept_between_steps_and_dropped_with_its_session() -> None:
     bench = waiting_bench()
-    ledger = bench.scheduler._rows[0].ledger
+    ledger = bench.step(0).ledger
     bench.begin(0, step=2, idle=Idle.LEDGER)
-    assert bench.scheduler._rows[0].ledger is ledger
+    assert bench.step(0).ledger is ledger
     bench.scheduler.end(0)
     bench.scheduler.forget(0)
     bench.begin(0, idle=Idle.LEDGER)
-    assert bench.scheduler._rows[0].ledger is not ledger
+    assert bench.step(0).ledger is not ledger
 
 
-def test_a_step_that_drafts_here_wishes_for_what_has_room_and_never_waits() -> None:
+def test_a_step_that_drafts_here_asks_for_what_has_room_and_never_waits() -> None:
     bench = Bench(self_drafts=True, max_draft=6)
-    wishes = []
+    asked = []
     for row, (room, gamma) in enumerate(((5, 3), (5, 9), (9, 64), (1, 4), (5, 0))):
         bench.begin(row, prompt="long", max_tokens=room, self_draft=gamma, idle=Idle.WAIT if gamma else Idle.DECODE)
         bench.turn()
-        batch = bench.scheduler.next(1.0)
-        assert isinstance(batch, Batch)
-        (item,) = batch.items
-        wishes.append(item.wish.count if item.wish is not None else 0)
+        asked += [row.self_draft for row in rows_of(bench.next(1.0))]
         bench.scheduler.end(row)
-    assert wishes == [3, 4, 6, 0, 0]
+    assert asked == [3, 4, 6, 0, 0]
 
 
 def test_a_draft_of_the_edge_comes_before_one_of_the_verifiers_own() -> None:
@@ -457,5 +315,4 @@ def test_a_draft_of_the_edge_comes_before_one_of_the_verifiers_own() -> None:
     bench.begin(0, self_draft=4)
     bench.turn()
     bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1, 2]), 1.0)
-    batch = bench.scheduler.next(2.0)
-    assert isinstance(batch, Batch) and batch.items[0].wish is None and batch.items[0].tree.tokens == (1, 2)
+    assert [(row.self_draft, row.tokens) for row in rows_of(bench.next(2.0))] == [(0, (1, 2))]

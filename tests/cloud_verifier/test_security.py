@@ -10,7 +10,7 @@ import pytest
 import zmq
 import zmq.auth
 
-from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.config import Link, StartError
 from cloud_verifier.mailbox import Mailbox
 from cloud_verifier.security import AUTHORIZED, check_bind, make_keys
 from speculation import wire
@@ -82,14 +82,14 @@ def test_keys_that_cannot_be_used_stop_the_start(tmp_path: Path, damage: str) ->
     else:
         (tmp_path / AUTHORIZED / "client.key").unlink()
     with pytest.raises(StartError, match="--keys"):
-        Mailbox(ServerConfig(Path("m"), bind=LOOPBACK, keys=tmp_path))
+        Mailbox(Link(bind=LOOPBACK, keys=tmp_path))
 
 
 def test_an_address_in_use_stops_the_start() -> None:
-    first = Mailbox(ServerConfig(Path("m"), bind=LOOPBACK))
+    first = Mailbox(Link(bind=LOOPBACK))
     try:
         with pytest.raises(StartError, match=f"--bind {first.address}: Address already in use"):
-            Mailbox(ServerConfig(Path("m"), bind=first.address))
+            Mailbox(Link(bind=first.address))
     finally:
         first.close()
 
@@ -118,7 +118,7 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
     keys, strangers = tmp_path / "keys", tmp_path / "strangers"
     make_keys(keys)
     make_keys(strangers)
-    mailbox = Mailbox(ServerConfig(Path("m"), bind=LOOPBACK, keys=keys))
+    mailbox = Mailbox(Link(bind=LOOPBACK, keys=keys))
     stranger = Client(mailbox.address, keys / "server.key", strangers / "client.key_secret")
     plain = Client(mailbox.address)
     make_keys(keys, "late")  # a robot that is added while the server runs
@@ -129,21 +129,21 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
                 refused.socket.send(wire.encode(Ping(13)), zmq.NOBLOCK)
         for number, friend in enumerate(friends):
             friend.socket.send(wire.encode(Ping(number)))
-        heard: set[int] = set()
+        received: set[int] = set()
         for _ in range(100):
             mailbox.wait(0.1)
             while (mail := mailbox.receive()) is not None:
                 peer, frames = mail
                 message = wire.decode(frames[0])
                 assert isinstance(message, Ping)
-                heard.add(message.nonce)
+                received.add(message.nonce)
                 assert mailbox.send(peer, Pong(message.nonce))
-            if heard >= {0, 1}:
+            if received >= {0, 1}:
                 break
         for number, friend in enumerate(friends):
             assert friend.socket.poll(PATIENCE_MS)
             assert wire.decode(friend.socket.recv()) == Pong(number)
-        assert heard == {0, 1}
+        assert received == {0, 1}
     finally:
         for client in (stranger, plain, *friends):
             client.close()
@@ -151,7 +151,7 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
 
 
 def test_nothing_blocks_on_a_peer_that_is_gone_or_does_not_read() -> None:
-    mailbox = Mailbox(ServerConfig(Path("m"), bind=LOOPBACK))
+    mailbox = Mailbox(Link(bind=LOOPBACK))
     client = Client(mailbox.address)
     client.socket.rcvhwm = 1
     try:

@@ -11,7 +11,7 @@ import pytest
 from cloud_verifier.config import StartError
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.self_draft import SelfDraft, check_pair
-from cloud_verifier.work import CapacityError, DraftWish, VerifyRow
+from cloud_verifier.work import CapacityError, Row
 from speculation.sampling import Coupled, StepDraws, choose
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
@@ -39,8 +39,12 @@ def beside(vlm: Vlm, ends: Sequence[int] = (), capacity: int = CAPACITY) -> Self
     return drafts
 
 
-def drafted(drafts: SelfDraft, *wishes: DraftWish) -> dict[int, tuple[int, ...]]:
-    *_, last = drafts.draft(wishes)
+def asking(index: int, answer: tuple[int, ...], count: int) -> Row:
+    return Row(index, self_draft=count, answer=answer)
+
+
+def drafted(drafts: SelfDraft, *rows: Row) -> dict[int, tuple[int, ...]]:
+    *_, last = drafts.draft(rows)
     return dict(last)
 
 
@@ -50,31 +54,31 @@ def test_a_batch_drafts_what_each_row_would_draft_alone(draft: Vlm) -> None:
     dice = np.random.default_rng(1)
     answers: list[list[int]] = [[], [7, 9], []]
     for turn in range(6):
-        wishes = [
-            DraftWish(row, tuple(answer), 1 + (turn + row) % 4)
-            for row, answer in enumerate(answers)
-            if (turn + row) % 3 or not turn
+        rows = [
+            asking(index, tuple(answer), 1 + (turn + index) % 4)
+            for index, answer in enumerate(answers)
+            if (turn + index) % 3 or not turn
         ]
-        given = drafted(drafts, *wishes)
-        assert set(given) == {wish.row for wish in wishes}
-        for wish in wishes:
-            assert given[wish.row] == alone(draft, wish.row, wish.answer, wish.count)
-            right = int(dice.integers(0, wish.count + 1))
-            answers[wish.row] += [*given[wish.row][:right], int(dice.integers(0, draft.vocabulary))]
+        given = drafted(drafts, *rows)
+        assert set(given) == {row.index for row in rows}
+        for row in rows:
+            assert given[row.index] == alone(draft, row.index, row.answer, row.self_draft)
+            right = int(dice.integers(0, row.self_draft + 1))
+            answers[row.index] += [*given[row.index][:right], int(dice.integers(0, draft.vocabulary))]
 
 
 def test_every_forward_adds_a_token_to_every_row_that_wants_more(draft: Vlm) -> None:
     seen = [
         {row: len(tokens) for row, tokens in so_far.items()}
-        for so_far in beside(draft).draft([DraftWish(0, (), 1), DraftWish(2, (), 3)])
+        for so_far in beside(draft).draft([asking(0, (), 1), asking(2, (), 3)])
     ]
     assert seen == [{0: 1, 2: 1}, {0: 1, 2: 2}, {0: 1, 2: 3}]
 
 
 def test_a_draft_ends_with_the_answers_end(draft: Vlm) -> None:
-    free = drafted(beside(draft), DraftWish(0, (), 6))[0]
+    free = drafted(beside(draft), asking(0, (), 6))[0]
     place = next(index for index in range(1, 6) if free[index] not in free[:index])
-    assert drafted(beside(draft, [free[place]]), DraftWish(0, (), 6))[0] == free[: place + 1]
+    assert drafted(beside(draft, [free[place]]), asking(0, (), 6))[0] == free[: place + 1]
 
 
 def test_drafted_and_verified_in_one_place_the_answer_is_the_targets(target: Vlm, draft: Vlm) -> None:
@@ -88,8 +92,8 @@ def test_drafted_and_verified_in_one_place_the_answer_is_the_targets(target: Vlm
             engine.prefill(row, engine.prepare(prompt, jpeg(row)), [], ANSWER)
         passes[vlm.name] = 0
         while min(map(len, answers)) < 12:
-            given = drafted(drafts, *(DraftWish(row, tuple(answer), 3) for row, answer in enumerate(answers)))
-            rows = [VerifyRow(row, given[row], (-1, 0, 1)) for row in range(3)]
+            given = drafted(drafts, *(asking(row, tuple(answer), 3) for row, answer in enumerate(answers)))
+            rows = [Row(row, given[row], (-1, 0, 1)) for row in range(3)]
             *_, last = engine.verify(rows)
             passes[vlm.name] += 1
             for row, verdict in last.verdicts.items():
@@ -110,21 +114,21 @@ def test_a_draft_is_drawn_as_the_targets_tokens_are(target: Vlm) -> None:
         token, _ = choose(session.root_logits(), settings, draws.ahead(depth))
         truth.append(token)
         session.commit((), token)
-    coupled = DraftWish(0, (3, 4, 5), 8, settings, draws)
-    greedy_wish = DraftWish(1, (3, 4, 5), 8)
-    given = drafted(beside(target), coupled, greedy_wish)
+    coupled = Row(0, sampling=settings, draws=draws, self_draft=8, answer=(3, 4, 5))
+    plain = asking(1, (3, 4, 5), 8)
+    given = drafted(beside(target), coupled, plain)
     assert list(given[0]) == truth != list(alone(target, 0, (3, 4, 5), 8))
     assert given[1] == alone(target, 1, (3, 4, 5), 8)
 
 
 def test_a_new_step_forgets_the_old_one(draft: Vlm) -> None:
     drafts = beside(draft)
-    drafted(drafts, DraftWish(0, (3, 4), 4))
+    drafted(drafts, asking(0, (3, 4), 4))
     drafts.prefill(0, drafts.prepare(PROMPTS[1], jpeg(1)), ANSWER)
-    assert drafted(drafts, DraftWish(0, (), 4))[0] == alone(draft, 1, (), 4)
+    assert drafted(drafts, asking(0, (), 4))[0] == alone(draft, 1, (), 4)
 
 
-def test_what_does_not_fit_is_said_in_numbers(draft: Vlm) -> None:
+def test_what_does_not_fit_is_given_in_numbers(draft: Vlm) -> None:
     with pytest.raises(CapacityError, match="cache slots of the draft model, a session has 48; send a smaller image"):
         beside(draft, capacity=48)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -37,8 +38,8 @@ from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft,
 from tests.cloud_verifier.fake_target import EXITS, LAYERS, VOCABULARY, FakeEngine, FakeSelfDraft, greedy
 
 
-def test_a_welcome_tells_what_the_edge_must_know() -> None:
-    welcome = Bench(replace(CONFIG, max_draft=9), DeviceProfile("slow", verify_s=1.0)).welcome(b"a")
+def test_a_welcome_has_what_the_edge_must_know() -> None:
+    welcome = Bench(CONFIG.changed(max_draft=9), DeviceProfile("slow", verify_s=1.0)).welcome(b"a")
     assert (welcome.model, welcome.tokenizer, welcome.vocabulary) == ("f" * 16, "t" * 16, VOCABULARY)
     assert (welcome.num_layers, tuple(welcome.exit_layers), welcome.eos) == (LAYERS, EXITS, [0])
     assert (welcome.max_draft, welcome.profile) == (9, "slow") and len(welcome.session) >= 16
@@ -56,11 +57,10 @@ def test_a_welcome_names_the_objects_that_the_target_was_trained_to_find() -> No
     assert (any_object.colours, any_object.classes) == ([], [])
 
 
-def test_an_older_edge_is_told_what_to_install() -> None:
+def test_an_older_edge_gets_what_to_install() -> None:
     (fault,) = Bench().ask(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, protocol=PROTOCOL - 1))
     assert (
-        isinstance(fault, Fault)
-        and "Hello.protocol 3: this verifier speaks 4; install the same version" in fault.message
+        isinstance(fault, Fault) and "Hello.protocol 3: this verifier has 4; install the same version" in fault.message
     )
 
 
@@ -74,7 +74,7 @@ def test_an_older_edge_is_told_what_to_install() -> None:
         ({"sampling": "coupled"}, FaultCode.UNSUPPORTED_SAMPLING),
     ],
 )
-def test_an_edge_that_does_not_fit_is_told_why(change: dict[str, object], code: FaultCode) -> None:
+def test_an_edge_that_does_not_fit_gets_the_reason(change: dict[str, object], code: FaultCode) -> None:
     fields = {name: getattr(HELLO, name) for name in HELLO.__struct_fields__} | change
     (fault,) = Bench().ask(b"a", Hello(**fields))
     assert isinstance(fault, Fault) and fault.code is code
@@ -88,9 +88,9 @@ def test_the_right_model_fingerprint_is_accepted() -> None:
 def test_cloud_mode_streams_the_targets_own_answer() -> None:
     bench = Bench()
     bench.welcome(b"a")
-    heard = bench.ask(b"a", begin(max_tokens=9, idle=Idle.DECODE))
-    assert [type(message) for message in heard] == [Commit] * 9
-    assert tokens_of(heard) == greedy("long", JPEG, 9) and heard[-1].done  # type: ignore[union-attr]
+    received = bench.ask(b"a", begin(max_tokens=9, idle=Idle.DECODE))
+    assert [type(message) for message in received] == [Commit] * 9
+    assert tokens_of(received) == greedy("long", JPEG, 9) and received[-1].done  # type: ignore[union-attr]
 
 
 def test_early_tokens_leave_while_later_layers_still_run() -> None:
@@ -100,67 +100,67 @@ def test_early_tokens_leave_while_later_layers_still_run() -> None:
     truth = greedy("long", JPEG, 9)
     started = bench.post.now
     bench.ask(b"a", draft(truth[:2], round=3))
-    heard = [(at - started, m) for at, _, m in bench.post.sent if at > started]
-    times = {type(m).__name__ + str(getattr(m, "layer", "")): at for at, m in heard}
+    received = [(at - started, m) for at, _, m in bench.post.sent if at > started]
+    times = {type(m).__name__ + str(getattr(m, "layer", "")): at for at, m in received}
     wrong_first = truth[2] % 2 == 0
     assert times["EarlyTokens1"] == pytest.approx(0.2, abs=0.01)
-    assert ("EarlyTokens2" in times) == wrong_first  # the same verdict is not said twice
+    assert ("EarlyTokens2" in times) == wrong_first  # the same verdict is not sent twice
     assert times["Commit"] == pytest.approx(0.4, abs=0.01)
     early = next(m for _, _, m in bench.post.sent if isinstance(m, EarlyTokens))
     assert (early.step, early.round, early.node, early.confidence) == (1, 3, 1, 0.5)
-    commit = bench.heard(b"a")[-1]
+    commit = bench.received(b"a")[-1]
     assert isinstance(commit, Commit) and commit.compute_s == pytest.approx(0.4, abs=0.01)
 
 
 def test_an_early_token_names_the_node_of_the_draft_that_was_sent() -> None:
-    """A past draft is walked down; its exits still speak of the nodes that the edge knows."""
+    """A past draft is walked down; its early tokens still name the nodes that the edge knows."""
     bench = Bench()
     bench.welcome(b"a")
     truth = greedy("long", JPEG, 9)
     bench.ask(b"a", begin(), draft(truth[:1]))
-    heard = bench.ask(b"a", draft(truth[:4], round=2))
-    nodes = [m.node for m in heard if isinstance(m, EarlyTokens)]
+    received = bench.ask(b"a", draft(truth[:4], round=2))
+    nodes = [m.node for m in received if isinstance(m, EarlyTokens)]
     assert nodes and set(nodes) == {3}
-    assert tokens_of(heard) == truth[2:5]
+    assert tokens_of(received) == truth[2:5]
 
 
-def test_a_token_that_the_ledger_decodes_is_heard_early_behind_the_root() -> None:
+def test_a_token_that_the_ledger_decodes_arrives_early_behind_the_root() -> None:
     bench = Bench(profile=DeviceProfile("slow", verify_s=0.4))
     bench.welcome(b"a")
-    heard = bench.ask(b"a", begin(max_tokens=6, idle=Idle.LEDGER))
-    assert tokens_of(heard) == greedy("long", JPEG, 6)
-    commits = {m.start: m.tokens[0] for m in heard if isinstance(m, Commit)}
-    early = [m for m in heard if isinstance(m, EarlyTokens)]
+    received = bench.ask(b"a", begin(max_tokens=6, idle=Idle.LEDGER))
+    assert tokens_of(received) == greedy("long", JPEG, 6)
+    commits = {m.start: m.tokens[0] for m in received if isinstance(m, Commit)}
+    early = [m for m in received if isinstance(m, EarlyTokens)]
     assert {(m.round, m.node) for m in early} == {(0, wire.ROOT)}
     deepest = {m.start: m.token for m in early if m.layer == EXITS[-1] or m.token == commits[m.start]}
     assert deepest == commits
 
 
-def test_what_an_exit_says_behind_a_hint_stays_here() -> None:
+def test_an_exits_verdict_behind_a_hint_stays_here() -> None:
     """The edge does not know the hint's nodes: only what follows the root has a name."""
     bench = Bench(profile=DeviceProfile("slow", verify_s=0.4))
     bench.welcome(b"a")
     truth = greedy("long", JPEG, 12)
-    heard = bench.ask(b"a", begin(max_tokens=12, idle=Idle.LEDGER, hints=[truth]))
-    assert tokens_of(heard) == truth
-    single = {m.start for m in heard if isinstance(m, Commit) and len(m.tokens) == 1}
-    assert {m.start for m in heard if isinstance(m, EarlyTokens)} == single and len(single) < 4
-    assert {m.round for m in heard if isinstance(m, (Commit, EarlyTokens))} == {0}
+    received = bench.ask(b"a", begin(max_tokens=12, idle=Idle.LEDGER, hints=[truth]))
+    assert tokens_of(received) == truth
+    single = {m.start for m in received if isinstance(m, Commit) and len(m.tokens) == 1}
+    assert {m.start for m in received if isinstance(m, EarlyTokens)} == single and len(single) < 4
+    assert {m.round for m in received if isinstance(m, (Commit, EarlyTokens))} == {0}
 
 
 def test_mail_is_read_between_layers_and_a_new_step_drops_the_old_verdict() -> None:
     bench = Bench(profile=DeviceProfile("slow", verify_s=0.4))
     bench.welcome(b"a")
     bench.ask(b"a", begin())
-    bench.say(b"a", draft([1]))
-    bench.say(b"a", Ping(5), after=0.15)
-    bench.say(b"a", begin(2, "long again", idle=Idle.DECODE, max_tokens=1), after=0.25)
+    bench.send(b"a", draft([1]))
+    bench.send(b"a", Ping(5), after=0.15)
+    bench.send(b"a", begin(2, "long again", idle=Idle.DECODE, max_tokens=1), after=0.25)
     started = bench.post.now
     bench.turns()
-    heard = [(at - started, m) for at, _, m in bench.post.sent if at >= started]
-    assert [at for at, m in heard if isinstance(m, Pong)] == [pytest.approx(0.15, abs=0.01)]
-    assert all(at < 0.25 for at, m in heard if isinstance(m, EarlyTokens))
-    commits = [m for _, m in heard if isinstance(m, Commit)]
+    received = [(at - started, m) for at, _, m in bench.post.sent if at >= started]
+    assert [at for at, m in received if isinstance(m, Pong)] == [pytest.approx(0.15, abs=0.01)]
+    assert all(at < 0.25 for at, m in received if isinstance(m, EarlyTokens))
+    commits = [m for _, m in received if isinstance(m, Commit)]
     assert [(m.step, m.tokens) for m in commits] == [(2, greedy("long again", JPEG, 1))]
 
 
@@ -169,22 +169,22 @@ def test_a_verifier_with_a_draft_model_answers_by_itself(wrong: int, gamma: int,
     """The right tokens cost fewer forwards the more of them the draft model has; wrong ones cost nothing but time."""
     bench = Bench(self_draft=FakeSelfDraft(wrong))
     bench.welcome(b"a")
-    heard = bench.ask(b"a", begin(max_tokens=13, self_draft=gamma))
-    assert tokens_of(heard) == greedy("long", JPEG, 13) and heard[-1].done  # type: ignore[union-attr]
-    assert len(bench.engine.batches) == len(heard) == passes
-    assert all(isinstance(message, Commit) and message.round == 0 for message in heard)
+    received = bench.ask(b"a", begin(max_tokens=13, self_draft=gamma))
+    assert tokens_of(received) == greedy("long", JPEG, 13) and received[-1].done  # type: ignore[union-attr]
+    assert len(bench.engine.batches) == len(received) == passes
+    assert all(isinstance(message, Commit) and message.round == 0 for message in received)
 
 
 def test_drafting_here_takes_its_declared_time_and_is_the_forwards_own() -> None:
     bench = Bench(profile=DeviceProfile("slow", verify_s=0.4, server_draft_s=0.1), self_draft=FakeSelfDraft(0))
     bench.welcome(b"a")
     began = bench.post.now
-    bench.say(b"a", begin(max_tokens=4, self_draft=3))
-    bench.say(b"a", Ping(5), after=0.15)
+    bench.send(b"a", begin(max_tokens=4, self_draft=3))
+    bench.send(b"a", Ping(5), after=0.15)
     bench.turns()
-    heard = {type(m).__name__: (at - began, m) for at, _, m in bench.post.sent if at >= began}
-    assert heard["Pong"][0] == pytest.approx(0.15, abs=0.01)
-    at, commit = heard["Commit"]
+    received = {type(m).__name__: (at - began, m) for at, _, m in bench.post.sent if at >= began}
+    assert received["Pong"][0] == pytest.approx(0.15, abs=0.01)
+    at, commit = received["Commit"]
     assert isinstance(commit, Commit) and commit.tokens == greedy("long", JPEG, 4)
     assert at == pytest.approx(0.7, abs=0.01) and commit.compute_s == pytest.approx(0.7, abs=0.01)
     names = [span.name for span in bench.trace.spans]
@@ -193,16 +193,16 @@ def test_drafting_here_takes_its_declared_time_and_is_the_forwards_own() -> None
 
 def test_steps_that_draft_here_share_forwards_with_those_that_do_not() -> None:
     drafts = FakeSelfDraft()
-    config = replace(CONFIG, max_sessions=3, max_draft=3)
+    config = CONFIG.changed(max_sessions=3, max_draft=3)
     bench = Bench(config, DeviceProfile("slow", verify_s=0.1), self_draft=drafts)
     prompts = {b"a": "long a", b"b": "long b", b"c": "long c"}
     for peer in prompts:
         bench.welcome(peer)
     for (peer, prompt), gamma in zip(prompts.items(), (2, 5, 0), strict=True):
-        bench.say(peer, begin(prompt=prompt, max_tokens=12, self_draft=gamma, idle=Idle.DECODE))
+        bench.send(peer, begin(prompt=prompt, max_tokens=12, self_draft=gamma, idle=Idle.DECODE))
     bench.turns(40)
     for peer, prompt in prompts.items():
-        assert tokens_of(bench.heard(peer)) == greedy(prompt, JPEG, 12)
+        assert tokens_of(bench.received(peer)) == greedy(prompt, JPEG, 12)
     assert (0, 1, 2) in bench.engine.batches and {0: 2, 1: 3} in drafts.batches
     assert all(set(counts) <= {0, 1} and max(counts.values()) <= 3 for counts in drafts.batches)
 
@@ -211,13 +211,13 @@ def test_an_edge_may_take_a_step_that_drafts_here_up_again() -> None:
     bench = Bench(self_draft=FakeSelfDraft())
     bench.welcome(b"a")
     truth = greedy("long", JPEG, 9)
-    heard = bench.ask(b"a", begin(max_tokens=9, committed=truth[:4], self_draft=4))
-    assert tokens_of(heard) == truth[4:]
+    received = bench.ask(b"a", begin(max_tokens=9, committed=truth[:4], self_draft=4))
+    assert tokens_of(received) == truth[4:]
     assert tokens_of(bench.ask(b"a", begin(max_tokens=9, committed=truth[:2], self_draft=4))) == truth[2:]
     assert tokens_of(bench.ask(b"a", begin(2, max_tokens=9, idle=Idle.DECODE))) == truth
 
 
-def test_without_a_draft_model_the_edge_is_told_what_to_start() -> None:
+def test_without_a_draft_model_the_edge_gets_what_to_start() -> None:
     bench = Bench()
     bench.welcome(b"a")
     (fault,) = bench.ask(b"a", begin(self_draft=4))
@@ -239,11 +239,11 @@ def test_two_sessions_that_are_ready_together_share_a_forward() -> None:
     for peer in (b"a", b"b"):
         bench.welcome(peer)
         bench.ask(peer, begin(prompt=f"long {peer!r}"))
-    bench.say(b"a", draft([1], prompt=f"long {b'a'!r}"))
-    bench.say(b"b", draft([2], prompt=f"long {b'b'!r}"))
+    bench.send(b"a", draft([1], prompt=f"long {b'a'!r}"))
+    bench.send(b"b", draft([2], prompt=f"long {b'b'!r}"))
     bench.turns()
     assert bench.engine.batches == [(0, 1)]
-    assert all(tokens_of(bench.heard(peer)) for peer in (b"a", b"b"))
+    assert all(tokens_of(bench.received(peer)) for peer in (b"a", b"b"))
 
 
 GARBAGE = [b"", b"\xc1", b"hello", wire.encode(Ping(1)) + b"x", wire.encode(Commit(1, 1, 0, [], bytes(8), True))]
@@ -254,20 +254,20 @@ def test_a_malformed_message_costs_its_sender_a_fault_and_nobody_anything(payloa
     bench = Bench()
     bench.welcome(b"a")
     bench.welcome(b"b")
-    bench.say(b"b", payload)
-    bench.say(b"c", payload)
-    heard = bench.ask(b"a", begin(max_tokens=5, idle=Idle.DECODE))
-    assert tokens_of(heard) == greedy("long", JPEG, 5) and not faults(heard)
-    assert faults(bench.heard(b"b")) == [FaultCode.MALFORMED]
+    bench.send(b"b", payload)
+    bench.send(b"c", payload)
+    received = bench.ask(b"a", begin(max_tokens=5, idle=Idle.DECODE))
+    assert tokens_of(received) == greedy("long", JPEG, 5) and not faults(received)
+    assert faults(bench.received(b"b")) == [FaultCode.MALFORMED]
     assert bench.ask(b"b", Ping(3)) == [Pong(3)]
 
 
-def test_a_message_of_two_frames_is_malformed_and_one_too_large_says_so() -> None:
+def test_a_message_of_two_frames_is_malformed_and_one_too_large_is_named() -> None:
     bench = Bench()
     bench.post.mail.append((0.0, b"x", [b"one", b"two"]))
     bench.post.mail.append((0.0, b"x", [bytes(wire.MAX_MESSAGE_BYTES + 1)]))
     bench.turns(2)
-    assert faults(bench.heard(b"x")) == [FaultCode.MALFORMED, FaultCode.TOO_LARGE]
+    assert faults(bench.received(b"x")) == [FaultCode.MALFORMED, FaultCode.TOO_LARGE]
 
 
 @settings(max_examples=60, deadline=None)
@@ -277,21 +277,21 @@ def test_no_bytes_end_the_server_or_touch_another_session(mail: list[tuple[bytes
     bench.welcome(b"good")
     for index, (peer, payload) in enumerate(mail):
         if index == place:
-            bench.say(b"good", begin(max_tokens=4, idle=Idle.DECODE))
-        bench.say(peer, payload)
+            bench.send(b"good", begin(max_tokens=4, idle=Idle.DECODE))
+        bench.send(peer, payload)
     if place >= len(mail):
-        bench.say(b"good", begin(max_tokens=4, idle=Idle.DECODE))
+        bench.send(b"good", begin(max_tokens=4, idle=Idle.DECODE))
     bench.turns()
-    assert tokens_of(bench.heard(b"good")) == greedy("long", JPEG, 4) and not faults(bench.heard(b"good"))
+    assert tokens_of(bench.received(b"good")) == greedy("long", JPEG, 4) and not faults(bench.received(b"good"))
 
 
 def test_who_sends_nothing_but_garbage_is_not_read_any_more_for_a_while() -> None:
     bench = Bench()
     bench.welcome(b"a")
     for _ in range(200):
-        bench.say(b"b", b"\xc1")
+        bench.send(b"b", b"\xc1")
     assert tokens_of(bench.ask(b"a", begin(max_tokens=5, idle=Idle.DECODE))) == greedy("long", JPEG, 5)
-    assert len(faults(bench.heard(b"b"))) == REFUSALS_AT_ONCE
+    assert len(faults(bench.received(b"b"))) == REFUSALS_AT_ONCE
     bench.post.now += 1.0
     assert len(bench.ask(b"b", HELLO)) == 1, "after a while its Hello is read"
 
@@ -341,24 +341,24 @@ class SlowEngine(FakeEngine):
 
 def test_a_frame_that_is_slow_to_decode_holds_nobody_up() -> None:
     engine = SlowEngine()
-    bench = Bench(engine=engine, threads=2)
+    bench = Bench(CONFIG.changed(idle_s=86400.0), engine=engine, threads=2)
     bench.welcome(b"a")
     bench.welcome(b"b")
-    bench.say(b"a", BeginStep(1, "long", b"jpeg slow", max_tokens=4, idle=Idle.DECODE))
+    bench.send(b"a", BeginStep(1, "long", b"jpeg slow", max_tokens=4, idle=Idle.DECODE))
     bench.turns(2)
     assert engine.entered.wait(20.0)
-    bench.say(b"b", begin(max_tokens=4, idle=Idle.DECODE))
+    bench.send(b"b", begin(max_tokens=4, idle=Idle.DECODE))
     until = time.monotonic() + 20.0
-    while len(tokens_of(bench.heard(b"b"))) < 4 and time.monotonic() < until:
+    while len(tokens_of(bench.received(b"b"))) < 4 and time.monotonic() < until:
         bench.server.turn()
-        # Virtual time must not outrun the threads: a silent session is closed after a minute of it.
+        # The threads' turn: the clock of this server is virtual, they are not.
         time.sleep(0.01)
-    assert tokens_of(bench.heard(b"b")) == greedy("long", JPEG, 4) and not tokens_of(bench.heard(b"a"))
+    assert tokens_of(bench.received(b"b")) == greedy("long", JPEG, 4) and not tokens_of(bench.received(b"a"))
     engine.gate.set()
-    while len(tokens_of(bench.heard(b"a"))) < 4 and time.monotonic() < until:
+    while len(tokens_of(bench.received(b"a"))) < 4 and time.monotonic() < until:
         bench.server.turn()
         time.sleep(0.01)
-    assert tokens_of(bench.heard(b"a")) == greedy("long", b"jpeg slow", 4)
+    assert tokens_of(bench.received(b"a")) == greedy("long", b"jpeg slow", 4)
 
 
 def test_an_edge_that_was_silent_for_long_makes_room_and_one_that_pings_does_not() -> None:
@@ -372,8 +372,72 @@ def test_an_edge_that_was_silent_for_long_makes_room_and_one_that_pings_does_not
     assert faults(bench.ask(b"a", Ping(3))) == [FaultCode.NO_SESSION]
 
 
+def test_a_row_that_cannot_be_judged_ends_its_step_and_the_others_get_their_commits() -> None:
+    bench = Bench(engine=FakeEngine(not_judged="long bad"))
+    for peer, prompt in ((b"a", "long good"), (b"b", "long bad")):
+        bench.welcome(peer)
+        bench.ask(peer, begin(prompt=prompt))
+    for peer, prompt in ((b"b", "long bad"), (b"a", "long good")):
+        bench.send(peer, draft(greedy(prompt, JPEG, 2), prompt=prompt))
+    bench.turns()
+    assert bench.engine.batches[-1] == (0, 1) or bench.engine.batches[-1] == (1, 0)
+    assert tokens_of(bench.received(b"a")) == greedy("long good", JPEG, 3) and not faults(bench.received(b"a"))
+    *_, fault = bench.received(b"b")
+    assert isinstance(fault, Fault) and (fault.code, fault.step) == (FaultCode.INTERNAL, 1)
+    assert "could not judge this step: logits are not finite" in fault.message and not tokens_of(bench.received(b"b"))
+    assert tokens_of(bench.ask(b"b", begin(2, max_tokens=3, idle=Idle.DECODE))) == greedy("long", JPEG, 3)
+
+
+def test_a_step_whose_commit_fails_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+    keep = bench.engine.keep
+
+    def fails(index: int, path: Sequence[int], token: int) -> None:
+        if index == 0:
+            raise IndexError("no such row")
+        keep(index, path, token)
+
+    monkeypatch.setattr(bench.engine, "keep", fails)
+    for peer in (b"a", b"b"):
+        bench.send(peer, begin(max_tokens=4, idle=Idle.DECODE))
+    bench.turns()
+    assert faults(bench.received(b"a")) == [FaultCode.INTERNAL]
+    assert tokens_of(bench.received(b"b")) == greedy("long", JPEG, 4) and not faults(bench.received(b"b"))
+
+
+def test_an_exits_confidence_is_calibrated_before_it_is_sent() -> None:
+    class Rate:
+        def rate(self, confidence: float) -> float:
+            return {0.5: 0.125, 0.75: 0.875}[confidence]
+
+    class Measured(FakeEngine):
+        @property
+        def model(self) -> ModelInfo:
+            return replace(super().model, reliability={EXITS[1]: Rate()})
+
+    bench = Bench(engine=Measured(), profile=DeviceProfile("slow", verify_s=0.4))
+    bench.welcome(b"a")
+    bench.ask(b"a", begin(max_tokens=6, idle=Idle.LEDGER))
+    early = {(m.layer, m.confidence) for m in bench.received(b"a") if isinstance(m, EarlyTokens)}
+    assert early <= {(EXITS[0], 0.5), (EXITS[1], 0.875)} and (EXITS[1], 0.875) in early
+
+
+def test_a_sessions_class_and_a_steps_deadline_are_there_for_the_policy() -> None:
+    bench = Bench()
+    bench.welcome(b"a", msgspec.structs.replace(HELLO, service_class="emergency"))
+    bench.post.now = 5.0
+    bench.ask(b"a", begin(time_left=3.0))
+    step = bench.server._scheduler.step(0)
+    assert step is not None and step.service_class == "emergency" and step.deadline == pytest.approx(8.0, abs=0.01)
+    bench.post.now = 20.0
+    bench.ask(b"a", begin(time_left=2.0))
+    assert bench.server._scheduler.step(0) is step and step.deadline == pytest.approx(22.0, abs=0.01)
+
+
 @pytest.mark.parametrize("message", [begin(), draft([1]), Ping(1), EndStep(1, "bye")])
-def test_a_stranger_is_told_to_say_hello_again(message: wire.AnyMessage) -> None:
+def test_a_stranger_has_to_send_hello_again(message: wire.AnyMessage) -> None:
     (fault,) = Bench().ask(b"stranger", message)
     assert isinstance(fault, Fault) and fault.code is FaultCode.NO_SESSION and "send Hello again" in fault.message
 
@@ -411,25 +475,25 @@ def test_a_session_resumes_at_a_new_address_with_what_it_missed() -> None:
     bench.ask(b"old", begin(), draft(truth[:3]))
     assert bench.welcome(b"new", Hello(HELLO.tokenizer, VOCABULARY, resume=token)).session == token
     prefills = dict(bench.engine.rows)
-    heard = bench.ask(b"new", begin(committed=truth[:1]))
-    assert tokens_of(heard) == truth[1:4] and bench.engine.rows == prefills
+    received = bench.ask(b"new", begin(committed=truth[:1]))
+    assert tokens_of(received) == truth[1:4] and bench.engine.rows == prefills
     assert faults(bench.ask(b"old", Ping(1))) == [FaultCode.NO_SESSION]
 
 
 def test_an_edge_that_is_gone_stops_costing_forwards_and_may_come_back() -> None:
     bench = Bench()
     token = bench.welcome(b"a").session
-    bench.say(b"a", begin(max_tokens=50, idle=Idle.DECODE))
+    bench.send(b"a", begin(max_tokens=50, idle=Idle.DECODE))
     bench.turns(5)
     bench.post.gone.add(b"a")
     bench.turns(20)
     passes = len(bench.engine.batches)
     assert passes < 10
-    known = tokens_of(bench.heard(b"a"))
+    known = tokens_of(bench.received(b"a"))
     bench.welcome(b"a2", Hello(HELLO.tokenizer, VOCABULARY, resume=token))
-    bench.say(b"a2", begin(max_tokens=50, idle=Idle.DECODE, committed=known))
+    bench.send(b"a2", begin(max_tokens=50, idle=Idle.DECODE, committed=known))
     bench.turns(80)
-    assert known + tokens_of(bench.heard(b"a2")) == greedy("long", JPEG, 50)
+    assert known + tokens_of(bench.received(b"a2")) == greedy("long", JPEG, 50)
 
 
 def test_an_unknown_resume_token_opens_a_new_session() -> None:
@@ -445,8 +509,8 @@ def test_hello_again_starts_over() -> None:
     assert tokens_of(bench.ask(b"a", begin(1, max_tokens=2, idle=Idle.DECODE))) == greedy("long", JPEG, 2)
 
 
-def test_a_silent_session_expires_and_is_told_when_it_speaks() -> None:
-    bench = Bench(replace(CONFIG, idle_s=2.0))
+def test_a_silent_session_expires_and_gets_a_fault_when_it_comes_back() -> None:
+    bench = Bench(CONFIG.changed(idle_s=2.0))
     bench.welcome(b"a")
     bench.turns(30)
     assert faults(bench.ask(b"a", Ping(1))) == [FaultCode.NO_SESSION]
@@ -460,7 +524,7 @@ def test_an_ended_step_is_over() -> None:
     assert faults(bench.ask(b"a", draft([1]))) == [FaultCode.NO_SESSION]
 
 
-def test_stopping_tells_the_edges_and_sums_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_stopping_ends_the_steps_and_sums_up(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "cloud_verifier")
     bench = Bench()
     bench.welcome(b"a")
@@ -469,15 +533,15 @@ def test_stopping_tells_the_edges_and_sums_up(caplog: pytest.LogCaptureFixture) 
     bench.ask(b"b", begin(4))
     bench.server.stop()
     bench.server.run()
-    assert bench.heard(b"b")[-1] == EndStep(4, "the verifier was stopped")
-    assert not any(isinstance(message, EndStep) for message in bench.heard(b"a"))
+    assert bench.received(b"b")[-1] == EndStep(4, "the verifier was stopped")
+    assert not any(isinstance(message, EndStep) for message in bench.received(b"a"))
     text = caplog.text
     assert "session 1 step 1 done: tokens=3 passes=3 tau=1.00" in text
     assert "sessions=2 steps=1 tokens=3 passes=3 tau=1.00 verified=0 hinted=0 decoded=3 waited=0.0ms" in text
     assert "prefill=0.0ms early=0" in text
 
 
-def test_a_declared_forward_that_is_too_slow_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_declared_forward_that_is_too_slow_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(profile=DeviceProfile("fast", verify_s=0.001))
 
     class Slow(FakeEngine):
@@ -498,33 +562,33 @@ def test_a_declared_forward_that_is_too_slow_is_counted_and_said_once(caplog: py
 
 @pytest.mark.parametrize("policy", list(QueuePolicy))
 def test_a_paced_session_keeps_its_early_tokens_until_the_commit_overtakes_them(policy: QueuePolicy) -> None:
-    config = replace(CONFIG, early_rate=0.5, early_burst=1, queue_policy=policy)
+    config = CONFIG.changed(early_rate=0.5, early_burst=1, queue_policy=policy)
     bench = Bench(config, DeviceProfile("slow", verify_s=0.4))
     bench.welcome(b"a")
     bench.ask(b"a", begin(), draft([1], 1))
-    commit = next(m for m in bench.heard(b"a") if isinstance(m, Commit))
+    commit = next(m for m in bench.received(b"a") if isinstance(m, Commit))
     for round in (2, 3, 4):
         message = Draft(1, round, commit.start + len(commit.tokens), commit.digest, [])
         commit = next(m for m in bench.ask(b"a", message) if isinstance(m, Commit))
     seconds = bench.post.now
-    assert sum(isinstance(m, EarlyTokens) for m in bench.heard(b"a")) <= 1 + 0.5 * seconds
+    assert sum(isinstance(m, EarlyTokens) for m in bench.received(b"a")) <= 1 + 0.5 * seconds
     bench.turns(100)
     committed = 0
-    for heard in bench.heard(b"a"):
-        if isinstance(heard, Commit):
-            committed = heard.round
-        assert not isinstance(heard, EarlyTokens) or heard.round > committed
+    for received in bench.received(b"a"):
+        if isinstance(received, Commit):
+            committed = received.round
+        assert not isinstance(received, EarlyTokens) or received.round > committed
 
 
 def test_a_new_step_withdraws_the_early_tokens_of_the_old_one() -> None:
-    config = replace(CONFIG, early_rate=5.0, early_burst=1, queue_policy=QueuePolicy.FIFO)
+    config = CONFIG.changed(early_rate=5.0, early_burst=1, queue_policy=QueuePolicy.FIFO)
     bench = Bench(config, DeviceProfile("slow", verify_s=0.4))
     bench.welcome(b"a")
     bench.ask(b"a", begin())
     truth = greedy("long", JPEG, 9)
-    right = next(n for n in range(9) if truth[n] % 2 == 0)  # so that both exits say something
-    bench.say(b"a", draft(truth[:right]))
-    bench.say(b"a", begin(2, "long again"), after=0.35)
+    right = next(n for n in range(9) if truth[n] % 2 == 0)  # so that both exits have a verdict to send
+    bench.send(b"a", draft(truth[:right]))
+    bench.send(b"a", begin(2, "long again"), after=0.35)
     started = bench.post.now
     bench.turns()
     times = [at - started for at, _, m in bench.post.sent if at >= started and isinstance(m, EarlyTokens)]

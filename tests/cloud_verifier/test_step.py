@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cloud_verifier.step import HELD_DRAFTS, ForeignDraft, StepState, Tree, empty_digest
+from cloud_verifier.ledger import Act, Choice
+from cloud_verifier.step import HELD_DRAFTS, Step, empty_digest
+from cloud_verifier.tree import NOTHING, ForeignDraft, Tree
+from speculation.acceptance import Verdict
 from speculation.sampling import GREEDY
-from speculation.wire import ROOT, BeginStep, Draft, Idle, begin_digest, extend_digest, parents_of
+from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
 
 BEGIN = BeginStep(step=7, prompt="p", jpeg=b"j", max_tokens=12)
 
 
-def state(answer: list[int], **changes: object) -> StepState:
+def state(answer: list[int], **changes: object) -> Step:
     """Return a step whose answer became `answer` by decoding alone."""
     fields: dict[str, object] = {"step": 7, "prompt": "p", "jpeg": b"j", "max_tokens": 12, **changes}
-    step = StepState(BeginStep(**fields), eos=[0])  # type: ignore[arg-type]
+    step = Step(BeginStep(**fields), eos=[0])  # type: ignore[arg-type]
+    step.prefilled(0.0, 0.0)
     for token in answer:
-        step.accept(Tree(), (), token)
+        decode(step, token)
     return step
+
+
+def take(step: Step) -> Tree:
+    """Start a pass over the best draft, or over nothing, and return what it verifies."""
+    step.start(Choice(Act.VERIFY, step.best or NOTHING))
+    return step.tree
+
+
+def decode(step: Step, token: int) -> Commit:
+    """Let the target decode a token alone."""
+    step.start(Choice(Act.DECODE))
+    return step.accept(Verdict((), token, 1.0))
+
+
+def accept(step: Step, path: tuple[int, ...], token: int) -> Commit:
+    """Verify the best draft, of which a path stands."""
+    take(step)
+    return step.accept(Verdict(path, token, 1.0))
 
 
 def draft(prefix: list[int], tokens: list[int], round: int = 1, parents: list[int] | None = None) -> Draft:
@@ -28,15 +48,15 @@ def draft(prefix: list[int], tokens: list[int], round: int = 1, parents: list[in
 
 def test_a_current_draft_is_verified_as_it_is() -> None:
     step = state([3, 4])
-    assert step.offer(draft([3, 4], [5, 6])) == [] and step.ready()
-    assert step.take() == Tree(1, (5, 6), (ROOT, 0), (0, 1), ROOT)
+    assert step.offer(draft([3, 4], [5, 6])) == [] and step.choice(0.0) is not None
+    assert take(step) == Tree(1, (5, 6), (ROOT, 0), (0, 1), ROOT)
 
 
 def test_a_past_draft_is_walked_down_and_keeps_its_node_names() -> None:
     step = state([3, 4])
     #        3 -> 4 -> 9 -> 8      and under the same 4: 2; a branch 5 that the answer did not take
     step.offer(draft([], [5, 3, 4, 9, 2, 8], parents=[ROOT, ROOT, 1, 2, 2, 3]))
-    assert step.take() == Tree(1, (9, 2, 8), (ROOT, ROOT, 0), (3, 4, 5), origin=2)
+    assert take(step) == Tree(1, (9, 2, 8), (ROOT, ROOT, 0), (3, 4, 5), origin=2)
 
 
 @pytest.mark.parametrize("tokens", [[3, 4], [3, 5, 6], [9]])
@@ -44,24 +64,24 @@ def test_a_past_draft_that_leads_nowhere_gets_what_it_missed(tokens: list[int]) 
     step = state([3, 4])
     (commit,) = step.offer(draft([], tokens, round=5))
     assert (commit.start, commit.tokens, commit.round, commit.passes, commit.done) == (0, [3, 4], 5, 0, False)
-    assert commit.digest == step.digest and not step.ready()
+    assert commit.digest == step.digest and step.choice(0.0) is None
 
 
 def test_a_draft_ahead_waits_until_a_commit_makes_it_current() -> None:
     step = state([])
     step.offer(draft([], [3], round=1))
     assert step.offer(draft([3, 4], [5], round=2)) == []
-    step.accept(step.take(), (0,), 4)
-    assert step.take() == Tree(2, (5,), (ROOT,), (0,))
+    accept(step, (0,), 4)
+    assert take(step) == Tree(2, (5,), (ROOT,), (0,))
 
 
 def test_a_draft_ahead_of_another_answer_is_void() -> None:
     step = state([])
     step.offer(draft([], [3], round=1))
     step.offer(draft([3, 4], [5], round=2))
-    step.accept(step.take(), (0,), 6)
-    assert not step.ready()
-    assert step.offer(draft([3, 4], [5], round=2)) == [] and not step.ready()
+    accept(step, (0,), 6)
+    assert step.choice(0.0) is None
+    assert step.offer(draft([3, 4], [5], round=2)) == [] and step.choice(0.0) is None
 
 
 def test_the_drafts_farthest_ahead_give_way() -> None:
@@ -70,9 +90,8 @@ def test_the_drafts_farthest_ahead_give_way() -> None:
         step.offer(draft([3] * round, [9], round))
     seen = []
     for _ in range(HELD_DRAFTS + 2):
-        tree = step.take() if step.ready() else Tree()
-        seen.append(tree.round)
-        step.accept(tree, (), 3)
+        seen.append(take(step).round)
+        step.accept(Verdict((), 3, 1.0))
     assert seen == [0, *range(1, HELD_DRAFTS + 1), 0]
 
 
@@ -81,9 +100,9 @@ def test_a_newer_round_for_the_same_place_replaces_the_older_one() -> None:
     step.offer(draft([3], [5, 6, 7], round=2))
     step.offer(draft([3], [8], round=4))
     assert step.offer(draft([3], [9, 9], round=3)) == []  # overtaken on its way
-    assert step.take() == Tree(4, (8,), (ROOT,), (0,))
-    step.accept(Tree(), (), 5)
-    assert not step.ready()
+    assert take(step) == Tree(4, (8,), (ROOT,), (0,))
+    decode(step, 5)
+    assert step.choice(0.0) is None
 
 
 def test_of_several_current_drafts_the_deepest_is_verified_and_of_equals_the_newest() -> None:
@@ -91,26 +110,21 @@ def test_of_several_current_drafts_the_deepest_is_verified_and_of_equals_the_new
     step.offer(draft([3], [4, 6, 7], round=1))
     step.offer(draft([3, 4], [8, 9, 8], round=2, parents=[ROOT, 0, ROOT]))
     step.offer(draft([], [3, 4, 5], round=3))  # one token is left of it behind the answer 3, 4
-    step.accept(Tree(), (), 3)
-    step.accept(Tree(), (), 4)
-    best = step.best()
+    decode(step, 3)
+    decode(step, 4)
+    best = step.best
     assert best is not None and (best.round, best.tokens) == (2, (8, 9, 8))
-    assert step.take() == best
+    assert take(step) == best
 
 
 def test_the_rest_of_a_draft_that_was_verified_in_part_goes_on() -> None:
     step = state([])
     step.offer(draft([], [3, 4, 5, 6], round=1))
-    whole = step.best()
+    whole = step.best
     assert whole is not None
-    progress = step.accept(step.take(whole.head(2)), (0, 1), 5)
-    assert progress.tokens == (3, 4, 5)
-    assert step.take() == Tree(1, (6,), (ROOT,), (3,), origin=2)
-
-
-def test_levels_say_how_deep_the_first_tokens_reach() -> None:
-    tree = Tree(1, (1, 2, 3, 4), (ROOT, ROOT, 1, 0), (0, 1, 2, 3))
-    assert tree.levels == (0, 1, 1, 2, 2) and tree.head(2).levels == (0, 1, 1) and Tree().levels == (0,)
+    step.start(Choice(Act.VERIFY, whole.head(2)))
+    assert step.accept(Verdict((0, 1), 5, 1.0)).tokens == [3, 4, 5]
+    assert take(step) == Tree(1, (6,), (ROOT,), (3,), origin=2)
 
 
 HINT = [3, 4, 5, 6, 4, 5, 7, 0, 9]
@@ -124,7 +138,7 @@ HINT = [3, 4, 5, 6, 4, 5, 7, 0, 9]
         ([8, 4, 5], [HINT], (7, 0)),  # looked up, the latest place; nothing behind an end token
         ([8, 5, 6], [[1], HINT], (4, 5, 7, 0)),
         ([9, 3, 4, 5], [HINT], (6, 4, 5, 7)),  # the longer n-gram is the better one
-        ([8, 7], [HINT], None),  # one token alone says too little
+        ([8, 7], [HINT], None),  # one token alone is too little
         ([3, 4, 5, 6, 4, 5, 7], [HINT], (0,)),
         ([3, 4], [], None),
     ],
@@ -147,11 +161,11 @@ def test_a_repeated_round_is_verified_once_and_answered_again() -> None:
     step = state([])
     message = draft([], [3, 9])
     step.offer(message)
-    tree = step.take()
-    assert step.offer(message) == [] and not step.ready()
-    step.accept(tree, (0,), 4)
+    take(step)
+    assert step.offer(message) == [] and step.choice(0.0) is None
+    step.accept(Verdict((0,), 4, 1.0))
     (commit,) = step.offer(message)
-    assert (commit.round, commit.start, commit.tokens) == (1, 0, [3, 4]) and not step.ready()
+    assert (commit.round, commit.start, commit.tokens) == (1, 0, [3, 4]) and step.choice(0.0) is None
 
 
 def test_a_draft_for_another_image_is_no_silent_miss() -> None:
@@ -163,14 +177,14 @@ def test_a_draft_for_another_image_is_no_silent_miss() -> None:
 def test_the_answer_is_cut_behind_its_end_token_and_at_its_limit() -> None:
     step = state([])
     step.offer(draft([], [3, 0, 5]))
-    progress = step.accept(step.take(), (0, 1, 2), 6)
-    assert progress.tokens == (3, 0) and progress.done and step.done and not step.ready()
+    commit = accept(step, (0, 1, 2), 6)
+    assert commit.tokens == [3, 0] and commit.done and step.done and step.choice(0.0) is None
     step = state([3, 4], max_tokens=4)
     step.offer(draft([3, 4], [5, 6]))
-    assert step.accept(step.take(), (0, 1), 7).tokens == (5, 6) and step.done
+    assert accept(step, (0, 1), 7).tokens == [5, 6] and step.done
 
 
-def test_a_complete_answer_is_said_to_be_complete_again() -> None:
+def test_a_complete_answer_is_reported_complete_again() -> None:
     step = state([3, 0])
     assert [(c.start, c.tokens, c.done) for c in step.offer(draft([3], [5], round=4))] == [(1, [0], True)]
     (commit,) = step.repeat(2, 0)
@@ -199,41 +213,4 @@ def test_a_begin_step_continues_the_answer_it_knows_a_part_of(changes: dict[str,
 
 def test_committed_tokens_behind_the_end_do_not_count() -> None:
     step = state([], committed=[3, 0, 5])
-    assert step.done and step.answer == [3, 0] and step.base == 2
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    tokens = draw(st.lists(st.integers(1, 3), max_size=10))
-    return tokens, [draw(st.integers(ROOT, node - 1)) for node in range(len(tokens))]
-
-
-@given(trees(), st.lists(st.integers(1, 3), max_size=4))
-def test_walking_down_keeps_exactly_the_paths_that_continue_the_answer(
-    tree: tuple[list[int], list[int]], answer: list[int]
-) -> None:
-    """Slow twin: list every root path of the sent tree by its tokens; those that start with the answer must remain."""
-    tokens, parents = tree
-    message = draft([], tokens, parents=parents)
-    step = state(answer)
-    repeats = step.offer(message)
-    walked = Tree() if repeats else step.take()
-
-    def paths(tokens: tuple[int, ...], parents: tuple[int, ...]) -> list[tuple[int, ...]]:
-        found: dict[int, tuple[int, ...]] = {ROOT: ()}
-        for node, parent in enumerate(parents):
-            found[node] = (*found[parent], tokens[node])
-        return [path for node, path in found.items() if node != ROOT]
-
-    head = len(answer)
-    sent = set(paths(tuple(tokens), tuple(parents_of(message))))
-    expected = {path[head:] for path in sent if len(path) > head and list(path[:head]) == answer}
-    got = set(paths(walked.tokens, walked.parents))
-    assert got <= expected
-    siblings = [(parents[node], token) for node, token in enumerate(tokens)]
-    if len(set(siblings)) == len(siblings):  # of siblings with one token only the first is walked
-        assert got == expected
-    for index, node in enumerate(walked.nodes):
-        above = walked.parents[index]
-        assert tokens[node] == walked.tokens[index]
-        assert parents[node] == (walked.origin if above == ROOT else walked.nodes[above])
+    assert step.done and step.answer == [3, 0]

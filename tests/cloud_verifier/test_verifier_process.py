@@ -35,15 +35,15 @@ def test_two_robots_and_a_vandal(verifier: Verifier, target: Target) -> None:
     vandal = Robot(verifier.address)
     try:
         for robot in robots:
-            robot.say(target.hello)
-            welcome = robot.hear()
+            robot.send(target.hello)
+            welcome = robot.receive()
             assert isinstance(welcome, Welcome) and welcome.exit_layers == [1, 2]
         for payload in (b"", b"\x00\xff", b"junk" * 1000, wire.encode(target.hello)[:-3]):
             vandal.socket.send(payload)
         vandal.socket.send_multipart([b"a", b"b", b"c"])
         assert answer_by_drafts(robots[0], 0, target.truths[0], right=3, junk=2) == target.truths[0]
         assert answer_by_drafts(robots[1], 1, target.truths[1], right=0, junk=4) == target.truths[1]
-        refusals = [vandal.hear() for _ in range(5)]
+        refusals = [vandal.receive() for _ in range(5)]
         assert all(isinstance(fault, Fault) and fault.code is FaultCode.MALFORMED for fault in refusals)
         good, bad = (robot.commits for robot in robots)
         assert sum(commit.passes for commit in good) < sum(commit.passes for commit in bad) <= ANSWER
@@ -58,14 +58,14 @@ def test_both_robots_at_once_in_cloud_mode(verifier: Verifier, target: Target) -
     robots = [Robot(verifier.address) for _ in range(2)]
     try:
         for number, robot in enumerate(robots, start=1):
-            robot.say(target.hello)
-            robot.say(BeginStep(1, PROMPTS[number], jpeg(number), max_tokens=ANSWER, idle=Idle.DECODE))
+            robot.send(target.hello)
+            robot.send(BeginStep(1, PROMPTS[number], jpeg(number), max_tokens=ANSWER, idle=Idle.DECODE))
         for number, robot in enumerate(robots, start=1):
-            assert isinstance(robot.hear(), Welcome)
+            assert isinstance(robot.receive(), Welcome)
             answer: list[int] = []
             done = False
             while not done:
-                commit = robot.hear()
+                commit = robot.receive()
                 assert isinstance(commit, Commit) and len(commit.tokens) == 1
                 answer += commit.tokens
                 done = commit.done
@@ -82,20 +82,20 @@ def test_sixty_four_robots_at_once_each_get_their_own_tokens(target: Target) -> 
     robots = [Robot(verifier.address) for _ in range(65)]
     try:
         for robot in robots[:64]:
-            robot.say(target.hello)
-            assert isinstance(robot.hear(), Welcome)
-        robots[64].say(target.hello)
-        full = robots[64].hear()
+            robot.send(target.hello)
+            assert isinstance(robot.receive(), Welcome)
+        robots[64].send(target.hello)
+        full = robots[64].receive()
         assert isinstance(full, Fault) and full.code is FaultCode.SERVER_FULL
         for step in (1, 2):
             for number, robot in enumerate(robots[:64]):
                 prompt = (number + step) % len(PROMPTS)
-                robot.say(BeginStep(step, PROMPTS[prompt], jpeg(prompt), max_tokens=ANSWER, idle=Idle.DECODE))
+                robot.send(BeginStep(step, PROMPTS[prompt], jpeg(prompt), max_tokens=ANSWER, idle=Idle.DECODE))
             for number, robot in enumerate(robots[:64]):
                 answer: list[int] = []
                 done = False
                 while not done:
-                    commit = robot.hear()
+                    commit = robot.receive()
                     assert isinstance(commit, Commit) and commit.step == step, commit
                     answer += commit.tokens
                     done = commit.done
@@ -111,11 +111,11 @@ def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, 
     truth = target.truths[2]
     first = start(target.folder, "--dtype", "float64", "--capacity", "192", "--max-sessions", "1")
     robot = Robot(first.address)
-    robot.say(target.hello)
-    robot.say(BeginStep(1, PROMPTS[2], jpeg(2), max_tokens=ANSWER))
-    robot.say(Draft(1, 1, 0, wire.begin_digest(PROMPTS[2], jpeg(2)), truth[:3]))
-    assert isinstance(robot.hear(), Welcome)
-    commit = robot.hear()
+    robot.send(target.hello)
+    robot.send(BeginStep(1, PROMPTS[2], jpeg(2), max_tokens=ANSWER))
+    robot.send(Draft(1, 1, 0, wire.begin_digest(PROMPTS[2], jpeg(2)), truth[:3]))
+    assert isinstance(robot.receive(), Welcome)
+    commit = robot.receive()
     assert isinstance(commit, Commit) and commit.tokens == truth[:4]
     first.stop(signal.SIGKILL)
     robot.close()
@@ -123,17 +123,17 @@ def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, 
     second = start(target.folder, "--dtype", "float64", "--profile", "go2_a100_scaled", "--trace", str(trace))
     robot = Robot(second.address)
     try:
-        robot.say(Draft(1, 2, 4, commit.digest, truth[4:6]))
-        fault = robot.hear()
+        robot.send(Draft(1, 2, 4, commit.digest, truth[4:6]))
+        fault = robot.receive()
         assert isinstance(fault, Fault) and fault.code is FaultCode.NO_SESSION
-        robot.say(target.hello)
-        assert isinstance(robot.hear(), Welcome)
-        robot.say(BeginStep(1, PROMPTS[2], jpeg(2), committed=truth[:4], max_tokens=ANSWER))
-        robot.say(Draft(1, 2, 4, commit.digest, truth[4:6]))
-        commit = robot.hear()
+        robot.send(target.hello)
+        assert isinstance(robot.receive(), Welcome)
+        robot.send(BeginStep(1, PROMPTS[2], jpeg(2), committed=truth[:4], max_tokens=ANSWER))
+        robot.send(Draft(1, 2, 4, commit.digest, truth[4:6]))
+        commit = robot.receive()
         assert isinstance(commit, Commit) and commit.tokens == truth[4:7]
         assert second.stop(signal.SIGINT) == 0
-        assert robot.hear() == EndStep(1, "the verifier was stopped")
+        assert robot.receive() == EndStep(1, "the verifier was stopped")
         assert "stopped after" in second.log[-1] and "sessions=1 steps=0 tokens=3" in second.log[-1]
         assert commit.compute_s >= 0.062
         assert "exits after [1, 2]" in "".join(second.log) and "profile go2_a100_scaled" in "".join(second.log)
@@ -158,7 +158,7 @@ def test_a_robot_takes_its_answer_along_to_a_restarted_verifier(target: Target, 
         (("--model", "MODEL", "--bind", "IN USE"), "Address already in use"),
     ],
 )
-def test_what_cannot_start_says_why_in_one_sentence(
+def test_what_cannot_start_is_one_sentence(
     verifier: Verifier, target: Target, arguments: tuple[str, ...], complaint: str
 ) -> None:
     known = {"MODEL": str(target.folder), "IN USE": verifier.address}

@@ -1,4 +1,4 @@
-"""One session's step on virtual time: a scheduler, a machine with declared times, and drafts that arrive when told."""
+"""One session's step on virtual time: a scheduler, a machine with declared times, and drafts that a test sends."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cloud_verifier.batch import Batch, Item, Prefill
+from cloud_verifier.config import Scheduling
 from cloud_verifier.ledger import Act
+from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
+from cloud_verifier.step import Step
 from cloud_verifier.work import ModelInfo
 from speculation.acceptance import Verdict
 from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
@@ -33,7 +35,7 @@ class Pass:
 
 @dataclass
 class Timeline:
-    """Runs steps whose answer is `truth`. `pass_s(tokens)` is T_q; `noise(nominal)` says what it really takes.
+    """Runs steps whose answer is `truth`. `pass_s(tokens)` is T_q; `noise(nominal)` is what it really takes.
 
     Whoever drafts listens to `on_commit` and sends with `at` and `draft`.
     """
@@ -76,9 +78,11 @@ class Timeline:
             self._step, f"step {self._step}", b"jpeg", max_tokens=len(truth), idle=Idle.LEDGER, hints=hints or []
         )
         self.scheduler.begin(0, self._begin, self.now)
-        work = self.scheduler.next(self.now)
-        assert isinstance(work, Prefill)
-        self.scheduler.prefilled(work, self.now, 0.1)
+        step = self.scheduler.step(0)
+        assert step is not None
+        step.prepared((), 0.0)
+        assert self.scheduler.next(self.now).prefills == (step,)
+        step.prefilled(self.now, 0.1)
         self.on_commit(Commit(self._step, 0, 0, [], bytes(8), False))
         while sum(each.tokens for each in self.passes) < len(truth):
             self._turn()
@@ -87,9 +91,9 @@ class Timeline:
 
     def _turn(self) -> None:
         self._deliver(self.now)
-        work = self.scheduler.next(self.now)
-        if isinstance(work, Batch):
-            self._verify(work)
+        self.scheduler.wait(self.now)
+        if batch := self.scheduler.next(self.now):
+            self._verify(batch)
             return
         due = self.scheduler.next_time(self.now)
         assert due is not None, "a step with a ledger sleeps for ever"
@@ -97,27 +101,24 @@ class Timeline:
         self._deliver(min(due, self._events[0][0]) if self._events else due)
 
     def _verify(self, batch: Batch) -> None:
-        (item,) = batch.items
-        nominal = self.pass_s(batch.tokens)
+        (step,) = batch.choices
+        assert step.row is not None
+        tokens = 1 + len(step.row.tokens)
+        nominal = self.pass_s(tokens)
         started = self.now
         end = started + self.noise(nominal)
         self._deliver(end)
-        self.scheduler.measured(batch, end - started)
-        outcome = self.scheduler.accept(item, self._judge(item), self.now, end - started)
-        assert outcome is not None
-        self.passes.append(Pass(item.act, started, end, nominal, len(outcome.commit.tokens)))
-        self.on_commit(outcome.commit)
+        self.scheduler.estimates.observe(1, tokens, end - started)
+        commit = step.accept(self._judge(step), self.now, end - started)
+        self.passes.append(Pass(step.act, started, end, nominal, len(commit.tokens)))
+        self.on_commit(commit)
 
-    def _judge(self, item: Item) -> Verdict:
-        rest = self.truth[item.state.position :]
+    def _judge(self, step: Step) -> Verdict:
+        rest, tree = self.truth[step.position :], step.tree
         path: list[int] = []
         node = ROOT
         while len(path) + 1 < len(rest):
-            below = (
-                n
-                for n, parent in enumerate(item.tree.parents)
-                if parent == node and item.tree.tokens[n] == rest[len(path)]
-            )
+            below = (n for n, parent in enumerate(tree.parents) if parent == node and tree.tokens[n] == rest[len(path)])
             child = next(below, None)
             if child is None:
                 break
@@ -173,9 +174,9 @@ class SteadyEdge:
             self._line.draft(end, self._propose(end))
             self._count += 1
         else:
-            self._line.at(self._line.now + self._one_way_s, lambda: self._hear(end))
+            self._line.at(self._line.now + self._one_way_s, lambda: self._receive(end))
 
-    def _hear(self, end: int) -> None:
+    def _receive(self, end: int) -> None:
         known = self._line.truth[self._start : end]
         if not self._tokens or end <= self._start or self._tokens[: len(known)] != known or len(known) >= self._depth:
             self._begin(end)
@@ -216,7 +217,7 @@ def pace(
     edge: dict[str, float], pass_s: Callable[[int], float], size: int, steps: int = 20, seed: int = 3, **settings: float
 ) -> Pace:
     """Run steps of `size` tokens with a steady edge."""
-    line = Timeline(Scheduler(MODEL, **settings), pass_s)  # type: ignore[arg-type]
+    line = Timeline(Scheduler(MODEL, Scheduling(**settings)), pass_s)  # type: ignore[arg-type]
     rng = random.Random(seed)
     SteadyEdge(line, rng, **edge)  # type: ignore[arg-type]
     acts = dict.fromkeys(Act, 0)

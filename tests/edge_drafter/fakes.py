@@ -13,12 +13,14 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from cloud_verifier.step import StepState, Tree
+from cloud_verifier.ledger import Act, Choice
+from cloud_verifier.step import Step
+from cloud_verifier.tree import NOTHING, Tree
 from edge_drafter import LinkLost
 from edge_drafter.model import Abandoned, Stop
 from speculation.acceptance import Verdict
 from speculation.sampling import GREEDY, SamplingScheme
-from speculation.wire import ROOT, AnyMessage, BeginStep, Commit, Draft, EarlyTokens, EndStep, Fetch, decode, encode
+from speculation.wire import ROOT, AnyMessage, BeginStep, Draft, EarlyTokens, EndStep, Fetch, Idle, decode, encode
 
 VOCABULARY = 8
 EOS = 7
@@ -185,7 +187,7 @@ class FakeLink:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._count = itertools.count()
         self._inbox: list[AnyMessage] = []
-        self._state: StepState | None = None
+        self._state: Step | None = None
         self._busy = False
         self._delivered = 0
         self.lost = False
@@ -238,12 +240,13 @@ class FakeLink:
     def _serve(self, message: AnyMessage, now: float) -> None:
         if isinstance(message, BeginStep):
             self.begun.append(message)
-            self._state = StepState(message, self._weather.eos, self._weather.sampling)
-        elif isinstance(message, Draft) and self._state is not None and message.step == self._state.step:
+            self._state = Step(message, self._weather.eos, self._weather.sampling)
+            self._state.prefilled(now, 0.0)
+        elif isinstance(message, Draft) and self._state is not None and message.step == self._state.number:
             drawn = self._weather.sampling.read(message, VOCABULARY)
-            for commit in self._state.offer(message, drawn):
+            for commit in self._state.offer(message, now, drawn):
                 self._reply(commit, now)
-        elif isinstance(message, Fetch) and self._state is not None and message.step == self._state.step:
+        elif isinstance(message, Fetch) and self._state is not None and message.step == self._state.number:
             for commit in self._state.fetch(message):
                 self._reply(commit, now)
         elif isinstance(message, EndStep):
@@ -252,38 +255,26 @@ class FakeLink:
 
     def _verify_if_ready(self, now: float) -> None:
         state = self._state
-        if state is None or self._busy or not state.ready():
+        if state is None or self._busy or not state.free or (state.idle is Idle.WAIT and state.best is None):
             return
         self._busy = True
-        tree = state.take()
+        tree = state.best or NOTHING
+        state.start(Choice(Act.VERIFY, tree), now)
         verdict = self.judge(state, tree)
         for layer in range(self._weather.exits):
             part = (layer + 1) / (self._weather.exits + 1)
             early = self._early(state, tree, self.rumour(state, tree, verdict, layer), layer)
             self._at(now + part * self._weather.verify_s, partial(self._reply, early))
-        self._at(now + self._weather.verify_s, lambda at: self._verified(state, tree, verdict, at))
+        self._at(now + self._weather.verify_s, lambda at: self._verified(state, verdict, at))
 
-    def _verified(self, state: StepState, tree: Tree, verdict: Verdict, now: float) -> None:
+    def _verified(self, state: Step, verdict: Verdict, now: float) -> None:
         self._busy = False
         if state is not self._state:
             return
-        progress = state.accept(tree, verdict.path, verdict.token, verdict.rest)
-        self._reply(
-            Commit(
-                state.step,
-                tree.round,
-                progress.start,
-                list(progress.tokens),
-                progress.digest,
-                progress.done,
-                compute_s=self._weather.verify_s,
-                rest=state.rest,
-            ),
-            now,
-        )
+        self._reply(state.accept(verdict, now, self._weather.verify_s), now)
         self._verify_if_ready(now)
 
-    def judge(self, state: StepState, tree: Tree) -> Verdict:
+    def judge(self, state: Step, tree: Tree) -> Verdict:
         """Return the target's verdict on a tree."""
         path: list[int] = []
         prefix = list(state.answer)
@@ -296,17 +287,17 @@ class FakeLink:
             path.append(found[0])
             prefix.append(token)
 
-    def rumour(self, state: StepState, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
+    def rumour(self, state: Step, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
         """Return what an exit takes the verdict for."""
         return verdict
 
-    def _early(self, state: StepState, tree: Tree, verdict: Verdict, layer: int) -> EarlyTokens:
+    def _early(self, state: Step, tree: Tree, verdict: Verdict, layer: int) -> EarlyTokens:
         node, token = tree.nodes[verdict.path[-1]] if verdict.path else tree.origin, verdict.token
         confidence = 0.5 + self._random.random() / 2
         if self._random.random() < self._weather.wrong_exits:
             node = self._random.choice([tree.origin, *tree.nodes])
             token = self._random.randrange(VOCABULARY)
-        return EarlyTokens(state.step, tree.round, state.position, node, token, layer, confidence)
+        return EarlyTokens(state.number, tree.round, state.position, node, token, layer, confidence)
 
     def _reply(self, message: AnyMessage, now: float) -> None:
         payload = encode(message)

@@ -30,7 +30,7 @@ def answers(recording: Recording) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("mode", LINKED)
 def test_two_runs_are_equal_to_the_last_bit(mode: Mode) -> None:
     recording = Synthetic(tokens=40, second=0.4, sharpness=0.7, seed=3).draw(2)
-    server = replace(SERVER, queue_policy=QueuePolicy.RANDOM, seed=5)
+    server = SERVER.changed(queue_policy=QueuePolicy.RANDOM, seed=5)
     runs = [decode(recording, GO2, drafting(mode, recording), server=server) for _ in range(2)]
     assert stats_of(runs[0]) == stats_of(runs[1])
 
@@ -189,7 +189,7 @@ def test_every_mode_says_what_the_target_says(
     mode: Mode, gamma: int | str, source: Synthetic, timings: Timings, policy: QueuePolicy, edges: int
 ) -> None:
     recording = source.draw(3)
-    server: ServerConfig = replace(SERVER, queue_policy=policy)
+    server: ServerConfig = SERVER.changed(queue_policy=policy)
     config = drafting(mode, recording, gamma=gamma, stop_below=0.2)
     results = decode(recording, timings, config, edges=edges, server=server)
     assert [result.tokens for result in results] == answers(recording)

@@ -16,7 +16,7 @@ from benchmarks.clocked.record import compact
 from benchmarks.clocked.synthetic import EOS, FIRST_WORD, VOCABULARY, Synthetic, tilted
 from benchmarks.clocked.timeline import Inbox, Timeline
 from benchmarks.clocked.timings import Timings
-from cloud_verifier.work import VerifyRow
+from cloud_verifier.work import Row
 from edge_drafter.grower import propose
 from edge_drafter.model import Abandoned
 from speculation.distributions import Distributions
@@ -180,7 +180,7 @@ def test_drafts_are_judged_as_the_rule_judges_them(data: st.DataObject, seed: in
     parents = [data.draw(st.integers(ROOT, node - 1)) for node in range(len(tokens))]
     engine = FactsEngine(recording, Timings(), nothing)
     engine.prefill(0, engine.prepare("prompt 0", recording.image(0)), facts.tokens[:place], 20)
-    outputs = {output.layer: output.verdicts for output in engine.verify([VerifyRow(0, tuple(tokens), tuple(parents))])}
+    outputs = {output.layer: output.verdicts for output in engine.verify([Row(0, tuple(tokens), tuple(parents))])}
     assert sorted(layer for layer, verdicts in outputs.items() if verdicts) == [0, 2, 3]
     paths: list[list[int]] = [[]]
     for token, parent in zip(tokens, parents, strict=True):
@@ -206,12 +206,14 @@ def test_an_exit_is_calibrated_and_silent_as_in_production() -> None:
     assert facts.exit_chances is not None
     engine = FactsEngine(recording, Timings(), nothing)
     engine.prefill(0, engine.prepare("prompt 0", recording.image(0)), (), 20)
-    outside = VerifyRow(0, (35,), (ROOT,))
+    outside = Row(0, (35,), (ROOT,))
     silent = [output.verdicts for output in engine.verify([outside])]
     assert [bool(verdicts) for verdicts in silent] == [False, False, False, True]
-    spoken = next(iter(engine.verify([VerifyRow(0, (), ())]))).verdicts[0]
-    assert spoken.confidence == (0.8 if facts.exit_chances[0, 0] >= 0.5 else 0.1)
-    assert all(not output.verdicts for output in list(engine.verify([VerifyRow(0, (), (), exits=False)]))[:-1])
+    spoken = next(iter(engine.verify([Row(0, (), ())]))).verdicts[0]
+    assert spoken.confidence == facts.exit_chances[0, 0]
+    measured = engine.model.reliability[0].rate(spoken.confidence)
+    assert measured == (0.8 if facts.exit_chances[0, 0] >= 0.5 else 0.1)
+    assert all(not output.verdicts for output in list(engine.verify([Row(0, (), (), exits=False)]))[:-1])
 
 
 def test_few_of_many_tokens_are_kept_under_new_numbers() -> None:
@@ -265,7 +267,7 @@ def test_wrong_exits_name_as_many_things_as_they_are_asked_to() -> None:
         recording = Synthetic(tokens=4, miss=1.0, variety=variety).draw(1)
         engine = FactsEngine(recording, Timings(), nothing)
         engine.prefill(0, engine.prepare("", recording.image(0)), (), 4)
-        outputs = list(engine.verify([VerifyRow(0, (), ())]))[:-1]
+        outputs = list(engine.verify([Row(0, (), ())]))[:-1]
         return {output.verdicts[0].token for output in outputs if 0 in output.verdicts}
 
     target = Synthetic(tokens=4).draw(1).steps[0].tokens[0]

@@ -12,7 +12,7 @@ from benchmarks.clocked import Recording, Timings, __main__, check, decode, draf
 from benchmarks.clocked.models import FactsDraftModel, FactsEngine
 from benchmarks.clocked.record import Models, record
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.work import VerifyRow
+from cloud_verifier.work import Row
 from evaluation.experiment.questions import questions
 from evaluation.experiment.run import Question
 from speculation.exits import ExitHeads, Head, Reliability
@@ -75,7 +75,7 @@ def test_target_and_exits_say_what_the_engine_says(
     for number, (facts, question) in enumerate(zip(recording.steps, asked, strict=True)):
         for place in range(len(facts.tokens) - 3):
             tokens = (*facts.tokens[place : place + place % 3], (facts.tokens[place] + 1) % target.vocabulary)
-            row = VerifyRow(0, tokens, tuple(range(ROOT, len(tokens) - 1)))
+            row = Row(0, tokens, tuple(range(ROOT, len(tokens) - 1)))
             for engine, jpeg in ((real, question.jpeg), (virtual, recording.image(number))):
                 engine.prefill(0, engine.prepare(question.prompt, jpeg), facts.tokens[:place], LIMIT)  # type: ignore[attr-defined]
             for one, other in zip(real.verify([row]), virtual.verify([row]), strict=True):

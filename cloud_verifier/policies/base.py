@@ -1,0 +1,51 @@
+"""What a scheduling policy is given and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cloud_verifier.ledger import Choice, Estimates
+from cloud_verifier.step import Step
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one batch may take."""
+
+    rows: int
+    """Steps in one forward."""
+    tokens: int
+    """Tokens in one forward, each step's root among them."""
+    slots: int
+    """Cache slots of a step: image and prompt, answer and draft."""
+    collect_s: float
+    """Seconds that a ready step may wait for others to share its forward."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What runs next: prefills, one after another, then one target forward of all the choices. Falsy: nothing."""
+
+    prefills: tuple[Step, ...] = ()
+    choices: Mapping[Step, Choice] = field(default_factory=dict)
+    """No choice is to wait."""
+
+    def __bool__(self) -> bool:
+        return bool(self.prefills or self.choices)
+
+
+class Policy(Protocol):
+    """Which steps make the next batch.
+
+    A policy knows no message, no socket and no model, and changes no step: it reads `Step` (position, best draft, ready
+    since when, service class, deadline, and by `Step.choice` what the step itself would do), and predicts what a pass
+    costs by `estimates`. `steps` are those of all sessions, also those that have nothing to run.
+    """
+
+    def schedule(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> Batch:
+        """Return what to run now. It will be run: a policy may note what it returned."""
+
+    def next_time(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> float | None:
+        """Return when `schedule` will have work without any further message; None for never. A query."""

@@ -1,0 +1,83 @@
+"""Tree: what a draft proposes behind the end of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from speculation.wire import ROOT, Draft, parents_of
+
+
+class ForeignDraft(ValueError):
+    """A draft about a prompt, image or committed answer that this step does not have: the edge must begin again."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """What to verify after the answer's last token: a draft, or nothing (`round` 0, no tokens) to decode one token."""
+
+    round: int = 0
+    """The draft's round; 0 for what the verifier proposes by itself."""
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    """`parents[i]` < i is the index here of the token before token i, ROOT for the answer's last."""
+    nodes: tuple[int, ...] = ()
+    """`nodes[i]` is token i's node in the draft as it was sent."""
+    origin: int = ROOT
+    """The node of the answer's last token in the draft as it was sent."""
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int]) -> Tree:
+        """Return a chain that the verifier proposes by itself."""
+        return cls(0, tuple(tokens), tuple(range(ROOT, len(tokens) - 1)), tuple(range(len(tokens))))
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """How deep the first 0, 1, 2, ... tokens reach."""
+        depths: list[int] = []
+        deepest = [0]
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+            deepest.append(max(deepest[-1], depths[-1]))
+        return tuple(deepest)
+
+    def head(self, size: int) -> Tree:
+        """Return the tree of the first `size` tokens."""
+        if size >= len(self.tokens):
+            return self
+        return replace(self, tokens=self.tokens[:size], parents=self.parents[:size], nodes=self.nodes[:size])
+
+
+NOTHING = Tree()
+"""No draft: decode one token."""
+
+
+def continuation(draft: Draft, answer: Sequence[int]) -> Tree | None:
+    """Return what of a draft continues the answer; None where the answer left the draft or used it up.
+
+    The draft must start at or before the answer's end, behind a prefix of it.
+    """
+    parents = parents_of(draft)
+    root = ROOT
+    for token in answer[draft.start :]:
+        below = (n for n, parent in enumerate(parents) if parent == root and draft.tokens[n] == token)
+        found = next(below, None)
+        if found is None:
+            return None
+        root = found
+    if root != ROOT and root not in parents:
+        return None
+    index = {root: ROOT}
+    nodes: list[int] = []
+    for node, parent in enumerate(parents):
+        if parent in index:
+            index[node] = len(nodes)
+            nodes.append(node)
+    return Tree(
+        round=draft.round,
+        tokens=tuple(draft.tokens[node] for node in nodes),
+        parents=tuple(index[parents[node]] for node in nodes),
+        nodes=tuple(nodes),
+        origin=root,
+    )

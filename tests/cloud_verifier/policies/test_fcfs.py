@@ -1,0 +1,81 @@
+"""First come, first served: the longest waiting first, one prefill at a time, company where it is cheap."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_verifier.ledger import Act
+from speculation.wire import Draft, Idle, begin_digest
+from tests.cloud_verifier.scheduling import JPEG, Bench, rows_of, waiting_bench
+
+
+def test_all_ready_sessions_share_a_forward_the_longest_waiting_first() -> None:
+    bench = Bench(max_batch=2)
+    for row in range(3):
+        bench.begin(row, idle=Idle.DECODE)
+    while len(bench.engine.rows) < 3:
+        bench.turn()
+    bench.engine.batches.clear()
+    for _ in range(3):
+        bench.turn()
+    assert all(len(batch) == 2 for batch in bench.engine.batches)
+    assert {row for batch in bench.engine.batches[:2] for row in batch} == {0, 1, 2}
+
+
+def test_nobody_waits_for_two_prefills() -> None:
+    bench = Bench()
+    bench.begin(0, idle=Idle.DECODE, max_tokens=200)
+    bench.turn()
+    for row in (1, 2, 3):
+        bench.begin(row)
+    kinds = []
+    for _ in range(5):
+        batches = len(bench.engine.batches)
+        bench.turn()
+        kinds.append("verify" if len(bench.engine.batches) > batches else "prefill")
+    assert "prefill" in kinds and all(pair != ("prefill", "prefill") for pair in pairwise(kinds))
+
+
+def test_a_ready_session_waits_for_company_only_so_long() -> None:
+    bench = Bench(collect_s=1.0)
+    for row in (0, 1):
+        bench.begin(row)
+    bench.turn(), bench.turn()
+    bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1]), now=bench.now)
+    assert not bench.next(bench.now + 0.5)
+    assert bench.scheduler.next_time(bench.now) == bench.now + 1.0
+    bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1]), now=bench.now + 0.5)
+    assert [step.index for step in bench.next(bench.now + 0.5).choices] == [0, 1]
+
+
+@given(collect_s=st.floats(0.0, 1.0), ready=st.floats(2.0, 100.0))
+def test_a_ready_session_gives_up_waiting_for_company(collect_s: float, ready: float) -> None:
+    """At the very moment that was promised, however the sum of times rounds: a server would turn in circles else."""
+    bench = Bench(collect_s=collect_s)
+    for row in (0, 1):
+        bench.begin(row)
+    bench.turn(), bench.turn()
+    bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1]), now=ready)
+    due = bench.scheduler.next_time(ready)
+    assert due == ready + collect_s
+    assert [step.index for step in bench.next(due).choices] == [0]
+
+
+def test_who_waits_for_a_draft_joins_a_pass_that_runs_anyway() -> None:
+    bench = waiting_bench()
+    assert not bench.next()
+    bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1]), bench.now)
+    rows = rows_of(bench.next())
+    assert {row.index: len(row.tokens) for row in rows} == {0: 0, 1: 1}  # 2 is to WAIT, and nothing is there
+
+
+def test_nobody_joins_a_pass_that_would_become_dear_by_it() -> None:
+    bench = waiting_bench()
+    for tokens in range(1, 200):
+        bench.scheduler.estimates.observe(1, tokens, 1.0 + 0.3 * tokens)
+    assert not bench.next()
+    bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1]), bench.now)
+    assert [(step.index, step.act) for step in bench.next().choices] == [(1, Act.VERIFY)]

@@ -1,0 +1,91 @@
+"""A scheduler and a fake engine without a server: what a policy starts, and what it commits."""
+
+from __future__ import annotations
+
+from cloud_verifier.config import Limits, Scheduling
+from cloud_verifier.policies import Batch
+from cloud_verifier.scheduler import Scheduler
+from cloud_verifier.step import Step
+from cloud_verifier.work import LayerVerdicts, Row
+from speculation.wire import BeginStep, Commit, Draft, Idle
+from tests.cloud_verifier.fake_target import FakeEngine, greedy
+
+JPEG = b"jpeg"
+
+
+class Bench:
+    """A scheduler and a fake engine on a clock that counts calls."""
+
+    def __init__(self, max_draft: int = 64, self_drafts: bool = False, **settings: object) -> None:
+        self.engine = FakeEngine()
+        scheduling = Scheduling(**settings)  # type: ignore[arg-type]
+        self.scheduler = Scheduler(self.engine.model, scheduling, Limits(max_draft=max_draft), self_drafts)
+        self.now = 0.0
+
+    def turn(self) -> dict[int, Commit]:
+        """Do the next piece of work, if any. Returns the commits by row."""
+        self.now += 1.0
+        batch = self.next()
+        for step in batch.prefills:
+            self.engine.prefill(step.index, step.inputs, step.answer, step.max_tokens)  # type: ignore[arg-type]
+            step.prefilled(self.now, 0.25)
+        if not batch.choices:
+            return {}
+        rows = rows_of(batch)
+        *_, last = self.engine.verify(rows)
+        self.scheduler.estimates.observe(len(rows), sum(1 + len(row.tokens) for row in rows), 1.0)
+        return self.finish(batch, last)
+
+    def next(self, now: float | None = None) -> Batch:
+        """Return what the scheduler starts, as the server asks for it."""
+        now = self.now if now is None else now
+        self.scheduler.wait(now)
+        return self.scheduler.next(now)
+
+    def finish(self, batch: Batch, last: LayerVerdicts) -> dict[int, Commit]:
+        commits = {}
+        for step in batch.choices:
+            if self.scheduler.is_current(step):
+                verdict = last.verdicts[step.index]
+                commits[step.index] = step.accept(verdict, self.now, 0.5)
+                if not step.done:
+                    self.engine.keep(step.index, verdict.path, verdict.token)
+        return commits
+
+    def begin(self, row: int, step: int = 1, **fields: object) -> list[Commit]:
+        fields = {"prompt": f"long {row}", "jpeg": JPEG, "max_tokens": 20, **fields}
+        return self.take(row, BeginStep(step=step, **fields))  # type: ignore[arg-type]
+
+    def take(self, row: int, begin: BeginStep) -> list[Commit]:
+        """Begin a step and prepare its inputs."""
+        commits = self.scheduler.begin(row, begin, self.now)
+        step = self.step(row)
+        if step.pending and step.inputs is None:
+            step.prepared((begin.prompt, begin.jpeg), 0.0)
+        return commits
+
+    def step(self, row: int) -> Step:
+        step = self.scheduler.step(row)
+        assert step is not None
+        return step
+
+
+def rows_of(batch: Batch) -> list[Row]:
+    return [step.row for step in batch.choices if step.row is not None]
+
+
+def waiting_bench(**settings: object) -> Bench:
+    """Return a bench whose session 0 has credit, expects drafts after 0.5 s, and waits for one; 1 and 2 are WAIT."""
+    bench = Bench(**settings)  # type: ignore[arg-type]
+    for row in (1, 2):
+        bench.begin(row, idle=Idle.WAIT)
+        bench.turn()
+    truth = greedy("long 0", JPEG, 200)
+    bench.begin(0, idle=Idle.LEDGER, max_tokens=200)
+    bench.turn()
+    commit = bench.turn()[0]
+    for round in (1, 2, 3, 4, 5):
+        end = commit.start + len(commit.tokens)
+        bench.scheduler.offer(0, Draft(1, round, end, commit.digest, truth[end : end + 3]), bench.now + 0.5)
+        commit = bench.turn()[0]
+    return bench
