@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib
 
 from evaluation.episodes import Episode
-from evaluation.replay_plots import MODE_COLOURS
+from evaluation.plots import MODE_COLOURS
 from evaluation.success import Figures, first_links, group, name_of
 from simulation.episode import Outcome
 

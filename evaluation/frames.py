@@ -1,4 +1,4 @@
-"""Camera frames of a recorded bag as questions: a JPEG, what is asked, and what the oracle says where it said so.
+"""Camera frames of a recorded bag as questions: a JPEG, a prompt, and the oracle's label where there is one.
 
 Frames come one by one, in order of time; nothing but the texts of a bag (instructions, prompts, labels) is held in
 memory. What cannot be used is passed on as a sentence, and the frames around it are still good.
@@ -26,7 +26,7 @@ from speculation.prompts import (
 
 TEXT = "std_msgs/msg/String"
 INSTRUCTION = "instruction"
-"""Last part of the name of the topic that says what the robot was told."""
+"""Last part of the name of the topic that carries the robot's instructions."""
 PROMPT = "prompt"
 """Last part of the name of the topic that carries an `AskedPrompt` per frame that a model was asked about."""
 ORACLE = "oracle_action"
@@ -73,22 +73,24 @@ Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
 
 @dataclass(frozen=True)
 class Selection:
-    """Which frames of a bag are asked about what.
-
-    topic: camera topic, empty for the bag's only one. skip: frames passed over at the start. fps: at most so many
-    frames per second of the bag's time, 0 for all. limit: at most so many frames of a bag, 0 for all. instruction:
-    said instead of what the bag says. anew: put the instruction also where the bag has the words that were asked
-    about the frame. order, guide: how it is put, as in `speculation.prompts.compose`.
-    """
+    """Which frames of a bag become questions, and with which prompts."""
 
     topic: str = ""
+    """Camera topic; empty for the bag's only one."""
     skip: int = 0
+    """Frames passed over at the start."""
     fps: float = 0.0
+    """At most so many frames per second of the bag's time; 0 for all."""
     limit: int = 0
+    """At most so many frames of a bag; 0 for all."""
     instruction: str = ""
+    """In place of the bag's."""
     order: ResponseOrder = ResponseOrder.REASON_FIRST
+    """See `speculation.prompts.compose`."""
     guide: bool = False
+    """See `speculation.prompts.compose`."""
     anew: bool = False
+    """Compose prompts also for frames whose prompt the bag has."""
 
     def __post_init__(self) -> None:
         for name in ("skip", "fps", "limit"):
@@ -99,15 +101,15 @@ class Selection:
 
 @dataclass(frozen=True)
 class BagFrame:
-    """One question. `index` counts the camera's frames in the bag from 0; `stamp_ns` is when it was received.
-
-    `instruction` is what the robot was told then; `prompt` puts it to the model.
-    """
+    """One question."""
 
     index: int
+    """Counts the camera's frames in the bag from 0."""
     stamp_ns: int
+    """When the frame was received."""
     jpeg: bytes
     instruction: str
+    """The robot's at that time."""
     prompt: str
     label: OracleLabel | None = None
 
@@ -166,15 +168,15 @@ class FrameSource:
     def _frames(
         self, instructions: list[tuple[int, str]], prompts: dict[int, AskedPrompt], labels: dict[int, OracleLabel]
     ) -> Iterator[BagFrame | LeftOut]:
-        seen = said = 0
+        seen = given = 0
         selection = self._selection
         instruction = selection.instruction
         for index, stamp_ns, raw in self._selected():
             seen += 1
-            while said < len(instructions) and instructions[said][0] <= stamp_ns:
-                instruction = instructions[said][1]
-                said += 1
-            problem = "no instruction had been given yet; say one with --instruction"
+            while given < len(instructions) and instructions[given][0] <= stamp_ns:
+                instruction = instructions[given][1]
+                given += 1
+            problem = "no instruction had been given yet; give one with --instruction"
             if instruction:
                 problem = instruction_problem(instruction, self._vocabulary)
             if problem:
@@ -219,12 +221,12 @@ class FrameSource:
         if len(topics) > 1:
             names = ", ".join(topic.name for topic in topics)
             raise ValueError(
-                f"bag {self._bag.path} has several instruction topics ({names}); say one with --instruction"
+                f"bag {self._bag.path} has several instruction topics ({names}); give one with --instruction"
             )
         return [(stamp, str(message.data)) for stamp, message in self._texts(topics)]
 
     def _stamped(self, name: str, read: Callable[[str], Stamped]) -> tuple[dict[int, Stamped], list[LeftOut]]:
-        """Return what the topics called `name` say about frames, by the frames' stamps, and what cannot be read."""
+        """Return the entries of the topics called `name`, by their frames' stamps, and what cannot be read."""
         found, problems = {}, []
         for _, message in self._texts(self._named(name)):
             try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from evaluation.episodes import Episode, Policy
-from evaluation.setting import table
+from evaluation.tables import table
 
 Z95 = 1.959964
 Group = tuple[str, Policy, "float | None"]

@@ -10,20 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.prompts import SAMPLE, TextPrompt, load_prompts, pick
-from benchmarks.setting import (
-    Question,
-    add_pair,
+from evaluation.experiment.command import result_name
+from evaluation.experiment.prompts import SAMPLE, TextPrompt, load_prompts, pick
+from evaluation.experiment.questions import (
     add_questions,
     asked_as,
     check_prompts,
     in_words,
     questions,
     read_source,
-    result_name,
     text_flags,
+    warmed_up,
 )
-from speculation.prompts import VOCABULARY_FILE
+from evaluation.experiment.run import Question
+from evaluation.setting import add_pair
+from speculation.prompts import VOCABULARY_FILE, ResponseOrder
 from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_PROMPT_CHARS
 from tests.models import tiny_text_model
@@ -70,23 +71,26 @@ def test_every_form_is_read_word_for_word(
     [
         ((), "holds no prompts; give one JSON object a line with question and answer"),
         (("\n", " "), "holds no prompts"),
-        ((GSM8K, "{"), "line 2 is no JSON"),
-        (("[" * 100_000,), "line 1 is no JSON"),
-        (([1],), "line 1 is no JSON object but list"),
+        ((GSM8K, "{"), "line 2: .*truncated"),
+        (("[" * 100_000,), "line 1: "),
+        (([1],), "line 1: Expected `object`, got `array`"),
         (({"id": 1, "ask": "what"},), "line 1 has the fields ask, id; it needs question and answer"),
         (({},), "line 1 has the fields none"),
         (({"prompt": "no task"},), "line 1 has the fields prompt; it needs"),
-        ((GSM8K, HUMAN_EVAL), "line 2: field answer is missing"),
-        ((GSM8K, {"answer": "8"}), "line 2: field question is missing"),
-        ((HUMAN_EVAL, {"task_id": "Own/1", "prompt": 3}), "line 2: field prompt must be a text that is not empty"),
-        ((HUMAN_EVAL, {"task_id": 1, "prompt": "def a"}), "line 2: field task_id must be a text"),
-        (({**GSM8K, "question": " "},), "line 1: field question must be a text that is not empty"),
-        (({**GSM8K, "question": "x" * (MAX_PROMPT_CHARS + 1)},), "field question has 12001 characters, a step takes"),
-        (({**MT_BENCH, "turns": []},), "line 1: field turns must be a list with at least one text"),
-        (({**MT_BENCH, "turns": "one"},), "line 1: field turns must be a list"),
-        (({**MT_BENCH, "turns": [None]},), r"line 1: field turns\[0\] must be a text"),
-        (({**MT_BENCH, "category": 4},), "line 1: field category must be a text"),
-        ((MT_BENCH, {"category": "rag"}), "line 2: field turns must be a list"),
+        ((GSM8K, HUMAN_EVAL), "line 2: Object missing required field `(answer|question)`"),
+        ((GSM8K, {"answer": "8"}), "line 2: Object missing required field `question`"),
+        ((HUMAN_EVAL, {"task_id": "Own/1", "prompt": 3}), r"line 2: Expected `str`, got `int` - at `\$.prompt`"),
+        ((HUMAN_EVAL, {"task_id": 1, "prompt": "def a"}), r"line 2: Expected `str`, got `int` - at `\$.task_id`"),
+        (({**GSM8K, "question": " "},), r"line 1: Expected `str` matching .* at `\$.question`"),
+        (
+            ({**GSM8K, "question": "x" * (MAX_PROMPT_CHARS + 1)},),
+            r"length <= 12000 - at `\$.question`",
+        ),
+        (({**MT_BENCH, "turns": []},), "line 1: Expected `array` of length >= 1"),
+        (({**MT_BENCH, "turns": "one"},), "line 1: Expected `array`, got `str`"),
+        (({**MT_BENCH, "turns": [None]},), r"line 1: Expected `str`, got `null` - at `\$.turns\[0\]`"),
+        (({**MT_BENCH, "category": 4},), r"line 1: Expected `str`, got `int` - at `\$.category`"),
+        ((MT_BENCH, {"category": "rag"}), "line 2: Object missing required field `turns`"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, lines: tuple[object, ...], sentence: str) -> None:
@@ -166,3 +170,30 @@ def test_prompts_that_no_session_holds_are_named_before_work(tmp_path: Path) -> 
         check_prompts(vlm, [Question("short", b""), Question("abc " * 600, b"")], 128)
     with pytest.raises(ValueError, match="prompt 'say <|im_end|>': the instruction contains the special token"):
         check_prompts(vlm, [Question("say <|im_end|>", b"")], 128)
+
+
+def test_questions_are_the_same_for_the_same_seed() -> None:
+    first, again, other = questions("random", 3), questions("random", 3), questions("random", 3, seed=1)
+    assert first == again and first != other and len(first) == 3
+    assert all(question.jpeg.startswith(b"\xff\xd8") for question in first)
+    with pytest.raises(ValueError, match="choose simulation, random"):
+        questions("camera", 1)
+
+
+def test_questions_of_rooms_have_the_walk_so_far() -> None:
+    asked = questions("simulation", 12, order=ResponseOrder.ACTION_FIRST)
+    prompts = [question.prompt.splitlines() for question in asked]
+    assert len(prompts) == 12 and all(lines[-1] == "Action first" for lines in prompts)
+    walks = {lines[0] for lines in prompts}
+    assert len(walks) >= 2 and all(walk.startswith("find the ") for walk in walks)
+    assert len(prompts[0]) == 2 and prompts[1][1].startswith("Done: ")
+
+
+def test_no_question_of_the_warm_up_is_measured(tiny_target: Path, tmp_path: Path) -> None:
+    line = argparse.ArgumentParser()
+    add_pair(line)
+    add_questions(line)
+    blind = tiny_text_model(tmp_path / "blind", layers=1)
+    for words in (f"--frames text --target-model {blind}", f"--frames random --target-model {tiny_target}"):
+        before, asked = warmed_up(line.parse_args(words.split()), 5, 2)
+        assert (len(before), len(asked)) == (2, 5) and not set(before) & set(asked)

@@ -1,0 +1,114 @@
+"""Text prompts from local files of one JSON object a line: GSM8K, HumanEval, MT-Bench, Spec-Bench, a sample of our own.
+
+The fields of its first line decide the form of a file. Of a conversation only the first turn is used: later ones need
+the answers before them, and a step of this system is one question. Prompts are put word for word as the file has them,
+in the model's own chat template.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+from msgspec import Meta
+
+from speculation.wire import MAX_PROMPT_CHARS
+
+SAMPLE = Path(__file__).parent / "data" / "prompts.jsonl"
+KNOWN = "question and answer (GSM8K), prompt and task_id (HumanEval), turns and category (MT-Bench, Spec-Bench)"
+Text = Annotated[str, Meta(pattern=r"\S", max_length=MAX_PROMPT_CHARS)]
+
+
+class Gsm8k(msgspec.Struct):
+    """Cobbe et al., arXiv 2110.14168."""
+
+    question: Text
+    answer: str
+
+    def prompt_and_category(self) -> tuple[str, str]:
+        """Return the prompt and its category."""
+        return self.question, "gsm8k"
+
+
+class HumanEval(msgspec.Struct):
+    """Chen et al., arXiv 2107.03374."""
+
+    prompt: Text
+    task_id: str
+
+    def prompt_and_category(self) -> tuple[str, str]:
+        """Return the prompt and its category."""
+        return self.prompt, "human_eval"
+
+
+class Turns(msgspec.Struct):
+    """MT-Bench (arXiv 2306.05685) and Spec-Bench (arXiv 2401.07851)."""
+
+    turns: Annotated[list[Text], Meta(min_length=1)]
+    category: str
+
+    def prompt_and_category(self) -> tuple[str, str]:
+        """Return the first turn and its category."""
+        return self.turns[0], self.category
+
+
+FORMS: tuple[type[Gsm8k | HumanEval | Turns], ...] = (Gsm8k, HumanEval, Turns)
+
+
+@dataclass(frozen=True)
+class TextPrompt:
+    """One prompt: its category in the file's own words, the text, and where it stands."""
+
+    category: str
+    text: str
+    where: str
+
+
+def load_prompts(path: Path) -> list[TextPrompt]:
+    """Return the prompts of a .jsonl or .jsonl.gz file, in its order; blank lines do not count.
+
+    Raises ValueError, in one sentence that names file, line and field, for a file that cannot be used.
+    """
+    try:
+        data = path.read_bytes()
+        content = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ValueError(f"prompts {path} cannot be read: {reason}") from None
+    prompts: list[TextPrompt] = []
+    form: Any = None
+    # Not splitlines: a JSON string may hold characters that it takes for the end of a line.
+    for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip():
+            where = f"{path} line {number}"
+            try:
+                fields = msgspec.json.decode(line, type=dict[str, Any])
+                form = form or _form(fields, where)
+                text, category = cast(Turns, msgspec.convert(fields, form)).prompt_and_category()
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise ValueError(f"{where}: {error}") from None
+            prompts.append(TextPrompt(category, text, where))
+    if not prompts:
+        raise ValueError(f"{path} holds no prompts; give one JSON object a line with {KNOWN}")
+    return prompts
+
+
+def pick(prompts: list[TextPrompt], count: int, seed: int = 0) -> list[TextPrompt]:
+    """Return `count` different prompts, spread evenly over the file so that every category has its share.
+
+    Raises ValueError where there are fewer: a prompt that comes twice would be answered from memory (n-grams).
+    """
+    if count > len(prompts):
+        raise ValueError(f"{count} prompts were asked for, the file holds {len(prompts)}; ask for at most as many")
+    return [prompts[(place * len(prompts) // count + seed) % len(prompts)] for place in range(count)]
+
+
+def _form(fields: dict[str, Any], where: str) -> type[msgspec.Struct]:
+    for form in FORMS:
+        if set(form.__struct_fields__) <= fields.keys():
+            return form
+    raise ValueError(f"{where} has the fields {', '.join(sorted(fields)) or 'none'}; it needs {KNOWN}")
