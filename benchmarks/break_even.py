@@ -45,7 +45,7 @@ GRID, QUICK_GRID = (12, 10), (6, 5)
 DRAWN = "tokens=48"
 CONTOURS = (1.02, 1.5, 2.0, 3.0, 4.0)
 """Speed-ups with a line. The first is where `full` leaves plain cloud decoding; at 1 itself it is level for miles."""
-SPECULATIVE = tuple(mode.value for mode in (Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL))
+SPECULATIVE = tuple(mode.value for mode in Mode if mode.drafts)
 ORIN_DRAFT_S, FAST_SERVERS_S, FAST_LINK_S = early_exits.SYSTEMS["go2"].draft_s, (0.010, 0.020), 0.010
 
 

@@ -21,10 +21,10 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.step import StepState
 from cloud_verifier.work import VerifyRow
-from edge_drafter import DecodingStats, DraftingConfig
-from edge_drafter.answer import Answer
+from edge_drafter import DraftingConfig, StepRequest, sources_of
 from edge_drafter.controller import Controller
-from edge_drafter.speculator import Speculator
+from edge_drafter.step import Step
+from edge_drafter.step_drafter import Outcome, StepDrafter
 from edge_drafter.tree import Origin, TokenTree
 from evaluation.experiment.questions import questions
 from evaluation.experiment.run import Question
@@ -39,7 +39,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-COLOURS = {Origin.COMMITTED: "#333333", Origin.DRAFT: "#4c78a8", Origin.EARLY: "#54a24b", Origin.NGRAM: "#f58518"}
+COLOURS = {Origin.COMMITTED: "#333333", Origin.DRAFT: "#4c78a8", Origin.EARLY: "#54a24b", Origin.LOOKUP: "#f58518"}
 SHOWN, LEAST = 20, 0.002
 """Nodes of one tree that are drawn: the likeliest, down to a reach."""
 CAPACITY = 1024
@@ -82,26 +82,23 @@ class Pair:
     def panels(self, question: Question, forwards: int) -> Iterator[list[Panel]]:
         """Yield the three panels of every verification in which an exit's word was new and right."""
         eos = self.target.eos
-        answer = Answer(question.prompt, question.jpeg, eos, MAX_TOKENS)
-        state = StepState(BeginStep(1, question.prompt, question.jpeg, max_tokens=MAX_TOKENS), eos)
         config = DraftingConfig.of("full", ahead=False, ngrams=False)
-        speculator = Speculator(
-            self.session, answer, eos, config, float, 64, DecodingStats(), Controller(None), self.predictor
-        )
-        self.session.begin(question.prompt, question.jpeg)
+        request = StepRequest(1, question.prompt, question.jpeg, eos, MAX_TOKENS)
+        step = Step(config, request, Controller(None), float)
+        drafter = StepDrafter(step, sources_of(config, self.session, self.predictor))
+        state = StepState(BeginStep(1, question.prompt, question.jpeg, max_tokens=MAX_TOKENS), eos)
+        drafter.begin()
         self.engine.prefill(0, self.engine.prepare(question.prompt, question.jpeg), [], MAX_TOKENS)
-        while not answer.done:
-            while speculator.due() is None and (nodes := speculator.next_nodes()):
-                speculator.grow(nodes)
-            draft = speculator.launch(speculator.root, 1)
+        while not step.answer.done:
+            while drafter.policy.next_draft() is None and (leaves := drafter.policy.next_leaves()):
+                drafter.grow(leaves)
+            draft = drafter.send_draft(step.tree.root)
             state.offer(draft)
-            found = self._verify(speculator, state, draft, answer, forwards)
+            found = self._verify(step, drafter, state, draft, forwards)
             if len(found) == 3:
                 yield found
 
-    def _verify(
-        self, speculator: Speculator, state: StepState, draft: Draft, answer: Answer, forwards: int
-    ) -> list[Panel]:
+    def _verify(self, step: Step, drafter: StepDrafter, state: StepState, draft: Draft, forwards: int) -> list[Panel]:
         work = state.take()
         panels: list[Panel] = []
         last = self.target.num_layers - 1
@@ -111,44 +108,45 @@ class Pair:
                 node = verdict.path[-1] if verdict.path else ROOT
                 start = state.position + len(verdict.path)
                 confidence = min(1.0, verdict.confidence)
-                before = self._panel(speculator, "1  a draft is being verified", speculator.root)
-                known = len(speculator.tree)
+                before = self._panel(step, "1  a draft is being verified", step.tree.root)
+                known = len(step.tree)
                 early = EarlyTokens(1, draft.round, start, node, verdict.token, output.layer, confidence)
-                heard = speculator.hear(early)
+                raised = drafter.take_early_token(early)
                 said = (verdict.path, verdict.token)
                 word = f"'{self._word(verdict.token)}' (layer {output.layer}: {confidence:.2f}"
-                if heard and (len(speculator.tree) > known or not panels):
+                if raised and (len(step.tree) > known or not panels):
                     panels = [before, Panel(f"2  an exit says {word}", [], -1)]
                     claim = said
-                elif heard and said == claim:
+                elif raised and said == claim:
                     panels[1] = Panel(f"{panels[1].title}, layer {output.layer}: {confidence:.2f}", [], -1)
             for _ in range(forwards):
-                if nodes := speculator.next_nodes():
-                    speculator.grow(nodes)
+                if leaves := drafter.policy.next_leaves():
+                    drafter.grow(leaves)
             if len(panels) == 2 and output.layer < last:
-                panels[1] = self._panel(speculator, panels[1].title, self._landing(speculator, claim[0], claim[1]))
+                panels[1] = self._panel(step, panels[1].title, self._named(step, claim[0], claim[1]))
         final = output.verdicts[0]
         progress = state.accept(work, final.path, final.token)
         self.engine.keep(0, final.path, final.token)
         commit = Commit(1, draft.round, progress.start, list(progress.tokens), progress.digest, progress.done)
-        for each, tokens in answer.take(commit):
-            landing = speculator.land(each, tokens, 0.0)
-        if answer.done or len(panels) != 2 or claim != (final.path, final.token) or landing.value != "hit":
+        for each, tokens in step.answer.take(commit):
+            outcome = drafter.take_commit(each, tokens, 0.0)
+        is_right = len(panels) == 2 and claim == (final.path, final.token)
+        if step.answer.done or not is_right or outcome is not Outcome.HIT:
             return []
         words = " ".join(self._word(token) for token in progress.tokens)
         title = f"3  the commit: '{words}'. What stood behind its last token is the next draft"
         panels[1] = Panel(f"{panels[1].title}), and the draft goes on there", panels[1].nodes, panels[1].mark)
-        return [*panels, self._panel(speculator, title, speculator.root)]
+        return [*panels, self._panel(step, title, step.tree.root)]
 
-    def _landing(self, speculator: Speculator, path: Sequence[int], token: int) -> int:
-        flight = speculator.flight
-        anchor = flight.nodes[path[-1]] if flight is not None and path else speculator.root
-        return speculator.tree[anchor].children[token]
+    def _named(self, step: Step, path: Sequence[int], token: int) -> int:
+        draft = step.sent.current
+        anchor = draft.nodes[path[-1]] if draft is not None and path else step.tree.root
+        return step.tree[anchor].children[token]
 
-    def _panel(self, speculator: Speculator, title: str, mark: int) -> Panel:
-        tree, flight = speculator.tree, speculator.flight
-        sent = set(flight.nodes) if flight is not None else set()
-        keep = [speculator.root, *tree.best_nodes(speculator.root, SHOWN, 64, LEAST, frozenset())]
+    def _panel(self, step: Step, title: str, mark: int) -> Panel:
+        tree, draft = step.tree, step.sent.current
+        sent = set(draft.nodes) if draft is not None else set()
+        keep = [tree.root, *tree.best_nodes(tree.root, SHOWN, 64, LEAST, frozenset())]
         if mark not in keep:
             keep = [*keep, *(node for node in tree.path_to(mark) if node not in keep)]
         places = {node: place for place, node in enumerate(keep)}

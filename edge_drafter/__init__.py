@@ -1,14 +1,22 @@
-"""The edge's policy: what to draft, when to send, what to do with rumours. No torch, no sockets, any clock."""
+"""The edge: draft sources, token tree, policy, step loop, the link to the verifier. `EdgeDecoder` is its face.
+
+The policy knows no torch and no sockets and takes any clock; `decoder` joins it with a model, `link` with a network.
+"""
 
 from edge_drafter.config import AUTO, DraftingConfig, Mode, QueuePolicy
 from edge_drafter.drafter import Drafter
-from edge_drafter.model import DraftModel, Link, LinkLost, PacedModel
-from edge_drafter.stats import DecodingStats, Interruption, StepInterrupted, StepRequest, StepResult
+from edge_drafter.paced import PacedModel
+from edge_drafter.protocols import DraftModel, Link, LinkLost
+from edge_drafter.request import Interruption, StepInterrupted, StepRequest, StepResult
+from edge_drafter.sources import DraftSource
+from edge_drafter.sources.choice import sources_of
+from edge_drafter.stats import DecodingStats
 
 __all__ = [
     "AUTO",
     "DecodingStats",
     "DraftModel",
+    "DraftSource",
     "Drafter",
     "DraftingConfig",
     "Interruption",
@@ -20,4 +28,5 @@ __all__ = [
     "StepInterrupted",
     "StepRequest",
     "StepResult",
+    "sources_of",
 ]

@@ -1,6 +1,6 @@
 """The committed answer of one step: the only truth on the edge.
 
-A digest covers a commit's tokens and nothing else of it. So the tokens alone say where the answer ends.
+A digest covers a commit's tokens and nothing else of it. So the tokens alone decide where the answer ends.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ class Answer:
         sampling: SamplingSettings = GREEDY,
         key: int = 0,
     ) -> None:
-        self._ends = frozenset(ends)
+        self.ends = frozenset(ends)
+        """Tokens that end the answer."""
         self._max_tokens = max_tokens
         self._held: dict[int, Commit] = {}
         self.tokens: list[int] = list(committed)
         self.digest = extend_digest(begin_digest(prompt, jpeg, sampling.text, key), self.tokens)
         self.done = self._is_over(self.position)
-        self.drawn_at = -1
-        """Position of the last token that the edge drew itself; the verifier hears of it with the next draft."""
 
     @property
     def position(self) -> int:
@@ -52,7 +51,7 @@ class Answer:
     def take(self, commit: Commit) -> list[tuple[Commit, list[int]]]:
         """Append what `commit`, and commits held for it, add; return each with its new tokens.
 
-        There are none for a rejection at once. `rests` says whether a token is left to draw.
+        A commit whose first token is left to the edge to draw (`rests`) may add none.
 
         A commit ahead of the answer is held, at most `HELD_COMMITS` of them, the nearest first. Raises Contradiction
         for a commit about another prefix, with tokens beyond the answer's end, or that calls complete what is not.
@@ -74,11 +73,6 @@ class Answer:
         """Whether the answer's next token is to be drawn out of `commit.rest`."""
         ends = commit.start + len(commit.tokens)
         return commit.rest is not None and ends == self.position and not self.done
-
-    def draw(self, token: int) -> None:
-        """Append a token that the edge drew."""
-        self.drawn_at = self.position
-        self.append([token])
 
     def append(self, tokens: Sequence[int]) -> None:
         """Append tokens that need no commit: those of a model that answers alone."""
@@ -103,14 +97,14 @@ class Answer:
             self.append(tokens)
         if commit.done and not self._is_over(end):
             raise Contradiction(
-                f"the verifier says that the answer is complete at position {end}, but no end token stands there and "
+                f"the verifier calls the answer complete at position {end}, but no end token stands there and "
                 f"max_tokens is {self._max_tokens}; were edge and verifier installed from the same version?"
             )
         return tokens
 
     def _check_end(self, tokens: Sequence[int]) -> None:
         """Raise Contradiction where the answer is over before the last of `tokens`."""
-        if self.done or any(token in self._ends for token in tokens[:-1]):
+        if self.done or any(token in self.ends for token in tokens[:-1]):
             raise Contradiction(f"the verifier committed tokens after the answer's end, at position {self.position}")
         if len(tokens) > self.room:
             end = self.position + len(tokens)
@@ -118,4 +112,4 @@ class Answer:
 
     def _is_over(self, end: int) -> bool:
         """Whether the answer is complete with its first `end` tokens."""
-        return end >= self._max_tokens or (end > 0 and self.tokens[end - 1] in self._ends)
+        return end >= self._max_tokens or (end > 0 and self.tokens[end - 1] in self.ends)

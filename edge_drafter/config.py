@@ -1,12 +1,16 @@
-"""The settings that turn one drafter into the papers' methods."""
+"""How one step is decoded: the settings, and the modes that are sets of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from speculation.sampling import SamplingSettings
+from speculation.settings import Field, check, fields_of
 from speculation.wire import MAX_DRAFT_TOKENS, Idle
 
 AUTO = "auto"
@@ -16,16 +20,48 @@ START_GAMMA = 4
 
 
 class Mode(str, Enum):
-    """Who decodes, and which techniques they use; docs/decoding.md maps them to the papers."""
+    """The one table of modes: a name, and what it changes in `DraftingConfig`. docs/decoding.md names the papers.
 
-    CLOUD = "cloud"
-    EDGE = "edge"
+    A new mode is one entry here; every list of modes in the project is made from this table.
+    """
+
+    changes: Mapping[str, Any]
+
+    def __new__(cls, name: str, changes: Mapping[str, Any] | None = None) -> Mode:
+        """Make a member out of its entry."""
+        mode = str.__new__(cls, name)
+        mode._value_ = name
+        mode.changes = changes or {}
+        return mode
+
+    CLOUD = "cloud", {"drafts": False, "idle": Idle.DECODE}
+    EDGE = "edge", {"drafts": False}
     SD = "sd"
-    FSD = "fsd"
-    SERVER_SD = "server_sd"
-    PROACTIVE = "proactive"
-    PIPELINED = "pipelined"
-    FULL = "full"
+    FSD = "fsd", {"early_tokens": True, "branches": 6, "leaves": 6}
+    SERVER_SD = "server_sd", {"drafts": False, "idle": Idle.DECODE, "self_draft": True}
+    PROACTIVE = "proactive", {"own_guess": True, "width": 3, "draft_tokens": 16, "leaves": 4}
+    PIPELINED = (
+        "pipelined",
+        {"own_guess": True, "ahead": True, "ahead_above": 0.0, "partial": True, "truncate": True, "interrupt": True},
+    )
+    FULL = (
+        "full",
+        {
+            "idle": Idle.LEDGER, "width": 2, "draft_tokens": 40, "leaves": 8, "max_nodes": 256, "own_guess": True,
+            "early_tokens": True, "best_first": True, "ahead": True, "ahead_above": 0.1, "send_gain": 0.7,
+            "partial": True, "truncate": True, "interrupt": True, "ngrams": True,
+        },
+    )  # fmt: skip
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the edge drafts for a verifier."""
+        return bool(self.changes.get("drafts", True))
+
+    @property
+    def needs_link(self) -> bool:
+        """Whether a verifier answers."""
+        return DraftingConfig.of(self).needs_link
 
 
 class QueuePolicy(str, Enum):
@@ -36,77 +72,92 @@ class QueuePolicy(str, Enum):
     RANDOM = "random"
 
 
-@dataclass(frozen=True)
-class DraftingConfig:
+class DraftingConfig(msgspec.Struct, frozen=True):
     """How one step is decoded; a mode is a set of these, and each can be changed alone.
 
-    self_draft: the verifier's own draft model drafts gamma tokens per verification, beside the target.
-    drafts: the edge drafts at all. idle: what the verifier does without a draft, see `Idle`.
-    gamma: draft tokens per verification; "auto" commits most tokens per second, E(gamma) / (F + c gamma); "balance"
-        makes drafting and round trip as long as a verification (SpecEdge, Sec. 4.3).
-    width: children that a fed token gets; 1 drafts a chain. draft_tokens: tokens that one draft may carry; 0 means
-        gamma, a chain. leaves: tokens that one draft forward feeds side by side: the threads of Early Exits, Sec. 4.1.
-    least: a token less likely than this, given the draft's root, is neither sent in a tree nor grown.
-    own_guess: pre-drafts past the draft in flight, as if it were accepted (SpecEdge, Sec. 4.2; PicoSpec, Sec. 3.2).
-    early_tokens: pre-drafts where an exit says that the verdict lands (Early Exits, Sec. 3).
-    best_first: pre-drafts the likeliest leaf of the whole tree, instead of branch after branch.
-    branches: continuations pre-drafted per verification, in the order of `queue_policy`; best_first ignores both.
-    ahead: a pre-draft leaves before the commit that it follows, once that commit is as likely as `ahead_above`.
-    partial: such a draft leaves before it has gamma tokens, and a better one follows (PicoSpec, Fast Verification).
-    send_gain: a better draft for the same place follows once it is worth so many more expected tokens.
-    truncate: a draft leaves early where one more forward gains less than it costs (PicoSpec, Sec. 3.3).
-    interrupt: a draft forward that a commit made useless is abandoned at the next layer (PicoSpec, Sec. 3.1).
-    ngrams: earlier answers propose tokens (prompt lookup), here and as hints to the verifier.
-    stop_below: a draft ends with the first token whose probability to be accepted is below this, by the predictor or,
-        without one, by the draft itself: the first predicted rejection (WISP, Sec. 4.1); 0 never stops.
-    max_nodes: the pre-draft stops growing when the tree holds this many nodes.
-    resend_s: an unanswered draft is repeated after this many seconds; rounds are idempotent.
-    patience_s: no commit for this long counts as a lost link, although the verifier may still answer pings.
+    Raises ValueError, naming the setting and its limit, for a value that is out of range.
     """
 
-    drafts: bool = True
-    idle: Idle = Idle.WAIT
-    self_draft: bool = False
-    gamma: int | str = START_GAMMA
-    width: int = 1
-    draft_tokens: int = 0
-    leaves: int = 1
-    least: float = 0.02
-    own_guess: bool = False
-    early_tokens: bool = False
-    best_first: bool = False
-    branches: int = 1
-    queue_policy: QueuePolicy = QueuePolicy.PRIORITY
-    ahead: bool = False
-    ahead_above: float = 0.05
-    partial: bool = False
-    send_gain: float = 0.5
-    truncate: bool = False
-    interrupt: bool = False
-    ngrams: bool = False
-    stop_below: float = 0.0
-    seed: int = 0
-    max_nodes: int = 128
-    resend_s: float = 2.0
-    patience_s: float = 20.0
+    drafts: Annotated[bool, Meta(description="the edge drafts at all")] = True
+    idle: Annotated[Idle, Meta(description="what the verifier does without a draft")] = Idle.WAIT
+    self_draft: Annotated[
+        bool, Meta(description="the verifier's own draft model drafts gamma tokens per verification, beside the target")
+    ] = False
+    gamma: Annotated[
+        int | str,
+        Meta(
+            description="draft tokens per verification; auto commits most tokens per second, E(gamma) / (F + c gamma); "
+            "balance makes drafting and round trip as long as a verification (SpecEdge, Sec. 4.3)"
+        ),
+    ] = START_GAMMA
+    width: Annotated[int, Meta(ge=1, description="children that a fed token gets; 1 drafts a chain")] = 1
+    draft_tokens: Annotated[
+        int, Meta(ge=0, le=MAX_DRAFT_TOKENS, description="tokens that one draft may carry; 0 means gamma, a chain")
+    ] = 0
+    leaves: Annotated[
+        int, Meta(ge=1, description="tokens that one draft forward feeds side by side (threads of Early Exits, 4.1)")
+    ] = 1
+    least: Annotated[
+        float, Meta(ge=0, le=1, description="a token less likely, given the root, is neither sent in a tree nor grown")
+    ] = 0.02
+    own_guess: Annotated[
+        bool,
+        Meta(description="pre-draft past the draft in flight, as if it were accepted (SpecEdge, 4.2; PicoSpec, 3.2)"),
+    ] = False
+    early_tokens: Annotated[
+        bool, Meta(description="pre-draft where an early exit predicts the verdict to end (Early Exits, Sec. 3)")
+    ] = False
+    best_first: Annotated[
+        bool, Meta(description="pre-draft the likeliest leaf of the whole tree, instead of branch after branch")
+    ] = False
+    branches: Annotated[
+        int, Meta(ge=0, description="continuations pre-drafted per verification; best_first ignores it")
+    ] = 1
+    queue_policy: Annotated[QueuePolicy, Meta(description="order of the branches; best_first ignores it")] = (
+        QueuePolicy.PRIORITY
+    )
+    ahead: Annotated[bool, Meta(description="a pre-draft is sent before the commit that it follows")] = False
+    ahead_above: Annotated[float, Meta(ge=0, le=1, description="... once that commit is so likely")] = 0.05
+    partial: Annotated[
+        bool,
+        Meta(description="such a draft is sent before it has gamma tokens; a better one follows (PicoSpec, Sec. 3.1)"),
+    ] = False
+    send_gain: Annotated[
+        float, Meta(ge=0, description="a better draft for the same place follows at so many more expected tokens")
+    ] = 0.5
+    truncate: Annotated[
+        bool, Meta(description="send early where one more forward gains less than it costs (PicoSpec, Sec. 3.3)")
+    ] = False
+    interrupt: Annotated[
+        bool, Meta(description="abandon a draft forward that a commit made useless, between layers (PicoSpec, 3.1)")
+    ] = False
+    ngrams: Annotated[
+        bool, Meta(description="earlier answers propose tokens (prompt lookup), here and as hints to the verifier")
+    ] = False
+    stop_below: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="a draft ends with the first token whose probability to be accepted is below this, by the "
+            "predictor or, without one, by the draft itself (WISP, Sec. 4.1); 0 never stops",
+        ),
+    ] = 0.0
+    max_nodes: Annotated[int, Meta(ge=1, description="the pre-draft stops growing at this many nodes of the tree")] = (
+        128
+    )
+    resend_s: Annotated[
+        float, Meta(ge=0, description="an unanswered draft is repeated after so many seconds; rounds are idempotent")
+    ] = 2.0
+    patience_s: Annotated[
+        float, Meta(ge=0, description="no commit for so many seconds is a lost link, even if pings are answered")
+    ] = 20.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.gamma, str):
-            if self.gamma not in GAMMA_RULES:
-                raise ValueError(f"gamma is {self.gamma!r}; give 0 to {MAX_DRAFT_TOKENS}, '{AUTO}' or '{BALANCE}'")
-        elif not 0 <= self.gamma <= MAX_DRAFT_TOKENS:
-            raise ValueError(f"gamma is {self.gamma}; give 0 to {MAX_DRAFT_TOKENS}, '{AUTO}' or '{BALANCE}'")
-        least = {"width": 1, "leaves": 1, "branches": 0, "max_nodes": 1, "send_gain": 0, "resend_s": 0, "patience_s": 0}
-        for name, limit in least.items():
-            if not getattr(self, name) >= limit:
-                raise ValueError(f"{name} is {getattr(self, name)}; give at least {limit}")
-        if not 0 <= self.draft_tokens <= MAX_DRAFT_TOKENS:
-            raise ValueError(f"draft_tokens is {self.draft_tokens}; give 0 (gamma, a chain) to {MAX_DRAFT_TOKENS}")
-        for name in ("least", "ahead_above"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}; give 0 to 1")
-        if not 0.0 <= self.stop_below <= 1.0:
-            raise ValueError(f"stop_below is {self.stop_below}; give 0 (never stop) to 1")
+        known = self.gamma in GAMMA_RULES if isinstance(self.gamma, str) else 0 <= self.gamma <= MAX_DRAFT_TOKENS
+        if not known:
+            raise ValueError(f"gamma is {self.gamma!r}; give 0 to {MAX_DRAFT_TOKENS}, '{AUTO}' or '{BALANCE}'")
+        check(self)
         for name in ("own_guess", "early_tokens", "ngrams"):
             if getattr(self, name) and not self.drafts:
                 raise ValueError(f"{name} needs drafts")
@@ -118,30 +169,30 @@ class DraftingConfig:
         Raises ValueError for an unknown mode, naming the known ones, and for what `text` gets wrong.
         """
         try:
-            flags = _MODES[Mode(mode)]
+            mode = Mode(mode)
         except ValueError:
             raise ValueError(f"mode is {str(mode)!r}; known modes are {', '.join(m.value for m in Mode)}") from None
-        told = read_changes(text)
-        return replace(cls(**flags), **(changes | (told if flags.get("drafts", True) else {})))
+        given = read_changes(text)
+        return cls(**{**mode.changes, **changes, **(given if mode.drafts else {})})
 
     def check_sampling(self, sampling: SamplingSettings) -> None:
-        """Raise ValueError where drafts of these settings cannot be judged as `sampling` says.
+        """Raise ValueError where drafts of these settings cannot be judged by the rule of `sampling`.
 
-        Rejection sampling judges one chain at a time, of tokens that were drawn: no tree, no tokens from elsewhere, no
-        better draft for the same place; and the verifier must not decode where a draft may come. A draft's length must
-        not change when a lost step is taken up again: what was rejected once would be asked again, in other company.
+        Rejection sampling judges one chain at a time, of tokens that were sampled: no tree, no tokens from elsewhere,
+        no better draft for the same place; and the verifier must not decode where a draft may come. A draft's length
+        must not change when a lost step is resumed: what was rejected once would be judged again in other company.
         """
         if not sampling.rule.rejects or not (self.drafts or self.self_draft):
             return
-        said = f"sampling {sampling.rule.value} judges one drafted chain at a time: take mode sd or fsd"
+        problem = f"sampling {sampling.rule.value} judges one drafted chain at a time: take mode sd or fsd"
         if self.self_draft:
-            raise ValueError(said)
+            raise ValueError(problem)
         fit = {"idle": Idle.WAIT, "width": 1, "draft_tokens": 0, "ahead": False, "truncate": False, "ngrams": False}
-        wrong = [f"{name}={_told(value)}" for name, value in fit.items() if getattr(self, name) != value]
+        wrong = [f"{name}={_written(value)}" for name, value in fit.items() if getattr(self, name) != value]
         if isinstance(self.gamma, str):
             wrong.append(f"gamma={START_GAMMA} or another number")
         if wrong:
-            raise ValueError(f"{said} with a fixed gamma, or set {','.join(wrong)}")
+            raise ValueError(f"{problem} with a fixed gamma, or set {','.join(wrong)}")
 
     @property
     def predrafts(self) -> bool:
@@ -159,45 +210,28 @@ class DraftingConfig:
         return self.drafts or self.idle is Idle.DECODE
 
 
-_MODES: dict[Mode, dict[str, Any]] = {
-    Mode.CLOUD: {"drafts": False, "idle": Idle.DECODE},
-    Mode.EDGE: {"drafts": False},
-    Mode.SD: {},
-    Mode.SERVER_SD: {"drafts": False, "idle": Idle.DECODE, "self_draft": True},
-    Mode.FSD: {"early_tokens": True, "branches": 6, "leaves": 6},
-    Mode.PROACTIVE: {"own_guess": True, "width": 3, "draft_tokens": 16, "leaves": 4},
-    Mode.PIPELINED: {
-        "own_guess": True, "ahead": True, "ahead_above": 0.0, "partial": True, "truncate": True, "interrupt": True,
-    },
-    Mode.FULL: {
-        "idle": Idle.LEDGER, "width": 2, "draft_tokens": 40, "leaves": 8, "max_nodes": 256, "own_guess": True,
-        "early_tokens": True, "best_first": True, "ahead": True, "ahead_above": 0.1, "send_gain": 0.7, "partial": True,
-        "truncate": True, "interrupt": True, "ngrams": True,
-    },
-}  # fmt: skip
-
 WHO_DECODES = ("drafts", "self_draft")
 """Fields that make another mode of a mode; `read_changes` leaves them alone."""
+_CHANGEABLE = {field.name: field for field in fields_of(DraftingConfig) if field.name not in WHO_DECODES}
 
 
 def read_changes(text: str) -> dict[str, Any]:
-    """Return the changes of a `DraftingConfig` that NAME=VALUE,... says, e.g. "interrupt=off,branches=3,gamma=auto".
+    """Return the changes of a `DraftingConfig` in NAME=VALUE,..., e.g. "interrupt=off,branches=3,gamma=auto".
 
     Raises ValueError, naming the field and what it takes, for what cannot be read; limits are `DraftingConfig`'s.
     """
-    known = {each.name: each.default for each in fields(DraftingConfig) if each.name not in WHO_DECODES}
     changes: dict[str, Any] = {}
     for part in filter(None, (each.strip() for each in text.split(","))):
         name, _, value = part.partition("=")
-        if name not in known:
-            raise ValueError(f"drafting: {name!r} is unknown; known are {', '.join(known)}")
-        changes[name] = _read(name, value, known[name])
+        if name not in _CHANGEABLE:
+            raise ValueError(f"drafting: {name!r} is unknown; known are {', '.join(_CHANGEABLE)}")
+        changes[name] = _read(_CHANGEABLE[name], value)
     if changes:
         DraftingConfig(**changes)
     return changes
 
 
-def _told(value: Any) -> str:
+def _written(value: Any) -> str:
     """Return a value as `read_changes` reads it."""
     if isinstance(value, Idle):
         return value.name.lower()
@@ -213,21 +247,17 @@ def read_gamma(text: str) -> int | str:
     return int(text)
 
 
-def _read(name: str, text: str, default: Any) -> Any:
-    if name == "gamma":
+def _read(field: Field, text: str) -> Any:
+    if field.name == "gamma":
         return read_gamma(text)
-    if isinstance(default, bool):
-        choices: dict[str, Any] = {"on": True, "off": False}
-    elif isinstance(default, Idle):
-        choices = {each.name.lower(): each for each in Idle}
-    elif isinstance(default, QueuePolicy):
-        choices = {each.value: each for each in QueuePolicy}
-    else:
+    if issubclass(field.kind, (int, float)) and not issubclass(field.kind, (bool, Enum)):
         try:
-            return type(default)(text)
+            return field.kind(text)
         except ValueError:
-            kind = "whole number" if isinstance(default, int) else "number"
-            raise ValueError(f"drafting: {name}={text} is no {kind}") from None
+            kind = "whole number" if field.kind is int else "number"
+            raise ValueError(f"drafting: {field.name}={text} is no {kind}") from None
+    values = (True, False) if field.kind is bool else tuple(field.kind)  # type: ignore[arg-type]
+    choices = {_written(getattr(each, "value", each) if isinstance(each, str) else each): each for each in values}
     if text not in choices:
-        raise ValueError(f"drafting: {name}={text!r} is unknown; give {', '.join(choices)}")
+        raise ValueError(f"drafting: {field.name}={text!r} is unknown; give {', '.join(choices)}")
     return choices[text]

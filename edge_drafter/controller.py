@@ -8,6 +8,9 @@ from edge_drafter.config import AUTO, BALANCE, GAMMA_RULES
 from edge_drafter.stats import DecodingStats
 from speculation.acceptance import expected_tokens
 
+LEAST_ROUNDS = 3
+PROBE_ROUNDS = 16
+
 
 def tokens_per_second(acceptance: float, gamma: int, fixed_s: float, draft_s: float) -> float:
     """Return E(gamma) / (F + c gamma): F seconds per round trip and verification, c per draft token."""
@@ -20,12 +23,10 @@ class Average:
 
     weight: float
     value: float | None = None
-    samples: int = 0
 
     def add(self, sample: float) -> None:
         """Take one more sample."""
         self.value = sample if self.value is None else self.value + self.weight * (sample - self.value)
-        self.samples += 1
 
 
 def balanced_gamma(verify_s: float, draft_s: float, rtt_s: float) -> float:
@@ -35,17 +36,17 @@ def balanced_gamma(verify_s: float, draft_s: float, rtt_s: float) -> float:
 
 @dataclass(frozen=True)
 class Estimates:
-    """What the edge has measured, in seconds; None before the first sample.
-
-    fixed_s: a round's time besides drafting: round trip, verification and the wait for it. Measured where nothing else
-    delayed it. queue_s: of that, the wait in a busy verifier. acceptance: of a draft token whose ancestors stand.
-    """
+    """What the edge has measured, in seconds; None before the first sample."""
 
     draft_s: float | None = None
     verify_s: float | None = None
     fixed_s: float | None = None
+    """A round's time besides drafting: round trip, verification and the wait for it; measured where nothing else
+    delayed it."""
     acceptance: float | None = None
+    """Of a draft token whose ancestors were accepted."""
     queue_s: float | None = None
+    """Of `fixed_s`, the wait in a busy verifier."""
 
     @property
     def rtt_s(self) -> float | None:
@@ -58,9 +59,9 @@ class Estimates:
 class Controller:
     """Estimates times and acceptance, and chooses gamma by a rule, or keeps it where `rule` is None.
 
-    "auto" changes gamma only for a gain above `hysteresis`, and not before `least` rounds were seen. Where drafting
-    does not pay it chooses 0, but tries one token every `probe` rounds: acceptance may have recovered. "balance" rounds
-    `balanced_gamma` and moves only when that is further than `hysteresis` beyond the halfway point.
+    "auto" changes gamma only for a gain above `hysteresis`, and not before `LEAST_ROUNDS` rounds. Where drafting does
+    not pay it chooses 0, but tries one token every `PROBE_ROUNDS` rounds: acceptance may have recovered. "balance"
+    rounds `balanced_gamma` and moves only when that is further than `hysteresis` beyond the halfway point.
     """
 
     def __init__(
@@ -70,8 +71,6 @@ class Controller:
         largest: int = 16,
         weight: float = 0.1,
         hysteresis: float = 0.03,
-        least: int = 3,
-        probe: int = 16,
     ) -> None:
         if not 0 <= start <= largest:
             raise ValueError(f"start is {start}; give 0 to largest = {largest}")
@@ -81,8 +80,6 @@ class Controller:
         self._gamma = start
         self._largest = largest
         self._hysteresis = hysteresis
-        self._least = least
-        self._probe = probe
         self._draft_s = Average(weight)
         self._verify_s = Average(weight)
         self._fixed_s = Average(weight)
@@ -93,7 +90,7 @@ class Controller:
     @property
     def gamma(self) -> int:
         """The number of draft tokens to send next."""
-        if self._gamma == 0 and self._rule is not None and self._rounds % self._probe == 0:
+        if self._gamma == 0 and self._rule is not None and self._rounds % PROBE_ROUNDS == 0:
             return min(1, self._largest)
         return self._gamma
 
@@ -108,7 +105,7 @@ class Controller:
             self._queue_s.value,
         )
 
-    def tell(self, stats: DecodingStats) -> None:
+    def write_to(self, stats: DecodingStats) -> None:
         """Write gamma and the estimates into a step's figures."""
         now = self.estimates
         stats.gamma = self.gamma
@@ -137,7 +134,7 @@ class Controller:
             self._acceptance.add(1.0)
         if accepted < sent:
             self._acceptance.add(0.0)
-        if self._rounds >= self._least:
+        if self._rounds >= LEAST_ROUNDS:
             if self._rule == AUTO:
                 self._maximise()
             elif self._rule == BALANCE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from edge_drafter.answer import Answer
 from edge_drafter.config import DraftingConfig
@@ -20,14 +20,12 @@ class Cutter:
     because of a prediction.
     """
 
-    def __init__(
-        self, tree: TokenTree, answer: Answer, ends: Collection[int], config: DraftingConfig, max_draft: int, gamma: int
-    ) -> None:
+    def __init__(self, tree: TokenTree, answer: Answer, config: DraftingConfig, max_draft: int, gamma: int) -> None:
         self._tree = tree
         self._answer = answer
         self._config = config
         self._max_draft = max_draft
-        self.ends = frozenset(ends)
+        self._ends = answer.ends
         self.gamma = gamma
         self._known_at: tuple[int, int, int] | None = None
         self._paths: dict[tuple[int, int], list[int]] = {}
@@ -47,19 +45,21 @@ class Cutter:
 
     def ends_at(self, node: int) -> bool:
         """Whether `node` ends the answer."""
-        return node != self._tree.root and self._tree[node].token in self.ends
+        return node != self._tree.root and self._tree[node].token in self._ends
 
     def closes(self, node: int) -> bool:
         """Whether a draft ends at `node`: it ends the answer, or is predicted to be rejected."""
-        below = self._tree[node].chance < self._config.stop_below
-        return node != self._tree.root and (below or self.ends_at(node))
+        if node == self._tree.root:
+            return False
+        content = self._tree[node]
+        return content.chance < self._config.stop_below or content.token in self._ends
 
     def path(self, node: int, want: int) -> list[int]:
         """Return the likeliest chain of at most `want` nodes behind `node`, up to one that closes it."""
-        self._forget_the_past()
+        self._drop_stale()
         path = self._paths.get((node, want))
         if path is None:
-            path = self._tree.likeliest_path(node, want, self.ends)
+            path = self._tree.likeliest_path(node, want, self._ends)
             path = path[: next((place for place, each in enumerate(path, 1) if self.closes(each)), None)]
             self._paths[node, want] = path
         return path
@@ -79,11 +79,11 @@ class Cutter:
         """Return the nodes of the best draft behind `anchor`, parents first: a chain, or a tree."""
         if not self._config.draft_tokens:
             return self.path(anchor, self.need(anchor))
-        self._forget_the_past()
+        self._drop_stale()
         nodes = self._cuts.get(anchor)
         if nodes is None:
             limit = min(self._config.draft_tokens, self._max_draft)
-            nodes = self._tree.best_nodes(anchor, limit, self.room(anchor), self._config.least, self.ends)
+            nodes = self._tree.best_nodes(anchor, limit, self.room(anchor), self._config.least, self._ends)
             self._cuts[anchor] = nodes
         return nodes
 
@@ -99,7 +99,7 @@ class Cutter:
             return leaves
         tree, found = self._tree, list(leaves)
         depth = max(0, self.room(anchor) - 1)
-        likeliest = tree.likeliest_first(anchor, depth, self._config.least, self.ends)
+        likeliest = tree.likeliest_first(anchor, depth, self._config.least, self._ends)
         for node in itertools.islice(likeliest, self._config.max_nodes):
             if tree[node].proposals is None and not self.ends_at(node) and node not in leaves:
                 found.append(node)
@@ -107,7 +107,7 @@ class Cutter:
                     break
         return found
 
-    def _forget_the_past(self) -> None:
+    def _drop_stale(self) -> None:
         """What was cut stays right until the tree, the answer or gamma changes."""
         now = (self._tree.version, self._answer.position, self.gamma)
         if now != self._known_at:

@@ -6,14 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edge_drafter import (
     DecodingStats,
     Drafter,
-    DraftingConfig,
     DraftModel,
     Interruption,
     Mode,
@@ -21,14 +18,16 @@ from edge_drafter import (
     StepInterrupted,
     StepRequest,
     StepResult,
+    sources_of,
 )
-from edge_drafter.link import LinkConfig, LinkState, ZmqLink, check_verifier, load_keys
+from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
+from edge_drafter.settings import EdgeConfig
 from speculation.emulation import LinkConditions, declared_name, load_link
-from speculation.predictor import AUTO, Predictor, find
+from speculation.predictor import Predictor, find
 from speculation.profile import load_profile
 from speculation.prompts import Vocabulary
-from speculation.sampling import GREEDY, MAX_KEY, Rule, SamplingSettings, question_key
+from speculation.sampling import Rule, question_key
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
@@ -39,72 +38,6 @@ _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
 FOREVER_S = 3600.0
 PATENT_NOTE = "the authors of DSSD name a filed patent on split verification, CN2025108856278; see docs/decoding.md"
-MAX_RTT_S = 10.0
-
-
-@dataclass(frozen=True)
-class EdgeConfig:
-    """What one robot decodes with. `keys` is a folder of CURVE keys, empty for plain TCP.
-
-    draft_model: a folder, or a name on the hub. device to allow_download: how it is loaded, see `ModelSettings`.
-    gamma: draft tokens per verification, or "auto" or "balance". drafting: what a mode that drafts does otherwise than
-    it is known for, "NAME=VALUE,...", see `read_changes`. target: fingerprint that the verifier must have, empty for
-    any. silence_s: hearing nothing for so long is a lost link.
-    resume_s: how long a step waits for a lost verifier before it is given up. capacity: cache slots of the draft
-    model: image and prompt, answer and token tree must fit. link: the link of config/links.json whose conditions are
-    emulated, empty for none; the profile's communication time comes on top of its delays. rtt_s: round trip declared
-    in place of the profile's own. extra_rtt_s: one on top of it; half of them each way. text_only: the draft model is a
-    language model alone and is asked with an empty frame (benchmarks; a robot has none). predictor: what ends drafts
-    at the first predicted rejection: a folder, "auto" for the one in the draft model's folder if there is one, "off"
-    for none. sampling: how tokens are drawn, "greedy", "coupled(temperature=0.7,top_k=50,top_p=0.9)" or another rule
-    of `SamplingSettings`. seed: of the draws, 0 to 2^63 - 1; the n-th question to two decoders of one seed is drawn
-    alike. allow_plain: without keys, trust a verifier on another machine all the same.
-    """
-
-    draft_model: Path
-    verifier: str = "tcp://127.0.0.1:5555"
-    mode: str = Mode.FULL.value
-    profile: str = "raw"
-    keys: str = ""
-    gamma: int | str = 4
-    drafting: str = ""
-    threads: int = 1
-    max_tokens: int = 128
-    target: str = ""
-    device: str = "cpu"
-    dtype: str = "float32"
-    attention: str = "sdpa"
-    quantisation: str = "none"
-    min_pixels: int = 0
-    max_pixels: int = 0
-    allow_download: bool = False
-    capacity: int = 2048
-    silence_s: float = 1.5
-    resume_s: float = 1.0
-    link: str = ""
-    rtt_s: float | None = None
-    extra_rtt_s: float = 0.0
-    text_only: bool = False
-    predictor: str = AUTO
-    sampling: str = GREEDY.text
-    seed: int = 0
-    allow_plain: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("rtt_s", "extra_rtt_s"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 <= value <= MAX_RTT_S:
-                raise ValueError(f"{name} is {value}; give 0 to {MAX_RTT_S:g} seconds")
-        self.settings(self.mode).check_sampling(SamplingSettings.parse(self.sampling))
-        if not 0 <= self.seed <= MAX_KEY:
-            raise ValueError(f"seed is {self.seed}; give 0 to 2^63 - 1")
-        if self.settings(self.mode).needs_link:
-            # Here too, since the link is made after the models are loaded, which takes a minute on a robot.
-            check_verifier(self.verifier, bool(self.keys), self.allow_plain)
-
-    def settings(self, mode: Mode | str, **more: Any) -> DraftingConfig:
-        """Return the drafting settings of `mode` with this robot's changes. A mode that drafts nothing takes none."""
-        return DraftingConfig.of(mode, self.drafting, gamma=self.gamma, **more)
 
 
 class EdgeDecoder:
@@ -120,65 +53,55 @@ class EdgeDecoder:
     ) -> None:
         """Load the draft model and start connecting, without waiting for the verifier; mode `edge` has no link.
 
-        `on_state` hears how the link is, in the link's thread. `vlm`: the draft model where it is loaded already;
-        several decoders may share it. `conditions`: a link that has no name, in place of the config's.
+        `on_state` is called with the link's state, in the link's thread. `vlm`: the draft model where it is loaded
+        already; several decoders may share it. `conditions`: a link that has no name, in place of the config's.
 
         Raises ValueError, in one sentence, for a model folder, predictor, profile, link, mode, address or keys that
         cannot be used.
         """
         self.config = config
         self.profile = load_profile(config.profile or "raw")
-        one_way = self.profile.one_way_s if config.rtt_s is None else config.rtt_s / 2.0
-        named = conditions if conditions is not None else load_link(config.link)
-        self.conditions = named.delayed(one_way + config.extra_rtt_s / 2.0)
-        needs_link = config.settings(config.mode).needs_link
-        keys = load_keys(Path(config.keys)) if config.keys else None
+        way = config.connection
+        one_way = self.profile.one_way_s if way.rtt_s is None else way.rtt_s / 2.0
+        named = conditions if conditions is not None else load_link(way.link)
+        self.conditions = named.delayed(one_way + way.extra_rtt_s / 2.0)
+        keys = load_keys(Path(way.keys)) if way.keys else None
         self.trace = trace if trace is not None else Trace()
         self.vlm = vlm or self._load(config)
-        folder = find(config.predictor, self.vlm.folder)
+        folder = find(config.decoding.predictor, self.vlm.folder)
         self.predictor = Predictor.load(folder, self.vlm.fingerprint) if folder is not None else None
         session = VlmSession(self.vlm, config.capacity)
         self._model: DraftModel = (
             PacedModel(session, self.profile.draft_s, layers=self.vlm.num_layers) if self.profile.draft_s else session
         )
-        # Grows from start to start too, so that a session taken up again never meets an old step's number.
+        # Grows from start to start too, so that a resumed session never meets an old step's number.
         self._step = time.time_ns() // 1_000_000_000 % 2**31
         self._questions = 0
-        self.sampling = SamplingSettings.parse(config.sampling)
+        self.sampling = config.draws.settings
         if self.sampling.rule in (Rule.SPLIT, Rule.SPARSE):
             _log.warning("sampling %s: %s", self.sampling.text, PATENT_NOTE)
         self._lock = threading.Lock()
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
-        self._told_profile = self.profile.name
-        self._told_target = ""
+        self._known_profile = self.profile.name
+        self._known_target = ""
         self._own_objects = Vocabulary.load(self.vlm.folder)
         self.link: ZmqLink | None = None
-        if needs_link:
+        if config.decoding.settings(config.decoding.mode).needs_link:
             self.link = ZmqLink(
                 LinkConfig(
-                    config.verifier,
-                    Hello(self.vlm.tokenizer_fingerprint, self.vlm.vocabulary, config.target, self.sampling.text),
+                    way.verifier,
+                    Hello(self.vlm.tokenizer_fingerprint, self.vlm.vocabulary, way.target, self.sampling.text),
                     keys,
                     self.conditions,
-                    silent_s=max(config.silence_s, 2.0 * self.profile.verify_s),
-                    allow_plain=config.allow_plain,
+                    silent_s=max(way.silence_s, 2.0 * self.profile.verify_s),
+                    allow_plain=way.allow_plain,
                 ),
                 on_state,
             )
 
     @staticmethod
     def _load(config: EdgeConfig) -> Vlm:
-        vlm = load_vlm(
-            config.draft_model,
-            device=config.device,
-            dtype=config.dtype,
-            threads=config.threads,
-            attention=config.attention,
-            quantisation=config.quantisation,
-            min_pixels=config.min_pixels,
-            max_pixels=config.max_pixels,
-            allow_download=config.allow_download,
-        )
+        vlm = load_vlm(config.draft_model, config.draft)
         if vlm.sees_images == config.text_only:
             raise ValueError(
                 f"draft model {vlm.name} sees images, text_only wants a language model alone; leave text_only out"
@@ -190,7 +113,7 @@ class EdgeDecoder:
 
     @property
     def declared(self) -> str:
-        """What is declared and waited for, in a word: the device profile, and the link where one is emulated."""
+        """What is declared and waited for: the device profile, and the link where one is emulated."""
         return declared_name(self.profile.name, self.conditions.name if self.link is not None else "")
 
     @property
@@ -201,11 +124,11 @@ class EdgeDecoder:
     def decode(self, prompt: str, jpeg: bytes, deadline_s: float | None = None, mode: str | None = None) -> StepResult:
         """Return the answer's tokens; `mode` decodes this one step in another mode (all but `edge` need a link).
 
-        A lost link is taken up again where the answer stood, if it comes back within `resume_s` seconds. Raises
+        After a lost link the answer goes on where it stood, if the link comes back within `resume_s` seconds. Raises
         VerifierLost when the verifier cannot be reached or refuses, AnswerLate after `deadline_s` seconds, ValueError
-        for a frame or prompt that cannot be used, or where drafting fails; the sentence says which.
+        for a frame or prompt that cannot be used, or where drafting fails.
         """
-        chosen = Mode(mode or self.config.mode)
+        chosen = Mode(mode or self.config.decoding.mode)
         limit = FOREVER_S if deadline_s is None else deadline_s
         with self._lock:
             return self._decode(prompt, jpeg, limit, chosen)
@@ -216,9 +139,9 @@ class EdgeDecoder:
         The target's, as the verifier reports them; in mode `edge` the draft model's own. Waits for a lost verifier as
         `decode` does, at most `limit_s` seconds. Raises VerifierLost where it cannot be reached or refuses.
         """
-        if Mode(self.config.mode) is Mode.EDGE:
+        if not Mode(self.config.decoding.mode).needs_link:
             return self._own_objects
-        _, welcome = self._met(limit_s)
+        _, welcome = self._connected(limit_s)
         return Vocabulary.of(welcome.colours, welcome.classes)
 
     def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
@@ -227,11 +150,11 @@ class EdgeDecoder:
         return Reply(self.text(result.tokens), result.stats, self.declared, *self.link_figures())
 
     def text(self, tokens: tuple[int, ...]) -> str:
-        """Return the words of an answer, without the tokens that only mark its end."""
+        """Return the text of an answer, without the tokens that only mark its end."""
         return str(self.vlm.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def link_figures(self) -> tuple[str, float]:
-        """Return the link's state in a word and its round trip in seconds (negative if unknown)."""
+        """Return the link's state and its round trip in seconds (negative if unknown)."""
         if self.link is None:
             return "", -1.0
         rtt = self.link.rtt_s
@@ -246,7 +169,7 @@ class EdgeDecoder:
         began = time.perf_counter()
         stats = DecodingStats(mode=mode.value)
         committed: tuple[int, ...] = ()
-        key = 0 if self.sampling.greedy else question_key(self.config.seed, self._questions)
+        key = 0 if self.sampling.greedy else question_key(self.config.draws.seed, self._questions)
         self._questions += 1
         why = ""
         while True:
@@ -255,7 +178,7 @@ class EdgeDecoder:
             self._step += 1
             left = max(0.0, limit - since)
             request = StepRequest(
-                self._step, prompt, jpeg, eos, self.config.max_tokens, left, committed, self.sampling, key
+                self._step, prompt, jpeg, eos, self.config.decoding.max_tokens, left, committed, self.sampling, key
             )
             try:
                 result = drafter.run(request)
@@ -278,10 +201,10 @@ class EdgeDecoder:
 
     def _ready(self, mode: Mode, until: float, stats: DecodingStats, why: str) -> tuple[tuple[int, ...], Drafter]:
         """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one."""
-        if mode is Mode.EDGE:
+        if not mode.needs_link:
             return self.vlm.eos, self._drafter(mode, None, 0)
         started = time.perf_counter()
-        link, welcome = self._met(until - started, why)
+        link, welcome = self._connected(until - started, why)
         stats.wait_s += time.perf_counter() - started
         self._compare_profiles(welcome)
         self._compare_targets(welcome)
@@ -291,15 +214,15 @@ class EdgeDecoder:
             most = max(1, min(most, MAX_IMAGE_BYTES // (4 * welcome.vocabulary)))
         return tuple(welcome.eos), self._drafter(mode, link, most)
 
-    def _met(self, limit_s: float, why: str = "") -> tuple[ZmqLink, Welcome]:
-        """Return the link and what the verifier says about itself. Raises VerifierLost, for the reason `why` if given.
+    def _connected(self, limit_s: float, why: str = "") -> tuple[ZmqLink, Welcome]:
+        """Return the link and the verifier's Welcome. Raises VerifierLost, for the reason `why` if given.
 
         Waits at most `resume_s` and `limit_s` seconds.
         """
         link = self.link
         if link is None:
             raise VerifierLost("this edge was started in mode edge, without a link; start it in the mode that you want")
-        nominal = link.wait_nominal(max(0.0, min(self.config.resume_s, limit_s)))
+        nominal = link.wait_nominal(max(0.0, min(self.config.connection.resume_s, limit_s)))
         welcome = link.welcome
         if not nominal or welcome is None:
             if link.state is LinkState.REFUSED:
@@ -311,31 +234,27 @@ class EdgeDecoder:
         """Return the mode's drafter, whose estimates outlive a step."""
         drafter = self._drafters.get((mode, max_draft))
         if drafter is None:
-            config = self._drafting(mode)
-            drafter = Drafter(
-                self._model, link, config, trace=self.trace, max_draft=max_draft, predictor=self.predictor
-            )
+            stop_below = self.predictor.threshold if self.predictor is not None else 0.0
+            config = self.config.decoding.settings(mode, stop_below=stop_below)
+            sources = sources_of(config, self._model, self.predictor)
+            drafter = Drafter(sources, link, config, trace=self.trace, max_draft=max_draft)
             self._drafters[mode, max_draft] = drafter
         return drafter
 
-    def _drafting(self, mode: Mode | str) -> DraftingConfig:
-        stop_below = self.predictor.threshold if self.predictor is not None else 0.0
-        return self.config.settings(mode, stop_below=stop_below)
-
     def _compare_targets(self, welcome: Welcome) -> None:
-        if self.predictor is not None and self._told_target != welcome.model != self.predictor.target:
+        if self.predictor is not None and self._known_target != welcome.model != self.predictor.target:
             _log.warning(
                 "the predictor was trained for target %s, the verifier serves %s: drafts may end badly",
                 self.predictor.target,
                 welcome.model,
             )
-        self._told_target = welcome.model
+        self._known_target = welcome.model
 
     def _compare_profiles(self, welcome: Welcome) -> None:
-        if welcome.profile not in (self.profile.name, self._told_profile):
+        if welcome.profile not in (self.profile.name, self._known_profile):
             _log.warning(
                 "this robot declares profile %s but the verifier %s: times are neither's",
                 self.profile.name,
                 welcome.profile or "none",
             )
-        self._told_profile = welcome.profile
+        self._known_profile = welcome.profile

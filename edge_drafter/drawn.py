@@ -1,4 +1,4 @@
-"""A draft model for rejection sampling: its logits say what it drew, and it knows what from."""
+"""A draft model for rejection sampling: it samples its tokens and keeps the distributions that they are from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edge_drafter.model import DraftModel
+from edge_drafter.protocols import DraftModel
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
 from speculation.rejection import Purpose, draw_from_head, draw_rest, noisy, pack, unpack

@@ -1,7 +1,7 @@
 """The link to the verifier: a ZeroMQ DEALER in a thread of its own, so that neither drafting nor ROS waits for it.
 
-It sends Hello until somebody answers, pings, notices silence, opens a new connection and takes the session up again.
-It decodes small messages about the connection only; those of a step wait, bounded, for whoever decodes the step.
+It sends Hello until a verifier answers, pings, detects silence, opens a new connection and resumes the session.
+It decodes small messages about the connection only; those of a step wait, bounded, for the thread that decodes it.
 Declared conditions (`speculation.emulation`) hold for every message, Hellos and pings too, each way.
 """
 
@@ -24,8 +24,8 @@ import msgspec
 import zmq
 import zmq.auth
 
-from edge_drafter import LinkLost
 from edge_drafter.link_socket import LinkSocket
+from edge_drafter.protocols import LinkLost
 from speculation.address import check_address
 from speculation.emulation import IDEAL, LinkConditions
 from speculation.text import printable
@@ -105,11 +105,7 @@ def load_keys(folder: Path) -> Keys:
 
 @dataclass(frozen=True)
 class LinkConfig:
-    """Where the verifier is and how patient the link is, in seconds.
-
-    conditions: what the link is declared to do; blackouts count from the link's start. silent_s: hearing nothing for so
-    long, on top of the conditions' longest round trip, counts as silence. hello_s: an unanswered Hello is repeated.
-    allow_plain: without keys, trust a verifier on another machine all the same.
+    """Where the verifier is and how patient the link is.
 
     Raises ValueError for what is no address, and for another machine's without keys or allow_plain.
     """
@@ -118,10 +114,14 @@ class LinkConfig:
     hello: Hello
     keys: Keys | None = None
     conditions: LinkConditions = IDEAL
+    """Declared delays, rates and losses; blackouts count from the link's start."""
     ping_s: float = 0.25
     silent_s: float = 1.5
+    """Seconds without a message, on top of the conditions' longest round trip, that count as silence."""
     hello_s: float = 1.0
+    """An unanswered Hello is repeated after so many seconds."""
     allow_plain: bool = False
+    """Without keys, trust a verifier on another machine all the same."""
 
     def __post_init__(self) -> None:
         check_verifier(self.address, self.keys is not None, self.allow_plain)
@@ -152,7 +152,7 @@ class ZmqLink:
         self._why = f"looking for a verifier at {config.address}"
         self._welcome: Welcome | None = None
         self._epoch = self._step_epoch = 0
-        self._heard_at: float | None = None
+        self._received_at: float | None = None
         self._rtt: float | None = None
         self._bytes = [0, 0]
         self._inbox: deque[bytes] = deque()
@@ -175,23 +175,18 @@ class ZmqLink:
 
     @property
     def why(self) -> str:
-        """The state as a sentence for people."""
+        """The state as a sentence."""
         return self._why
 
     @property
     def welcome(self) -> Welcome | None:
-        """What the verifier said about itself; None before the first handshake."""
+        """What the verifier is and takes; None before the first handshake."""
         return self._welcome
 
     @property
     def rtt_s(self) -> float | None:
         """Smoothed round trip of a ping in seconds; None before the first."""
         return self._rtt
-
-    @property
-    def heard_age_s(self) -> float | None:
-        """Seconds since anything was heard; None before the first message."""
-        return None if self._heard_at is None else self._clock() - self._heard_at
 
     @property
     def bytes_up(self) -> int:
@@ -300,10 +295,10 @@ class ZmqLink:
             while self._outbox:
                 connection.put(self._outbox.popleft(), now)
             for payload in connection.turn(now):
-                self._heard_at = now
+                self._received_at = now
                 if self._take(payload, pings, connection, now):
                     hello_at = now
-            quiet = now - max(opened, self._heard_at or opened)
+            quiet = now - max(opened, self._received_at or opened)
             if quiet > limit:
                 # A new connection, because the old one may wait minutes for a network that is gone.
                 self._fall_silent(quiet)
@@ -355,11 +350,11 @@ class ZmqLink:
                 self._changed.notify_all()
 
     def _refused(self, fault: Fault) -> None:
-        words = printable(fault.message)
+        reason = printable(fault.message)
         if fault.code in FINAL:
-            self._become(LinkState.REFUSED, f"the verifier at {self.config.address} refuses: {words}")
+            self._become(LinkState.REFUSED, f"the verifier at {self.config.address} refuses: {reason}")
         else:
-            self._become(LinkState.CONNECTING, f"the verifier at {self.config.address} refuses for now: {words}")
+            self._become(LinkState.CONNECTING, f"the verifier at {self.config.address} refuses for now: {reason}")
 
     def _note_malformed(self, error: WireError) -> None:
         """Log malformed messages, once a second at most."""
@@ -386,7 +381,7 @@ class ZmqLink:
     def _fall_silent(self, seconds: float) -> None:
         if self._state is LinkState.NOMINAL:
             self._become(
-                LinkState.SILENT, f"nothing heard from the verifier at {self.config.address} for {seconds:.1f} s"
+                LinkState.SILENT, f"nothing received from the verifier at {self.config.address} for {seconds:.1f} s"
             )
         elif self._state is not LinkState.SILENT:
             why = f"no verifier answers at {self.config.address}; is it running there"

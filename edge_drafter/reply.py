@@ -8,11 +8,11 @@ from edge_drafter.stats import DecodingStats
 
 
 class VerifierLost(RuntimeError):
-    """No answer, because the verifier cannot be reached or refuses; the sentence says why."""
+    """No answer, because the verifier cannot be reached or refuses; the message gives the reason."""
 
 
 class VerifierRefused(VerifierLost):
-    """The verifier is there and does not take this robot: waiting does not help."""
+    """The verifier answers and does not accept this robot: waiting does not help."""
 
 
 class AnswerLate(RuntimeError):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_drafter.drawn import DrawnModel
-from edge_drafter.model import DraftModel
+from edge_drafter.protocols import DraftModel
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
 from speculation.sampling import Rule, SamplingSettings, StepDraws, perturbed
@@ -27,7 +27,7 @@ def sampled(model: DraftModel, settings: SamplingSettings, key: int, digest: byt
 class SampledModel:
     """A `DraftModel` whose logits are perturbed as `speculation.sampling.perturbed` does it, each at its own position.
 
-    So whatever ranks the logits of a draft model ranks draws: the likeliest token is what the draft itself would say
+    So whatever ranks the logits of a draft model ranks draws: the likeliest token is what the draft itself would sample
     with this key, and its siblings come in the order in which the target, whose noise is the same, is likely to take
     them. Made anew for every answer.
     """

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 
-from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings
-from speculation.wire import FaultCode
+from edge_drafter.tree import Node
+from speculation.wire import Commit
 
 EDGE_STAGES = ("prefill_s", "draft_s", "predraft_s", "wait_s")
 """Fields of `DecodingStats`: where the edge's time goes; they do not overlap."""
@@ -14,88 +14,72 @@ CLOUD_STAGES = ("server_prefill_s", "server_compute_s", "server_queue_s")
 """Where the verifier's time goes, while the edge drafts or waits."""
 
 
-@dataclass(frozen=True)
-class StepRequest:
-    """One question about one frame.
-
-    step: number of the step on the wire; grows with every request of a session, also for a resumed answer.
-    eos: tokens that end an answer (the target's, from `Welcome`). committed: the answer so far, after an interruption.
-    deadline_s: seconds that this request may take; None waits as long as the link lives.
-    sampling: how tokens are drawn, as the session's Hello said. key: names the answer's random draws; a question that
-    is taken up again keeps it, and two answers are the same where prompt, image, settings and key are.
-    """
-
-    step: int
-    prompt: str
-    jpeg: bytes
-    eos: tuple[int, ...]
-    max_tokens: int = 128
-    deadline_s: float | None = None
-    committed: tuple[int, ...] = ()
-    sampling: SamplingSettings = GREEDY
-    key: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.eos:
-            raise ValueError("eos is empty; give the tokens that end an answer")
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}; give at least 1")
-        if not 0 <= self.key <= MAX_KEY:
-            raise ValueError(f"key is {self.key}; give 0 to 2^63 - 1")
-
-
 @dataclass
 class DecodingStats:
-    """Counts and seconds of one step. Bytes are message payloads; times are this machine's, or durations by the server.
-
-    hits / misses: commits that landed on a full, unspent draft (nothing had to be drafted before sending) / did not.
-        Where gamma is chosen by a rule, four tokens are a full draft here.
-    early_hits: hits whose landing an exit had named, by the first exit layer that named it.
-    sent_ahead: places behind which a draft left before their commit. ahead_hits: hits on such a draft: no bubble.
-    abandoned: draft forwards that a commit made useless and that were given up half-way.
-    wasted_forwards, wasted_s: draft forwards, and their time, that proposed tokens that were never committed (WDT).
-    draft_s and predraft_s: draft forwards while no verification ran / while one ran. wait_s: idle at the link.
-    first_commit_s: request to first committed token (TTFT).
-    fetches: times that a rejected token's successor could not be drawn without the tail of the target's distribution.
-    gamma: draft tokens per verification at the step's end. estimated_*: what the controller then made of draft
-        forwards, target forwards, round trip (seconds) and a draft token's chance; None before the first sample.
-    """
+    """Counts and seconds of one step. Bytes are message payloads; times are durations on this machine or the server."""
 
     mode: str = ""
     tokens: int = 0
+    """Committed tokens."""
     rounds: int = 0
+    """Commits."""
     drafted: int = 0
+    """Draft tokens sent; of several drafts for one place the largest counts."""
     accepted: int = 0
+    """Draft tokens that were committed."""
     hits: int = 0
+    """Commits that landed on a full, unspent draft: nothing had to be drafted before sending. Where gamma is chosen by
+    a rule, four tokens are a full draft here."""
     misses: int = 0
+    """Commits that did not."""
     early_received: int = 0
+    """Early tokens that arrived before their verification was decided."""
     early_hits: dict[int, int] = field(default_factory=dict)
+    """Hits whose place an exit had named, by the first exit layer that named it."""
     draft_forwards: int = 0
     wasted_forwards: int = 0
+    """Draft forwards that proposed tokens that were never committed."""
     wasted_s: float = 0.0
+    """Their time (WDT)."""
     cloud_passes: int = 0
+    """Target forwards."""
     sent_ahead: int = 0
+    """Places behind which a draft was sent before their commit."""
     ahead_hits: int = 0
+    """Hits on such a draft: no bubble."""
     abandoned: int = 0
+    """Draft forwards that were given up between layers."""
     resent: int = 0
+    """Drafts that were repeated."""
     fetches: int = 0
+    """Times that a rejected token's successor could not be drawn without the tail of the target's distribution."""
     interruptions: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
     prefill_s: float = 0.0
+    """Reading image and prompt on the edge."""
     draft_s: float = 0.0
+    """Draft forwards while no verification ran."""
     predraft_s: float = 0.0
+    """Draft forwards while one ran."""
     wait_s: float = 0.0
+    """Idle at the link."""
     first_commit_s: float | None = None
+    """Request to first committed token (TTFT)."""
     total_s: float = 0.0
     server_queue_s: float = 0.0
     server_compute_s: float = 0.0
     server_prefill_s: float = 0.0
     gamma: int = 0
+    """Draft tokens per verification at the step's end."""
     estimated_draft_s: float | None = None
+    """The controller's estimate of a draft forward at the step's end; None before the first sample, as below."""
     estimated_verify_s: float | None = None
+    """Of a target forward."""
     estimated_rtt_s: float | None = None
+    """Of the round trip."""
     estimated_acceptance: float | None = None
+    """Of the probability that a draft token is accepted."""
 
     @property
     def tau(self) -> float:
@@ -112,6 +96,37 @@ class DecodingStats:
     def per_token_s(self) -> float:
         """Seconds per committed token."""
         return self.total_s / self.tokens if self.tokens else 0.0
+
+    def add_forward(self, seconds: float, *, verifying: bool, abandoned: bool) -> None:
+        """Count a draft forward, run while a verification was `verifying` or not."""
+        self.draft_forwards += 1
+        if verifying:
+            self.predraft_s += seconds
+        else:
+            self.draft_s += seconds
+        if abandoned:
+            self.abandoned += 1
+            self.wasted_forwards += 1
+            self.wasted_s += seconds
+
+    def add_waste(self, nodes: Iterable[Node]) -> None:
+        """Count the draft work behind nodes that were never committed."""
+        self.wasted_forwards += sum(node.forwards for node in nodes)
+        self.wasted_s += sum(node.seconds for node in nodes)
+
+    def add_passes(self, commit: Commit) -> None:
+        """Count the target forwards behind a commit, and the verifier's seconds."""
+        self.cloud_passes += commit.passes
+        self.server_queue_s += commit.queue_s
+        self.server_compute_s += commit.compute_s
+        self.server_prefill_s += commit.prefill_s
+
+    def add_hit(self, ahead: bool, layers: tuple[int, ...]) -> None:
+        """Count a hit, on a draft that was sent ahead or not, at a place that exits after `layers` had named."""
+        self.hits += 1
+        self.ahead_hits += ahead
+        if layers:
+            self.early_hits[layers[0]] = self.early_hits.get(layers[0], 0) + 1
 
     def add(self, other: DecodingStats, after_s: float = 0.0) -> None:
         """Add the figures of a part of the same step, begun `after_s` after it; the first commit stays the first."""
@@ -134,43 +149,3 @@ _SUMMED = tuple(
     for name in DecodingStats.__dataclass_fields__
     if name not in ("mode", "early_hits", "first_commit_s", "gamma", *ESTIMATES)
 )
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The answer's tokens, ending in an eos token or cut at max_tokens, and what they cost."""
-
-    tokens: tuple[int, ...]
-    stats: DecodingStats
-
-
-class Interruption(Enum):
-    """Why a step ended without its answer."""
-
-    LINK_LOST = "link lost"
-    DEADLINE = "deadline"
-    REFUSED = "refused"
-    CONTRADICTION = "contradiction"
-    UNREADABLE = "the edge cannot read the frame"
-    FAILED = "the edge failed"
-
-
-class StepInterrupted(RuntimeError):
-    """A step ended early. `committed` holds what was verified; `BeginStep.committed` takes it up again.
-
-    `code` is the verifier's, where it sent a `Fault`.
-    """
-
-    def __init__(
-        self,
-        cause: Interruption,
-        message: str,
-        committed: tuple[int, ...],
-        stats: DecodingStats,
-        code: FaultCode | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.code = code
-        self.cause = cause
-        self.committed = committed
-        self.stats = stats

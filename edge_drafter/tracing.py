@@ -1,12 +1,12 @@
-"""What a step tells its trace: every span carries the step's number, and the round that it belongs to."""
+"""The spans of a step in its trace: each carries the step's number, and the round that it belongs to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from edge_drafter.speculator import Landing, Speculator
 from edge_drafter.stats import ESTIMATES, DecodingStats
+from edge_drafter.step_drafter import Outcome
 from speculation.trace import Kind, Lane, Trace
 from speculation.wire import Commit, EarlyTokens
 
@@ -19,30 +19,28 @@ class StepTrace:
         self._step = step
         self._begun = begun
 
-    def read(self, start: float, end: float) -> None:
+    def prefill(self, start: float, end: float) -> None:
         """Record that the draft model read image and prompt."""
         self._trace.add(Kind.PREFILL.value, Lane.EDGE, start, end, step=self._step)
 
     @contextmanager
-    def drafting(self, speculator: Speculator | None = None) -> Iterator[None]:
-        """Record the enclosed draft forward: for the next round, or past the one that is being verified."""
-        flight = speculator.flight if speculator is not None else None
-        kind = Kind.DRAFT if flight is None else Kind.PREDRAFT
-        number = speculator.rounds + (flight is None) if speculator is not None else 0
-        with self._trace.span(kind.value, Lane.EDGE, step=self._step, round=number):
+    def drafting(self, round: int = 0, verifying: bool = False) -> Iterator[None]:
+        """Record the enclosed draft forward of a round: for its draft, or past it while it is being verified."""
+        kind = Kind.PREDRAFT if verifying else Kind.DRAFT
+        with self._trace.span(kind.value, Lane.EDGE, step=self._step, round=round):
             yield
 
-    def heard(self, early: EarlyTokens, used: bool, now: float) -> None:
-        """Record an exit's word; `used` says whether it came in time to raise a branch."""
+    def early_token(self, early: EarlyTokens, used: bool, now: float) -> None:
+        """Record an early token; `used`: it came in time to raise a branch."""
         self._trace.mark(
             Kind.EARLY.value, Lane.LINK, now, step=self._step, round=early.round, layer=early.layer, node=early.node,
             token=early.token, confidence=round(early.confidence, 4), used=used,
         )  # fmt: skip
 
-    def committed(self, commit: Commit, tokens: int, sent: float, now: float) -> None:
-        """Record a round from its sending to `now`, and within it what the verifier says it took.
+    def round(self, commit: Commit, tokens: int, sent: float, now: float) -> None:
+        """Record a round from its sending to `now`, and within it the verifier's work, by its own durations.
 
-        The verifier's clock is not ours. Its work is drawn with equal ways up and down, as long as these can have
+        The verifier's clock is not ours. Its work is placed with equal ways up and down, as long as these can have
         been: both its verification and, at the first commit, its prefill lie between question and answer.
         """
         names = {"step": self._step, "round": commit.round}
@@ -63,13 +61,13 @@ class StepTrace:
             if seconds > 0.0:
                 self._trace.add(what.value, Lane.CLOUD, start, start + seconds, **names)
 
-    def landed(self, commit: Commit, tokens: int, landing: Landing, now: float) -> None:
-        """Record where a commit came down in the draft."""
+    def commit(self, commit: Commit, tokens: int, outcome: Outcome, now: float) -> None:
+        """Record what a commit found of the next draft."""
         self._trace.mark(
-            Kind.COMMIT.value, Lane.EDGE, now, step=self._step, round=commit.round, tokens=tokens, landing=landing.value
+            Kind.COMMIT.value, Lane.EDGE, now, step=self._step, round=commit.round, tokens=tokens, landing=outcome.value
         )
 
-    def ended(self, stats: DecodingStats, now: float) -> None:
+    def step(self, stats: DecodingStats, now: float) -> None:
         """Record the whole step, with what the controller then knew."""
         known = {name: round(getattr(stats, name), 6) for name in ESTIMATES if getattr(stats, name) is not None}
         if known:

@@ -12,34 +12,39 @@ Proposals = tuple[tuple[int, float], ...]
 
 
 class Origin(Enum):
-    """Who said that a token might come."""
+    """What proposed a token."""
 
     COMMITTED = "committed"
     DRAFT = "draft"
+    """A draft forward."""
     EARLY = "early"
-    NGRAM = "n-gram"
+    """An early exit of the target."""
+    LOOKUP = "look-up"
+    """A source that needs no forward, such as earlier answers."""
 
 
 @dataclass(slots=True)
 class Node:
-    """One possible token. `reach` is the probability that the verified answer passes through it, given the root;
-    `chance` the probability that it follows its parent where the answer passes through that.
-
-    `proposals` are the draft model's likeliest next tokens with their probabilities; None until it was fed.
-    `forwards` and `seconds` are the draft work that proposed this node; `layers` the exits that named it.
-    """
+    """One possible token."""
 
     token: int
     parent: int | None
     reach: float
+    """Probability that the verified answer passes through it, given the root."""
     chance: float
+    """Probability that it follows its parent where the answer passes through that."""
     origin: Origin
     depth: int
     proposals: Proposals | None = None
+    """The likeliest next tokens with their probabilities; None until a draft forward was fed with this node."""
     children: dict[int, int] = field(default_factory=dict)
+    """Token -> node."""
     forwards: int = 0
+    """Draft forwards that proposed this node."""
     seconds: float = 0.0
+    """Their time."""
     layers: tuple[int, ...] = ()
+    """The exit layers that named it."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class TokenTree:
         """Return the child `token` of `anchor`, which an exit layer named with `confidence`.
 
         The reach and the chance of the child and of its ancestors become at least `confidence`, and what is drafted
-        behind the child rises with it: a rumour can make a branch likelier, but it never makes one impossible.
+        behind the child rises with it: an early token can make a branch likelier, but never makes one impossible.
         """
         node = self.add(anchor, token, 0.0, Origin.EARLY)
         self.version += 1
@@ -121,7 +126,10 @@ class TokenTree:
         return node
 
     def rate(self, node: int, chance: float) -> None:
-        """Say with which probability `node` follows its parent; what is drafted behind it changes with it."""
+        """Set the probability with which `node` follows its parent; what is drafted behind it changes with it.
+
+        Raises ValueError for the root.
+        """
         content = self._nodes[node]
         if content.parent is None:
             raise ValueError("the root is committed: its chance is 1")
@@ -130,13 +138,14 @@ class TokenTree:
         self._change(node, self._nodes[content.parent].reach * chance)
 
     def score(self, node: int, proposals: Proposals) -> None:
-        """Store what the draft model expects after `node`, likeliest first."""
+        """Store what a draft forward expects after `node`, likeliest first."""
         self._nodes[node].proposals = proposals
 
-    def frontier(self) -> list[int]:
-        """Return the nodes that the draft model has not seen yet, likeliest first, then the older."""
-        unseen = [node for node, content in self._nodes.items() if content.proposals is None]
-        return sorted(unseen, key=lambda node: (-self._nodes[node].reach, node))
+    def charge(self, nodes: Sequence[int], seconds: float) -> None:
+        """Charge a forward to the first of the nodes that it proposed, and its time to all of them alike."""
+        for node in nodes:
+            self._nodes[node].seconds += seconds / len(nodes)
+        self._nodes[nodes[0]].forwards += 1
 
     def likeliest_path(self, node: int, limit: int, ends: frozenset[int] = frozenset()) -> list[int]:
         """Return at most `limit` nodes behind `node`, each the likeliest child of the one before.
@@ -178,18 +187,17 @@ class TokenTree:
     def _behind_root(self, depth: int, least: float, ends: frozenset[int]) -> Iterator[int]:
         """The same from the root, out of one sorting per version: no node is likelier, or older, than its parent."""
         if self._order_of != self.version:
-            self._order = sorted([(-content.reach, node) for node, content in self._nodes.items()])
+            # The root comes first, and is not behind itself.
+            self._order = sorted([(-content.reach, node) for node, content in self._nodes.items()])[1:]
             self._order_of = self.version
-        nodes, root = self._nodes, self.root
-        floor = -least * nodes[root].reach
-        deepest = nodes[root].depth + depth
+        nodes, root = self._nodes, self._nodes[self.root]
+        floor = -least * root.reach
+        deepest = root.depth + depth
         closed: set[int] = set()
         for reach, node in self._order:
             if reach > floor:
                 return
             content = nodes[node]
-            if node == root:
-                continue
             if content.parent in closed:
                 closed.add(node)
                 continue

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_drafter import DecodingStats, Mode
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.settings import CAPACITY, EdgeConfig
 from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
@@ -26,6 +27,7 @@ from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.predictor import AUTO
 from speculation.prompts import NavigationAction, ResponseOrder, compose, parse_answer
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
@@ -75,12 +77,12 @@ class Setting:
     draft_model: Path
     verifier: str
     profile: str = "raw"
-    link: str = EdgeConfig.link
+    link: str = ""
     object_name: str = "silver bottle"
     max_actions: int = 40
     gamma: int | str = 4
     drafting: str = ""
-    predictor: str = EdgeConfig.predictor
+    predictor: str = AUTO
     max_tokens: int = 96
     dtype: str = "float32"
     order: ResponseOrder = ResponseOrder.REASON_FIRST
@@ -196,7 +198,7 @@ class Answerers:
         setting = self._setting
         if policy not in self._sessions:
             folder = setting.target_model if policy is Policy.TARGET else setting.draft_model
-            self._sessions[policy] = VlmSession(load_vlm(folder, dtype=setting.dtype), EdgeConfig.capacity)
+            self._sessions[policy] = VlmSession(load_vlm(folder, dtype=setting.dtype), CAPACITY)
         session = self._sessions[policy]
         return lambda prompt, jpeg: Answer(session.answer(prompt, jpeg, setting.max_tokens))
 
@@ -209,9 +211,9 @@ class Answerers:
         self._warm.clear()
         self._rtt_ms = rtt_ms
         self._edge = EdgeDecoder(
-            EdgeConfig(
+            EdgeConfig.flat(
                 setting.draft_model,
-                setting.verifier,
+                verifier=setting.verifier,
                 mode=Mode.EDGE.value if rtt_ms is None else Mode.FSD.value,
                 profile=setting.profile,
                 gamma=setting.gamma,

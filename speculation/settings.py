@@ -12,6 +12,7 @@ against its limits. Structs may be nested; a nested field's flag is its own name
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -55,7 +56,7 @@ class Field(NamedTuple):
             most = math.inf if self.most is None else self.most
             if not (math.isfinite(value) and least <= value <= most):
                 return f"{value} is outside {_shown(self.least)} to {_shown(self.most)}"
-        if self.choices and getattr(value, "value", value) not in self.choices:
+        if self.choices and str(getattr(value, "value", value)) not in self.choices:
             return f"{value!r} is none of {', '.join(self.choices)}"
         return ""
 
@@ -64,6 +65,7 @@ def _shown(limit: float | None) -> str:
     return "any" if limit is None else f"{limit:g}" if abs(limit) < 1e6 else f"{limit}"
 
 
+@functools.cache
 def fields_of(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
     """Return the settings of a struct and of those nested in it, in their order.
 

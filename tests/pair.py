@@ -25,6 +25,7 @@ from edge_drafter import (
     PacedModel,
     StepInterrupted,
     StepRequest,
+    sources_of,
 )
 from speculation.exits import ExitHeads
 from speculation.profile import DeviceProfile
@@ -157,7 +158,9 @@ class Robot:
         welcome = link.connect()
         session = VlmSession(self.draft, 2 * CAPACITY)
         model = PacedModel(session, self.draft_s, timeline.clock, timeline.sleep, self.draft.num_layers)
-        drafter = Drafter(model, link, self.config, timeline.clock, max_draft=welcome.max_draft)
+        drafter = Drafter(
+            sources_of(self.config, model), link, self.config, timeline.clock, max_draft=welcome.max_draft
+        )
         step = 0
         for request in self.requests:
             committed: tuple[int, ...] = ()

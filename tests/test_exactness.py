@@ -63,7 +63,7 @@ def pairs(target: Vlm, draft: Vlm, tiny_target: Path, tmp_path_factory: pytest.T
     ]
 
 
-def rumours(target: Vlm, sureness: float) -> ExitHeads:
+def noisy_exits(target: Vlm, sureness: float) -> ExitHeads:
     """Return untrained exits: sometimes right, and as sure as they are told to be."""
     heads = ExitHeads(target, range(target.num_layers - 1), rank=4)
     heads.set_reliability({layer: Reliability((0.0, 1.0), (sureness,)) for layer in heads.layers})
@@ -130,7 +130,7 @@ def test_every_answer_is_the_targets_own(pairs: list[Pair], data: st.DataObject)
     config = replace(SERVER, queue_policy=policy, collect_s=data.draw(st.sampled_from([0.0, 0.05])))
     run(
         target, edges, verify_s=data.draw(st.sampled_from([0.02, 0.2, 0.6])), config=config,
-        exits=rumours(target, data.draw(st.sampled_from([0.1, 0.9]))), self_draft=pair.drafts[0],
+        exits=noisy_exits(target, data.draw(st.sampled_from([0.1, 0.9]))), self_draft=pair.drafts[0],
     )  # fmt: skip
     for edge in edges:
         assert edge.answers == [alone(target, request) for request in edge.requests]
@@ -165,7 +165,7 @@ def test_a_mode_is_exact_while_its_techniques_are_at_work(mode: Mode, pairs: lis
         robot = Robot(
             draft, DraftingConfig.of(mode), requests, weather, draft_s=(0.05, 0.02, 0.1, 0.01)[seed], resumes=seed < 2
         )
-        run(target, [robot], exits=rumours(target, 0.6), self_draft=draft)
+        run(target, [robot], exits=noisy_exits(target, 0.6), self_draft=draft)
         assert robot.answers == [alone(target, request) for request in requests]
         for name in HAPPENS[mode]:
             figure = getattr(robot.stats, name)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.clocked.timeline import Timeline
 from cloud_verifier.config import ServerConfig
-from edge_drafter import Drafter, DraftingConfig, Mode, PacedModel, StepInterrupted, StepRequest
+from edge_drafter import Drafter, DraftingConfig, Mode, PacedModel, StepInterrupted, StepRequest, sources_of
 from speculation import wire
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
@@ -98,7 +98,9 @@ class BentRobot(Robot):
         welcome = link.connect()
         session = VlmSession(self.draft, 2 * CAPACITY)
         model = PacedModel(session, self.draft_s, timeline.clock, timeline.sleep, self.draft.num_layers)
-        drafter = Drafter(model, link, self.config, timeline.clock, max_draft=welcome.max_draft)
+        drafter = Drafter(
+            sources_of(self.config, model), link, self.config, timeline.clock, max_draft=welcome.max_draft
+        )
         step, question, committed = 0, 0, ()
         while self.injected < MESSAGES:
             step += 1

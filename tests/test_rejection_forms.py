@@ -21,7 +21,7 @@ from scipy.stats import chisquare
 
 from cloud_verifier.step import StepState, Tree
 from cloud_verifier.work import VerifyRow
-from edge_drafter import Drafter, DraftingConfig, DraftModel, Mode, StepRequest
+from edge_drafter import Drafter, DraftingConfig, DraftModel, Mode, StepRequest, sources_of
 from speculation.acceptance import Verdict
 from speculation.rejection import Purpose, draw, draw_rest, noisy, uniform
 from speculation.sampling import MAX_KEY, Distribution, Rule, SamplingSettings
@@ -31,7 +31,7 @@ from speculation.wire import begin_digest, extend_digest
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import EOS, VOCABULARY, FakeClock, FakeLink, FakeModel, Weather
 from tests.pair import CAPACITY, Robot, run
-from tests.test_exactness import Pair, pairs, rumours
+from tests.test_exactness import Pair, noisy_exits, pairs
 
 __all__ = ["pairs"]
 WHOLE, SPLIT = SamplingSettings(0.9, rule=Rule.WHOLE), SamplingSettings(0.9, rule=Rule.SPLIT)
@@ -99,7 +99,7 @@ def test_every_answer_is_the_textbooks(pairs: list[Pair], data: st.DataObject) -
         cut_after=data.draw(st.one_of(st.none(), st.integers(1, 12))), seed=data.draw(st.integers(0, 99)),
     )  # fmt: skip
     robot = Robot(draft, config, [request], weather, resumes=data.draw(st.booleans()))
-    run(target, [robot], exits=rumours(target, 0.9))
+    run(target, [robot], exits=noisy_exits(target, 0.9))
     assert robot.answers == [textbook(target, draft, request, gamma)]
 
 
@@ -113,7 +113,7 @@ def test_what_the_edge_draws_survives_a_bad_link(how: SamplingSettings, pairs: l
         for weather, resumes in ((Weather(), True), (bad, True), (bad, False))
     ]
     for robot in robots:
-        run(target, [robot], exits=rumours(target, 0.9))
+        run(target, [robot], exits=noisy_exits(target, 0.9))
         assert robot.answers == [textbook(target, draft, request, 4)]
     assert robots[1].stats.interruptions > 0 and robots[1].stats.resent > 0
     if how is SPARSE:
@@ -157,7 +157,7 @@ class TableLink(FakeLink):
     def judge(self, state: StepState, tree: Tree) -> Verdict:
         return self._by(TARGET, state, tree, early=False)
 
-    def rumour(self, state: StepState, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
+    def early_verdict(self, state: StepState, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
         return self._by((EXIT, TARGET)[layer % 2], state, tree, early=True)
 
     def _by(
@@ -178,7 +178,7 @@ def answers(config: DraftingConfig, how: SamplingSettings, exits: int) -> Counte
     clock = FakeClock()
     model: DraftModel = TableModel(lambda prefix: 0, clock, 0.05)
     link = TableLink(lambda prefix: 0, clock, Weather(exits=exits, sampling=how))
-    drafter = Drafter(model, link, config, clock)
+    drafter = Drafter(sources_of(config, model), link, config, clock)
     for key in range(SAMPLES):
         result = drafter.run(StepRequest(key + 1, "find it", b"jpeg", (EOS,), LENGTH, sampling=how, key=key))
         found[result.tokens] += 1

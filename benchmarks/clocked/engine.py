@@ -18,7 +18,7 @@ from benchmarks.clocked.timeline import Timeline
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.server import Server
-from edge_drafter import Drafter, DraftingConfig, Mode, StepInterrupted, StepRequest, StepResult
+from edge_drafter import Drafter, DraftingConfig, Mode, StepInterrupted, StepRequest, StepResult, sources_of
 from speculation.predictor import Predictor
 from speculation.profile import DeviceProfile
 from speculation.trace import Trace
@@ -111,13 +111,12 @@ class _World:
             raise RuntimeError(f"the verifier answers Hello with {welcome}")
         draft = FactsDraftModel(self._recording, self._timings, self.timeline.sleep, link.listen)
         return Drafter(
-            draft,
+            sources_of(self._config, draft, cast(Predictor, draft.predictor)),
             link,
             self._config,
             clock=self.timeline.clock,
             trace=self._trace if number == 0 and self._trace is not None else Trace(self.timeline.clock, 1),
             max_draft=welcome.max_draft,
-            predictor=cast(Predictor, draft.predictor),
         )
 
     def step(self, drafter: Drafter, index: int, number: int) -> StepResult:

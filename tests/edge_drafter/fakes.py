@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from cloud_verifier.step import StepState, Tree
 from edge_drafter import LinkLost
-from edge_drafter.model import Abandoned, Stop
 from speculation.acceptance import Verdict
+from speculation.cancellation import Abandoned, Stop
 from speculation.rejection import read_draft
 from speculation.sampling import GREEDY, SamplingSettings
 from speculation.wire import ROOT, AnyMessage, BeginStep, Commit, Draft, EarlyTokens, EndStep, Fetch, decode, encode
@@ -260,7 +260,7 @@ class FakeLink:
         verdict = self.judge(state, tree)
         for layer in range(self._weather.exits):
             part = (layer + 1) / (self._weather.exits + 1)
-            early = self._early(state, tree, self.rumour(state, tree, verdict, layer), layer)
+            early = self._early(state, tree, self.early_verdict(state, tree, verdict, layer), layer)
             self._at(now + part * self._weather.verify_s, partial(self._reply, early))
         self._at(now + self._weather.verify_s, lambda at: self._verified(state, tree, verdict, at))
 
@@ -297,7 +297,7 @@ class FakeLink:
             path.append(found[0])
             prefix.append(token)
 
-    def rumour(self, state: StepState, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
+    def early_verdict(self, state: StepState, tree: Tree, verdict: Verdict, layer: int) -> Verdict:
         """Return what an exit takes the verdict for."""
         return verdict
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from edge_drafter import DecodingStats, DraftingConfig, Mode
 from edge_drafter.branches import Branch, BranchQueue
-from edge_drafter.flights import Flight, Flights
-from edge_drafter.speculator import Speculator
+from edge_drafter.sent import SentDraft, SentDrafts
+from edge_drafter.step_drafter import StepDrafter
 from edge_drafter.tree import Origin, TokenTree
+from speculation.settings import fields_of
 from speculation.trace import Kind
 from speculation.wire import Draft
 from tests.edge_drafter.fakes import Weather, alone, hashed_draft, hashed_target
@@ -26,7 +28,7 @@ OFF = DraftingConfig()
 ABLATIONS = [
     (mode, each.name)
     for mode in MODES
-    for each in fields(DraftingConfig)
+    for each in fields_of(DraftingConfig)
     if getattr(DraftingConfig.of(mode), each.name) != getattr(OFF, each.name)
 ]
 
@@ -60,11 +62,11 @@ class Seen:
     stats: DecodingStats = field(default_factory=DecodingStats)
     drafts: list[Draft] = field(default_factory=list)
     decoded: int = 0
-    flights: list[Flight] = field(default_factory=list)
+    sent: list[SentDraft] = field(default_factory=list)
     forwards: list[int] = field(default_factory=list)
     """Leaves that the policy chose for each forward."""
     branches: list[int] = field(default_factory=list)
-    ngrams: int = 0
+    lookups: int = 0
 
     def forget(self) -> None:
         vars(self).update(vars(Seen()))
@@ -73,17 +75,17 @@ class Seen:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     found = Seen()
-    add_flight, add_node, grow, best = Flights.add, TokenTree.add, Speculator.grow, BranchQueue.best
+    add_draft, add_node, grow, best = SentDrafts.add, TokenTree.add, StepDrafter.grow, BranchQueue.best
 
-    def spy_flight(self: Flights, flight: Flight, root: int) -> None:
-        found.flights.append(flight)
-        add_flight(self, flight, root)
+    def spy_draft(self: SentDrafts, draft: SentDraft, root: int) -> None:
+        found.sent.append(draft)
+        add_draft(self, draft, root)
 
     def spy_node(self: TokenTree, parent: int, token: int, probability: float, origin: Origin) -> int:
-        found.ngrams += origin is Origin.NGRAM
+        found.lookups += origin is Origin.LOOKUP
         return add_node(self, parent, token, probability, origin)
 
-    def spy_grow(self: Speculator, nodes: list[int], poll: Any = None) -> float:
+    def spy_grow(self: StepDrafter, nodes: list[int], poll: Any = None) -> float:
         found.forwards.append(len(nodes))
         return grow(self, nodes, poll)
 
@@ -93,7 +95,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         return branches
 
     for owner, name, spy in (
-        (Flights, "add", spy_flight), (TokenTree, "add", spy_node), (Speculator, "grow", spy_grow),
+        (SentDrafts, "add", spy_draft), (TokenTree, "add", spy_node), (StepDrafter, "grow", spy_grow),
         (BranchQueue, "best", spy_best),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, spy)
@@ -120,12 +122,12 @@ SIGNS = {
     "best_first": Sign(lambda seen: seen.stats.predraft_s, {"branches": 0}),
     "branches": Sign(lambda seen: sum(count > 1 for count in seen.branches)),
     "ahead": Sign(lambda seen: seen.stats.sent_ahead),
-    "partial": Sign(lambda seen: sum(each.ahead and not each.full for each in seen.flights), draft_s=0.2),
+    "partial": Sign(lambda seen: sum(each.ahead and not each.full for each in seen.sent), draft_s=0.2),
     "truncate": Sign(
-        lambda seen: sum(not each.ahead and not each.full for each in seen.flights), {"idle": OFF.idle}, draft_s=0.2
+        lambda seen: sum(not each.ahead and not each.full for each in seen.sent), {"idle": OFF.idle}, draft_s=0.2
     ),
     "interrupt": Sign(lambda seen: seen.stats.abandoned),
-    "ngrams": Sign(lambda seen: seen.ngrams),
+    "ngrams": Sign(lambda seen: seen.lookups),
 }
 MEASURES = ("max_nodes", "ahead_above", "send_gain")
 """Sizes and thresholds of techniques that are listed by themselves."""

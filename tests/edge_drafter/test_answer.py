@@ -55,7 +55,7 @@ def test_a_commit_about_another_answer_is_no_truth() -> None:
 def test_a_done_that_the_tokens_contradict_ends_nothing() -> None:
     answer = Answer(PROMPT, JPEG, (EOS,), 100, (1, 2))
     for early in (commit(2, [1, 2], 2, done=True), commit(2, [1, 2, 3], 3, done=True)):
-        with pytest.raises(Contradiction, match="says that the answer is complete at position"):
+        with pytest.raises(Contradiction, match="calls the answer complete at position"):
             answer.take(early)
         assert not answer.done
     assert answer.take(commit(3, [1, 2, 3, EOS], 4, done=False)) and answer.done

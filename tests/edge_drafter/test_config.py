@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from edge_drafter import DraftingConfig, Mode, QueuePolicy
@@ -33,13 +38,13 @@ def test_the_modes_are_settings_of_one_drafter() -> None:
     [
         ({"gamma": 65}, "gamma is 65; give 0 to 64, 'auto' or 'balance'"),
         ({"gamma": "much"}, "gamma is 'much'"),
-        ({"branches": -1}, "branches is -1; give at least 0"),
-        ({"stop_below": 1.5}, "stop_below is 1.5; give 0 .never stop. to 1"),
-        ({"patience_s": float("nan")}, "patience_s is nan"),
+        ({"branches": -1}, "branches -1 is outside 0 to any"),
+        ({"stop_below": 1.5}, "stop_below 1.5 is outside 0 to 1"),
+        ({"patience_s": float("nan")}, "patience_s nan is outside 0 to any"),
         ({"drafts": False, "ngrams": True}, "ngrams needs drafts"),
-        ({"draft_tokens": 65}, "draft_tokens is 65; give 0 .gamma, a chain. to 64"),
-        ({"ahead_above": 2.0}, "ahead_above is 2.0; give 0 to 1"),
-        ({"leaves": 0}, "leaves is 0; give at least 1"),
+        ({"draft_tokens": 65}, "draft_tokens 65 is outside 0 to 64"),
+        ({"ahead_above": 2.0}, "ahead_above 2.0 is outside 0 to 1"),
+        ({"leaves": 0}, "leaves 0 is outside 1 to any"),
     ],
 )
 def test_bad_settings_are_named(changes: dict[str, object], sentence: str) -> None:
@@ -69,6 +74,54 @@ def test_an_unknown_mode_names_the_known_ones() -> None:
         ValueError, match="'magic'; known modes are cloud, edge, sd, fsd, server_sd, proactive, pipelined, full"
     ):
         DraftingConfig.of("magic")
+
+
+ROOT = Path(__file__).resolve().parents[2]
+NEW_MODE = """
+import importlib.util, pathlib, sys
+path = pathlib.Path("edge_drafter/config.py")
+text = path.read_text(encoding="utf-8")
+entry = '    TOY = "toy", {"own_guess": True, "leaves": 2}\\n'
+assert text.count("    FULL = (\\n") == 1
+module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("edge_drafter.config", path))
+sys.modules["edge_drafter.config"] = module
+exec(compile(text.replace("    FULL = (\\n", entry + "    FULL = (\\n"), str(path), "exec"), module.__dict__)
+
+from benchmarks import break_even, clocked, exactness, latency, overhead, pictures, predictor
+from benchmarks.clocked import __main__ as clocked_line
+from benchmarks.decoding import modes
+from edge_drafter import DraftingConfig, Mode
+from edge_drafter.settings import EdgeConfig
+from evaluation import replay_plots
+from spec_vlm_nav import graph
+from speculation.settings import fields_of
+from tests.edge_drafter.fakes import Weather, alone, hashed_draft, hashed_target
+from tests.edge_drafter.test_drafter import Bench, request
+
+lists = {
+    "launch files": graph.MODE.choices, "break_even": break_even.SPECULATIVE, "clocked": clocked_line.MODES,
+    "exactness": exactness.MODES, "overhead": overhead.MODES, "predictor": predictor.MODES, "decoding": modes.LINKED,
+    "replay's colours": replay_plots.MODE_COLOURS, "benchmarks' colours": pictures.COLOURS,
+}
+lacking = [name for name, known in lists.items() if "toy" not in known]
+assert not lacking, lacking
+assert "toy" in next(field.description for field in fields_of(EdgeConfig) if field.name == "mode")
+assert EdgeConfig.flat(pathlib.Path("draft"), mode="toy").decoding.settings("toy").leaves == 2
+target = hashed_target(1)
+result = Bench(target, hashed_draft(target, 1, 0.8), Weather(), DraftingConfig.of("toy", "width=2")).run(request())
+assert result.tokens == alone(target, 24) and result.stats.predraft_s > 0.0
+print([mode.value for mode in Mode])
+"""
+"""Adds an entry to the table of modes in a process of its own, before anything else is imported."""
+
+
+def test_a_new_mode_is_one_entry_in_the_table() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", NEW_MODE], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ros_ws/src/spec_vlm_nav")])},
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert "'toy', 'full'" in found.stdout
 
 
 def test_the_queue_orders_by_policy_and_keeps_the_best_score() -> None:

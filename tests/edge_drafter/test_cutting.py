@@ -19,7 +19,7 @@ def cutter(
 ) -> Cutter:
     """Return a cutter for an answer of `done` tokens that `room` more may follow."""
     answer = Answer("p", b"j", (END,), done + room, [1] * done)
-    return Cutter(tree, answer, (END,), DraftingConfig(**changes), max_draft, gamma)  # type: ignore[arg-type]
+    return Cutter(tree, answer, DraftingConfig(**changes), max_draft, gamma)  # type: ignore[arg-type]
 
 
 def grown(tokens: str, chance: float = 0.5) -> tuple[TokenTree, list[int]]:
@@ -166,7 +166,7 @@ def test_whatever_is_cut_hangs_together_fits_and_is_worth_no_less_when_it_is_lon
         assert cut.is_full(anchor) is full
 
 
-def test_a_rumour_about_a_token_that_is_there_changes_what_is_cut() -> None:
+def test_an_early_token_that_is_there_already_changes_what_is_cut() -> None:
     tree = TokenTree()
     a, b = (tree.add(tree.root, token, chance, Origin.DRAFT) for token, chance in ((1, 0.6), (2, 0.3)))
     cut = cutter(tree, gamma=1)
@@ -192,7 +192,7 @@ def test_whatever_changes_the_cut_is_that_of_a_cutter_that_remembers_nothing(
 ) -> None:
     tree, answer = TokenTree(), Answer("p", b"j", (END,), 20)
     config = DraftingConfig(draft_tokens=draft_tokens, stop_below=stop_below)
-    old = Cutter(tree, answer, (END,), config, 64, 3)
+    old = Cutter(tree, answer, config, 64, 3)
     for what, where, token, chance in history:
         node = list(tree.ids())[-1 - where % len(tree)]
         if what == "add":
@@ -208,7 +208,7 @@ def test_whatever_changes_the_cut_is_that_of_a_cutter_that_remembers_nothing(
             tree.reroot(tokens)
         elif what == "gamma":
             old.gamma = token
-        new = Cutter(tree, answer, (END,), config, 64, old.gamma)
+        new = Cutter(tree, answer, config, 64, old.gamma)
         for each in tree.ids():
             assert old.cut(each) == new.cut(each)
             assert old.path(each, 2) == new.path(each, 2) and old.is_full(each) == new.is_full(each)

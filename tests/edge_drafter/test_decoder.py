@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from edge_drafter import StepResult
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
 from edge_drafter.reply import AnswerLate, VerifierLost, VerifierRefused
+from edge_drafter.settings import EdgeConfig
 from speculation.emulation import Blackout, LinkConditions, WayConditions, load_link
 from speculation.exits import ExitHeads, Reliability
 from speculation.prompts import VOCABULARY_FILE, Vocabulary
@@ -48,12 +49,12 @@ def greedy(folder: Path, images: list[bytes]) -> list[list[int]]:
 
 def config(draft: Path, address: str, **changes: object) -> EdgeConfig:
     settings = {"dtype": "float64", "max_tokens": ANSWER, "silence_s": 1.5, **changes}
-    return EdgeConfig(draft, address, **settings)  # type: ignore[arg-type]
+    return EdgeConfig.flat(draft, verifier=address, **settings)
 
 
 @pytest.fixture(scope="module")
 def exits(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Untrained exits of the tiny target: wrong often enough to be rumours, and they stream."""
+    """Untrained exits of the tiny target: wrong often enough to matter, and they stream."""
     folder = Path(tmp_path_factory.mktemp("edge-exits"))
     heads = ExitHeads(load_vlm(tiny_target), (1, 2), 4)
     heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,)) for layer in (1, 2)})
@@ -239,7 +240,7 @@ def test_sampled_answers_are_the_target_s_own_draws(verifier: Verifier, tiny_tar
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
-    [({"sampling": "hot"}, "sampling 'hot' is unknown"), ({"seed": -1}, "seed is -1; give 0 to 2.63 - 1")],
+    [({"sampling": "hot"}, "sampling 'hot' is unknown"), ({"seed": -1}, "seed -1 is outside 0 to 9223372036854775807")],
 )
 def test_sampling_that_cannot_be_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
@@ -267,7 +268,7 @@ def test_a_rounded_draft_of_another_padding_changes_no_token(
 def test_a_draft_that_sees_nothing_is_refused(tmp_path: Path) -> None:
     blind = tiny_text_model(tmp_path / "blind", layers=1)
     with pytest.raises(ValueError, match="draft model blind is a language model alone; choose one that sees"):
-        EdgeDecoder(EdgeConfig(blind, mode="edge"))
+        EdgeDecoder(EdgeConfig.flat(blind, mode="edge"))
 
 
 def test_early_tokens_arrive_and_bytes_are_counted(verifier: Verifier, tiny_draft: Path) -> None:
@@ -312,8 +313,8 @@ def test_a_killed_verifier_costs_time_and_not_the_answer(tiny_target: Path, tiny
         assert stats.first_commit_s is not None and stats.first_commit_s < stats.total_s
         assert edge.answer(PROMPT, image, 60.0).text == edge.text(tuple(truth))
         second.stop(signal.SIGKILL)
-        edge.config = replace(edge.config, resume_s=0.1)
-        with pytest.raises(VerifierLost, match="nothing heard from the verifier at tcp://127"):
+        edge.config = edge.config.changed(resume_s=0.1)
+        with pytest.raises(VerifierLost, match="nothing received from the verifier at tcp://127"):
             edge.answer(PROMPT, image, 60.0)
         assert link.state is not LinkState.NOMINAL
     finally:
@@ -349,7 +350,7 @@ def test_a_link_is_named_and_its_delays_are_added(verifier: Verifier, draft: Vlm
         edge.close()
     for changes, sentence in (
         ({"link": "string"}, "unknown link 'string'; links.json has wifi"),
-        ({"rtt_s": -1.0}, "rtt_s is -1.0; give 0 to 10 seconds"),
+        ({"rtt_s": -1.0}, "rtt_s -1.0 is outside 0 to 10"),
     ):
         with pytest.raises(ValueError, match=sentence):
             EdgeDecoder(config(tiny_draft, verifier.address, **changes), vlm=draft)
@@ -358,10 +359,9 @@ def test_a_link_is_named_and_its_delays_are_added(verifier: Verifier, draft: Vlm
 def test_a_verifier_elsewhere_needs_keys_or_permission_before_any_model_is_loaded(tmp_path: Path) -> None:
     address = "tcp://10.0.0.5:5555"
     with pytest.raises(ValueError, match=r"verifier tcp://10\.0\.0\.5:5555 .*allow_plain"):
-        EdgeConfig(tmp_path, address)
-    assert EdgeConfig(tmp_path, address, allow_plain=True).verifier == address
-    assert EdgeConfig(tmp_path, address, keys="keys").verifier == address
-    assert EdgeConfig(tmp_path, address, mode="edge").verifier == address, "no link, nobody to trust"
+        EdgeConfig.flat(tmp_path, verifier=address)
+    for trusted in ({"allow_plain": True}, {"keys": "keys"}, {"mode": "edge"}):
+        assert EdgeConfig.flat(tmp_path, verifier=address, **trusted).connection.verifier == address
 
 
 def test_another_target_is_refused_in_words(verifier: Verifier, tiny_draft: Path) -> None:

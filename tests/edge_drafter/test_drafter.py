@@ -16,6 +16,7 @@ from edge_drafter import (
     StepInterrupted,
     StepRequest,
     StepResult,
+    sources_of,
 )
 from speculation.predictor import Predictor
 from speculation.sampling import GREEDY, Rule, SamplingSettings
@@ -60,7 +61,7 @@ class Bench:
         self.model = FakeModel(draft, self.clock, draft_s, sureness)
         self.link = FakeLink(target, self.clock, weather)
         self.trace = Trace(self.clock)
-        self.drafter = Drafter(self.model, self.link, config, self.clock, self.trace, predictor=predictor)
+        self.drafter = Drafter(sources_of(config, self.model, predictor), self.link, config, self.clock, self.trace)
 
     def run(self, of: StepRequest | None = None) -> StepResult:
         return self.drafter.run(of or request())
@@ -206,7 +207,9 @@ def test_nothing_is_predrafted_behind_a_predicted_rejection_but_what_an_exit_nam
 @given(seed=st.integers(0, 1000), max_tokens=st.integers(1, 30))
 def test_edge_mode_is_the_draft_alone_and_needs_no_link(seed: int, max_tokens: int) -> None:
     draft = hashed_target(seed)
-    result = Drafter(FakeModel(draft), None, DraftingConfig.of("edge"), FakeClock()).run(request(max_tokens=max_tokens))
+    config = DraftingConfig.of("edge")
+    drafter = Drafter(sources_of(config, FakeModel(draft)), None, config, FakeClock())
+    result = drafter.run(request(max_tokens=max_tokens))
     assert result.tokens == alone(draft, max_tokens)
     assert result.stats.draft_forwards == len(result.tokens) and result.stats.rounds == 0
 
@@ -293,7 +296,7 @@ def test_at_most_one_draft_forward_delays_a_commit() -> None:
 
 @pytest.mark.parametrize(("policy", "misses"), [(QueuePolicy.PRIORITY, 0), (QueuePolicy.FIFO, 1)])
 def test_the_policy_decides_which_branch_is_drafted_when_time_is_short(policy: QueuePolicy, misses: int) -> None:
-    """Four forwards fit before the rumour, four behind it; in order of arrival one of these goes to the own guess."""
+    """Four forwards fit before the early token, four behind it; in order of arrival one goes to the own guess."""
     target = counting(99)
     wrong = {2}
 
@@ -369,9 +372,12 @@ def test_a_finished_answer_is_not_asked_for_again() -> None:
 
 def test_a_mode_without_its_parts_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a draft model"):
-        Drafter(None, FakeLink(never, FakeClock(), Weather()), DraftingConfig.of("sd"))
+        sources_of(DraftingConfig.of("sd"), None)
+    for mode in ("sd", "edge"):
+        with pytest.raises(ValueError, match="needs a source of drafts"):
+            Drafter((), FakeLink(never, FakeClock(), Weather()), DraftingConfig.of(mode))
     with pytest.raises(ValueError, match="needs a link"):
-        Drafter(FakeModel(never), None, DraftingConfig.of("cloud"))
+        Drafter((), None, DraftingConfig.of("cloud"))
 
 
 @pytest.mark.parametrize("how", [GREEDY, SamplingSettings(1.0), SamplingSettings(1.0, rule=Rule.SPLIT)])
@@ -415,7 +421,8 @@ def test_a_step_that_fails_says_why_and_closes_its_figures(
 ) -> None:
     bench = Bench(counting(20), never, Weather(), DraftingConfig.of(mode))
     model = Refusing(what, ValueError(sentence))
-    drafter = Drafter(model, bench.link, DraftingConfig.of(mode), bench.clock, bench.trace)
+    config = DraftingConfig.of(mode)
+    drafter = Drafter(sources_of(config, model), bench.link, config, bench.clock, bench.trace)
     bench.clock.sleep(1.0)
     with pytest.raises(StepInterrupted) as caught:
         drafter.run(request())
@@ -433,7 +440,8 @@ def test_a_step_that_fails_says_why_and_closes_its_figures(
 def test_an_unforeseen_error_ends_the_step_at_the_verifier_and_closes_its_figures() -> None:
     bench = Bench(counting(20), never, Weather(), DraftingConfig.of("sd"))
     model = Refusing("begin", RuntimeError("out of memory"))
-    drafter = Drafter(model, bench.link, DraftingConfig.of("sd"), bench.clock, bench.trace)
+    config = DraftingConfig.of("sd")
+    drafter = Drafter(sources_of(config, model), bench.link, config, bench.clock, bench.trace)
     with pytest.raises(RuntimeError, match="^out of memory$"):
         drafter.run(request())
     assert [span.name for span in bench.trace.spans].count(Kind.STEP.value) == 1

@@ -50,7 +50,7 @@ class TinyVerifier:
     def __init__(self, address: str = "tcp://127.0.0.1:*", tokenizer: str = "tok") -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.linger = 0
+        self._socket.linger, self._socket.sndhwm = 0, 0
         self._socket.bind(address)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._tokenizer = tokenizer
@@ -133,7 +133,6 @@ def test_it_shakes_hands_and_carries_messages_both_ways(
     assert link.receive(0.0) is None and link.receive(0.01) is None
     assert link.bytes_up == len(encode(BEGIN)) + len(encode(DRAFT)) and link.bytes_down == len(encode(early))
     eventually(lambda: link.rtt_s is not None)
-    assert link.heard_age_s is not None and link.heard_age_s < LIMIT_S
     verifier.to_say.append(Ping(3))
     eventually(lambda: verifier.pongs == 1)
 
@@ -156,10 +155,10 @@ def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(conne
     assert link.wait_nominal(LIMIT_S)
     link.send(BEGIN)
     first.stop()
-    with pytest.raises(LinkLost, match="nothing heard"):
+    with pytest.raises(LinkLost, match="nothing received"):
         link.receive(LIMIT_S)
     assert link.state is LinkState.SILENT and not link.wait_nominal(0.01)
-    with pytest.raises(LinkLost, match="nothing heard"):
+    with pytest.raises(LinkLost, match="nothing received"):
         link.send(DRAFT)
     second = TinyVerifier(first.address)
     try:

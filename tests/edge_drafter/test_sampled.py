@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_drafter import Drafter, DraftingConfig, StepInterrupted, StepRequest
+from edge_drafter import Drafter, DraftingConfig, StepInterrupted, StepRequest, sources_of
 from edge_drafter.sampled import SampledModel, sampled
 from speculation.sampling import GREEDY, MAX_KEY, Logits, SamplingSettings, StepDraws, choose, perturbed
 from speculation.wire import ROOT
@@ -98,15 +98,17 @@ def test_answers_are_the_target_s_own_draws(
                 seed=weather, sampling=how),
     )  # fmt: skip
     draft = None if mode == "cloud" else LogitsModel(models, 1.0, clock)
-    result = Drafter(draft, link, DraftingConfig.of(mode, gamma=3), clock).run(request(how, key))
+    config = DraftingConfig.of(mode, gamma=3)
+    result = Drafter(sources_of(config, draft), link, config, clock).run(request(how, key))
     assert result.tokens == alone(target.drawn(how, key), 24)
     assert link.begun[0].key == key
 
 
 @given(SETTINGS, KEYS)
 def test_mode_edge_draws_too(how: SamplingSettings, key: int) -> None:
-    model = LogitsModel(3)
-    result = Drafter(model, None, DraftingConfig.of("edge"), FakeClock()).run(request(how, key, committed=(1, 2)))
+    config = DraftingConfig.of("edge")
+    drafter = Drafter(sources_of(config, LogitsModel(3)), None, config, FakeClock())
+    result = drafter.run(request(how, key, committed=(1, 2)))
     assert result.tokens == alone(LogitsModel(3).drawn(how, key), 24, (1, 2))
 
 
@@ -114,7 +116,8 @@ def test_a_perfect_draft_is_always_accepted() -> None:
     """Coupling: the same logits and the same noise draw the same, at any temperature."""
     clock, how = FakeClock(), SamplingSettings(1.5)
     link = FakeLink(LogitsModel(5).drawn(how, 9), clock, Weather(sampling=how))
-    stats = Drafter(LogitsModel(5, 0.0, clock), link, DraftingConfig.of("sd"), clock).run(request(how, 9)).stats
+    config = DraftingConfig.of("sd")
+    stats = Drafter(sources_of(config, LogitsModel(5, 0.0, clock)), link, config, clock).run(request(how, 9)).stats
     assert stats.drafted >= 7 and stats.accepted == stats.drafted
 
 
@@ -122,7 +125,8 @@ def test_an_answer_that_is_taken_up_again_goes_on_with_its_draws() -> None:
     clock, how, key = FakeClock(), SamplingSettings(1.0), 77
     target = LogitsModel(11)
     link = FakeLink(target.drawn(how, key), clock, Weather(cut_after=2, sampling=how))
-    drafter = Drafter(LogitsModel(11, 1.0, clock), link, DraftingConfig.of("fsd"), clock)
+    config = DraftingConfig.of("fsd")
+    drafter = Drafter(sources_of(config, LogitsModel(11, 1.0, clock)), link, config, clock)
     with pytest.raises(StepInterrupted) as stop:
         drafter.run(request(how, key))
     link.mend()

@@ -98,13 +98,13 @@ def test_the_edge_alone_has_one_lane() -> None:
 def test_the_verifiers_work_lies_between_question_and_answer(
     up: float, wait: float, prefill: float, queue: float, verify: float
 ) -> None:
-    """With equal ways the first commit's work is drawn where it was, or not earlier than it can have been."""
+    """With equal ways the first commit's work is placed where it was, or not earlier than it can have been."""
     sent = wait
     began = max(sent + up, up + prefill)
     received = began + queue + verify + up
     trace = Trace(lambda: 0.0)
     commit = Commit(1, 1, 0, [1], b"12345678", False, 1, queue, verify, prefill)
-    StepTrace(trace, 1, 0.0).committed(commit, 1, sent, received)
+    StepTrace(trace, 1, 0.0).round(commit, 1, sent, received)
     places = {span.name: span for span in trace.spans if span.lane is Lane.CLOUD}
     slack = 1e-9
     for span in places.values():

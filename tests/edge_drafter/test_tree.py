@@ -123,18 +123,7 @@ def test_survivors_keep_their_ids_and_proposals() -> None:
     assert tree[b].proposals == ((3, 0.9),) and tree[b].reach == pytest.approx(0.5)
 
 
-def test_frontier_is_best_first_and_holds_only_what_the_draft_has_not_seen() -> None:
-    tree = TokenTree()
-    tree.score(tree.root, ((1, 0.6),))
-    likely = tree.add(tree.root, 1, 0.6, Origin.DRAFT)
-    rumour = tree.raise_branch(tree.root, 2, 0.8, layer=3)
-    deep = tree.add(likely, 3, 0.9, Origin.DRAFT)
-    assert tree.frontier() == [rumour, likely, deep]
-    tree.score(rumour, ((5, 1.0),))
-    assert tree.frontier() == [likely, deep]
-
-
-def test_a_rumour_raises_its_whole_path_and_lowers_nothing() -> None:
+def test_an_early_token_raises_its_whole_path_and_lowers_nothing() -> None:
     tree = TokenTree()
     a = tree.add(tree.root, 1, 0.2, Origin.DRAFT)
     b = tree.raise_branch(a, 4, 0.7, layer=2)
@@ -143,7 +132,7 @@ def test_a_rumour_raises_its_whole_path_and_lowers_nothing() -> None:
     assert tree[b].reach == 0.7 and tree[b].layers == (2, 5)
 
 
-def test_a_rumour_raises_what_hangs_behind_it_and_leaves_siblings_alone() -> None:
+def test_an_early_token_raises_what_hangs_behind_it_and_leaves_siblings_alone() -> None:
     tree = TokenTree()
     a = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
     named, sibling = tree.add(a, 2, 0.4, Origin.DRAFT), tree.add(a, 3, 0.3, Origin.DRAFT)
@@ -179,9 +168,9 @@ def test_best_nodes_are_the_connected_ones_that_reach_most(
 ) -> None:
     """Slow twin: of all sets of nodes that hang together behind the anchor and may be chosen, the largest sum."""
     tree = TokenTree()
-    for where, token, chance, rumour in additions:
+    for where, token, chance, early in additions:
         node = list(tree.ids())[-1 - where % len(tree)]  # near the newest, so that trees are deep
-        if rumour:
+        if early:
             tree.raise_branch(node, token, chance, layer=1)
         else:
             tree.add(node, token, chance, Origin.DRAFT)
@@ -214,3 +203,11 @@ def test_likeliest_path_stops_at_the_end_of_an_answer() -> None:
     assert tree.likeliest_path(tree.root, 5, frozenset({7})) == [a, end]
     assert tree.likeliest_path(tree.root, 5) == [a, end, beyond]
     assert tree.likeliest_path(tree.root, 1) == [a]
+
+
+def test_a_forward_is_charged_to_the_first_token_that_it_proposed_and_its_time_to_all() -> None:
+    tree = TokenTree()
+    nodes = [tree.add(tree.root, token, 0.5, Origin.DRAFT) for token in (1, 2)]
+    tree.charge(nodes, 0.5)
+    tree.charge(nodes[1:], 0.25)
+    assert [(tree[node].forwards, tree[node].seconds) for node in nodes] == [(1, 0.25), (1, 0.5)]

@@ -17,9 +17,9 @@ from benchmarks.clocked.synthetic import EOS, FIRST_WORD, VOCABULARY, Synthetic,
 from benchmarks.clocked.timeline import Inbox, Timeline
 from benchmarks.clocked.timings import Timings
 from cloud_verifier.work import VerifyRow
-from edge_drafter.grower import propose
-from edge_drafter.model import Abandoned
+from edge_drafter.sources.model import propose
 from speculation.acceptance import Greedy
+from speculation.cancellation import Abandoned
 from speculation.distributions import Distributions
 from speculation.wire import ROOT
 

@@ -17,7 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from edge_drafter.model import DraftModel, Stop
+from edge_drafter import DraftModel
+from speculation.cancellation import Stop
 from speculation.vlm import session as session_module
 from speculation.vlm.cache import CacheFull, KVCache
 from speculation.vlm.forward import Chunk, Logits, forward

@@ -23,8 +23,9 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationA
 from std_msgs.msg import String
 
 from edge_drafter import Mode
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import Reply, VerifierLost
+from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.messages import OUTCOME_OF, AskedPrompt, figures, to_numbers
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.navigator import (
@@ -73,7 +74,7 @@ class VlmNav(Node):
         super().__init__("vlm_nav")
         order = choice(self, "response_order", ResponseOrder.REASON_FIRST, "what answers begin with")
         self.decoder = EdgeDecoder(
-            EdgeConfig(
+            EdgeConfig.flat(
                 draft_model=Path(parameter(self, "draft_model", "models/draft", "folder of the draft model")),
                 verifier=parameter(self, "verifier", "tcp://127.0.0.1:5555", "address of the verifier"),
                 mode=parameter(self, "mode", "full", ", ".join(mode.value for mode in Mode)),
@@ -145,7 +146,9 @@ class VlmNav(Node):
             cancel_callback=lambda _: CancelResponse.ACCEPT,
             callback_group=ReentrantCallbackGroup(),
         )
-        self.get_logger().info(f"ready: mode {self.decoder.config.mode}, verifier {self.decoder.config.verifier}")
+        self.get_logger().info(
+            f"ready: mode {self.decoder.config.decoding.mode}, verifier {self.decoder.config.connection.verifier}"
+        )
 
     def close(self) -> None:
         """End the running goal and the link."""

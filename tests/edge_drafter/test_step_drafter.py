@@ -1,23 +1,24 @@
-"""What the edge does with its tree while a verification runs: sends ahead, begins early, gives up, listens."""
+"""What the edge does while a verification runs: sends ahead, begins early, gives up, takes early tokens."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from edge_drafter import DecodingStats, DraftingConfig, Mode
+from edge_drafter import Drafter, DraftingConfig, Mode, StepRequest, sources_of
 from edge_drafter.answer import Answer
 from edge_drafter.controller import Controller
-from edge_drafter.model import Stop
-from edge_drafter.speculator import Speculator
+from edge_drafter.step import Step
+from edge_drafter.step_drafter import StepDrafter
+from speculation.cancellation import Stop
 from speculation.distributions import Logits
-from speculation.ngrams import Ngrams
 from speculation.trace import Kind
 from speculation.wire import ROOT, AnyMessage, Commit, Draft, EarlyTokens, begin_digest, extend_digest
 from tests.edge_drafter.fakes import (
@@ -77,7 +78,7 @@ def test_what_left_ahead_of_a_verdict_that_fell_elsewhere_is_void() -> None:
     assert result.tokens == alone(counting(99), 20)
     assert (result.stats.misses, result.stats.ahead_hits) == (1, result.stats.hits)
     after = [message.start for _, message in drafts_of(bench)]
-    assert after[:3] == [0, 5, 10] and 8 in after, "10 was ahead of a token that the verifier did not say"
+    assert after[:3] == [0, 5, 10] and 8 in after, "10 was ahead of a token that the verifier did not commit"
 
 
 def test_nothing_leaves_ahead_of_a_commit_that_is_unlikely() -> None:
@@ -96,7 +97,7 @@ def test_a_better_draft_for_the_same_place_follows_a_part_that_left() -> None:
     weather = Weather(verify_s=0.5, one_way_s=0.2)
     config = replace(PIPELINE, partial=True, send_gain=0.5)
     bench, whole = (
-        Bench(counting(99), counting(99), replace(weather), each, lambda prefix: 9.0, draft_s=0.2)
+        Bench(counting(99), counting(99), dataclasses.replace(weather), each, lambda prefix: 9.0, draft_s=0.2)
         for each in (config, replace(config, partial=False))
     )
     result = bench.run(request(max_tokens=24))
@@ -131,7 +132,7 @@ def test_a_draft_leaves_early_where_one_more_forward_gains_less_than_it_costs() 
 
 
 class Watched(FakeModel):
-    """A model that knows what the edge has heard, and minds a forward for tokens that are decided."""
+    """A model that knows what the edge has received, and refuses a forward for tokens that are decided."""
 
     link: Watching
 
@@ -190,8 +191,8 @@ def watched(target: NextToken, draft: NextToken, weather: Weather, config: Draft
     bench = Bench(target, draft, weather, config)
     model, link = Watched(draft, bench.clock, DRAFT_S), Watching(target, bench.clock, weather)
     model.link = bench.link = link
-    bench.model = bench.drafter._model = model
-    bench.drafter._link = link
+    bench.model = model
+    bench.drafter = Drafter(sources_of(config, model), link, config, bench.clock, bench.trace)
     return bench
 
 
@@ -230,52 +231,52 @@ def test_a_forward_that_a_commit_makes_useless_is_given_up_at_the_next_layer(
 
 
 class World:
-    """A speculator without a drafter: whatever is heard is heard when a test says so."""
+    """A step's drafter without the loop: messages arrive when a test passes them on."""
 
     def __init__(self, config: DraftingConfig) -> None:
-        self.clock, self.stats = FakeClock(), DecodingStats()
-        self.answer = Answer("p", b"j", (EOS,), 64)
+        self.clock = FakeClock()
+        self.step = Step(config, StepRequest(1, "p", b"j", (EOS,), 64), Controller(None), self.clock)
         model = FakeModel(counting(99), self.clock, DRAFT_S)
-        self.speculator = Speculator(
-            model, self.answer, (EOS,), config, self.clock, 64, self.stats, Controller(None), None, Ngrams()
-        )
+        self.drafter = StepDrafter(self.step, sources_of(config, model))
+        self.drafter.begin()
 
-    def launched(self) -> Draft:
-        """Draft until something is due, and let it leave."""
-        while (due := self.speculator.due()) is None:
-            self.speculator.grow(self.speculator.next_nodes())
-        return self.speculator.launch(due, 1)
+    def sent(self) -> Draft:
+        """Draft until something is due, and send it."""
+        while (anchor := self.drafter.policy.next_draft()) is None:
+            self.drafter.grow(self.drafter.policy.next_leaves())
+        return self.drafter.send_draft(anchor)
 
     def early(self, draft: Draft, node: int, token: int, confidence: float) -> EarlyTokens:
         return EarlyTokens(1, draft.round, 1 + node, node, token, 2, confidence)
 
     def commit(self, draft: Draft, tokens: list[int]) -> Commit:
-        digest = extend_digest(begin_digest("p", b"j"), [*self.answer.tokens, *tokens])
-        return Commit(1, draft.round, self.answer.position, tokens, digest, False, compute_s=0.5)
+        digest = extend_digest(begin_digest("p", b"j"), [*self.step.answer.tokens, *tokens])
+        return Commit(1, draft.round, self.step.answer.position, tokens, digest, False, compute_s=0.5)
 
 
 @pytest.mark.parametrize(("times", "gives_up"), [(2.1, True), (1.9, False)])
 def test_a_forward_is_given_up_for_a_place_that_an_exit_makes_twice_as_likely(times: float, gives_up: bool) -> None:
     world = World(DraftingConfig.of("full", leaves=1))
-    draft = world.launched()
-    speculator, nodes = world.speculator, world.speculator.next_nodes()
-    confidence = times * max(speculator.tree[node].reach for node in nodes)
-    heard = iter([False, True, False, False])
+    draft = world.sent()
+    drafter, tree, stats = world.drafter, world.step.tree, world.step.stats
+    leaves = drafter.policy.next_leaves()
+    confidence = times * max(tree[node].reach for node in leaves)
+    arrived = iter([False, True, False, False])
 
     def poll() -> None:
-        if next(heard):
-            assert speculator.hear(world.early(draft, 0, 5, confidence))
+        if next(arrived):
+            assert drafter.take_early_token(world.early(draft, 0, 5, confidence))
 
-    seconds = speculator.grow(nodes, poll)
-    assert world.stats.abandoned == world.stats.wasted_forwards == int(gives_up)
+    seconds = drafter.grow(leaves, poll)
+    assert stats.abandoned == stats.wasted_forwards == int(gives_up)
     assert seconds == pytest.approx(DRAFT_S * (0.5 if gives_up else 1.0))
-    named = speculator.tree[max(node for node in speculator.tree.ids() if speculator.tree[node].layers)]
+    named = tree[max(node for node in tree.ids() if tree[node].layers)]
     assert named.reach == confidence and named.layers == (2,)
     if gives_up:
-        assert speculator.tree[speculator.next_nodes()[0]] is named, "it is what is drafted next"
+        assert tree[drafter.policy.next_leaves()[0]] is named, "it is what is drafted next"
 
 
-# --- listening
+# --- early tokens and earlier answers
 
 
 def test_an_edge_without_a_guess_of_its_own_predrafts_what_an_exit_names_and_nothing_else() -> None:
@@ -286,18 +287,18 @@ def test_an_edge_without_a_guess_of_its_own_predrafts_what_an_exit_names_and_not
         assert (stats.predraft_s > 0.0) == (stats.hits > 0) == (exits > 0)
 
 
-def test_an_exits_word_comes_too_late_for_a_draft_that_is_decided() -> None:
+def test_an_early_token_comes_too_late_for_a_draft_that_is_decided() -> None:
     world = World(DraftingConfig.of("full"))
-    draft = world.launched()
+    draft = world.sent()
     commit = world.commit(draft, [0, 1])
-    world.answer.take(commit)
-    world.speculator.land(commit, [0, 1], world.clock.now)
-    assert not world.speculator.hear(world.early(draft, 0, 5, 0.9))
-    assert world.stats.early_received == 0
+    world.step.answer.take(commit)
+    world.drafter.take_commit(commit, [0, 1], world.clock.now)
+    assert not world.drafter.take_early_token(world.early(draft, 0, 5, 0.9))
+    assert world.step.stats.early_received == 0
 
 
 def test_earlier_answers_propose_a_draft_that_costs_no_forward_and_travel_as_hints() -> None:
-    """A draft model that is always wrong: the second time, what was said the first time is sent before any forward."""
+    """A draft model that is always wrong: the second time, the first answer is sent before any forward."""
 
     def wrong(prefix: Sequence[int]) -> int:
         return (counting(12)(prefix) + 1) % EOS
@@ -313,9 +314,9 @@ def test_earlier_answers_propose_a_draft_that_costs_no_forward_and_travel_as_hin
     assert [begun.hints for begun in bench.link.begun] == [[], [list(first.tokens)]]
     assert second.stats.accepted > first.stats.accepted == 0 and second.stats.rounds < first.stats.rounds
     assert bench.model.forwards - forwards < forwards
-    deaf = Bench(counting(12), wrong, Weather(), DraftingConfig.of("sd"))
-    assert deaf.run(request(1)).stats.rounds == deaf.run(request(2)).stats.rounds == first.stats.rounds
-    assert [begun.hints for begun in deaf.link.begun] == [[], []]
+    plain = Bench(counting(12), wrong, Weather(), DraftingConfig.of("sd"))
+    assert plain.run(request(1)).stats.rounds == plain.run(request(2)).stats.rounds == first.stats.rounds
+    assert [begun.hints for begun in plain.link.begun] == [[], []]
 
 
 class SecondBest(FakeModel):
@@ -332,7 +333,8 @@ class SecondBest(FakeModel):
 def test_a_tree_says_who_follows_whom_and_its_second_best_are_accepted(width: int, rounds: int) -> None:
     config = DraftingConfig.of("sd", width=width, draft_tokens=6, leaves=4, gamma=2)
     bench = Bench(counting(99), counting(99), Weather(), config)
-    bench.drafter._model = SecondBest(counting(99), bench.clock, DRAFT_S)
+    model = SecondBest(counting(99), bench.clock, DRAFT_S)
+    bench.drafter = Drafter(sources_of(config, model), bench.link, config, bench.clock)
     result = bench.run(request(max_tokens=12))
     assert result.tokens == alone(counting(99), 12)
     trees = [message for _, message in drafts_of(bench) if message.parents is not None]
@@ -350,15 +352,15 @@ def test_a_tree_says_who_follows_whom_and_its_second_best_are_accepted(width: in
 @pytest.mark.parametrize("mode", ["sd", "fsd", "proactive", "pipelined"])
 @pytest.mark.parametrize(("rtt", "depth"), SPECEDGE_POINTS)
 def test_what_an_edge_measures_leads_to_the_papers_depths(mode: str, rtt: float, depth: int) -> None:
-    """SpecEdge, Sec. 4.3: verification takes as long as drafting and the way; nobody tells the edge these times."""
+    """SpecEdge, Sec. 4.3: verification takes as long as drafting and the way; the edge has to measure these times."""
     target = hashed_target(3, eos_rate=0.0)
     config = DraftingConfig.of(mode, gamma="balance")
     weather = Weather(verify_s=VERIFY_S, one_way_s=rtt / 2, exits=2)
     bench = Bench(target, hashed_draft(target, 3, 0.7), weather, config, draft_s=PAPER_DRAFT_S)
     bench.run(request(max_tokens=150))
     sent = [len(message.tokens) for _, message in drafts_of(bench)]
-    estimates = bench.drafter._controller.estimates
-    assert bench.drafter._controller.gamma == depth
+    estimates = bench.drafter.controller.estimates
+    assert bench.drafter.controller.gamma == depth
     assert estimates.verify_s == pytest.approx(VERIFY_S) and estimates.draft_s == pytest.approx(PAPER_DRAFT_S)
     assert estimates.rtt_s == pytest.approx(rtt, abs=0.35 * PAPER_DRAFT_S)
     assert max(sent) >= depth - 1

@@ -5,11 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_drafter.grower import Grower, propose
-from edge_drafter.tree import Origin, Rerooting
+from edge_drafter import DraftingConfig, StepRequest
+from edge_drafter.controller import Controller
+from edge_drafter.sources.model import ModelSource, propose
+from edge_drafter.step import Step
+from edge_drafter.tree import Origin, Rerooting, TokenTree
 from speculation.distributions import Distributions
-from tests.edge_drafter.fakes import FakeClock, FakeModel, hashed_target
+from tests.edge_drafter.fakes import EOS, FakeClock, FakeModel, hashed_target
 from tests.speculation.test_predictor import network
+
+
+def begun(source: ModelSource) -> TokenTree:
+    """Begin a step with this source; return its token tree."""
+    step = Step(DraftingConfig(), StepRequest(1, "p", b"j", (EOS,)), Controller(None), FakeClock())
+    source.begin(step)
+    return step.tree
 
 
 @given(
@@ -17,7 +27,7 @@ from tests.speculation.test_predictor import network
     st.lists(
         st.one_of(
             st.tuples(st.just("feed"), st.integers(0, 20)),
-            st.tuples(st.just("rumour"), st.integers(0, 20), st.integers(0, 6)),
+            st.tuples(st.just("early"), st.integers(0, 20), st.integers(0, 6)),
             st.tuples(st.just("commit"), st.integers(0, 20), st.integers(0, 6)),
         ),
         max_size=30,
@@ -28,8 +38,8 @@ def test_whatever_survives_commits_is_what_the_model_says_from_scratch(
 ) -> None:
     """The fake model also checks that every id names the right prefix and that nothing is fed twice."""
     model = hashed_target(seed)
-    grower = Grower(FakeModel(model), FakeClock())
-    tree = grower.tree
+    source = ModelSource(FakeModel(model))
+    tree = begun(source)
     committed: list[int] = []
     waiting: list[Rerooting] = []
     for command in commands:
@@ -38,11 +48,11 @@ def test_whatever_survives_commits_is_what_the_model_says_from_scratch(
         node = nodes[command[1] % len(nodes)]
         if command[0] == "feed":
             for rerooting in waiting:
-                grower.commit(rerooting)
+                source.commit(rerooting, None)
             waiting.clear()
             if tree[node].proposals is None:
-                grower.feed([node])
-        elif command[0] == "rumour":
+                source.grow([node])
+        elif command[0] == "early":
             assert isinstance(command[2], int)
             tree.raise_branch(node, command[2], 0.5, layer=1)
         else:
@@ -58,27 +68,28 @@ def test_whatever_survives_commits_is_what_the_model_says_from_scratch(
 
 def test_unfed_ancestors_ride_in_the_same_forward() -> None:
     model = FakeModel(hashed_target(1))
-    grower = Grower(model, FakeClock())
-    rumour = grower.tree.raise_branch(grower.tree.root, 3, 0.9, layer=1)
-    deeper = grower.tree.add(rumour, 4, 0.5, Origin.DRAFT)
-    grower.feed([deeper])
+    source = ModelSource(model)
+    tree = begun(source)
+    named = tree.raise_branch(tree.root, 3, 0.9, layer=1)
+    deeper = tree.add(named, 4, 0.5, Origin.DRAFT)
+    source.grow([deeper])
     assert model.forwards == 1 and model.nodes == [[3], [3, 4]]
-    assert grower.tree[rumour].proposals is not None
+    assert tree[named].proposals is not None
 
 
-def test_a_fed_landing_keeps_what_was_drafted_behind_it() -> None:
+def test_a_fed_node_that_becomes_the_root_keeps_what_was_drafted_behind_it() -> None:
     model = FakeModel(hashed_target(1))
-    grower = Grower(model, FakeClock())
-    tree = grower.tree
-    grower.feed([tree.root])
+    source = ModelSource(model)
+    tree = begun(source)
+    source.grow([tree.root])
     (first,) = tree.likeliest_path(tree.root, 1)
-    grower.feed([first])
+    source.grow([first])
     (second,) = tree.likeliest_path(first, 1)
-    grower.feed([second])
+    source.grow([second])
     before = model.forwards
-    grower.commit(tree.reroot([tree[first].token]))
+    source.commit(tree.reroot([tree[first].token]), None)
     assert tree.likeliest_path(tree.root, 5)[0] == second
-    grower.feed([tree.likeliest_path(tree.root, 5)[-1]])
+    source.grow([tree.likeliest_path(tree.root, 5)[-1]])
     assert model.forwards == before + 1
 
 
@@ -118,14 +129,15 @@ def test_rows_propose_what_each_would_alone(
 
 def test_a_predictors_chances_multiply_to_the_reach() -> None:
     predictor = network(4)
-    grower = Grower(FakeModel(hashed_target(2)), FakeClock(), predictor)
-    node, reach = grower.tree.root, 1.0
+    source = ModelSource(FakeModel(hashed_target(2)), predictor)
+    tree = begun(source)
+    node, reach = tree.root, 1.0
     for depth in (1, 2, 3):
-        grower.feed([node])
-        (node,) = grower.tree[node].children.values()
+        source.grow([node])
+        (node,) = tree[node].children.values()
         row = np.zeros(8)
-        row[grower.tree[node].token] = 3.0
+        row[tree[node].token] = 3.0
         chance = predictor.chance(row, depth)
         reach *= chance
-        assert grower.tree[node].chance == pytest.approx(chance)
-        assert grower.tree[node].reach == pytest.approx(reach)
+        assert tree[node].chance == pytest.approx(chance)
+        assert tree[node].reach == pytest.approx(reach)

@@ -1,17 +1,21 @@
-"""Keeps the draft model's nodes in step with the token tree: several leaves a forward, nothing fed twice."""
+"""The draft model as a draft source: several leaves a forward, nothing fed twice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from edge_drafter.model import Clock, DraftModel
-from edge_drafter.tree import Node, Origin, Proposals, Rerooting, TokenTree
+from edge_drafter.drawn import DrawnModel
+from edge_drafter.protocols import DraftModel
+from edge_drafter.sampled import sampled
+from edge_drafter.sources import DraftSource
+from edge_drafter.step import Step
+from edge_drafter.tree import Origin, Proposals, Rerooting
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Distributions, Logits
 from speculation.predictor import Predictor
-from speculation.wire import ROOT
+from speculation.wire import ROOT, Commit
 
 
 def propose(
@@ -41,50 +45,53 @@ def propose(
     return [tuple(each) for each in proposals]
 
 
-class Grower:
-    """Grows a tree with a draft model, `width` children a node. `slots` maps fed tree nodes to the model's."""
+class ModelSource(DraftSource):
+    """Grows the tree with a draft model, `DraftingConfig.width` children a node."""
 
-    def __init__(self, model: DraftModel, clock: Clock, predictor: Predictor | None = None, width: int = 1) -> None:
+    def __init__(self, model: DraftModel, predictor: Predictor | None = None) -> None:
+        """`predictor` is the model's own."""
         self._model = model
         self._predictor = predictor
-        self._clock = clock
-        self._width = width
-        self.tree = TokenTree()
-        self._slots: dict[int, int] = {self.tree.root: ROOT}
+        self._step: Step
+        self._sampled = model
+        """The model as it drafts for this step's sampling."""
+        self._slots: dict[int, int] = {}
+        """Fed tree nodes -> the model's nodes."""
         self._count = 0
 
-    def feed(self, leaves: Sequence[int], poll: Callable[[], bool] | None = None) -> float:
-        """Feed `leaves` and their unfed ancestors in one forward, add what may follow each, and return the seconds.
+    def begin(self, step: Step) -> None:
+        """See `DraftSource.begin`."""
+        request = step.request
+        self._step = step
+        self._slots, self._count = {step.tree.root: ROOT}, 0
+        self._sampled = sampled(self._model, request.sampling, request.key, step.answer.digest)
+        self._sampled.begin(request.prompt, request.jpeg, request.committed)
 
-        `poll` is called between layers and says whether to give up; it may re-root the tree, which `commit` is told of
-        afterwards. Raises Abandoned then, and where nothing of what was being fed is possible any more.
-        """
-        started = self._clock()
-        tree, root = self.tree, self.tree.root
+    def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
+        """See `DraftSource.grow`; unfed ancestors of the leaves are fed in the same forward."""
+        model, tree, root = self._sampled, self._step.tree, self._step.tree.root
         pending = self._unfed(leaves)
-        stop = None if poll is None else self._stop(poll, pending or [root])
+        if stop is not None:
+            stop = self._or_useless(stop, pending or [root])
         rows: dict[int, Logits] = {}
         if pending:
             fed = dict(zip(pending, range(self._count, self._count + len(pending)), strict=True))
             slots = {**self._slots, **fed}
             parents = [slots[tree.parent(node)] for node in pending]
-            logits = self._model.extend([tree[node].token for node in pending], parents, stop)
+            logits = model.extend([tree[node].token for node in pending], parents, stop)
             self._slots.update(fed)
             self._count += len(pending)
             rows = dict(zip(pending, logits, strict=True))
         if root in tree and tree[root].proposals is None:
             # Free where tokens were fed behind the root: it went in front of them.
-            rows[root] = self._model.root_logits(None if pending else stop)
+            rows[root] = model.root_logits(None if pending else stop)
         possible = [node for node in sorted(rows) if node in tree]
         if not possible:
             raise Abandoned
-        new = self._add_children(possible, np.array([rows[node] for node in possible]))
-        seconds = self._clock() - started
-        self._book(new, seconds)
-        return seconds
+        return self._add_children(possible, np.array([rows[node] for node in possible]))
 
-    def commit(self, rerooting: Rerooting) -> None:
-        """Tell the model what `TokenTree.reroot` made of the tree. Several may wait, in order, for a `feed`."""
+    def commit(self, rerooting: Rerooting, message: Commit | None) -> None:
+        """See `DraftSource.commit`."""
         path = rerooting.path
         fed = 0
         while fed < len(path) and path[fed][0] in self._slots:
@@ -93,51 +100,48 @@ class Grower:
             fed -= 1
         slots = [self._slots[node] for node, _ in path[:fed]]
         for node, content in path[fed:]:
-            renamed = self._model.commit(slots, content.token)
+            renamed = self._sampled.commit(slots, content.token)
             self._slots = {each: renamed[slot] for each, slot in self._slots.items() if slot in renamed}
             self._slots[node] = ROOT
             slots = []
         self._count = max(self._slots.values()) + 1
 
+    @property
+    def drawn(self) -> DrawnModel | None:
+        """See `DraftSource.drawn`."""
+        return self._sampled if isinstance(self._sampled, DrawnModel) else None
+
     def _unfed(self, leaves: Sequence[int]) -> list[int]:
+        tree, slots = self._step.tree, self._slots
         pending: set[int] = set()
         for node in leaves:
-            while node not in self._slots and node not in pending:
+            while node not in slots and node not in pending:
                 pending.add(node)
-                node = self.tree.parent(node)
+                node = tree.parent(node)
         return sorted(pending)
 
     def _add_children(self, nodes: Sequence[int], rows: Logits) -> list[int]:
-        """Score fed nodes; return the likeliest child of each. What earlier answers proposed gets the draft's word."""
-        tree = self.tree
+        """Score fed nodes; return the likeliest child of each. What a look-up proposed gets the model's probability."""
+        tree = self._step.tree
         above = tree[tree.root].depth - 1
         depths = [tree[node].depth - above for node in nodes]
         known = [tuple(tree[node].children) for node in nodes]
+        found = propose(Distributions(rows), depths, known, self._predictor, self._step.config.width)
         likeliest = []
-        for node, proposals in zip(
-            nodes, propose(Distributions(rows), depths, known, self._predictor, self._width), strict=True
-        ):
+        for node, proposals in zip(nodes, found, strict=True):
             tree.score(node, proposals)
             for token, probability in proposals:
                 child = tree.add(node, token, probability, Origin.DRAFT)
-                if tree[child].origin is Origin.NGRAM:
+                if tree[child].origin is Origin.LOOKUP:
                     tree.rate(child, probability)
             likeliest.append(tree[node].children[proposals[0][0]])
         return likeliest
 
-    def _book(self, nodes: list[int], seconds: float) -> None:
-        """Charge a forward to the first token that it proposed, and its time to all of them alike."""
-        self.tree[nodes[0]].forwards += 1
-        for node in nodes:
-            self.tree[node].seconds += seconds / len(nodes)
+    def _or_useless(self, stop: Stop, nodes: Sequence[int]) -> Stop:
+        """Return a `Stop` for `stop`, and for when none of `nodes` is possible any more."""
+        tree = self._step.tree
 
-    def _stop(self, poll: Callable[[], bool], nodes: Sequence[int]) -> Stop:
         def is_useless() -> bool:
-            return poll() or not any(node in self.tree for node in nodes)
+            return stop() or not any(node in tree for node in nodes)
 
         return is_useless
-
-
-def work(nodes: tuple[Node, ...]) -> tuple[int, float]:
-    """Return the draft forwards that proposed `nodes`, and their seconds."""
-    return sum(node.forwards for node in nodes), sum(node.seconds for node in nodes)

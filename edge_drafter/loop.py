@@ -1,0 +1,238 @@
+"""The loop of a step that uses the link: takes messages, runs draft forwards, sends drafts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from edge_drafter.answer import Contradiction
+from edge_drafter.protocols import Link, LinkLost
+from edge_drafter.request import Interruption, StepInterrupted, StepResult
+from edge_drafter.sources import DraftSource
+from edge_drafter.step import Step
+from edge_drafter.step_drafter import Outcome, StepDrafter
+from edge_drafter.tracing import StepTrace
+from speculation.text import printable
+from speculation.trace import Trace
+from speculation.wire import (
+    MAX_TEXT_CHARS,
+    AnyMessage,
+    BeginStep,
+    Commit,
+    EarlyTokens,
+    EndStep,
+    Fault,
+    FaultCode,
+    Fetch,
+)
+
+NO_DEADLINE_S = 3600.0
+
+
+class StepLoop:
+    """One step in a mode that uses the link.
+
+    `_advance` takes a message, or runs one draft forward, or waits. Between two looks at the link lies at most one
+    draft forward, so that is the longest that a commit waits.
+    """
+
+    def __init__(self, step: Step, sources: Sequence[DraftSource], link: Link, trace: Trace) -> None:
+        self._step = step
+        self._sources = sources
+        self._link = link
+        self._trace = StepTrace(trace, step.request.step, step.started)
+        self._drafter = StepDrafter(step, sources) if step.config.drafts else None
+        self._bytes = (link.bytes_up, link.bytes_down)
+        self._commit_received_at = step.started
+        """When the last commit arrived, repeated ones too."""
+        self._committed_at = step.started
+        """When the answer last grew."""
+
+    def run(self) -> StepResult:
+        """Return the answer. Raises StepInterrupted, with the tokens committed so far."""
+        step = self._step
+        try:
+            if not step.answer.done:
+                self._begin()
+            while not step.answer.done:
+                self._advance()
+            rejecting = None if self._drafter is None else self._drafter.rejecting
+            if rejecting is not None and rejecting.drew_last:
+                self._end_step("the edge drew the last token")
+        except StepInterrupted:
+            raise
+        except LinkLost as error:
+            raise self._interrupted(Interruption.LINK_LOST, str(error)) from error
+        except Contradiction as error:
+            raise self._interrupted(Interruption.CONTRADICTION, str(error)) from error
+        except ValueError as error:
+            raise self._interrupted(Interruption.FAILED, str(error)) from error
+        except Exception as error:
+            self._end_step(f"{Interruption.FAILED.value}: {error}")
+            raise
+        finally:
+            self._finish()
+        return StepResult(tuple(step.answer.tokens), step.stats)
+
+    def _begin(self) -> None:
+        """Send the frame first, so that the verifier reads it while the sources do."""
+        step, request = self._step, self._step.request
+        left = NO_DEADLINE_S if request.deadline_s is None else max(0.0, min(request.deadline_s, NO_DEADLINE_S))
+        message = BeginStep(
+            request.step, request.prompt, request.jpeg, list(request.committed), request.max_tokens, step.config.idle,
+            left, key=request.key,
+        )  # fmt: skip
+        for source in self._sources:
+            message = source.announce(message)
+        self._link.send(message)
+        if self._drafter is None:
+            return
+        started = step.clock()
+        try:
+            self._drafter.begin()
+        except ValueError as error:
+            raise self._interrupted(Interruption.UNREADABLE, str(error)) from error
+        now = step.clock()
+        step.stats.prefill_s += now - started
+        self._trace.prefill(started, now)
+
+    def _advance(self) -> None:
+        step, drafter = self._step, self._drafter
+        anchor = None if drafter is None else drafter.policy.next_draft()
+        leaves = [] if drafter is None or anchor is not None else drafter.policy.next_leaves()
+        busy = anchor is not None or bool(leaves)
+        started = step.clock()
+        message = self._link.receive(0.0 if busy else self._wait_s(started))
+        now = step.clock()
+        if not busy:
+            step.stats.wait_s += now - started
+        if message is not None:
+            self._take(message)
+        elif drafter is not None and anchor is not None:
+            self._link.send(drafter.send_draft(anchor))
+        elif drafter is not None and leaves:
+            verifying = step.sent.current is not None
+            with self._trace.drafting(drafter.rounds + (not verifying), verifying):
+                drafter.grow(leaves, self._poll if step.config.interrupt else None)
+        else:
+            self._repeat_draft(now)
+        self._check_time()
+
+    def _poll(self) -> None:
+        """Take what has arrived while a draft forward runs."""
+        while not self._step.answer.done and (message := self._link.receive(0.0)) is not None:
+            self._take(message)
+
+    def _take(self, message: AnyMessage) -> None:
+        step, number = self._step, self._step.request.step
+        match message:
+            case Commit() if message.step == number:
+                self._commit_received_at = step.clock()
+                for commit, tokens in step.answer.take(message):
+                    step.stats.add_passes(commit)
+                    if known := self._complete(commit, tokens):
+                        self._commit(commit, known)
+            case EarlyTokens() if message.step == number and self._drafter is not None:
+                used = self._drafter.take_early_token(message)
+                self._trace.early_token(message, used, step.clock())
+            case Fault() if message.step is None or message.step == number:
+                why = f"the verifier refuses: {printable(message.message)}"
+                raise self._interrupted(Interruption.REFUSED, why, message.code)
+            case EndStep() if message.step == number:
+                why = f"the verifier ended the step: {printable(message.reason)}"
+                raise self._interrupted(Interruption.REFUSED, why)
+
+    def _complete(self, commit: Commit, tokens: list[int]) -> list[int]:
+        """Rejection sampling: return a commit's tokens with the one that it leaves to the edge; none until it is known.
+
+        By any other rule these are the commit's own.
+        """
+        rejecting = None if self._drafter is None else self._drafter.rejecting
+        if rejecting is None:
+            if commit.rest is not None and self._step.answer.rests(commit):
+                raise Contradiction("Commit.rest came to an answer that is drawn by another rule")
+            return tokens
+        found = rejecting.complete(commit, tokens)
+        if isinstance(found, Fetch):
+            self._link.send(found)
+            return []
+        return found
+
+    def _commit(self, commit: Commit, tokens: list[int]) -> None:
+        step, stats, drafter = self._step, self._step.stats, self._drafter
+        now = step.clock()
+        stats.rounds += 1
+        if stats.first_commit_s is None:
+            stats.first_commit_s = now - step.started
+        current = step.sent.current
+        # A draft that was sent ahead waited for the commit before it, and what has no draft began there.
+        is_own = current is not None and current.message.round == commit.round
+        sent_at = max(current.sent_at, self._committed_at) if current is not None and is_own else self._committed_at
+        self._committed_at = now
+        outcome = Outcome.NEITHER
+        if drafter is not None:
+            outcome = drafter.take_commit(commit, tokens, now)
+            if outcome is Outcome.HIT and step.sent.current is None:
+                self._link.send(drafter.send_draft(step.tree.root))
+        self._trace.round(commit, len(tokens), sent_at, now)
+        self._trace.commit(commit, len(tokens), outcome, now)
+
+    def _repeat_draft(self, now: float) -> None:
+        step, drafter = self._step, self._drafter
+        if drafter is None or now < self._repeat_at:
+            return
+        current = step.sent.current
+        if current is None:
+            # A verifier that decodes by itself may have sent a commit that was lost: any draft makes it send it again.
+            self._link.send(drafter.send_draft(step.tree.root))
+        else:
+            self._link.send(current.message)
+            current.repeated_at = now
+        step.stats.resent += 1
+
+    @property
+    def _repeat_at(self) -> float:
+        current = self._step.sent.current
+        last = self._commit_received_at if current is None else current.repeated_at
+        return last + self._step.config.resend_s
+
+    def _check_time(self) -> None:
+        step = self._step
+        if step.answer.done:
+            return
+        now = step.clock()
+        if step.is_late(now):
+            raise self._interrupted(Interruption.DEADLINE, step.too_late)
+        if now >= self._commit_received_at + step.config.patience_s:
+            silence = now - self._commit_received_at
+            message = f"the verifier committed nothing for {silence:.1f} s (limit {step.config.patience_s:g} s)"
+            raise self._interrupted(Interruption.LINK_LOST, message)
+
+    def _wait_s(self, now: float) -> float:
+        """Return how long there is nothing to do but to wait for a message."""
+        step = self._step
+        times = [self._commit_received_at + step.config.patience_s]
+        if step.request.deadline_s is not None:
+            times.append(step.started + step.request.deadline_s)
+        if self._drafter is not None:
+            times.append(self._repeat_at)
+        return max(0.0, min(times) - now)
+
+    def _interrupted(self, cause: Interruption, message: str, code: FaultCode | None = None) -> StepInterrupted:
+        if cause is not Interruption.LINK_LOST:
+            self._end_step(f"{cause.value}: {message}")
+        self._step.stats.interruptions += 1
+        return self._step.interrupted(cause, message, code)
+
+    def _end_step(self, reason: str) -> None:
+        with contextlib.suppress(LinkLost):
+            self._link.send(EndStep(self._step.request.step, reason[:MAX_TEXT_CHARS]))
+
+    def _finish(self) -> None:
+        step, stats = self._step, self._step.stats
+        if self._drafter is not None:
+            self._drafter.close()
+            step.controller.write_to(stats)
+        stats.bytes_up = self._link.bytes_up - self._bytes[0]
+        stats.bytes_down = self._link.bytes_down - self._bytes[1]
+        self._trace.step(stats, step.finish())

@@ -1,0 +1,76 @@
+"""A draft model with declared times, for device profiles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from edge_drafter.protocols import Clock, DraftModel
+from speculation.cancellation import Abandoned, Stop
+from speculation.distributions import Logits
+from speculation.wire import ROOT
+
+
+class PacedModel:
+    """A draft model whose forwards take at least `draft_s` seconds: the real work, then a wait for the rest.
+
+    Serves device profiles: the tokens are the model's own, only the time is declared. Prefill is not paced.
+    """
+
+    def __init__(
+        self,
+        model: DraftModel,
+        draft_s: float,
+        clock: Clock = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+        layers: int = 8,
+    ) -> None:
+        """`layers`: how often `stop` is called in a declared forward."""
+        self._model = model
+        self._draft_s = draft_s
+        self._clock = clock
+        self._sleep = sleep
+        self._layers = layers
+        self._root_is_fed = False
+        self._real_s = draft_s
+
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
+        """See `DraftModel.begin`."""
+        self._root_is_fed = False
+        self._model.begin(prompt, image, committed)
+
+    def root_logits(self, stop: Stop | None = None) -> Logits:
+        """See `DraftModel.root_logits`; paced where it is a forward."""
+        if self._root_is_fed:
+            return self._model.root_logits()
+        return self._paced(lambda: self._model.root_logits(stop), stop)
+
+    def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
+        """See `DraftModel.extend`; takes `draft_s` whatever the number of tokens."""
+        return self._paced(lambda: self._model.extend(tokens, parents, stop), stop)
+
+    def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
+        """See `DraftModel.commit`; not a forward, so not paced."""
+        renamed = self._model.commit(path, next_token)
+        self._root_is_fed = ROOT in renamed.values()
+        return renamed
+
+    def _paced(self, forward: Callable[[], Logits], stop: Stop | None) -> Logits:
+        """Wait before the forward as long as the last one fell short, so that giving it up leaves nothing to undo."""
+        started = self._clock()
+        ready = started + self._draft_s - self._real_s
+        slices = self._layers if stop is not None else 1
+        for number in range(1, slices + 1):
+            rest = started + (ready - started) * number / slices - self._clock()
+            if rest > 0:
+                self._sleep(rest)
+            if stop is not None and stop():
+                raise Abandoned
+        begun = self._clock()
+        logits = forward()
+        self._real_s = self._clock() - begun
+        rest = self._draft_s - (self._clock() - started)
+        if rest > 0:
+            self._sleep(rest)
+        self._root_is_fed = True
+        return logits

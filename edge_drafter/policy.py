@@ -1,0 +1,194 @@
+"""What to draft next, and what to send next and when: decisions only, nothing here runs a model or sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge_drafter.branches import Branch, BranchQueue
+from edge_drafter.sent import SentDraft
+from edge_drafter.step import Step
+from edge_drafter.tree import Origin
+from speculation.wire import Idle
+
+MAX_AHEAD = 12
+"""Drafts in flight at a time; a verifier holds a few more."""
+OUTRUN = 2.0
+"""A draft forward is given up for a place that an exit names, where that is so many times as likely."""
+
+
+class Policy:
+    """Decides for one step. The `on_` methods take what has happened; a query changes nothing but what is cached."""
+
+    def __init__(self, step: Step) -> None:
+        self._config = step.config
+        self._clock = step.clock
+        self._controller = step.controller
+        self._tree = step.tree
+        self._cutter = step.cutter
+        self._sent = step.sent
+        self._queue = BranchQueue(step.config.queue_policy, step.config.branches)
+        self._committed_at = step.clock()
+        self._next: int | None = None
+        self._is_stale = True
+
+    # --- what to send
+
+    def next_draft(self) -> int | None:
+        """Return the node behind which a draft should be sent now; None where none should."""
+        if self._is_stale or self._sent.current is None:
+            self._next = self._choose_draft()
+            self._is_stale = False
+        return self._next
+
+    def is_hit(self, anchor: int) -> bool:
+        """Whether a commit that makes `anchor` the root finds a full draft there."""
+        return self._cutter.is_full(anchor, min(self._cutter.need(anchor), self._config.fixed_gamma))
+
+    def _choose_draft(self) -> int | None:
+        root, current, cutter = self._tree.root, self._sent.current, self._cutter
+        if current is None:
+            ready = cutter.is_full(root) or (self._config.truncate and self._is_late(root))
+            # A verifier that decodes by itself needs no empty draft to go on.
+            return root if ready and (self._config.idle is Idle.WAIT or cutter.cut(root)) else None
+        if (
+            self._config.idle is not Idle.WAIT
+            and current.anchor == root
+            and not current.begun
+            and self._has_grown(current)
+        ):
+            return root
+        return self._choose_ahead() if self._config.ahead and len(self._sent) < MAX_AHEAD else None
+
+    def _choose_ahead(self) -> int | None:
+        tree, cutter = self._tree, self._cutter
+        for anchor in self._sent.next_roots(tree, self._config.ahead_above):
+            if not tree[anchor].children or cutter.ends_at(anchor):
+                continue
+            known = self._sent.at(anchor)
+            if known is not None:
+                if self._has_grown(known):
+                    return anchor
+            elif cutter.need(anchor) > 0 and (cutter.is_full(anchor) or self._is_worth_a_start(anchor)):
+                return anchor
+        return None
+
+    def _is_worth_a_start(self, anchor: int) -> bool:
+        """Whether a verifier should begin with the part of a draft that is there rather than wait for a forward."""
+        verify_s = self._controller.estimates.verify_s
+        return self._config.partial and verify_s is not None and self._waiting_costs(anchor, verify_s)
+
+    def _has_grown(self, draft: SentDraft) -> bool:
+        value = self._cutter.value(draft.anchor, self._cutter.cut(draft.anchor))
+        return value >= draft.value + max(self._config.send_gain, 1e-6)
+
+    def _is_late(self, root: int) -> bool:
+        fixed_s = self._controller.estimates.fixed_s
+        return fixed_s is not None and self._waiting_costs(root, fixed_s + self._clock() - self._committed_at)
+
+    def _waiting_costs(self, anchor: int, round_s: float) -> bool:
+        """Whether one more draft forward gains less than it costs in a round that takes `round_s` if sent now.
+
+        The last step of maximising E(gamma) / (F + c gamma), with this draft's own probabilities for E.
+        """
+        now, tree = self._controller.estimates, self._tree
+        nodes = self._cutter.cut(anchor)
+        if not nodes or now.draft_s is None or now.acceptance is None:
+            return False
+        gain = now.acceptance * tree.total_reach(self._cutter.unfed(anchor, [])) / tree[anchor].reach
+        return gain * round_s <= (1.0 + self._cutter.value(anchor, nodes)) * now.draft_s
+
+    # --- what to draft
+
+    def next_leaves(self) -> list[int]:
+        """Return the nodes whose common draft forward pays most now; empty where nothing is to be drafted."""
+        tree, cutter, root = self._tree, self._cutter, self._tree.root
+        if self._sent.current is None:
+            if cutter.is_full(root):
+                return []
+            end = cutter.end(root, cutter.need(root))
+            return cutter.unfed(root, [end]) if self._config.draft_tokens else [end]
+        if not self._config.predrafts or len(tree) >= self._config.max_nodes:
+            return []
+        return self._best_leaves() if self._config.best_first else self._branch_ends()
+
+    def lookup_ends(self, nodes: Sequence[int]) -> list[int]:
+        """Return the ends of the unfed look-up chains behind `nodes`: a whole chain is fed in one forward."""
+        tree, ends = self._tree, list[int]()
+        for node in nodes:
+            end: int | None = node
+            while end is not None:
+                last, end = end, None
+                for child in tree[last].children.values():
+                    content = tree[child]
+                    is_open = content.origin is Origin.LOOKUP and content.proposals is None
+                    if is_open and not self._cutter.ends_at(child):
+                        end = child
+                        break
+            if last != node:
+                ends.append(last)
+        return ends
+
+    def is_outrun(self, leaves: Sequence[int], named: int | None) -> bool:
+        """Whether a forward over `leaves` should be given up for a node that an exit has just named."""
+        tree = self._tree
+        if named is None or named not in tree or tree[named].proposals is not None:
+            return False
+        return tree[named].reach > OUTRUN * max((tree[node].reach for node in leaves if node in tree), default=0.0)
+
+    def _best_leaves(self) -> list[int]:
+        tree, cutter, root = self._tree, self._cutter, self._tree.root
+        if self._config.own_guess:
+            return cutter.unfed(root, [])
+        leaves: list[int] = []
+        for node in tree.ids():
+            if tree[node].layers and node != root and not cutter.ends_at(node):
+                leaves = cutter.unfed(node, [*leaves, *([node] if tree[node].proposals is None else [])])
+        return leaves[: self._config.leaves]
+
+    def _branch_ends(self) -> list[int]:
+        cutter, leaves = self._cutter, list[int]()
+        for branch in self._queue.best():
+            if not cutter.is_full(branch.anchor, branch.want):
+                end = cutter.end(branch.anchor, branch.want)
+                new = cutter.unfed(branch.anchor, [end]) if self._config.draft_tokens else [end]
+                leaves += [leaf for leaf in new if leaf not in leaves]
+        return leaves[: self._config.leaves]
+
+    # --- what has happened
+
+    def on_forward(self) -> None:
+        """A draft forward ended."""
+        self._is_stale = True
+
+    def on_sent(self, draft: SentDraft) -> None:
+        """A draft was sent; what follows it is a branch."""
+        cutter, anchor, nodes = self._cutter, draft.anchor, draft.nodes
+        if draft.ahead:
+            above = self._tree.parent(anchor)
+            self._queue.keep(lambda branch: branch not in (anchor, above))
+        else:
+            cutter.gamma = self._controller.gamma
+        if self._config.own_guess:
+            is_chain = draft.message.parents is None
+            self._open_branch(nodes[-1] if nodes and is_chain else cutter.end(anchor, cutter.need(anchor)))
+        self._is_stale = True
+
+    def on_early_token(self, node: int, confidence: float) -> None:
+        """An exit named `node`."""
+        want = self._cutter.need(node)
+        if want > 0 and not self._cutter.ends_at(node):
+            self._queue.put(Branch(node, want, confidence))
+        self._is_stale = True
+
+    def on_commit(self, now: float) -> None:
+        """The tree was re-rooted."""
+        tree = self._tree
+        self._queue.keep(lambda anchor: anchor in tree and anchor != tree.root)
+        self._committed_at = now
+        self._is_stale = True
+
+    def _open_branch(self, last: int) -> None:
+        """Pre-draft behind `last`, the likeliest leaf of a draft, as if it were accepted."""
+        want = min(self._cutter.gamma, self._cutter.room(last) - 1)
+        if want > 0 and not self._cutter.closes(last):
+            self._queue.put(Branch(last, want + 1, self._tree[last].reach))

@@ -1,0 +1,143 @@
+"""EdgeConfig: all that one robot decodes with, checked before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from edge_drafter.config import START_GAMMA, DraftingConfig, Mode
+from edge_drafter.link import check_verifier
+from speculation.predictor import AUTO
+from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings
+from speculation.settings import check, fields_of, from_flags
+from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
+from speculation.wire import MAX_DRAFT_TOKENS
+
+MAX_RTT_S = 10.0
+CAPACITY = 2048
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """The way to the verifier."""
+
+    verifier: Annotated[str, Meta(description="address of the verifier")] = "tcp://127.0.0.1:5555"
+    keys: Annotated[str, Meta(description="folder of CURVE keys; empty: plain TCP, to this machine only")] = ""
+    allow_plain: Annotated[bool, Meta(description="without keys, trust a verifier on another machine too")] = False
+    target: Annotated[str, Meta(description="fingerprint that the verifier's target must have; empty: any")] = ""
+    silence_s: Annotated[float, Meta(ge=0, description="seconds without a message that count as a lost link")] = 1.5
+    resume_s: Annotated[
+        float, Meta(ge=0, description="seconds that a step waits for a lost verifier before it is given up")
+    ] = 1.0
+    link: Annotated[
+        str,
+        Meta(description="link of config/links.json to emulate, the profile's delay on top; empty: none"),
+    ] = ""
+    rtt_s: Annotated[
+        Annotated[float, Meta(ge=0, le=MAX_RTT_S)] | None,
+        Meta(description="declared round trip in seconds, in place of the profile's own"),
+    ] = None
+    extra_rtt_s: Annotated[
+        float, Meta(ge=0, le=MAX_RTT_S, description="declared round trip on top of it, half of it each way")
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+class Decoding(msgspec.Struct, frozen=True):
+    """How an answer is decoded."""
+
+    mode: Annotated[str, Meta(description=f"one of {', '.join(mode.value for mode in Mode)}")] = Mode.FULL.value
+    gamma: Annotated[
+        int | str,
+        Meta(description=f"draft tokens per verification: 0 to {MAX_DRAFT_TOKENS}, auto or balance"),
+    ] = START_GAMMA
+    drafting: Annotated[
+        str, Meta(description="changes of a mode that drafts, NAME=VALUE,..., e.g. interrupt=off (docs/decoding.md)")
+    ] = ""
+    predictor: Annotated[
+        str,
+        Meta(description="folder of an acceptance predictor, which ends drafts; auto: the draft model's; off: none"),
+    ] = AUTO
+    max_tokens: Annotated[int, Meta(ge=1, description="tokens of an answer at most")] = 128
+
+    def __post_init__(self) -> None:
+        check(self)
+        self.settings(self.mode)
+
+    def settings(self, mode: Mode | str, **more: Any) -> DraftingConfig:
+        """Return the drafting settings of `mode` with these changes. A mode that drafts nothing takes none."""
+        return DraftingConfig.of(mode, self.drafting, gamma=self.gamma, **more)
+
+
+class Draws(msgspec.Struct, frozen=True):
+    """How tokens are sampled."""
+
+    sampling: Annotated[
+        str, Meta(description="greedy, coupled(temperature=0.7,top_k=50,top_p=0.9) or another rule (docs/decoding.md)")
+    ] = GREEDY.text
+    seed: Annotated[
+        int,
+        Meta(ge=0, le=MAX_KEY, description="of sampled answers; two decoders of one seed sample the n-th answer alike"),
+    ] = 0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def settings(self) -> SamplingSettings:
+        """The rule as what it is. Raises ValueError for one that cannot be read."""
+        return SamplingSettings.parse(self.sampling)
+
+
+class EdgeConfig(msgspec.Struct, frozen=True):
+    """What one robot decodes with. Raises ValueError, naming the setting, for what cannot be used or does not fit."""
+
+    draft_model: Annotated[Path, Meta(description="folder of the draft model, or its name on the hub")]
+    draft: ModelSettings = DEFAULT_SETTINGS
+    connection: Connection = Connection()
+    decoding: Decoding = Decoding()
+    draws: Draws = Draws()
+    profile: Annotated[str, Meta(description="device profile whose times are waited for; raw: none")] = "raw"
+    capacity: Annotated[
+        int, Meta(ge=1, description="cache slots of the draft model: image, prompt, answer and token tree must fit")
+    ] = CAPACITY
+    text_only: Annotated[
+        bool, Meta(description="the draft model is a language model alone, asked with an empty frame (benchmarks)")
+    ] = False
+
+    def __post_init__(self) -> None:
+        check(self)
+        drafting = self.decoding.settings(self.decoding.mode)
+        drafting.check_sampling(self.draws.settings)
+        if drafting.needs_link:
+            # Here too, since the link is made after the models are loaded, which takes a minute on a robot.
+            check_verifier(self.connection.verifier, bool(self.connection.keys), self.connection.allow_plain)
+
+    @classmethod
+    def flat(cls, draft_model: Path, **settings: Any) -> EdgeConfig:
+        """Return the config with these settings by their names, wherever they are nested.
+
+        Raises TypeError for an unknown name, ValueError as the config itself.
+        """
+        unknown = settings.keys() - {field.name for field in fields_of(cls)}
+        if unknown:
+            raise TypeError(f"EdgeConfig has no setting {', '.join(sorted(unknown))}")
+        return from_flags(cls, {"draft_model": draft_model, **settings})
+
+    def changed(self, **settings: Any) -> EdgeConfig:
+        """Return the config with other values of these settings. Raises as `flat`."""
+        return self.flat(**{**dict(_values(self)), **settings})
+
+
+def _values(settings: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+    for name in settings.__struct_fields__:
+        value = getattr(settings, name)
+        if isinstance(value, msgspec.Struct):
+            yield from _values(value)
+        else:
+            yield name, value

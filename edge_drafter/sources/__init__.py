@@ -1,0 +1,60 @@
+"""Where draft tokens come from.
+
+A new source is one file here that implements `DraftSource`, and its line in `choice.sources_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from speculation.cancellation import Stop
+from speculation.wire import BeginStep, Commit
+
+if TYPE_CHECKING:
+    from edge_drafter.drawn import DrawnModel
+    from edge_drafter.step import Step
+    from edge_drafter.tree import Rerooting
+
+
+class DraftSource:
+    """Adds tokens to the token tree of one step after another. What a source has no use for it leaves out.
+
+    Drafts are hints: the verifier commits the same answer whatever a source proposes.
+    """
+
+    def announce(self, begin: BeginStep) -> BeginStep:
+        """Return the step's first message with what the verifier shall know of this source."""
+        return begin
+
+    def begin(self, step: Step) -> None:
+        """Take up a new step, and read its frame and prompt. Raises ValueError where these cannot be read."""
+
+    def propose(self, node: int) -> None:
+        """Add what may follow `node` as far as that needs no forward. `node` may have left the tree."""
+
+    def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
+        """Run one draft forward: add children to each of `leaves` and `TokenTree.score` it.
+
+        `stop` is called between layers; it may re-root the tree, which `commit` reports later. Returns the likeliest
+        child of each node that was scored. Raises Abandoned where `stop` returns True, and where nothing of what was
+        fed is possible any more.
+        """
+        return ()
+
+    def judge(self, tokens: Sequence[int]) -> None:
+        """Take a verdict: `tokens` will be committed behind the tree's root, which still stands."""
+
+    def commit(self, rerooting: Rerooting, message: Commit | None) -> None:
+        """Follow a commit. Called before the next forward, so that a draft that is ready is sent first.
+
+        Several may wait, in order. `message` is the verifier's, None where the draft answers alone.
+        """
+
+    def end(self, tokens: Sequence[int]) -> None:
+        """Take the complete answer of the step."""
+
+    @property
+    def drawn(self) -> DrawnModel | None:
+        """Rejection sampling only: the model that knows what the drafted tokens were sampled from."""
+        return None

@@ -1,0 +1,67 @@
+"""Earlier answers as a draft source: what followed there may follow again (prompt lookup), and costs no forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from edge_drafter.sources import DraftSource
+from edge_drafter.step import Step
+from edge_drafter.tree import Origin
+from speculation.ngrams import Ngrams
+from speculation.wire import BeginStep
+
+LEAST_REACH = 0.2
+"""Places less likely than this are not looked up."""
+MOST_TOKENS = 12
+"""Longest proposal."""
+
+
+class NgramSource(DraftSource):
+    """Proposes what followed in an earlier answer, with the probability that such proposals have had lately.
+
+    The verifier gets the newest answers as hints.
+    """
+
+    def __init__(self) -> None:
+        self._ngrams = Ngrams()
+        self._step: Step
+
+    def announce(self, begin: BeginStep) -> BeginStep:
+        """See `DraftSource.announce`."""
+        return msgspec.structs.replace(begin, hints=self._ngrams.hints)
+
+    def begin(self, step: Step) -> None:
+        """See `DraftSource.begin`."""
+        self._step = step
+
+    def propose(self, node: int) -> None:
+        """See `DraftSource.propose`."""
+        step, tree, chance = self._step, self._step.tree, self._ngrams.acceptance
+        if chance < step.config.least or node not in tree:
+            return
+        if node != tree.root and tree[node].reach < LEAST_REACH:
+            return
+        prefix = [*step.answer.tokens, *(tree[each].token for each in tree.path_to(node))]
+        for token in self._ngrams.lookup(prefix, min(MOST_TOKENS, step.cutter.room(node))):
+            node = tree.add(node, token, chance, Origin.LOOKUP)
+            if token in step.answer.ends:
+                break
+
+    def judge(self, tokens: Sequence[int]) -> None:
+        """See `DraftSource.judge`."""
+        tree = self._step.tree
+        node: int | None = tree.root
+        for token in tokens:
+            if node is None:
+                return
+            children = tree[node].children
+            for proposed, child in children.items():
+                if tree[child].origin is Origin.LOOKUP:
+                    self._ngrams.judged(proposed == token)
+            node = children.get(token)
+
+    def end(self, tokens: Sequence[int]) -> None:
+        """See `DraftSource.end`."""
+        self._ngrams.remember(tokens)

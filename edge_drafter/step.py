@@ -1,0 +1,65 @@
+"""Everything that belongs to one step of the edge."""
+
+from __future__ import annotations
+
+from edge_drafter.answer import Answer
+from edge_drafter.config import DraftingConfig
+from edge_drafter.controller import Controller
+from edge_drafter.cutting import Cutter
+from edge_drafter.protocols import Clock
+from edge_drafter.request import Interruption, StepInterrupted, StepRequest
+from edge_drafter.sent import SentDrafts
+from edge_drafter.stats import DecodingStats
+from edge_drafter.tree import TokenTree
+from speculation.wire import MAX_DRAFT_TOKENS, FaultCode
+
+
+class Step:
+    """One question from its request to its last commit: settings, answer, token tree, sent drafts, figures.
+
+    Draft sources grow the tree, the policy reads it, `StepDrafter` re-roots it and sends drafts out of it. The
+    controller outlives the step.
+    """
+
+    def __init__(
+        self,
+        config: DraftingConfig,
+        request: StepRequest,
+        controller: Controller,
+        clock: Clock,
+        max_draft: int = MAX_DRAFT_TOKENS,
+    ) -> None:
+        """`max_draft`: tokens of a draft that the verifier takes."""
+        self.config = config
+        self.request = request
+        self.controller = controller
+        self.clock = clock
+        self.started = clock()
+        self.answer = Answer(
+            request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed, request.sampling,
+            request.key,
+        )  # fmt: skip
+        self.tree = TokenTree()
+        self.cutter = Cutter(self.tree, self.answer, config, max_draft, controller.gamma)
+        self.sent = SentDrafts()
+        self.stats = DecodingStats()
+
+    def is_late(self, now: float) -> bool:
+        """Whether the deadline has passed."""
+        deadline = self.request.deadline_s
+        return deadline is not None and now >= self.started + deadline
+
+    def finish(self) -> float:
+        """Write tokens and time into the figures; return when the step ended."""
+        self.stats.tokens = self.answer.position - len(self.request.committed)
+        self.stats.total_s = self.clock() - self.started
+        return self.started + self.stats.total_s
+
+    def interrupted(self, cause: Interruption, message: str, code: FaultCode | None = None) -> StepInterrupted:
+        """Return the exception that ends the step without its answer."""
+        return StepInterrupted(cause, message, tuple(self.answer.tokens), self.stats, code)
+
+    @property
+    def too_late(self) -> str:
+        """What a passed deadline is reported as."""
+        return f"no complete answer within the deadline of {self.request.deadline_s:g} s"

@@ -1,0 +1,201 @@
+"""The drafting half of a step: grows the token tree with the sources, sends drafts out of it, re-roots it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from edge_drafter.policy import Policy
+from edge_drafter.rejecting import Rejecting
+from edge_drafter.sent import SentDraft
+from edge_drafter.sources import DraftSource
+from edge_drafter.step import Step
+from edge_drafter.tree import Rerooting
+from speculation.cancellation import Abandoned, Stop
+from speculation.wire import ROOT, Commit, Draft, EarlyTokens, extend_digest
+
+LOOKUP_LEAVES = 2
+"""How many of the leaves of one forward are looked up before it."""
+
+
+class Outcome(Enum):
+    """What a commit found at its last token: a full, unspent draft, none, or no place for one."""
+
+    HIT = "hit"
+    MISS = "miss"
+    NEITHER = "neither"
+
+
+class StepDrafter:
+    """Drafts for one step. It knows no link: what it returns is sent by its caller, what arrives is passed to it."""
+
+    def __init__(self, step: Step, sources: Sequence[DraftSource]) -> None:
+        self._step = step
+        self._sources = sources
+        self.policy = Policy(step)
+        self.rounds = 0
+        """Drafts sent so far; the newest one's number."""
+        self.rejecting: Rejecting | None = None
+        """Rejection sampling only."""
+        self._uncommitted: list[tuple[Rerooting, Commit]] = []
+        self._is_disturbed = False
+        """The next verdict was delayed by more than its round trip, its wait in the verifier and its verification."""
+        self._named: int | None = None
+        """The node that an exit named last."""
+
+    def begin(self) -> None:
+        """Have the sources read the frame and propose the answer's beginning. Raises ValueError as they do."""
+        for source in self._sources:
+            source.begin(self._step)
+        for source in self._sources:
+            if source.drawn is not None:
+                self.rejecting = Rejecting(source.drawn, self._step)
+        self._propose(self._step.tree.root)
+
+    def grow(self, leaves: Sequence[int], poll: Callable[[], None] | None = None) -> float:
+        """Run one draft forward over `leaves` and return its seconds.
+
+        `poll` is called between layers and may take commits; a forward that these make useless is abandoned.
+        """
+        step = self._step
+        if self._uncommitted:
+            self._follow_commits()
+        looked_up = leaves[:LOOKUP_LEAVES]
+        for leaf in looked_up:
+            self._propose(leaf)
+        fed = [*leaves, *self.policy.lookup_ends(looked_up)]
+        stop = None if poll is None else self._stop(poll, leaves)
+        is_verifying, is_abandoned = step.sent.current is not None, False
+        started = step.clock()
+        try:
+            for source in self._sources:
+                if new := source.grow(fed, stop):
+                    step.tree.charge(new, step.clock() - started)
+        except Abandoned:
+            is_abandoned = True
+        seconds = step.clock() - started
+        if not is_abandoned:
+            step.controller.drafted(seconds)
+        step.stats.add_forward(seconds, verifying=is_verifying, abandoned=is_abandoned)
+        self.policy.on_forward()
+        return seconds
+
+    def send_draft(self, anchor: int) -> Draft:
+        """Cut the draft behind `anchor` from the tree and return its message; it is in flight from now on."""
+        step, tree, root = self._step, self._step.tree, self._step.tree.root
+        nodes = step.cutter.cut(anchor)
+        ahead = tree[anchor].depth - tree[root].depth
+        tokens = [tree[node].token for node in nodes]
+        places = {anchor: ROOT} | {node: place for place, node in enumerate(nodes)}
+        parents = [places[tree.parent(node)] for node in nodes]
+        is_chain = parents == list(range(ROOT, len(nodes) - 1))
+        prefix = extend_digest(step.answer.digest, [tree[node].token for node in tree.path_to(anchor)])
+        self.rounds += 1
+        message = Draft(
+            step.request.step, self.rounds, step.answer.position + ahead, prefix, tokens, None if is_chain else parents
+        )
+        if self.rejecting is not None:
+            message = self.rejecting.with_evidence(message)
+        before = step.sent.at(anchor)
+        now = step.clock()
+        value, is_full = step.cutter.value(anchor, nodes), self.policy.is_hit(anchor)
+        draft = SentDraft(message, anchor, nodes, value, is_full, ahead > 0, now, now)
+        step.sent.add(draft, root)
+        step.stats.drafted += len(tokens) - (len(before.nodes) if before is not None else 0)
+        step.stats.sent_ahead += ahead > 0 and before is None
+        self._is_disturbed = self._is_disturbed and ahead > 0
+        self.policy.on_sent(draft)
+        return message
+
+    def take_early_token(self, early: EarlyTokens) -> bool:
+        """Raise a branch where an exit predicts the verdict to end, and return whether it did.
+
+        Early tokens about drafts that are decided come too late.
+        """
+        step = self._step
+        anchor = self._anchor_of(early)
+        if anchor is None:
+            return False
+        step.stats.early_received += 1
+        if not step.config.early_tokens or step.cutter.ends_at(anchor):
+            return False
+        self._named = step.tree.raise_branch(anchor, early.token, early.confidence, early.layer)
+        self.policy.on_early_token(self._named, early.confidence)
+        return True
+
+    def take_commit(self, commit: Commit, tokens: list[int], now: float) -> Outcome:
+        """Re-root the tree at a commit that the answer has taken in, and count what it decides about the drafts."""
+        step, tree = self._step, self._step.tree
+        for source in self._sources:
+            source.judge(tokens)
+        rerooting = tree.reroot(tokens)
+        root = tree.root
+        self._judge(commit, rerooting, now)
+        self._uncommitted.append((rerooting, commit))
+        step.stats.add_waste(rerooting.dropped)
+        step.sent.decide(commit.round, tree)
+        self.policy.on_commit(now)
+        if step.answer.done or step.cutter.need(root) == 0:
+            return Outcome.NEITHER
+        self._propose(root)
+        current = step.sent.current
+        is_ahead = current is not None and current.anchor == root
+        self._is_disturbed = current is not None and not is_ahead
+        if not (current.full if current is not None and is_ahead else self.policy.is_hit(root)):
+            step.stats.misses += 1
+            return Outcome.MISS
+        step.stats.add_hit(is_ahead, rerooting.path[-1][1].layers)
+        return Outcome.HIT
+
+    def close(self) -> None:
+        """The step is over: what the tree still holds was drafted for nothing."""
+        tree = self._step.tree
+        self._step.stats.add_waste([tree[node] for node in tree.ids() if node != tree.root])
+
+    def _follow_commits(self) -> None:
+        for rerooting, commit in self._uncommitted:
+            for source in self._sources:
+                source.commit(rerooting, commit)
+        self._uncommitted.clear()
+
+    def _propose(self, node: int) -> None:
+        for source in self._sources:
+            source.propose(node)
+
+    def _stop(self, poll: Callable[[], None], leaves: Sequence[int]) -> Stop:
+        """Return what a draft forward calls between layers: did an exit just name a place that is far likelier?"""
+        self._named = None
+
+        def is_outrun() -> bool:
+            poll()
+            return self.policy.is_outrun(leaves, self._named)
+
+        return is_outrun
+
+    def _anchor_of(self, early: EarlyTokens) -> int | None:
+        step, tree = self._step, self._step.tree
+        if early.round == 0:
+            return tree.root if early.start == step.answer.position else None
+        draft = step.sent.get(early.round)
+        if draft is None or early.node >= len(draft.nodes):
+            return None
+        draft.begun = True
+        anchor = draft.anchor if early.node == ROOT else draft.nodes[early.node]
+        return anchor if anchor in tree and early.start >= step.answer.position else None
+
+    def _judge(self, commit: Commit, rerooting: Rerooting, now: float) -> None:
+        """Give the controller what a commit measured: the verification, the round trip, the acceptance."""
+        step = self._step
+        if commit.passes:
+            step.controller.verified(commit.compute_s / commit.passes)
+        draft = step.sent.get(commit.round)
+        if draft is None:
+            return
+        inside = set(draft.nodes)
+        path = [(node, content) for node, content in rerooting.path if node in inside]
+        last_children = path[-1][1].children if path else {}
+        accepted = len(path)
+        rejected = not inside.isdisjoint(last_children.values()) if path else bool(draft.nodes)
+        step.stats.accepted += accepted
+        seconds = None if draft.ahead or self._is_disturbed else now - draft.sent_at
+        step.controller.judged(accepted + rejected, accepted, seconds, commit.queue_s)

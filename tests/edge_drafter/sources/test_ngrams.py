@@ -1,0 +1,92 @@
+"""Earlier answers as a source: where they propose, how likely, and what the verifier gets of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_drafter import DraftingConfig, StepRequest
+from edge_drafter.controller import Controller
+from edge_drafter.sources.ngrams import LEAST_REACH, MOST_TOKENS, NgramSource
+from edge_drafter.step import Step
+from edge_drafter.tree import Origin
+from speculation.wire import BeginStep
+from tests.edge_drafter.fakes import EOS, FakeClock
+
+ANSWER = (1, 2, 3, 4, 5, EOS)
+
+
+def begun(source: NgramSource, max_tokens: int = 64, **changes: float) -> Step:
+    config = DraftingConfig(ngrams=True, **changes)  # type: ignore[arg-type]
+    step = Step(config, StepRequest(1, "p", b"j", (EOS,), max_tokens), Controller(None), FakeClock())
+    source.begin(step)
+    return step
+
+
+def proposed(step: Step, node: int) -> list[int]:
+    """Return the tokens of the look-up chain behind a node."""
+    tokens = []
+    while found := [each for each in step.tree[node].children.values() if step.tree[each].origin is Origin.LOOKUP]:
+        (node,) = found
+        tokens.append(step.tree[node].token)
+    return tokens
+
+
+def test_what_followed_in_an_earlier_answer_is_proposed_up_to_its_end() -> None:
+    source = NgramSource()
+    step = begun(source)
+    source.propose(step.tree.root)
+    assert proposed(step, step.tree.root) == [], "there is no earlier answer yet"
+    source.end((*ANSWER, 6, 6))
+    source.propose(step.tree.root)
+    assert proposed(step, step.tree.root) == list(ANSWER), "nothing follows the end of an answer"
+    (first,) = step.tree[step.tree.root].children.values()
+    assert step.tree[first].chance == 0.5 and step.tree[first].proposals is None
+
+
+@pytest.mark.parametrize(("max_tokens", "count"), [(64, MOST_TOKENS), (4, 3)])
+def test_proposals_are_no_longer_than_a_draft_may_be(max_tokens: int, count: int) -> None:
+    source = NgramSource()
+    source.end([n % EOS for n in range(40)])
+    step = begun(source, max_tokens)
+    source.propose(step.tree.root)
+    assert len(proposed(step, step.tree.root)) == count
+
+
+def test_unlikely_places_are_not_looked_up_nor_those_that_left_the_tree() -> None:
+    source = NgramSource()
+    source.end(ANSWER)
+    step = begun(source)
+    likely, unlikely = (
+        step.tree.add(step.tree.root, token, reach, Origin.DRAFT)
+        for token, reach in ((1, LEAST_REACH), (2, LEAST_REACH / 2))
+    )
+    for node in (likely, unlikely, 99):
+        source.propose(node)
+    assert proposed(step, likely) == list(ANSWER[1:]) and proposed(step, unlikely) == []
+
+
+def test_verdicts_decide_how_likely_the_next_proposals_are_and_whether_there_are_any() -> None:
+    source = NgramSource()
+    source.end(ANSWER)
+    step = begun(source)
+    source.propose(step.tree.root)
+    source.judge([1, 2, 6])
+    chance = 0.5 + 0.05 * 0.5
+    chance += 0.05 * (1.0 - chance)
+    chance += 0.05 * (0.0 - chance)
+    step.tree.reroot([1, 2, 6])
+    step = begun(source)
+    source.propose(step.tree.root)
+    (first,) = step.tree[step.tree.root].children.values()
+    assert step.tree[first].chance == pytest.approx(chance)
+    step = begun(source, least=0.9)
+    source.propose(step.tree.root)
+    assert proposed(step, step.tree.root) == []
+
+
+def test_the_verifier_gets_the_newest_answers_as_hints() -> None:
+    source, begin = NgramSource(), BeginStep(1, "p", b"j")
+    assert source.announce(begin).hints == []
+    source.end((1, 2))
+    source.end((3, 4))
+    assert source.announce(begin).hints == [[3, 4], [1, 2]]

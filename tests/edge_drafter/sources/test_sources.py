@@ -1,0 +1,93 @@
+"""What a new source of drafts takes: one class, and answers stay the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_drafter import Drafter, DraftingConfig, DraftSource, Mode, sources_of
+from edge_drafter.sources.model import ModelSource
+from edge_drafter.sources.ngrams import NgramSource
+from edge_drafter.sources.server import ServerSource
+from edge_drafter.step import Step
+from edge_drafter.tree import Origin
+from speculation.cancellation import Stop
+from speculation.wire import BeginStep, Draft
+from tests.edge_drafter.fakes import EOS, FakeClock, FakeLink, FakeModel, Weather, alone, hashed_draft, hashed_target
+from tests.edge_drafter.test_drafter import WEATHERS, counting, request
+
+DRAFTING = [mode for mode in Mode if mode.drafts]
+
+
+class Counting(DraftSource):
+    """Drafts one more than the token before, without a model."""
+
+    def begin(self, step: Step) -> None:
+        self._tree = step.tree
+
+    def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> list[int]:
+        for leaf in leaves:
+            self._tree.score(leaf, (((self._tree[leaf].token + 1) % EOS, 0.9),))
+        return [self._tree.add(leaf, (self._tree[leaf].token + 1) % EOS, 0.9, Origin.DRAFT) for leaf in leaves]
+
+
+class Repeating(DraftSource):
+    """Proposes the token before once more, which costs no forward."""
+
+    def begin(self, step: Step) -> None:
+        self._tree = step.tree
+
+    def propose(self, node: int) -> None:
+        if node in self._tree and self._tree[node].token >= 0:
+            self._tree.add(node, self._tree[node].token, 0.5, Origin.LOOKUP)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(DRAFTING), st.integers(0, 10_000), st.booleans(), WEATHERS)
+def test_with_a_new_source_the_answer_is_still_the_targets(
+    mode: Mode, seed: int, beside: bool, weather: Weather
+) -> None:
+    """In place of the draft model, and beside it."""
+    clock, config, target = FakeClock(), DraftingConfig.of(mode), hashed_target(seed)
+    model = FakeModel(hashed_draft(target, seed, 0.7), clock, 0.05)
+    sources = (Repeating(), *sources_of(config, model)) if beside else (Repeating(), Counting())
+    drafter = Drafter(sources, FakeLink(target, clock, weather), config, clock)
+    for number in (1, 2):
+        assert drafter.run(request(number)).tokens == alone(target, 24)
+
+
+def test_a_new_sources_tokens_are_sent_and_accepted() -> None:
+    clock, config = FakeClock(), DraftingConfig.of("sd")
+    link = FakeLink(counting(99), clock, Weather())
+    result = Drafter([Counting()], link, config, clock).run(request(max_tokens=5))
+    assert [message.tokens for _, message in link.sent if isinstance(message, Draft)] == [[0, 1, 2, 3]]
+    assert result.stats.accepted == result.stats.draft_forwards == 4 and result.stats.wasted_forwards == 0
+    beside = FakeLink(lambda prefix: 3, clock, Weather())
+    config = DraftingConfig.of("sd", gamma=1)
+    result = Drafter([Repeating(), Counting()], beside, config, clock).run(request(max_tokens=6))
+    assert result.tokens == (3,) * 6
+    drafts = [message.tokens for _, message in beside.sent if isinstance(message, Draft)]
+    assert [0] in drafts and [3] in drafts, "what costs no forward is sent where the model's own guess is no likelier"
+
+
+def test_mode_edge_takes_any_source_that_can_grow_the_tree() -> None:
+    config = DraftingConfig.of("edge")
+    assert Drafter([Counting()], None, config, FakeClock()).run(request(max_tokens=5)).tokens == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_mode_has_the_sources_that_its_settings_name(mode: Mode) -> None:
+    config = DraftingConfig.of(mode)
+    kinds = [type(source) for source in sources_of(config, FakeModel(counting(9)))]
+    drafts = config.drafts or mode is Mode.EDGE
+    expected = ((ServerSource, config.self_draft), (NgramSource, config.ngrams), (ModelSource, drafts))
+    assert kinds == [kind for kind, is_used in expected if is_used]
+
+
+def test_the_verifier_drafts_gamma_tokens_where_it_is_asked_to() -> None:
+    begin = BeginStep(1, "p", b"j")
+    assert ServerSource(3).announce(begin).self_draft == 3 and begin.self_draft == 0
+    assert Counting().announce(begin) is begin

@@ -1,0 +1,141 @@
+"""What is drafted and sent next, on trees that are made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edge_drafter import DraftingConfig, StepRequest
+from edge_drafter.controller import Controller
+from edge_drafter.policy import MAX_AHEAD, OUTRUN, Policy
+from edge_drafter.sent import SentDraft
+from edge_drafter.step import Step
+from edge_drafter.tree import Origin
+from speculation.wire import Draft, Idle
+from tests.edge_drafter.fakes import EOS, FakeClock
+
+
+class Scene:
+    """A step whose tree a test grows; what the policy reads is set by hand."""
+
+    def __init__(self, mode: str = "sd", **changes: Any) -> None:
+        self.clock = FakeClock()
+        config = DraftingConfig.of(mode, **changes)
+        request = StepRequest(1, "p", b"j", (EOS,), 64)
+        self.step = Step(config, request, Controller(None, config.fixed_gamma), self.clock)
+        self.policy = Policy(self.step)
+        self.rounds = 0
+
+    def chain(self, node: int, tokens: list[int], chance: float = 0.9, origin: Origin = Origin.DRAFT) -> list[int]:
+        """Grow a chain behind a node; all but its last are fed."""
+        nodes = []
+        for token in tokens:
+            if origin is Origin.DRAFT:
+                self.step.tree.score(node, ((token, chance),))
+            node = self.step.tree.add(node, token, chance, origin)
+            nodes.append(node)
+        self.policy.on_forward()
+        return nodes
+
+    def send(self, anchor: int, value: float | None = None) -> SentDraft:
+        """Send what the cutter makes of the tree behind a node."""
+        step, self.rounds = self.step, self.rounds + 1
+        nodes = step.cutter.cut(anchor)
+        message = Draft(1, self.rounds, 0, bytes(8), [step.tree[node].token for node in nodes])
+        value = step.cutter.value(anchor, nodes) if value is None else value
+        draft = SentDraft(message, anchor, nodes, value, True, anchor != step.tree.root, 0.0, 0.0)
+        step.sent.add(draft, step.tree.root)
+        self.policy.on_sent(draft)
+        return draft
+
+
+def test_a_chain_is_drafted_until_it_is_full_and_then_sent() -> None:
+    scene = Scene(gamma=2)
+    root = scene.step.tree.root
+    assert scene.policy.next_leaves() == [root] and scene.policy.next_draft() is None
+    (first,) = scene.chain(root, [1])
+    assert scene.policy.next_leaves() == [first] and scene.policy.next_draft() is None
+    scene.chain(first, [2])
+    assert scene.policy.next_leaves() == [] and scene.policy.next_draft() == root
+    scene.send(root)
+    assert scene.policy.next_leaves() == [] and scene.policy.next_draft() is None, "sd waits for the verdict"
+
+
+def test_an_own_guess_is_drafted_on_one_token_further_than_a_full_draft() -> None:
+    """The verdict adds a token of its own between the two drafts."""
+    scene = Scene(own_guess=True, gamma=2)
+    *_, last = scene.chain(scene.step.tree.root, [1, 2])
+    scene.send(scene.step.tree.root)
+    for token in (3, 4, 5):
+        assert scene.policy.next_leaves() == [last]
+        (last,) = scene.chain(last, [token])
+    assert scene.policy.next_leaves() == []
+
+
+def test_an_early_token_opens_a_branch_and_a_commit_closes_it() -> None:
+    scene = Scene("fsd", gamma=2)
+    tree = scene.step.tree
+    first, _ = scene.chain(tree.root, [1, 2])
+    scene.send(tree.root)
+    named = tree.raise_branch(first, 5, 0.8, layer=2)
+    scene.policy.on_early_token(named, 0.8)
+    assert scene.policy.next_leaves() == [named]
+    tree.reroot([1, 2])
+    scene.step.sent.decide(0, tree)
+    scene.policy.on_commit(1.0)
+    scene.send(tree.root)
+    assert scene.policy.next_leaves() == []
+
+
+def test_a_verifier_that_decodes_alone_gets_no_empty_draft() -> None:
+    for idle, anchor in ((Idle.WAIT, 0), (Idle.LEDGER, None)):
+        assert Scene(idle=idle, gamma=0).policy.next_draft() == anchor
+
+
+@pytest.mark.parametrize(("begun", "gain", "again"), [(False, 0.5, True), (True, 0.5, False), (False, 2.0, False)])
+def test_a_better_draft_replaces_one_that_is_not_being_verified(begun: bool, gain: float, again: bool) -> None:
+    scene = Scene(idle=Idle.LEDGER, gamma=4, send_gain=gain)
+    root = scene.step.tree.root
+    nodes = scene.chain(root, [1, 2])
+    draft = scene.send(root)
+    draft.begun = begun
+    scene.chain(nodes[-1], [3])
+    assert scene.policy.next_draft() == (root if again else None)
+
+
+def test_drafts_are_sent_ahead_for_the_likeliest_next_roots_and_never_too_many() -> None:
+    scene = Scene("pipelined", gamma=1, truncate=False, partial=False, interrupt=False)
+    tree, node = scene.step.tree, scene.step.tree.root
+    (node,) = scene.chain(node, [1])
+    scene.send(tree.root)
+    for count in range(1, MAX_AHEAD):
+        bonus, _ = scene.chain(node, [2, 3])
+        assert scene.policy.next_draft() == bonus
+        node = scene.send(bonus).nodes[-1]
+        assert len(scene.step.sent) == count + 1
+    scene.chain(node, [2, 3])
+    assert scene.policy.next_draft() is None
+
+
+def test_a_forward_is_outrun_by_a_much_likelier_unfed_place_that_still_exists() -> None:
+    scene = Scene("full")
+    tree = scene.step.tree
+    (leaf,) = scene.chain(tree.root, [1], chance=0.2)
+    named = tree.raise_branch(tree.root, 2, 0.2 * OUTRUN, layer=1)
+    assert not scene.policy.is_outrun([leaf], named)
+    tree.raise_branch(tree.root, 2, 0.2 * OUTRUN + 0.01, layer=1)
+    assert scene.policy.is_outrun([leaf], named)
+    assert not scene.policy.is_outrun([leaf], None) and not scene.policy.is_outrun([leaf], 99)
+    tree.score(named, ((3, 1.0),))
+    assert not scene.policy.is_outrun([leaf], named)
+
+
+def test_a_look_up_chain_is_fed_at_its_end_and_never_past_an_end_token() -> None:
+    scene = Scene(ngrams=True)
+    root = scene.step.tree.root
+    *_, last, end = scene.chain(root, [1, 2, EOS], origin=Origin.LOOKUP)
+    assert scene.policy.lookup_ends([root]) == [last] and scene.step.cutter.ends_at(end)
+    assert scene.policy.lookup_ends([last]) == []
+    scene.step.tree.score(last, ((3, 1.0),))
+    assert scene.policy.lookup_ends([root]) != [last]
