@@ -32,7 +32,7 @@ CHILD = """
 import base64, json, sys
 from argparse import Namespace
 from pathlib import Path
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
 from evaluation.setting import CONNECT_LIMIT_S, verifier
 target, draft, dtype, tokens = json.loads(sys.stdin.readline())
 given = {"draft_model": Path(draft), "dtype": dtype, "max_tokens": tokens}
@@ -41,6 +41,7 @@ with verifier(Path(target), "--dtype", dtype) as address:
         from evaluation.experiment.sockets import edge_config
         config = edge_config(Namespace(**given), address)
     except ImportError:  # a checkout from before the experiment engine
+        from edge_drafter.decoder import EdgeConfig
         config = EdgeConfig(**given, verifier=address, resume_s=CONNECT_LIMIT_S)
     edge = EdgeDecoder(config)
     for line in sys.stdin:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from edge_drafter import Mode
-from edge_drafter.decoder import MAX_RTT_S
+from edge_drafter.settings import MAX_RTT_S
 from evaluation.experiment import command
 from evaluation.experiment.questions import add_questions, warmed_up
 from evaluation.experiment.run import WARM_UP

@@ -20,8 +20,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.stopwatch import Part, Seconds, Stopwatch, timing
-from edge_drafter import Drafter, Mode, PacedModel, StepRequest, StepResult, grower
+from edge_drafter import Drafter, Mode, PacedModel, StepRequest, StepResult
 from edge_drafter.link import ZmqLink
+from edge_drafter.sources import model as model_source
 from evaluation.experiment import command
 from evaluation.experiment.questions import add_questions, asked_of
 from evaluation.experiment.run import WARM_UP, Answer, Arm, Question
@@ -33,14 +34,14 @@ from speculation.vlm.session import VlmSession
 
 TARGET = 0.1
 """The policy shall cost less than this share of a draft forward."""
-MODES = [mode.value for mode in (Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL)]
+MODES = [mode.value for mode in Mode if mode.drafts]
 TIMED: tuple[tuple[Part, Any, tuple[str, ...]], ...] = (
     (Part.PREFILL, VlmSession, ("begin",)),
     (Part.FORWARD, VlmSession, ("root_logits", "extend")),
     (Part.CACHE, VlmSession, ("commit",)),
     (Part.PACE, PacedModel, ("root_logits", "extend")),
     (Part.LINK, ZmqLink, ("send", "receive")),
-    (Part.READ, grower, ("Distributions", "propose")),
+    (Part.READ, model_source, ("Distributions", "propose")),
 )
 """What is no policy: parts of a step, and the functions that they are made of. A step is `Drafter.run`."""
 US = 1e6

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edge_drafter import DraftingConfig, Mode
+from edge_drafter import Mode
 from evaluation.experiment import command
 from evaluation.experiment.questions import add_questions, asked_of
 from evaluation.experiment.run import Arm, Question, Run
@@ -23,7 +23,7 @@ from evaluation.tables import MS, Column, figures_table, spread_columns
 from speculation.predictor import OFF
 
 WARM_UP = 1
-MODES = tuple(mode.value for mode in Mode if DraftingConfig.of(mode).drafts)
+MODES = tuple(mode.value for mode in Mode if mode.drafts)
 WITH, WITHOUT = "predictor", "none"
 COLUMNS = (
     *spread_columns("total_s"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from edge_drafter.model import Clock
+from edge_drafter.protocols import Clock
 
 
 class Part(str, Enum):

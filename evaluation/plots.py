@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 
+from edge_drafter import Mode
 from evaluation.experiment.command import add_save
 from spec_vlm_nav.graph import PROJECT
 
@@ -19,7 +20,7 @@ OUT = PROJECT / "out" / "benchmarks"
 DPI = 100
 WIDTH = 9.0
 """Inches: with `DPI` the width of a README."""
-MODE_COLOURS = {
+MODE_COLOURS = {mode.value: "#17becf" for mode in Mode} | {
     "cloud": "#4c78a8", "edge": "#9d9d9d", "sd": "#f58518", "fsd": "#54a24b", "server_sd": "#b279a2",
     "proactive": "#eeca3b", "pipelined": "#72b7b2", "full": "#e45756",
 }  # fmt: skip

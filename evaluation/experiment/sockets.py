@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from edge_drafter import Mode
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.settings import EdgeConfig
 from evaluation.experiment.questions import check_prompts, in_words, text_flags
 from evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
 from evaluation.journal import Journal
 from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, draft_flags, verifier
+from speculation.settings import fields_of
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 
@@ -27,12 +28,12 @@ def edge_config(options: argparse.Namespace, address: str = "", **changes: Any) 
 
     address: of the verifier; empty for the default. Raises ValueError for values that cannot be used.
     """
-    known = {field.name for field in fields(EdgeConfig)}.difference(UNUSED)
+    known = {field.name for field in fields_of(EdgeConfig)}.difference(UNUSED)
     given = {name: value for name, value in vars(options).items() if name in known}
     base: dict[str, Any] = {"mode": Mode.FSD.value, "silence_s": SILENCE_S, "resume_s": CONNECT_LIMIT_S}
     base["text_only"] = in_words(getattr(options, "frames", ""))
     verifier_at = {"verifier": address} if address else {}
-    return EdgeConfig(**{**base, **given, **verifier_at, **changes})
+    return EdgeConfig.flat(**{**base, **given, **verifier_at, **changes})
 
 
 class Edges:
@@ -53,7 +54,7 @@ class Edges:
         if key not in self._edges:
             config = edge_config(self.options, self.address, **changes)
             if config.draft_model not in self._models:
-                self._models[config.draft_model] = load_vlm(config.draft_model, dtype=config.dtype)
+                self._models[config.draft_model] = load_vlm(config.draft_model, config.draft)
             self._edges[key] = EdgeDecoder(config, Trace(limit=self._spans), vlm=self._models[config.draft_model])
         return self._edges[key]
 

@@ -11,9 +11,9 @@ import pytest
 from benchmarks.overhead import COLUMNS, figures, main, median_forward, parser
 from benchmarks.stopwatch import Part, Seconds, Stopwatch, timing
 from edge_drafter import DecodingStats
-from edge_drafter.model import Abandoned, Stop
 from evaluation.experiment.run import Answer
 from evaluation.tables import figures_table
+from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
 from speculation.wire import AnyMessage, EndStep
 
