@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evaluation.bag import BagReader, Topic
+from evaluation.bags.files import BagReader, Topic
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import (

@@ -1,22 +1,21 @@
-"""HTML pages with pictures, beside the page or in it: what the run's report and the evaluations' have in common."""
+"""HTML pages of sections, with plots beside the page or in it: the run's report and the replay's are such pages."""
 
 from __future__ import annotations
 
 import base64
-import html
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import cv2
-import numpy as np
-import numpy.typing as npt
+import jinja2
 from matplotlib.figure import Figure
+from PIL import Image, UnidentifiedImageError
 
-Image = npt.NDArray[np.uint8]
-MAGIC = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"))
-STYLE = """
+FORMATS = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"))
+PAGE = jinja2.Environment(autoescape=True, trim_blocks=True).from_string("""\
+<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1"><title>{{ title }}</title><style>
 :root{color-scheme:light}*{box-sizing:border-box}
 body{font:16px/1.5 system-ui,sans-serif;color:#1c2430;background:#fff;max-width:72rem;margin:0 auto;padding:1rem}
 h1{font-size:1.5rem;line-height:1.25;margin:.5rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
@@ -28,120 +27,124 @@ figure.card{margin:0;border:1px solid #d8dee6;border-radius:8px;overflow:hidden;
 .card img{width:100%}.card figcaption{padding:.5rem .6rem .6rem;font-size:.88rem;line-height:1.35}
 .card .bare{background:#f0f2f5;color:#5a6675;padding:2rem .6rem;text-align:center}
 .card b{display:block;font-size:.98rem}.card small{display:block;color:#5a6675;margin-top:.3rem}
-table{border-collapse:collapse;font-size:.92rem}td,th{padding:.28rem .8rem .28rem 0;text-align:left;vertical-align:top;
+table{border-collapse:collapse;font-size:.92rem}td{padding:.28rem .8rem .28rem 0;text-align:left;vertical-align:top;
 border-bottom:1px solid #e6eaef}td+td{font-variant-numeric:tabular-nums}
 pre{margin:.3rem 0;padding:.8rem;background:#f0f2f5;font-size:.85rem}
-code{background:#f0f2f5;padding:.1em .3em;border-radius:3px;overflow-wrap:anywhere}
-"""
+</style><h1>{{ title }}</h1>
+{% for line in lead %}
+<p class="note">{{ line }}</p>
+{% endfor %}
+{% for section in sections %}
+<h2>{{ section.title }}</h2>
+{% if section.note %}
+<p class="note">{{ section.note }}</p>
+{% endif %}
+{% if section.text %}
+<div class="scroll"><pre>{{ section.text }}</pre></div>
+{% endif %}
+{% if section.plots %}
+<div class="{{ 'pair' if section.plots | length > 1 else 'scroll' }}">
+{% for source, description in section.plots %}
+<img src="{{ source }}" alt="{{ description }}">
+{% endfor %}
+</div>
+{% endif %}
+{% if section.rows %}
+<div class="scroll"><table>
+{% for row in section.rows %}
+<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</table></div>
+{% endif %}
+{% if section.cards %}
+<div class="cards">
+{% for card in section.cards %}
+<figure class="card">
+{% if card.image %}
+<img src="{{ card.image }}" alt="{{ card.title }}">
+{% else %}
+<div class="bare">no frame</div>
+{% endif %}
+<figcaption><b>{{ card.title }}</b>{{ card.text }}<small>{{ card.detail }}</small></figcaption></figure>
+{% endfor %}
+</div>
+{% endif %}
+{% if section.lines or section.links %}
+<ul>
+{% for line in section.lines %}
+<li>{{ line }}</li>
+{% endfor %}
+{% for target, name, description in section.links %}
+<li><a href="{{ target }}">{{ name }}</a>: {{ description }}</li>
+{% endfor %}
+</ul>
+{% endif %}
+{% endfor %}
+</html>
+""")
 
 
-def escape(text: str) -> str:
-    """Return text that is safe inside a page."""
-    return html.escape(text)
+@dataclass(frozen=True)
+class Card:
+    """A small image with its caption. `image`: a source as `embedded` returns it, empty for none."""
+
+    image: str
+    title: str
+    text: str
+    detail: str = ""
 
 
-def png(drawn: Figure, dpi: int = 110) -> bytes:
-    """Return a figure as PNG."""
-    buffer = io.BytesIO()
-    drawn.savefig(buffer, dpi=dpi, bbox_inches="tight", facecolor="white")
-    return buffer.getvalue()
+@dataclass(frozen=True)
+class Section:
+    """A part of a page; what is empty is left out, and all text is plain.
+
+    text: aligned lines, shown as they are. plots: (source, description), a source being a file beside the page or
+    `embedded` data; several stand side by side. rows: cells of a table. lines: a list. links: (target, name,
+    description), targets relative to the page.
+    """
+
+    title: str
+    note: str = ""
+    text: str = ""
+    plots: Sequence[tuple[str, str]] = ()
+    rows: Sequence[Sequence[str]] = ()
+    cards: Sequence[Card] = ()
+    lines: Sequence[str] = ()
+    links: Sequence[tuple[str, str, str]] = ()
 
 
-def thumbnail(data: bytes, width: int = 360, quality: int = 82) -> bytes | None:
-    """Return a camera frame as a JPEG at most `width` pixels wide; None if it is no picture."""
-    frame = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if data else None
-    if frame is None:
-        return None
-    if frame.shape[1] <= width:
-        return data
-    size = (width, round(frame.shape[0] * width / frame.shape[1]))
-    return _encoded(".jpg", cv2.resize(frame, size, interpolation=cv2.INTER_AREA), cv2.IMWRITE_JPEG_QUALITY, quality)
-
-
-def image(data: bytes, alt: str) -> str:
-    """Return a picture (PNG, JPEG or GIF) as an element that carries its bytes. Raises ValueError for other data."""
-    kind = next((name for start, name in MAGIC if data.startswith(start)), None)
-    if kind is None:
-        raise ValueError(f"the picture {alt!r} is neither PNG, JPEG nor GIF")
-    return f'<img src="data:image/{kind};base64,{base64.b64encode(data).decode()}" alt="{html.escape(alt)}">'
-
-
-def wide(element: str) -> str:
-    """Return an element that keeps its size on a narrow screen and scrolls there."""
-    return f'<div class="scroll">{element}</div>'
-
-
-def section(title: str, *elements: str, note: str = "") -> str:
-    """Return a part of a page; `note` is plain text under the title."""
-    return "".join([heading(title), paragraph(note) if note else "", *elements])
-
-
-def heading(text: str) -> str:
-    """Return plain text as a part's heading."""
-    return f"<h2>{html.escape(text)}</h2>"
-
-
-def preformatted(text: str) -> str:
-    """Return aligned text as it is."""
-    return f'<div class="scroll"><pre>{html.escape(text)}</pre></div>'
-
-
-def picture(file: str, description: str) -> str:
-    """Return a picture that lies beside the page."""
-    return f'<img src="{html.escape(file)}" alt="{html.escape(description)}">'
-
-
-def bullets(lines: Iterable[str]) -> str:
-    """Return plain text as a list."""
-    return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
-
-
-def paragraph(text: str) -> str:
-    """Return plain text as a note."""
-    return f'<p class="note">{html.escape(text)}</p>'
-
-
-def link(target: str, text: str) -> str:
-    """Return a link; `target` is relative to the page."""
-    return f'<a href="{html.escape(target)}">{html.escape(text)}</a>'
-
-
-def table(rows: Iterable[Sequence[str]], header: Sequence[str] = ()) -> str:
-    """Return plain text in rows and columns."""
-    lines = [_row(header, "th")] if header else []
-    return f'<div class="scroll"><table>{"".join([*lines, *(_row(row, "td") for row in rows)])}</table></div>'
-
-
-def card(frame: bytes | None, title: str, text: str, detail: str = "") -> str:
-    """Return a picture with its caption, to stand in `cards`."""
-    shown = thumbnail(frame) if frame else None
-    top = image(shown, title) if shown is not None else '<div class="bare">no frame</div>'
-    small = f"<small>{html.escape(detail)}</small>" if detail else ""
-    caption = f"<figcaption><b>{html.escape(title)}</b>{html.escape(text)}{small}</figcaption>"
-    return f'<figure class="card">{top}{caption}</figure>'
-
-
-def grid(elements: Iterable[str], kind: str = "cards") -> str:
-    """Return elements side by side, as many as the screen is wide: small `cards`, or a large `pair`."""
-    return f'<div class="{kind}">{"".join(elements)}</div>'
-
-
-def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
-    """Write a page of parts (HTML) under a title (text) and return its path. Raises OSError."""
-    head = '<!doctype html><html lang="en"><meta charset="utf-8">'
-    head += '<meta name="viewport" content="width=device-width,initial-scale=1">'
-    head += f"<title>{html.escape(title)}</title><style>{STYLE}</style>"
+def write_page(path: Path, title: str, sections: Sequence[Section], lead: Sequence[str] = ()) -> Path:
+    """Write a page and return its path; `lead` are the lines under the title. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{head}<h1>{html.escape(title)}</h1>{''.join(parts)}</html>\n", encoding="utf-8")
+    path.write_text(PAGE.render(title=title, lead=lead, sections=sections), encoding="utf-8")
     return path
 
 
-def _row(cells: Sequence[str], tag: str) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+def png(figure: Figure, dpi: int = 110) -> bytes:
+    """Return a figure as PNG."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=dpi, bbox_inches="tight", facecolor="white")
+    return buffer.getvalue()
 
 
-def _encoded(suffix: str, picture: npt.NDArray[Any], *flags: int) -> bytes:
-    ok, data = cv2.imencode(suffix, picture, list(flags))
-    if not ok:
-        raise RuntimeError(f"a picture could not be encoded as {suffix}")
-    return np.asarray(data, np.uint8).tobytes()
+def embedded(data: bytes) -> str:
+    """Return a PNG, JPEG or GIF as the source of an image that the page carries. Raises ValueError for other data."""
+    kind = next((name for start, name in FORMATS if data.startswith(start)), None)
+    if kind is None:
+        raise ValueError("the data is neither PNG, JPEG nor GIF")
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def thumbnail(data: bytes | None, width: int = 360, quality: int = 82) -> str:
+    """Return a camera frame at most `width` pixels wide as an image's source; empty if it is no image."""
+    try:
+        image = Image.open(io.BytesIO(data or b""))
+        if image.width <= width:
+            image.load()
+            return embedded(data or b"")
+        small = image.convert("RGB").resize((width, round(image.height * width / image.width)), Image.Resampling.BOX)
+    except (UnidentifiedImageError, OSError, ValueError):
+        return ""
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=quality)
+    return embedded(buffer.getvalue())

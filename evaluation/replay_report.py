@@ -12,7 +12,7 @@ from typing import Any
 from edge_drafter import Mode
 from evaluation.agreement import Pair, agreement, agreement_table, percent
 from evaluation.figures import percentiles, report, stale, summary, table8
-from evaluation.page import bullets, heading, paragraph, picture, preformatted, write_page
+from evaluation.page import Section, write_page
 from evaluation.results import TARGET_ALONE, Arm, Step
 from evaluation.setting import table
 from speculation.prompts import to_navigation_action as to_action
@@ -90,17 +90,16 @@ def write(folder: Path, data: Mapping[str, Any]) -> Path:
         "Where the time goes": ("stages.png", draw_stages(data), "stacked bars of the stages by mode"),
         "Agreement": ("agreement.png", draw_agreement(data), "confusion of action kinds"),
     }
-    parts = [paragraph(line) for line in headlines(data)]
-    for title, body in _sections(data):
-        parts += [heading(title), preformatted(body)]
+    parts = [Section(title, text=body) for title, body in _sections(data)]
     for title, (file, figure, description) in pictures.items():
         if figure is None:
             continue
         figure.savefig(folder / file, dpi=100)
-        parts += [heading(title), picture(file, description)]
+        parts.append(Section(title, plots=[(file, description)]))
     if data["left_out"]:
-        parts += [heading("Left out"), bullets(left_out_lines(data))]
-    return write_page(folder / "report.html", f"Replay of {', '.join(data['settings']['bags'])}", parts)
+        parts.append(Section("Left out", lines=left_out_lines(data)))
+    title = f"Replay of {', '.join(data['settings']['bags'])}"
+    return write_page(folder / "report.html", title, parts, headlines(data))
 
 
 def headlines(data: Mapping[str, Any]) -> list[str]:

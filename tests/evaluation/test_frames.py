@@ -11,7 +11,7 @@ from rosbags.rosbag2 import StoragePlugin
 from evaluation.frames import BagFrame, FrameSource, LeftOut, OracleLabel, Selection
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import ACTIONS, STOP, ResponseOrder, Vocabulary, compose
-from tests.evaluation import bags
+from tests import bags
 from tests.models import CLASSES, COLOURS, frame
 
 RAW, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"

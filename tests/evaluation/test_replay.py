@@ -17,8 +17,8 @@ from evaluation.frames import FrameSource, OracleLabel, Selection
 from evaluation.replay import fingerprint, name_bags
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import STOP, VOCABULARY_FILE, compose
+from tests import bags
 from tests.cloud_verifier.process import Verifier, start
-from tests.evaluation import bags
 
 FRAMES = 4
 ASKED = "find the red ball\nDone: turn left large"

@@ -10,9 +10,9 @@ from typing import Any
 
 import matplotlib
 
-from evaluation.episodes import Episode
+from evaluation.closed_loop.episodes import Episode
+from evaluation.closed_loop.scores import Figures, first_links, group, name_of
 from evaluation.replay_plots import MODE_COLOURS
-from evaluation.success import Figures, first_links, group, name_of
 from simulation.episode import Outcome
 
 matplotlib.use("Agg")

@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 
 from edge_drafter.stats import DecodingStats
-from evaluation.bag import BagWriter
+from evaluation.bags.files import BagWriter
 from spec_vlm_nav.messages import figures, to_numbers
 from speculation.prompts import STOP, ActionKind, ActionSize, NavigationAction
-from tests.evaluation import bags
-from tests.evaluation.bags import SECOND_NS
+from tests import bags
+from tests.bags import SECOND_NS
 
 NAV = "spec_vlm_nav_interfaces/msg/"
 FORWARD, LEFT = (

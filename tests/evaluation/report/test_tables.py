@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from evaluation.summary import decoding_table, step_lines
+from evaluation.report.tables import decoding_table, step_lines
 from spec_vlm_nav.messages import figures
-from tests.evaluation.recording import FIGURES
+from tests.evaluation.report.recording import FIGURES
 
 
 def stats_message(**changes: Any) -> SimpleNamespace:

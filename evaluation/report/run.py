@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evaluation.bag import read
+from evaluation.bags.files import header_stamp, read
+from evaluation.bags.playback import ODOMETRY
+from evaluation.frames import TEXT
 from simulation.episode import SUCCESS_GAP
 from simulation.scene import Scene
+from spec_vlm_nav.images import COMPRESSED
 from spec_vlm_nav.messages import HOLD, to_action
 from spec_vlm_nav.motion import yaw_of
 from spec_vlm_nav.navigator import State
@@ -21,11 +24,8 @@ from speculation.prompts import STOP
 _MOVED_M, _TURNED, _TOGETHER_NS = 0.005, 0.02, 1_000_000_000
 HELD = "HOLD"
 HOLDING = f"{State.HOLDING.value}: "
-IMAGE = "sensor_msgs/msg/CompressedImage"
-ODOMETRY = "nav_msgs/msg/Odometry"
 DECISION = "spec_vlm_nav_interfaces/msg/NavigationAction"
 STATS = "spec_vlm_nav_interfaces/msg/DecodingStats"
-TEXT = "std_msgs/msg/String"
 
 
 class Place(NamedTuple):
@@ -38,10 +38,10 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Recorded:
+class Decision:
     """One decision. `frame` is the JPEG that it was made from; `stats` is None where no answer was decoded (HOLD).
 
-    `reasoning` is what the model said; of a HOLD it is why the robot stood.
+    `reasoning` is the model's; of a HOLD it is why the robot stood.
     """
 
     goal: int
@@ -57,10 +57,10 @@ class Recorded:
 
 @dataclass
 class Run:
-    """What a bag holds of a run. `path` has an entry wherever the robot moved; `truth` is the simulator's last word."""
+    """What a bag holds of a run. `path` has an entry wherever the robot moved; `truth` is the simulator's last one."""
 
     bag: Path
-    decisions: list[Recorded] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
     path: list[Place] = field(default_factory=list)
     instructions: list[str] = field(default_factory=list)
     truth: dict[str, Any] = field(default_factory=dict)
@@ -80,6 +80,15 @@ class Run:
         before = [place for place in self.path if place.at_ns <= at_ns]
         return before[-1] if before else next(iter(self.path), None)
 
+    def frames_at(self, moments_ns: Iterable[int]) -> Iterator[bytes | None]:
+        """Yield for each moment, in order of time, the newest frame recorded by then; None before the first."""
+        images = read(self.bag, (COMPRESSED,))
+        newest, coming = None, next(images, None)
+        for moment in sorted(moments_ns):
+            while coming is not None and coming[1] <= moment:
+                newest, coming = coming[2], next(images, None)
+            yield newest.data.tobytes() if newest is not None else None
+
     def scene(self) -> Scene | None:
         """Return the simulated room that the run was in; None for a real one. Raises ValueError for an unknown one."""
         room = self.truth.get("room")
@@ -90,24 +99,26 @@ class Run:
 
     def headline(self) -> str:
         """Return how the run went, in a line: by ground truth where there is one, else by the last decision."""
-        told = f'"{self.instructions[-1]}"' if self.instructions else "a run"
+        name = f'"{self.instructions[-1]}"' if self.instructions else "a run"
         count = f"{len(self.decisions)} decisions"
         if not self.decisions:
-            return f"{told}: nothing was decided"
+            return f"{name}: nothing was decided"
         last = self.decisions[-1].action
         if not self.truth:
-            return f"{told}: {count}, the last {last}"
-        near = bool(self.truth["visible"]) and float(self.truth["distance"]) <= SUCCESS_GAP
-        if near and last == STOP.text:
-            return f"FOUND the {self.truth['target']} after {count}"
-        away = f"{self.truth['distance']} m away, " + ("in view" if self.truth["visible"] else "out of view")
-        return f"NOT FOUND the {self.truth['target']} after {count}, the last {last}; {away}"
+            return f"{name}: {count}, the last {last}"
+        target, distance, visible = (self.truth[key] for key in ("target", "distance", "visible"))
+        if visible and float(distance) <= SUCCESS_GAP and last == STOP.text:
+            return f"FOUND the {target} after {count}"
+        view = "in view" if visible else "out of view"
+        return f"NOT FOUND the {target} after {count}, the last {last}; {distance} m away, {view}"
 
 
 def load_run(bag: Path) -> Run:
     """Read a bag's run; the topics' names do not matter, their types do. Raises ValueError if `bag` is none."""
-    run, stats, known = Run(bag), {}, {}
-    held: list[tuple[int, str]] = []
+    run = Run(bag)
+    stats: dict[tuple[int, int], Any] = {}
+    decisions: dict[tuple[int, int], Decision] = {}
+    holds: list[tuple[int, str]] = []
     odometry = ""
     for topic, at_ns, message in read(bag, (ODOMETRY, DECISION, STATS, TEXT)):
         kind = message.__msgtype__
@@ -117,60 +128,39 @@ def load_run(bag: Path) -> Run:
                 _walk(run.path, at_ns, message.pose.pose)
         elif kind == STATS:
             stats[message.goal, message.step] = message
-        elif kind == DECISION and (message.goal, message.step) not in known:
+        elif kind == DECISION:
+            action = to_action(message.kind, message.size)
+            text = HELD if message.kind == HOLD or action is None else action.text
+            reasoning, stamp = " ".join(message.reasoning.split()), header_stamp(message)
             place = run.path[-1] if run.path else None
-            known[message.goal, message.step] = _decision(message, at_ns, place)
+            decision = Decision(message.goal, message.step, text, reasoning, stamp, at_ns, place)
+            decisions.setdefault((message.goal, message.step), decision)
         elif topic.endswith("ground_truth"):
             run.truth = json.loads(message.data)
         elif topic.endswith("instruction"):
             run.instructions.append(message.data)
         elif topic.endswith("navigation_state") and message.data.startswith(HOLDING):
-            held.append((at_ns, message.data.removeprefix(HOLDING)))
-    run.decisions = list(known.values())
+            holds.append((at_ns, message.data.removeprefix(HOLDING)))
+    run.decisions = list(decisions.values())
     wanted = {decision.stamp_ns for decision in run.decisions}
-    images = ((_stamp(image), image) for _, _, image in read(bag, (IMAGE,)))
+    images = ((header_stamp(image), image) for _, _, image in read(bag, (COMPRESSED,)))
     frames = {stamp: image.data.tobytes() for stamp, image in images if stamp in wanted}
-    for decision in run.decisions:
+    for key, decision in decisions.items():
         decision.frame = frames.get(decision.stamp_ns)
-        decision.stats = stats.get((decision.goal, decision.step))
+        decision.stats = stats.get(key)
         # A HOLD and its reason go out on two topics at about the same time.
-        reasons = [(abs(at_ns - decision.at_ns), why) for at_ns, why in held]
+        reasons = [(abs(at_ns - decision.at_ns), reason) for at_ns, reason in holds]
         if decision.action == HELD and reasons and min(reasons)[0] < _TOGETHER_NS:
             decision.reasoning = min(reasons)[1]
     return run
 
 
-def frames_at(bag: Path, moments_ns: Iterable[int]) -> Iterator[bytes | None]:
-    """Yield for each moment, in order of time, the newest frame recorded by then; None before the first."""
-    images = read(bag, (IMAGE,))
-    frame: bytes | None = None
-    coming = next(images, None)
-    for moment in sorted(moments_ns):
-        newest = None
-        while coming is not None and coming[1] <= moment:
-            newest, coming = coming, next(images, None)
-        frame = newest[2].data.tobytes() if newest is not None else frame
-        yield frame
-
-
-def _decision(message: Any, at_ns: int, place: Place | None) -> Recorded:
-    action = to_action(message.kind, message.size)
-    text = HELD if message.kind == HOLD or action is None else action.text
-    reasoning = " ".join(message.reasoning.split())
-    return Recorded(message.goal, message.step, text, reasoning, _stamp(message), at_ns, place)
-
-
 def _walk(path: list[Place], at_ns: int, pose: Any) -> None:
+    """Append a place unless the robot stands."""
     turn = pose.orientation
     place = Place(at_ns, pose.position.x, pose.position.y, yaw_of(turn.x, turn.y, turn.z, turn.w))
     if not all(map(math.isfinite, place[1:])):
         return
-    if path:
-        turned = abs(math.remainder(place.yaw - path[-1].yaw, 2 * math.pi))
-        if math.dist(path[-1][1:3], place[1:3]) <= _MOVED_M and turned <= _TURNED:
-            return
-    path.append(place)
-
-
-def _stamp(message: Any) -> int:
-    return int(message.header.stamp.sec) * 1_000_000_000 + int(message.header.stamp.nanosec)
+    turned = abs(math.remainder(place.yaw - path[-1].yaw, 2 * math.pi)) if path else math.inf
+    if turned > _TURNED or math.dist(path[-1][1:3], place[1:3]) > _MOVED_M:
+        path.append(place)

@@ -6,13 +6,15 @@ import argparse
 import math
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from evaluation.bag import BagWriter
+from evaluation.bags.files import BagWriter
+from evaluation.bags.playback import ODOMETRY
 from evaluation.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
@@ -64,17 +66,15 @@ class Odometry:
     velocity: Velocity
 
 
-def walk(
-    scene: Scene, camera_hz: float, size: int = 224, config: MotionConfig | None = None
-) -> Iterator[Look | Odometry]:
+def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odometry]:
     """Let the oracle walk to the scene's target; yield what camera and odometry see, on simulated time.
 
-    The robot moves at the executor's speeds. Whenever it stands it takes up what the oracle says about the newest
-    frame, or now and then a random turn: a faultless walk shows the target straight ahead and hardly ever to the right.
+    The robot moves at the executor's speeds. Whenever it stands it takes the oracle's action for the newest frame, or
+    now and then a random turn: a faultless walk shows the target straight ahead and hardly ever to the right.
     Frames are taken and labelled while it moves as well. Ends with the frame that the oracle stops at.
     """
     dice = random.Random(scene.seed)
-    oracle, limits = Oracle(scene), config or MotionConfig()
+    oracle, limits = Oracle(scene), MotionConfig()
     rate = ODOMETRY_HZ * TICKS_PER_ODOMETRY
     motion: Motion | None = None
     done: list[NavigationAction] = []
@@ -107,91 +107,67 @@ def walk(
             tick += 1
 
 
-class LabelledBag:
-    """Writes walks into a bag, on the live graph's topics; see docs/evaluation.md."""
+class LabelledBag(BagWriter):
+    """Takes walks, on the live graph's topics; see docs/evaluation.md."""
 
     def __init__(self, folder: Path, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> None:
-        self._bag, self._order = BagWriter(folder), order
-        self._told = ""
+        super().__init__(folder)
+        self._order = order
+        self._instruction = ""
 
     def instruction(self, stamp_ns: int, text: str) -> None:
-        """Say what the robot is told from now on."""
-        self._told = text
+        """Write the instruction that is valid from now on."""
+        self._instruction = text
         self._text(f"/{INSTRUCTION}", stamp_ns, text)
 
     def look(self, stamp_ns: int, look: Look) -> None:
         """Write a frame, what a model would be asked about it, and its label."""
         data = np.frombuffer(encode_jpeg(look.image), np.uint8)
-        header = self._header(stamp_ns, "front_camera_optical")
-        self._bag.put(
-            "/camera/image/compressed", stamp_ns, self._bag.make(COMPRESSED, header=header, format="jpeg", data=data)
-        )
-        asked = AskedPrompt(stamp_ns, compose(self._told, look.done, self._order))
+        image = self.make(COMPRESSED, header=self._header(stamp_ns, "front_camera_optical"), format="jpeg", data=data)
+        self.put("/camera/image/compressed", stamp_ns, image)
+        asked = AskedPrompt(stamp_ns, compose(self._instruction, look.done, self._order))
         self._text(f"/vlm_nav/{PROMPT}", stamp_ns, asked.to_json())
         label = OracleLabel(stamp_ns, look.decision.action, look.decision.reason.value, look.visible)
         self._text(f"/{ORACLE}", stamp_ns, label.to_json())
 
     def odometry(self, stamp_ns: int, moment: Odometry) -> None:
         """Write where the base is."""
-        make, pose, speed = self._bag.make, moment.pose, moment.velocity
-        turn = make("geometry_msgs/msg/Quaternion", x=0.0, y=0.0, z=math.sin(pose.yaw / 2), w=math.cos(pose.yaw / 2))
-        place = make("geometry_msgs/msg/Point", x=pose.x, y=pose.y, z=0.0)
-        twist = make(
-            "geometry_msgs/msg/Twist",
-            linear=make("geometry_msgs/msg/Vector3", x=speed.vx, y=speed.vy, z=0.0),
-            angular=make("geometry_msgs/msg/Vector3", x=0.0, y=0.0, z=speed.wz),
-        )
-        message = make(
-            "nav_msgs/msg/Odometry",
-            header=self._header(stamp_ns, "odom"),
-            child_frame_id="base_link",
-            pose=make(
-                "geometry_msgs/msg/PoseWithCovariance",
-                pose=make("geometry_msgs/msg/Pose", position=place, orientation=turn),
-                covariance=np.zeros(36),
-            ),
-            twist=make("geometry_msgs/msg/TwistWithCovariance", twist=twist, covariance=np.zeros(36)),
-        )
-        self._bag.put("/odom", stamp_ns, message)
-
-    def close(self) -> None:
-        """Write the index and close the file."""
-        self._bag.close()
+        message = self.make(ODOMETRY, header=self._header(stamp_ns, "odom"), child_frame_id="base_link")
+        pose, speed, velocity = message.pose.pose, message.twist.twist, moment.velocity
+        pose.position.x, pose.position.y, yaw = moment.pose
+        pose.orientation.z, pose.orientation.w = math.sin(yaw / 2), math.cos(yaw / 2)
+        speed.linear.x, speed.linear.y, speed.angular.z = velocity.vx, velocity.vy, velocity.wz
+        self.put("/odom", stamp_ns, message)
 
     def _text(self, topic: str, stamp_ns: int, text: str) -> None:
-        self._bag.put(topic, stamp_ns, self._bag.make(TEXT, data=text))
+        self.put(topic, stamp_ns, self.make(TEXT, data=text))
 
     def _header(self, stamp_ns: int, frame: str) -> object:
         seconds, rest = divmod(stamp_ns, 1_000_000_000)
-        return self._bag.make(
-            "std_msgs/msg/Header", stamp=self._bag.make("builtin_interfaces/msg/Time", sec=seconds, nanosec=rest),
-            frame_id=frame,
-        )  # fmt: skip
+        stamp = self.make("builtin_interfaces/msg/Time", sec=seconds, nanosec=rest)
+        return self.make("std_msgs/msg/Header", stamp=stamp, frame_id=frame)
 
 
 def record(bag: LabelledBag, seed: int, frames: int, difficulty: str, target: str, camera_hz: float, size: int) -> int:
-    """Write `frames` frames, room after room from `seed` on, and close the bag; return the number of rooms begun."""
+    """Write `frames` frames, room after room from `seed` on; return the number of rooms begun."""
     room, left, start_ns = seed, frames, START_NS
-    try:
-        with tqdm(total=frames, unit="frame", disable=None) as bar:
-            while left:
-                scene = scene_of(room, difficulty, target)
-                room += 1
-                bag.instruction(start_ns, f"find the {scene.target.text}")
-                end_ns = start_ns
-                for moment in walk(scene, camera_hz, size):
-                    end_ns = start_ns + round(moment.seconds * 1e9)
-                    if isinstance(moment, Odometry):
-                        bag.odometry(end_ns, moment)
-                        continue
-                    bag.look(end_ns, moment)
-                    bar.update()
-                    left -= 1
-                    if not left:
-                        break
-                start_ns = end_ns + round(PAUSE_S * 1e9)
-    finally:
-        bag.close()
+    with tqdm(total=frames, unit="frame", disable=None) as bar:
+        while left:
+            scene = scene_of(room, difficulty, target)
+            room += 1
+            bag.instruction(start_ns, f"find the {scene.target.text}")
+            end_ns = start_ns
+            for moment in walk(scene, camera_hz, size):
+                end_ns = start_ns + round(moment.seconds * 1e9)
+                if isinstance(moment, Odometry):
+                    bag.odometry(end_ns, moment)
+                    continue
+                bag.look(end_ns, moment)
+                bar.update()
+                left -= 1
+                if not left:
+                    break
+            start_ns = end_ns + round(PAUSE_S * 1e9)
     return room - seed
 
 
@@ -203,10 +179,10 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} {value} is outside {least:g} to {most:g}")
     if options.out.exists() and not (options.out / "metadata.yaml").exists():
         raise ValueError(f"--out {options.out} is there and is no bag, so it is not replaced; choose another name")
-    bag = LabelledBag(options.out, ResponseOrder(options.response_order))
-    rooms = record(
-        bag, options.seed, options.frames, options.difficulty, options.target, options.camera_hz, options.size
-    )
+    with closing(LabelledBag(options.out, ResponseOrder(options.response_order))) as bag:
+        rooms = record(
+            bag, options.seed, options.frames, options.difficulty, options.target, options.camera_hz, options.size
+        )
     size = sum(file.stat().st_size for file in options.out.iterdir())
     print(f"{options.out}: {options.frames} frames of {rooms} rooms, {size / 1e6:.2f} MB")
     return 0
@@ -221,7 +197,11 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--camera-hz", type=float, default=1.0, help="frames per second (default: 1)")
     line.add_argument("--difficulty", default="middle", choices=[level.name.lower() for level in Difficulty])
     line.add_argument("--target", default="", help="what is hidden in every room, e.g. 'silver bottle'; empty: by room")
-    line.add_argument("--response-order", default=RESPONSE_ORDER.default, choices=RESPONSE_ORDER.choices,
-                      help="what the recorded prompts ask for first (default: %(default)s)")  # fmt: skip
+    line.add_argument(
+        "--response-order",
+        default=RESPONSE_ORDER.default,
+        choices=RESPONSE_ORDER.choices,
+        help="what the recorded prompts ask for first (default: %(default)s)",
+    )
     line.add_argument("--size", type=int, default=224, help="pixels a side (default: 224)")
     line.set_defaults(run=run)

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from rosbags.rosbag2 import StoragePlugin, Writer
 from ruamel.yaml import YAML
 
-from evaluation.bag import typestore
+from evaluation.bags import files
 from tests.models import frame
 
 START_NS = 1_700_000_000_000_000_000
 SECOND_NS = 1_000_000_000
-TYPES = typestore()
+TYPES = files.typestore()
 _CHANNELS = {"rgb8": "rgb", "bgr8": "bgr"}
 
 
@@ -30,19 +30,7 @@ def stamp_of(index: int, hz: float = 10.0) -> int:
 
 def make(kind: str, /, **fields: Any) -> Any:
     """Return a message with zeros for every field that is not given."""
-    values = {}
-    for name, (node, details) in TYPES.get_msgdef(kind).fields:
-        values[name] = fields.pop(name) if name in fields else _zero(node.name, details)
-    return TYPES.types[kind](**values, **fields)
-
-
-def _zero(node: str, details: Any) -> Any:
-    if node == "BASE":
-        return "" if details[0] == "string" else 0
-    if node == "NAME":
-        return make(details)
-    (_, (kind, _)), count = details
-    return np.zeros(count, kind)
+    return files.make(TYPES, kind, **fields)
 
 
 def header(stamp_ns: int, frame_id: str = "front") -> Any:

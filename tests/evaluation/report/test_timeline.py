@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from evaluation.page import png
-from evaluation.timeline import draw_step, hidden_s, median_step, steps
+from evaluation.report.timeline import hidden_s, median_step, plot_step, steps
 from speculation.trace import Kind, Lane, Trace
 
 
@@ -64,7 +64,7 @@ def test_what_a_verification_hides_is_measured() -> None:
 def test_the_picture_names_exits_commits_hits_and_misses() -> None:
     trace = Trace()
     traced_step(trace, 101, 0.0, 2, "stop")
-    figure = draw_step(steps(trace.spans)[0])
+    figure = plot_step(steps(trace.spans)[0])
     assert len(figure.axes) == 1
     said = words(figure)
     assert said.count("exit 2") == 2 and "+3 hit" in said and "+3 miss" in said and "verify" in said
@@ -77,7 +77,7 @@ def test_the_picture_names_exits_commits_hits_and_misses() -> None:
 def test_a_long_step_gets_a_close_up_of_whole_rounds() -> None:
     trace = Trace()
     traced_step(trace, 1, 0.0, 12)
-    whole, part = draw_step(steps(trace.spans)[0]).axes
+    whole, part = plot_step(steps(trace.spans)[0]).axes
     assert sum(text.get_text().startswith("+3") for text in whole.texts) == 12
     assert 4 <= sum(text.get_text().startswith("+3") for text in part.texts) <= 5
     assert sum(text.get_text() == "exit 2" for text in part.texts) == 4
@@ -88,7 +88,7 @@ def test_labels_of_exits_that_spoke_together_stand_above_one_another() -> None:
     traced_step(trace, 1, 0.0, 2)
     for number in range(3):
         trace.mark(Kind.EARLY.value, Lane.LINK, 0.112 + 0.001 * number, step=1, round=1, layer=4 + number, used=False)
-    (axes,) = draw_step(steps(trace.spans)[0]).axes
+    (axes,) = plot_step(steps(trace.spans)[0]).axes
     places = {text.get_text(): text.get_position() for text in axes.texts if text.get_text().startswith("exit")}
     heights = [places[f"exit {layer}"][1] for layer in (2, 4, 5, 6)]
     assert len(set(heights)) == 4
@@ -103,5 +103,5 @@ def test_modes_without_a_cloud_or_a_draft_are_drawn_too() -> None:
     trace.mark(Kind.COMMIT.value, Lane.EDGE, 1.5, step=2, round=0, tokens=1, landing="neither")
     trace.add(Kind.STEP.value, Lane.EDGE, 1.0, 1.5, step=2, tokens=1)
     alone, cloud = steps(trace.spans)
-    assert [label.get_text() for label in draw_step(alone).axes[0].get_yticklabels()] == ["edge"]
-    assert "decode" in words(draw_step(cloud)) and "+1" in words(draw_step(cloud))
+    assert [label.get_text() for label in plot_step(alone).axes[0].get_yticklabels()] == ["edge"]
+    assert "decode" in words(plot_step(cloud)) and "+1" in words(plot_step(cloud))

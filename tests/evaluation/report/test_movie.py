@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from evaluation.movie import LAST_MS, PANEL, READING_MS, shots, write_movie
-from evaluation.recorded import Run, load_run
-from tests.evaluation.bags import SECOND_NS
-from tests.evaluation.recording import record
+from evaluation.report.movie import LAST_MS, PANEL, READING_MS, shots, write_movie
+from evaluation.report.run import Run, load_run
+from tests.bags import SECOND_NS
+from tests.evaluation.report.recording import record
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats
-from evaluation.episodes import (
+from evaluation.closed_loop.episodes import (
     SETTLE_S,
     SIM_LIMITS,
     SIM_MOTION,

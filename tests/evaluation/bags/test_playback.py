@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.playback import Item, Kind, Pace, items, timed
-from tests.evaluation import bags
+from evaluation.bags.playback import Item, Pace, items, timed
+from tests import bags
 
 SECOND = 1_000_000_000
 
 
 def frames(*seconds: float) -> list[Item]:
-    return [Item(round(second * SECOND), Kind.FRAME, b"jpeg %g" % second) for second in seconds]
+    return [Item(round(second * SECOND), b"jpeg %g" % second, True) for second in seconds]
 
 
 def test_a_bag_keeps_its_own_pace_from_its_first_message_on() -> None:
-    odometry = Item(99 * SECOND, Kind.ODOMETRY, b"odometry")
+    odometry = Item(99 * SECOND, b"odometry", False)
     shown = list(timed(lambda: [odometry, *frames(100.0, 100.5, 102.0)], Pace()))
     assert [due for due, _ in shown] == [0.0, 1.0, 1.5, 3.0]
     assert shown[0][1] is odometry
@@ -68,11 +68,7 @@ def test_topics_are_found_by_their_type_or_named(tmp_path: Path) -> None:
     messages = [(topic, index * SECOND, image) for index, (topic, image) in enumerate(zip(topics, images, strict=True))]
     bags.write(tmp_path / "bag", [*messages, ("/utlidar/odom", 3 * SECOND, bags.odometry(0))])
     found = list(items(tmp_path / "bag"))
-    assert [(item.kind, item.stamp_ns) for item in found] == [
-        (Kind.FRAME, 0),
-        (Kind.FRAME, 2 * SECOND),
-        (Kind.ODOMETRY, 3 * SECOND),
-    ]
+    assert [(item.is_frame, item.stamp_ns) for item in found] == [(True, 0), (True, 2 * SECOND), (False, 3 * SECOND)]
     assert [item.stamp_ns for item in items(tmp_path / "bag", "rear/rgb", "/none")] == [SECOND]
     with pytest.raises(ValueError, match=r"has no images on /none; its camera topics are /front/rgb, /rear/rgb$"):
         list(items(tmp_path / "bag", "/none"))

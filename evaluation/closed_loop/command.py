@@ -22,7 +22,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from evaluation.episodes import Answerers, Episode, EpisodeKey, Policy, Setting, run_one
+from evaluation.closed_loop.episodes import Answerers, Episode, EpisodeKey, Policy, Setting, run_one
+from evaluation.closed_loop.scores import class_table, different_walks, figures, main_table, outcome_table
 from evaluation.journal import Journal
 from evaluation.setting import (
     add_drafting,
@@ -35,7 +36,6 @@ from evaluation.setting import (
     several,
     verifier,
 )
-from evaluation.success import class_table, different_walks, figures, main_table, outcome_table
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.emulation import declared_name, load_link
@@ -135,7 +135,7 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
         "figures": [asdict(row) for row in rows],
     }
     (options.out / "closed_loop.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    from evaluation.closed_loop_figures import draw
+    from evaluation.closed_loop.plots import draw
 
     for path in draw(options.out, rows, finished, declared):
         print(path)

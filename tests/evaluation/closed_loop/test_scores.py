@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.episodes import Episode, Policy
-from evaluation.success import (
+from evaluation.closed_loop.episodes import Episode, Policy
+from evaluation.closed_loop.scores import (
     class_table,
     different_walks,
     figures,

@@ -10,10 +10,11 @@ import cv2
 import numpy as np
 import pytest
 
-from evaluation.run_report import main, write_report
+from evaluation.__main__ import main
+from evaluation.report.command import write_report
 from speculation.trace import Trace
-from tests.evaluation.recording import record
-from tests.evaluation.test_timeline import traced_step
+from tests.evaluation.report.recording import record
+from tests.evaluation.report.test_timeline import traced_step
 
 ROOM = {"seed": 1, "difficulty": "easy", "target": "silver bottle"}
 
@@ -47,7 +48,7 @@ def test_the_same_page_for_a_real_robot_has_a_grid_and_a_movie(bag: Path, capsys
     trace = Trace()
     traced_step(trace, 5, 0.0)
     trace.write(bag.parent / "trace.json")
-    assert main([str(bag)]) == 0
+    assert main(["report", str(bag)]) == 0
     folder = bag.parent / "bag_report"
     assert str(folder / "report.html") in capsys.readouterr().out
     text = (folder / "report.html").read_text()
@@ -62,9 +63,9 @@ def test_the_same_page_for_a_real_robot_has_a_grid_and_a_movie(bag: Path, capsys
 
 
 def test_what_cannot_be_read_is_one_sentence(bag: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(bag.parent), "--no-movie"]) == 2
+    assert main(["report", str(bag.parent), "--no-movie"]) == 2
     assert capsys.readouterr().err.startswith(f"report: {bag.parent} is no bag: it has no metadata.yaml")
     (bag.parent / "trace.json").write_text("{}")
-    assert main([str(bag), "--no-movie"]) == 2
+    assert main(["report", str(bag), "--no-movie"]) == 2
     assert "is no trace of this project" in capsys.readouterr().err
     assert not (bag.parent / "bag_report").exists()

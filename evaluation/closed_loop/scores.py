@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from evaluation.episodes import Episode, Policy
+from evaluation.closed_loop.episodes import Episode, Policy
 from evaluation.setting import table
 
 Z95 = 1.959964

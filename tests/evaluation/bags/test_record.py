@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from evaluation.__main__ import main
-from evaluation.bag import read
+from evaluation.bags.files import read
+from evaluation.bags.record import Look, Odometry, walk
 from evaluation.frames import BagFrame, FrameSource, Selection
-from evaluation.record import Look, Odometry, walk
 from simulation.ground_truth import observe
 from simulation.oracle import Oracle
 from simulation.world import World

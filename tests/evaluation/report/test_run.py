@@ -10,10 +10,10 @@ import pytest
 from rosbags.highlevel import AnyReader
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 
-from evaluation.bag import read, typestore
-from evaluation.recorded import Place, Run, frames_at, load_run
-from tests.evaluation.bags import SECOND_NS
-from tests.evaluation.recording import Recorder, jpeg, record
+from evaluation.bags.files import read, typestore
+from evaluation.report.run import Place, Run, load_run
+from tests.bags import SECOND_NS
+from tests.evaluation.report.recording import Recorder, jpeg, record
 
 ROOM = {"seed": 1, "difficulty": "easy", "target": "silver bottle"}
 
@@ -68,9 +68,9 @@ def test_the_room_is_made_again_from_what_the_bag_says(bag: Path) -> None:
 
 def test_frames_are_the_newest_of_their_moment(bag: Path) -> None:
     moments = [0.5, 0.9, 2.0, 4.7, 60.0]
-    frames = list(frames_at(bag, (round(second * SECOND_NS) for second in moments)))
+    frames = list(Run(bag).frames_at(round(second * SECOND_NS) for second in moments))
     assert frames == [jpeg(40 * second).tobytes() for second in (0, 0, 2, 4, 5)]
-    assert list(frames_at(bag, [-1])) == [None]
+    assert list(Run(bag).frames_at([-1])) == [None]
 
 
 def test_one_odometry_is_followed_and_nonsense_left_out(tmp_path: Path) -> None:

@@ -5,29 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
-from evaluation.bag import read, typestore
+from evaluation.bags.files import BagReader, typestore
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 
+CAMERAS = (RAW, COMPRESSED)
 ODOMETRY = "nav_msgs/msg/Odometry"
-
-
-class Kind(Enum):
-    """What is shown."""
-
-    FRAME = "a camera frame as JPEG"
-    ODOMETRY = "nav_msgs/Odometry in CDR"
 
 
 @dataclass(frozen=True)
 class Item:
-    """Something that was recorded: when it was received (ns), what it is, and its bytes."""
+    """Something that was recorded: when it was received (ns), and a camera frame as JPEG or odometry in CDR."""
 
     stamp_ns: int
-    kind: Kind
     payload: bytes
+    is_frame: bool
     frame_id: str = ""
 
 
@@ -51,23 +44,22 @@ class Pace:
 def items(bag: Path, camera_topic: str = "", odom_topic: str = "") -> Iterator[Item]:
     """Yield the camera frames and the odometry of a bag in order of time; without a name the first topic of each kind.
 
-    Raises ValueError, in one sentence, for what is no bag, for one without such frames (at its end), and for an image
-    that cannot be read.
+    Raises ValueError, in one sentence, for what is no bag, for one without such frames, and for an image that cannot be
+    read.
     """
     types = typestore()
-    chosen = {"camera": camera_topic, "odometry": odom_topic}
-    cameras: dict[str, bool] = {}
-    for topic, stamp_ns, message in read(bag, (RAW, COMPRESSED, ODOMETRY)):
-        kind = str(message.__msgtype__)
-        if kind in (RAW, COMPRESSED):
-            cameras[topic] = _is_chosen(chosen, "camera", topic)
-            if cameras[topic]:
-                yield Item(stamp_ns, Kind.FRAME, to_jpeg(message, kind), str(message.header.frame_id))
-        elif kind == ODOMETRY and _is_chosen(chosen, "odometry", topic):
-            yield Item(stamp_ns, Kind.ODOMETRY, bytes(types.serialize_cdr(message, ODOMETRY)))
-    if not any(cameras.values()):
-        where = f"images on {camera_topic}" if camera_topic else f"topic of type {RAW} or {COMPRESSED}"
-        raise ValueError(f"bag {bag} has no {where}; its camera topics are {', '.join(cameras) or 'none'}")
+    with BagReader(bag) as reader:
+        camera, odometry = reader.find(CAMERAS, camera_topic), reader.find((ODOMETRY,), odom_topic)
+        if camera is None:
+            cameras = [topic.name for topic in reader.topics.values() if topic.kind in CAMERAS]
+            missing = f"images on {camera_topic}" if camera_topic else f"topic of type {RAW} or {COMPRESSED}"
+            raise ValueError(f"bag {bag} has no {missing}; its camera topics are {', '.join(cameras) or 'none'}")
+        for name, stamp_ns, raw in reader.messages([topic.name for topic in (camera, odometry) if topic is not None]):
+            message = reader.decode(name, raw)
+            if name == camera.name:
+                yield Item(stamp_ns, to_jpeg(message, camera.kind), True, str(message.header.frame_id))
+            else:
+                yield Item(stamp_ns, bytes(types.serialize_cdr(message, ODOMETRY)), False)
 
 
 def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float, Item]]:
@@ -79,24 +71,19 @@ def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float
     lap_number = 0
     while pace.laps == 0 or lap_number < pace.laps:
         first: int | None = None
-        due, gap, frames = 0.0, 0.0, 0
-        last_frame = None
+        due = gap = 0.0
+        last_frame: float | None = None
         for item in lap():
             first = item.stamp_ns if first is None else first
             since_s = (item.stamp_ns - first) * 1e-9 - pace.start_s
             if since_s < 0.0:
                 continue
             due = since_s / pace.rate
-            if item.kind is Kind.FRAME:
+            if item.is_frame:
                 gap = due - last_frame if last_frame is not None else gap
-                last_frame, frames = due, frames + 1
+                last_frame = due
             yield begun + due, item
-        if not frames:
+        if last_frame is None:
             raise ValueError(f"the bag has no camera frame after its first {pace.start_s:g} s; choose a smaller start")
         begun += due + gap
         lap_number += 1
-
-
-def _is_chosen(chosen: dict[str, str], what: str, topic: str) -> bool:
-    chosen[what] = chosen[what] or topic
-    return chosen[what].lstrip("/") == topic.lstrip("/")

@@ -10,9 +10,9 @@ from typing import Any
 import cv2
 import pytest
 
-from evaluation import closed_loop
 from evaluation.__main__ import main, parser
-from evaluation.episodes import EpisodeKey, Policy
+from evaluation.closed_loop import command as closed_loop
+from evaluation.closed_loop.episodes import EpisodeKey, Policy
 from speculation.prompts import VOCABULARY_FILE
 
 

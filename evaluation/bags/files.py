@@ -1,4 +1,4 @@
-"""Writes mcap bags that `ros2 bag` understands, our own message types included, and reads anybody's. Needs no ROS."""
+"""Writes mcap bags that `ros2 bag` reads, our own message types included, and reads any rosbag2. Needs no ROS."""
 
 from __future__ import annotations
 
@@ -10,36 +10,52 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
 from spec_vlm_nav.graph import PROJECT
 
-INTERFACES = PROJECT / "ros_ws" / "src"
-IDL_RULE = "=" * 80 + "\n"
-_OWN = (
-    ("spec_vlm_nav_interfaces", ("ActionStatus", "DecodingStats", "NavigationAction")),
-    (
-        "unitree_api",
-        (
-            "RequestIdentity", "RequestLease", "RequestPolicy", "RequestHeader", "Request",
-            "ResponseStatus", "ResponseHeader", "Response",
-        ),
-    ),
-)  # fmt: skip
+_IDL_RULE = "=" * 80 + "\n"
 
 
 def typestore() -> Any:
     """Return Jazzy's message types and ours, read from the workspace's `.msg` files."""
     store = get_typestore(Stores.ROS2_JAZZY)
     types: dict[str, Any] = {}
-    for package, names in _OWN:
-        for name in names:
-            text = (INTERFACES / package / "msg" / f"{name}.msg").read_text(encoding="utf-8")
-            types.update(get_types_from_msg(text, f"{package}/msg/{name}"))
+    for package in ("spec_vlm_nav_interfaces", "unitree_api"):
+        for file in (PROJECT / "ros_ws" / "src" / package / "msg").glob("*.msg"):
+            types.update(get_types_from_msg(file.read_text(encoding="utf-8"), f"{package}/msg/{file.stem}"))
     store.register(types)
     return store
+
+
+def make(store: Any, kind: str, /, **fields: Any) -> Any:
+    """Return a message of `kind` with zeros for every field that is not given."""
+    values = {}
+    for name, (node, details) in store.get_msgdef(kind).fields:
+        if name in fields:
+            values[name] = fields.pop(name)
+        elif node.name == "BASE":
+            values[name] = "" if details[0] == "string" else 0
+        elif node.name == "NAME":
+            values[name] = make(store, details)
+        else:
+            (_, (base, _)), count = details
+            values[name] = np.zeros(count, base)
+    return store.types[kind](**values, **fields)
+
+
+def kind_of(message: type) -> str:
+    """Return the name of a ROS message class as bags have it, e.g. 'nav_msgs/msg/Odometry'."""
+    return f"{message.__module__.split('.')[0]}/msg/{message.__name__}"
+
+
+def header_stamp(message: Any) -> int:
+    """Return the stamp in a message's header, in nanoseconds."""
+    stamp = message.header.stamp
+    return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
 
 
 class BagWriter:
@@ -64,9 +80,9 @@ class BagWriter:
                 self._connections[topic] = self._writer.add_connection(topic, kind, typestore=self.types)
             self._writer.write(self._connections[topic], stamp_ns, payload)
 
-    def make(self, kind: str, **fields: Any) -> Any:
-        """Return a message of `kind`; all of its fields must be given."""
-        return self.types.types[kind](**fields)
+    def make(self, kind: str, /, **fields: Any) -> Any:
+        """Return a message of `kind` with zeros for every field that is not given."""
+        return make(self.types, kind, **fields)
 
     def put(self, topic: str, stamp_ns: int, message: Any) -> None:
         """Append a message that `make` made."""
@@ -103,7 +119,7 @@ class BagReader:
             hint = f"; give {found} itself, or run 'ros2 bag reindex {path}'" if found is not None else ""
             raise ValueError(f"{path} is no bag: it has no metadata.yaml{hint}")
         self.path = path
-        with self._sentence("cannot be read"):
+        with self._one_sentence("cannot be read"):
             self._reader = Reader(path)
             self._reader.open()
         self._default = typestore()
@@ -123,45 +139,51 @@ class BagReader:
         """Time from the first message to the last."""
         return float(self._reader.duration * 1e-9)
 
+    def find(self, kinds: Collection[str], wanted: str = "") -> Topic | None:
+        """Return the topic of one of these types that is called `wanted`; without a name the one that starts first."""
+        topics = [topic for topic in self.topics.values() if topic.kind in kinds]
+        if wanted:
+            return next((topic for topic in topics if topic.name.lstrip("/") == wanted.lstrip("/")), None)
+        if len(topics) < 2:
+            return topics[0] if topics else None
+        earliest = next(self.messages([topic.name for topic in topics]), None)
+        return self.topics[earliest[0]] if earliest is not None else topics[0]
+
     def messages(self, topics: Collection[str] = ()) -> Iterator[tuple[str, int, bytes]]:
         """Yield (topic, receive time in ns, message in CDR) in order of time, of all topics or of some.
 
         Raises ValueError where the file is damaged; what came before is good.
         """
         wanted = [connection for connection in self._reader.connections if not topics or connection.topic in topics]
-        if not wanted:
-            return
-        source = self._reader.messages(wanted)
-        first = last = None
+        source = self._reader.messages(wanted) if wanted else iter(())
+        first: int | None = None
+        where = "at its start"
         while True:
-            where = "at its start" if last is None or first is None else f"after {(last - first) * 1e-9:.1f} s"
-            with self._sentence(f"is damaged {where}"):
+            with self._one_sentence(f"is damaged {where}"):
                 item = next(source, None)
             if item is None:
                 return
-            connection, stamp_ns, raw = item
-            first, last = stamp_ns if first is None else first, stamp_ns
-            yield connection.topic, stamp_ns, raw
+            connection, received_ns, raw = item
+            first = received_ns if first is None else first
+            where = f"after {(received_ns - first) * 1e-9:.1f} s"
+            yield connection.topic, received_ns, raw
 
     def decode(self, topic: str, raw: bytes) -> Any:
         """Return a message. Raises ValueError for bytes that do not fit the topic's type."""
         kind = self.topics[topic].kind
-        with self._sentence(f"has a message on {topic} that is no {kind}"):
-            return self._store(kind).deserialize_cdr(raw, kind)
-
-    def _store(self, kind: str) -> Any:
         if kind not in self._stores:
             own = next((c.msgdef for c in self._reader.connections if c.msgtype == kind and c.msgdef.data), None)
-            self._stores[kind] = self._default if own is None else _own_types(kind, own) or self._default
-        return self._stores[kind]
+            self._stores[kind] = (own and _own_types(kind, own)) or self._default
+        with self._one_sentence(f"has a message on {topic} that is no {kind}"):
+            return self._stores[kind].deserialize_cdr(raw, kind)
 
     @contextmanager
-    def _sentence(self, what: str) -> Iterator[None]:
+    def _one_sentence(self, what: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # the library raises whatever a damaged file makes its parser stumble over
-            said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            raise ValueError(f"bag {self.path} {what}: {said}") from None
+        except Exception as error:  # the library raises whatever its parser meets in a damaged file
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            raise ValueError(f"bag {self.path} {what}: {reason}") from None
 
 
 def _own_types(kind: str, definition: MessageDefinition) -> Any:
@@ -169,7 +191,7 @@ def _own_types(kind: str, definition: MessageDefinition) -> Any:
     try:
         if definition.format == MessageDefinitionFormat.IDL:
             types: dict[str, Any] = {}
-            for part in filter(None, definition.data.split(IDL_RULE)):
+            for part in filter(None, definition.data.split(_IDL_RULE)):
                 types.update(get_types_from_idl(part.partition("\n")[2] if part.startswith("IDL: ") else part))
         else:
             types = get_types_from_msg(definition.data, kind)
@@ -188,6 +210,5 @@ def read(folder: Path, kinds: Collection[str] = ()) -> Iterator[tuple[str, int, 
     """
     with BagReader(folder) as bag:
         topics = [topic.name for topic in bag.topics.values() if not kinds or topic.kind in kinds]
-        if topics:
-            for topic, stamp_ns, raw in bag.messages(topics):
-                yield topic, stamp_ns, bag.decode(topic, raw)
+        for topic, received_ns, raw in bag.messages(topics) if topics else ():
+            yield topic, received_ns, bag.decode(topic, raw)
