@@ -1,4 +1,4 @@
-"""Closed loop: does the robot find what it is told to find, how well does it walk, and how long does it stand?
+"""`closed-loop`: does the robot find what it is asked to find, how well does it walk, and how long does it stand?
 
 Episodes run in the kinematic simulator, without ROS; answers come through the real edge decoder and one real verifier
 process. Modes that give the same tokens walk the same way, so they differ in time alone. The oracle walks
@@ -12,20 +12,37 @@ import json
 import multiprocessing
 import signal
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tqdm import tqdm
 
-from evaluation.closed_loop.episodes import Answerers, Episode, EpisodeKey, Policy, Setting, run_one
-from evaluation.closed_loop.scores import class_table, different_walks, figures, main_table, outcome_table
+from edge_drafter import Mode
+from edge_drafter.decoder import EdgeConfig
+from evaluation.closed_loop.episodes import (
+    DRAFT,
+    MODES,
+    ORACLE,
+    RANDOM,
+    TARGET,
+    Answerers,
+    Episode,
+    EpisodeKey,
+    Setting,
+    is_linked,
+    run_one,
+)
+from evaluation.closed_loop.plots import write_plots
+from evaluation.closed_loop.scores import LEVELS, class_table, different_walks, figures, main_table, outcome_table
 from evaluation.journal import Journal
 from evaluation.setting import (
+    CONNECT_LIMIT_S,
+    SILENCE_S,
     add_drafting,
     add_link,
     add_predictor,
@@ -43,9 +60,8 @@ from speculation.predictor import name as predictor_name
 from speculation.profile import load_profile
 from speculation.prompts import Guidance, ResponseOrder, Vocabulary
 from speculation.vlm.folder import ModelFolderError, find_model
+from speculation.vlm.load import folder_fingerprint
 
-LEVELS = ("easy", "middle", "hard")
-MODES = tuple(policy.value for policy in Policy if policy is not Policy.ORACLE)
 MAX_PROCESSES = 64
 
 
@@ -55,10 +71,19 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--seeds", default="0-19", help="rooms, e.g. 0-19 or 3,5,8-11 (default: %(default)s)")
     line.add_argument("--difficulty", default="middle", choices=(*LEVELS, "all"))
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
-    line.add_argument("--modes", type=several(MODES), default=["cloud", "sd", "fsd", "full"],
-                      help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd,full)")  # fmt: skip
-    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
-                      help="round trips declared on top of the profile's (default: 0)")  # fmt: skip
+    line.add_argument(
+        "--modes",
+        type=several(MODES),
+        default=["cloud", "sd", "fsd", "full"],
+        help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd,full)",
+    )
+    line.add_argument(
+        "--rtt-ms",
+        type=milliseconds,
+        default=[0.0],
+        metavar="MS[,MS]",
+        help="round trips declared on top of the profile's (default: 0)",
+    )
     add_prompt_options(line)
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
     add_link(line)
@@ -84,18 +109,18 @@ def run(options: argparse.Namespace) -> int:
     keys = episode_keys(options)
     load_profile(options.profile)
     load_link(options.link)
-    scene_of(0, "easy", "" if options.target == "random" else options.target)
+    scene_of(0, "easy", "" if options.target == RANDOM else options.target)
     if not 1 <= options.processes <= MAX_PROCESSES:
         raise ValueError(f"--processes {options.processes} is outside 1 to {MAX_PROCESSES}")
     if options.max_actions < 1:
         raise ValueError(f"--max-actions {options.max_actions}: give at least 1")
     journal = Journal(options.out, "closed_loop", settings(options), options.restart)
-    done = {episode.key: episode for episode in map(Episode.from_json, journal.pieces())}
+    done = {episode.key: episode for episode in (msgspec.convert(piece, Episode) for piece in journal.pieces())}
     missing = [key for key in keys if key not in done]
     bar = tqdm(total=len(keys), initial=len(keys) - len(missing), unit="episode", disable=None)
     with bar, served(options, missing) as address:
         for episode in episodes(missing, setting(options, address), options.processes):
-            journal.add(episode.to_json())
+            journal.add(asdict(episode))
             done[episode.key] = episode
             bar.update()
     report(options, [done[key] for key in keys])
@@ -103,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
-    """Print the tables and write figures and pictures beside the journal."""
+    """Print the tables and write figures and plots beside the journal."""
     rows = figures(finished)
     declared = declared_name(options.profile, options.link)
     parts = []
@@ -115,8 +140,7 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
     differ, compared = different_walks(finished)
     if compared:
         parts.append(f"rooms in which the modes of the same target act differently: {differ} of {compared}")
-    oracle = [row for row in rows if row.policy == Policy.ORACLE.value]
-    left_out = sum(row.episodes - row.spl_episodes for row in oracle)
+    left_out = sum(row.episodes - row.spl_episodes for row in rows if row.policy == ORACLE)
     if left_out:
         parts.append(f"SPL leaves out {left_out} rooms that the oracle does not solve")
     interruptions = sum(episode.interruptions for episode in finished)
@@ -135,30 +159,24 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
         "figures": [asdict(row) for row in rows],
     }
     (options.out / "closed_loop.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    from evaluation.closed_loop.plots import draw
-
-    for path in draw(options.out, rows, finished, declared):
+    for path in write_plots(options.out, rows, finished, declared):
         print(path)
 
 
 def episode_keys(options: argparse.Namespace) -> list[EpisodeKey]:
-    """Return all episodes in running order: links outermost, modes innermost, so that the machine's moods fall on all.
+    """Return all episodes in running order: links outermost, modes innermost, so that a busy machine slows all alike.
 
     Raises ValueError, naming the option, for lists that make no sense.
     """
-    policies = [Policy.ORACLE, *map(Policy, options.modes)]
     links = sorted(options.rtt_ms)
-    levels = LEVELS if options.difficulty == "all" else (options.difficulty,)
-    keys = []
-    for turn, rtt_ms in enumerate(links):
-        for level in levels:
-            for seed in seeds(options.seeds):
-                for policy in policies:
-                    if policy.linked:
-                        keys.append(EpisodeKey(level, seed, policy, rtt_ms))
-                    elif turn == 0:
-                        keys.append(EpisodeKey(level, seed, policy))
-    return keys
+    return [
+        EpisodeKey(level, seed, policy, rtt_ms if is_linked(policy) else None)
+        for rtt_ms in links
+        for level in (LEVELS if options.difficulty == "all" else (options.difficulty,))
+        for seed in seeds(options.seeds)
+        for policy in (ORACLE, *options.modes)
+        if is_linked(policy) or rtt_ms == links[0]
+    ]
 
 
 def seeds(text: str) -> list[int]:
@@ -174,16 +192,14 @@ def seeds(text: str) -> list[int]:
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return what must be equal for two runs' episodes to stand in one table."""
-    from speculation.vlm.load import folder_fingerprint
-
     names = ("target", "profile", "link", "max_actions", "max_tokens", "gamma", "drafting", "dtype", "response_order")
     chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
-    modes = set(options.modes)
-    for name, folder, needless in (
-        ("target_model", options.target_model, {Policy.DRAFT.value, Policy.EDGE.value}),
-        ("draft_model", options.draft_model, {Policy.TARGET.value}),
+    for name, folder, without in (
+        ("target_model", options.target_model, {DRAFT, Mode.EDGE.value}),
+        ("draft_model", options.draft_model, {TARGET}),
     ):
-        chosen[name] = folder_fingerprint(folder) if _found(folder).is_dir() or modes - needless else ""
+        needed = _found(folder).is_dir() or set(options.modes) - without
+        chosen[name] = folder_fingerprint(folder) if needed else ""
     chosen["guide"] = guided(options)
     chosen["predictor"] = predictor_name(options.predictor, _found(options.draft_model))
     chosen["exits"] = str(options.exits) if options.exits else ""
@@ -192,22 +208,22 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def setting(options: argparse.Namespace, address: str) -> Setting:
     """Return what every process needs to run episodes."""
-    return Setting(
-        target_model=options.target_model,
-        draft_model=options.draft_model,
-        verifier=address,
+    edge = EdgeConfig(
+        options.draft_model,
+        address or EdgeConfig.verifier,
+        mode=Mode.EDGE.value,
         profile=options.profile,
         link=options.link,
-        object_name=options.target,
-        max_actions=options.max_actions,
         gamma=options.gamma,
         drafting=options.drafting,
         predictor=options.predictor,
         max_tokens=options.max_tokens,
         dtype=options.dtype,
-        order=ResponseOrder(options.response_order),
-        guide=guided(options),
+        silence_s=SILENCE_S,
+        resume_s=CONNECT_LIMIT_S,
     )
+    order = ResponseOrder(options.response_order)
+    return Setting(edge, options.target_model, options.target, options.max_actions, order, guided(options))
 
 
 def guided(options: argparse.Namespace) -> bool:
@@ -225,45 +241,34 @@ def _found(name: Path) -> Path:
         return name
 
 
-@contextmanager
-def served(options: argparse.Namespace, keys: Sequence[EpisodeKey]) -> Iterator[str]:
-    """Yield the address of a verifier for these episodes; none is started, and the text is empty, if none needs it."""
-    flags = ["--profile", options.profile, "--dtype", options.dtype]
+def served(options: argparse.Namespace, keys: Sequence[EpisodeKey]) -> AbstractContextManager[str]:
+    """Return the address of a verifier for these episodes; none is started, and the text is empty, if none needs it."""
+    if not any(is_linked(key.policy) for key in keys):
+        return nullcontext("")
     # A link that is opened anew may meet its predecessor's session.
-    flags += ["--max-sessions", str(max(8, 2 * options.processes))]
+    sessions = max(8, 2 * options.processes)
+    flags = ["--profile", options.profile, "--dtype", options.dtype, "--max-sessions", str(sessions)]
     flags += ["--exits", str(options.exits)] if options.exits else []
-    flags += draft_flags([key.policy.value for key in keys], options.draft_model)
-    needed = any(key.policy.linked for key in keys)
-    with verifier(options.target_model, *flags) if needed else nullcontext("") as address:
-        yield address
+    return verifier(options.target_model, *flags, *draft_flags([key.policy for key in keys], options.draft_model))
 
 
 def episodes(keys: Sequence[EpisodeKey], shared: Setting, processes: int) -> Iterator[Episode]:
     """Yield the episodes as they end: one after the other in this process, or in several processes of their own."""
     if processes == 1 or len(keys) < 2:
-        answerers = Answerers(shared)
-        try:
+        with closing(Answerers(shared)) as answerers:
             for key in keys:
                 yield run_one(key, shared, answerers)
-        finally:
-            answerers.close()
         return
     # Spawned, not forked: a GL context does not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(processes, len(keys)), context, _begin, (shared,)) as pool:
-        waiting = iter(keys)
-        running = {pool.submit(_work, key) for key in islice(waiting, 2 * processes)}
         try:
-            while running:
-                ended, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    yield future.result()
-                    running.update(pool.submit(_work, key) for key in islice(waiting, 1))
+            for future in as_completed([pool.submit(_work, key) for key in keys]):
+                yield future.result()
         except BrokenProcessPool:
             raise RuntimeError("a process of the episodes was ended from outside; the same command goes on") from None
         finally:
-            for future in running:
-                future.cancel()
+            pool.shutdown(cancel_futures=True)
 
 
 _worker: tuple[Setting, Answerers] | None = None
@@ -272,7 +277,7 @@ _worker: tuple[Setting, Answerers] | None = None
 def _begin(shared: Setting) -> None:
     """Prepare a process: its models and links are opened when they are needed."""
     global _worker
-    # Ctrl-C reaches all processes; this one has nothing to say about it.
+    # Ctrl-C reaches all processes; this one prints no traceback of its own.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _worker = (shared, Answerers(shared))
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from edge_drafter import DecodingStats, Mode
+from edge_drafter import DecodingStats, DraftingConfig, Mode
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
-from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
 from simulation.episode import oracle_policy, run_episode
@@ -30,6 +27,10 @@ from speculation.prompts import NavigationAction, ResponseOrder, compose, parse_
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 
+ORACLE, TARGET, DRAFT = "oracle", "target", "draft"
+MODES = (TARGET, DRAFT, *(mode.value for mode in Mode))
+"""Who may answer. `target` and `draft` answer in this process, without link and drafter: for success, not for time."""
+POLICIES = (ORACLE, *MODES)
 SIM_MOTION = MotionConfig(forward_speed=0.45, turn_speed=0.7)
 SIM_LIMITS = Limits(vx=0.5, wz=0.8)
 """Executor and bridge as config/sim.yaml sets them."""
@@ -38,53 +39,34 @@ CONTROL_S = 0.05
 RANDOM = "random"
 
 
-class Policy(str, Enum):
-    """Who decides. `target` and `draft` answer in this process, without link and drafter: for success, not for time."""
+def is_linked(policy: str) -> bool:
+    """Whether a policy needs a verifier."""
+    return policy not in (ORACLE, TARGET, DRAFT) and DraftingConfig.of(policy).needs_link
 
-    ORACLE = "oracle"
-    TARGET = "target"
-    DRAFT = "draft"
-    CLOUD = "cloud"
-    SD = "sd"
-    FSD = "fsd"
-    SERVER_SD = "server_sd"
-    PROACTIVE = "proactive"
-    PIPELINED = "pipelined"
-    FULL = "full"
-    EDGE = "edge"
 
-    @property
-    def linked(self) -> bool:
-        """Whether it asks a verifier."""
-        return self not in (Policy.ORACLE, Policy.TARGET, Policy.DRAFT, Policy.EDGE)
-
-    @property
-    def timed(self) -> bool:
-        """Whether its answers take the time that a robot would wait; the oracle's take none."""
-        return self not in (Policy.TARGET, Policy.DRAFT)
+def is_timed(policy: str) -> bool:
+    """Whether a policy's answers take the time that a robot would wait; the oracle's take none."""
+    return policy not in (TARGET, DRAFT)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all episodes of one run share. `object_name` is "a colour and a class", or "random" for each seed's own.
+    """What all episodes of one run share.
 
-    order, guide: how models are asked, as in `speculation.prompts.compose`.
+    edge: how answers are decoded; its mode and extra round trip are those of each episode. object_name: "a colour and a
+    class", or "random" for each seed's own. order, guide: how models are asked, as in `speculation.prompts.compose`.
     """
 
+    edge: EdgeConfig
     target_model: Path
-    draft_model: Path
-    verifier: str
-    profile: str = "raw"
-    link: str = EdgeConfig.link
     object_name: str = "silver bottle"
     max_actions: int = 40
-    gamma: int | str = 4
-    drafting: str = ""
-    predictor: str = EdgeConfig.predictor
-    max_tokens: int = 96
-    dtype: str = "float32"
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
+
+    def scene_name(self) -> str:
+        """Return the object as `scene_of` takes it."""
+        return "" if self.object_name == RANDOM else self.object_name
 
 
 @dataclass(frozen=True)
@@ -93,7 +75,7 @@ class EpisodeKey:
 
     difficulty: str
     seed: int
-    policy: Policy
+    policy: str
     rtt_ms: float | None = None
 
 
@@ -106,7 +88,7 @@ class Episode:
 
     difficulty: str
     seed: int
-    policy: Policy
+    policy: str
     rtt_ms: float | None
     target: str
     object_class: str
@@ -135,20 +117,10 @@ class Episode:
         """From the first look to the end."""
         return None if self.standing_s is None else self.standing_s + self.moving_s
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data that `from_json` reads."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Episode:
-        """Return the episode of a `to_json`. Raises TypeError or ValueError for anything else."""
-        typed: dict[str, Any] = {name: tuple(data[name]) for name in ("actions", "answers_s") if name in data}
-        return cls(**{**data, **typed, "policy": Policy(data.get("policy"))})
-
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer's words and what they took; no figures where it was not decoded by the edge."""
+    """An answer's text and what it took; no figures where it was not decoded by the edge."""
 
     text: str
     stats: DecodingStats | None = None
@@ -162,26 +134,26 @@ class Answerers:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._sessions: dict[Policy, VlmSession] = {}
+        self._sessions: dict[str, VlmSession] = {}
         self._edge: EdgeDecoder | None = None
         self._rtt_ms: float | None = None
-        self._warm: set[Policy] = set()
+        self._warm: set[str] = set()
 
-    def of(self, policy: Policy, rtt_ms: float | None) -> Answerer:
+    def of(self, policy: str, rtt_ms: float | None) -> Answerer:
         """Return who answers as `policy` over a link of this round trip. Raises ValueError for models that fail.
 
         Decoding raises VerifierLost or AnswerLate.
         """
-        if not policy.timed:
+        if not is_timed(policy):
             return self._alone(policy)
         edge = self._decoder(rtt_ms)
 
         def answer(prompt: str, jpeg: bytes) -> Answer:
             if policy not in self._warm:
                 # The first answer pays for the handshake, for first calls into the libraries and for estimates.
-                edge.decode(prompt, jpeg, mode=policy.value)
+                edge.decode(prompt, jpeg, mode=policy)
                 self._warm.add(policy)
-            result = edge.decode(prompt, jpeg, mode=policy.value)
+            result = edge.decode(prompt, jpeg, mode=policy)
             return Answer(edge.text(result.tokens), result.stats)
 
         return answer
@@ -192,48 +164,31 @@ class Answerers:
             self._edge.close()
             self._edge = None
 
-    def _alone(self, policy: Policy) -> Answerer:
-        setting = self._setting
+    def _alone(self, policy: str) -> Answerer:
+        edge = self._setting.edge
         if policy not in self._sessions:
-            folder = setting.target_model if policy is Policy.TARGET else setting.draft_model
-            self._sessions[policy] = VlmSession(load_vlm(folder, dtype=setting.dtype), EdgeConfig.capacity)
+            folder = self._setting.target_model if policy == TARGET else edge.draft_model
+            self._sessions[policy] = VlmSession(load_vlm(folder, dtype=edge.dtype), edge.capacity)
         session = self._sessions[policy]
-        return lambda prompt, jpeg: Answer(session.answer(prompt, jpeg, setting.max_tokens))
+        return lambda prompt, jpeg: Answer(session.answer(prompt, jpeg, edge.max_tokens))
 
     def _decoder(self, rtt_ms: float | None) -> EdgeDecoder:
         """Return the one decoder that is open; another round trip needs another link."""
-        if self._edge is not None and rtt_ms in (None, self._rtt_ms):
-            return self._edge
-        self.close()
-        setting = self._setting
-        self._warm.clear()
-        self._rtt_ms = rtt_ms
-        self._edge = EdgeDecoder(
-            EdgeConfig(
-                setting.draft_model,
-                setting.verifier,
-                mode=Mode.EDGE.value if rtt_ms is None else Mode.FSD.value,
-                profile=setting.profile,
-                gamma=setting.gamma,
-                drafting=setting.drafting,
-                predictor=setting.predictor,
-                max_tokens=setting.max_tokens,
-                dtype=setting.dtype,
-                silence_s=SILENCE_S,
-                resume_s=CONNECT_LIMIT_S,
-                link=setting.link,
-                extra_rtt_s=(rtt_ms or 0.0) / 1e3,
-            )
-        )
+        if self._edge is None or rtt_ms not in (None, self._rtt_ms):
+            self.close()
+            self._warm.clear()
+            self._rtt_ms = rtt_ms
+            mode = Mode.EDGE if rtt_ms is None else Mode.FSD
+            self._edge = EdgeDecoder(replace(self._setting.edge, mode=mode.value, extra_rtt_s=(rtt_ms or 0.0) / 1e3))
         return self._edge
 
 
 def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     """Run one episode. Raises ValueError for a difficulty, object or model that cannot be used."""
-    scene = scene_of(key.seed, key.difficulty, "" if setting.object_name == RANDOM else setting.object_name)
+    scene = scene_of(key.seed, key.difficulty, setting.scene_name())
     instruction = f"find the {scene.target.text}"
     answers: list[Answer] = []
-    if key.policy is Policy.ORACLE:
+    if key.policy == ORACLE:
         policy = oracle_policy(scene)
     else:
         ask = answerers.of(key.policy, key.rtt_ms)
@@ -250,7 +205,7 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     result = run_episode(scene, policy, setting.max_actions)
     stats = [answer.stats for answer in answers if answer.stats is not None]
     answers_s = tuple(entry.total_s for entry in stats)
-    looks = len(result.actions) if key.policy is Policy.ORACLE else len(answers)
+    looks = len(result.actions) if key.policy == ORACLE else len(answers)
     legs = zip(result.actions, result.poses, result.poses[1:], strict=False)
     return Episode(
         difficulty=key.difficulty,
@@ -266,7 +221,7 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
         collisions=result.collisions,
         gap_m=round(result.final_gap, 4),
         moving_s=round(sum(motion_seconds(action, progress(action, a, b)) for action, a, b in legs), 4),
-        standing_s=round(sum(answers_s) + looks * SETTLE_S, 6) if key.policy.timed else None,
+        standing_s=round(sum(answers_s) + looks * SETTLE_S, 6) if is_timed(key.policy) else None,
         answers_s=tuple(round(seconds, 6) for seconds in answers_s),
         tokens=sum(entry.tokens for entry in stats),
         cloud_passes=sum(entry.cloud_passes for entry in stats),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from evaluation.closed_loop.episodes import Episode, Policy
+from evaluation.closed_loop.episodes import ORACLE, POLICIES, TARGET, Episode, is_linked
 from evaluation.setting import table
+from simulation.scene import Difficulty
 
 Z95 = 1.959964
-Group = tuple[str, Policy, "float | None"]
+LEVELS = tuple(level.name.lower() for level in Difficulty)
+Group = tuple[str, str, "float | None"]
 
 
 def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
@@ -74,16 +76,12 @@ def group(episodes: Iterable[Episode]) -> dict[Group, list[Episode]]:
     groups: dict[Group, list[Episode]] = defaultdict(list)
     for episode in episodes:
         groups[episode.difficulty, episode.policy, episode.rtt_ms].append(episode)
-    order = list(Policy)
-    levels = ("easy", "middle", "hard")
-    return {
-        key: sorted(groups[key], key=lambda episode: episode.seed)
-        for key in sorted(groups, key=lambda key: (levels.index(key[0]), _rank(key[2]), order.index(key[1])))
-    }
 
+    def place(key: Group) -> tuple[float, ...]:
+        level, policy, rtt_ms = key
+        return LEVELS.index(level), -1.0 if rtt_ms is None else rtt_ms, POLICIES.index(policy)
 
-def _rank(rtt_ms: float | None) -> float:
-    return -1.0 if rtt_ms is None else rtt_ms
+    return {key: sorted(groups[key], key=lambda episode: episode.seed) for key in sorted(groups, key=place)}
 
 
 def figures(episodes: Iterable[Episode]) -> list[Figures]:
@@ -93,7 +91,7 @@ def figures(episodes: Iterable[Episode]) -> list[Figures]:
         (episode.difficulty, episode.seed): episode.path_m
         for (_, policy, _), members in groups.items()
         for episode in members
-        if policy is Policy.ORACLE and episode.success
+        if policy == ORACLE and episode.success
     }
     return [_row(key, members, shortest) for key, members in groups.items()]
 
@@ -112,7 +110,7 @@ def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[str, int]
         classes[episode.object_class].append(episode.success)
     return Figures(
         difficulty=key[0],
-        policy=key[1].value,
+        policy=key[1],
         rtt_ms=key[2],
         episodes=len(episodes),
         found=len(found),
@@ -128,17 +126,17 @@ def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[str, int]
         standing_share=sum(episode.standing_s or 0.0 for episode in standing) / whole if whole else None,
         answer_s=median(answers) if answers else None,
         tokens_per_answer=tokens / len(answers) if answers else None,
-        passes_per_token=sum(e.cloud_passes for e in episodes) / tokens if tokens and key[1].linked else None,
+        passes_per_token=sum(e.cloud_passes for e in episodes) / tokens if tokens and is_linked(key[1]) else None,
         outcomes=dict(Counter(episode.outcome for episode in episodes).most_common()),
         by_class={name: (sum(results), len(results)) for name, results in sorted(classes.items())},
     )
 
 
 def different_walks(episodes: Iterable[Episode]) -> tuple[int, int]:
-    """Return on how many rooms the policies that speak for the target act differently, and on how many they can."""
+    """Return in how many rooms the policies that give the target's answers act differently, and of how many rooms."""
     walks: dict[tuple[str, int], list[tuple[str, ...]]] = defaultdict(list)
     for episode in episodes:
-        if episode.policy.linked or episode.policy is Policy.TARGET:
+        if is_linked(episode.policy) or episode.policy == TARGET:
             walks[episode.difficulty, episode.seed].append(episode.actions)
     several = [entries for entries in walks.values() if len(entries) > 1]
     return sum(len(set(entries)) > 1 for entries in several), len(several)
@@ -159,34 +157,29 @@ def main_table(rows: Sequence[Figures]) -> str:
 
 
 def _cells(row: Figures) -> tuple[str, ...]:
-    return (
-        name_of(row.policy, row.rtt_ms),
-        f"{row.found}/{row.episodes}",
-        f"{100 * row.low:.0f}-{100 * row.high:.0f} %",
-        _or_dash(row.spl, lambda value: f"{value:.2f}"),
-        f"{row.path_m:.2f}",
-        f"{row.collisions:.2f}",
-        f"{row.actions:.1f}",
-        _or_dash(row.time_to_goal_s, lambda value: f"{value:.1f}"),
-        _or_dash(row.standing_to_goal_s, lambda value: f"{value:.1f}"),
-        _or_dash(row.standing_share, lambda value: f"{value:.0%}"),
-        _or_dash(row.answer_s, lambda value: f"{1e3 * value:.0f}"),
-        _or_dash(row.passes_per_token, lambda value: f"{value:.2f}"),
-    )
+    answer_ms = None if row.answer_s is None else 1e3 * row.answer_s
+    values = (
+        (row.spl, ".2f"), (row.path_m, ".2f"), (row.collisions, ".2f"), (row.actions, ".1f"),
+        (row.time_to_goal_s, ".1f"), (row.standing_to_goal_s, ".1f"), (row.standing_share, ".0%"), (answer_ms, ".0f"),
+        (row.passes_per_token, ".2f"),
+    )  # fmt: skip
+    found = f"{row.found}/{row.episodes}", f"{100 * row.low:.0f}-{100 * row.high:.0f} %"
+    cells = ("-" if value is None else format(value, form) for value, form in values)
+    return (name_of(row.policy, row.rtt_ms), *found, *cells)
 
 
 def class_table(rows: Sequence[Figures]) -> str:
     """Return found/asked by object class, one column per policy; the first link stands for all of them."""
     columns = first_links(rows)
     classes = sorted({name for row in columns for name in row.by_class})
-    lines = []
-    for name in classes:
-        cells = []
-        for row in columns:
-            found, asked = row.by_class.get(name, (0, 0))
-            cells.append(f"{found}/{asked}" if asked else "-")
-        lines.append((name, *cells))
+    lines = [(name, *(found_of_asked(row, name) for row in columns)) for name in classes]
     return table(("object", *(row.policy for row in columns)), lines)
+
+
+def found_of_asked(row: Figures, object_class: str) -> str:
+    """Return e.g. '3/4'; '-' where nothing was asked."""
+    found, asked = row.by_class.get(object_class, (0, 0))
+    return f"{found}/{asked}" if asked else "-"
 
 
 def outcome_table(rows: Sequence[Figures]) -> str:
@@ -203,7 +196,3 @@ def first_links(rows: Sequence[Figures]) -> list[Figures]:
     for row in rows:
         seen.setdefault((row.difficulty, row.policy), row)
     return list(seen.values())
-
-
-def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
-    return "-" if value is None else text(value)

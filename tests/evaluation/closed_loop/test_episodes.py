@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats
+from edge_drafter.decoder import EdgeConfig
 from evaluation.closed_loop.episodes import (
     SETTLE_S,
     SIM_LIMITS,
@@ -22,8 +24,9 @@ from evaluation.closed_loop.episodes import (
     Answer,
     Episode,
     EpisodeKey,
-    Policy,
     Setting,
+    is_linked,
+    is_timed,
     motion_seconds,
     progress,
     run_one,
@@ -33,7 +36,7 @@ from simulation.geometry import Pose
 from spec_vlm_nav.runner import SOURCE
 from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, ResponseOrder, compose, format_answer
 
-SETTING = Setting(Path("target"), Path("draft"), "", max_actions=3)
+SETTING = Setting(EdgeConfig(Path("draft"), mode="edge"), Path("target"), max_actions=3)
 MOTIONS = [action for action in ACTIONS if action is not STOP]
 
 
@@ -44,19 +47,19 @@ class Said:
         self.text, self.asked = text, 0
         self.prompts: list[str] = []
 
-    def of(self, policy: Policy, rtt_ms: float | None) -> Callable[[str, bytes], Answer]:
+    def of(self, policy: str, rtt_ms: float | None) -> Callable[[str, bytes], Answer]:
         def answer(prompt: str, jpeg: bytes) -> Answer:
             assert jpeg.startswith(b"\xff\xd8")
             self.asked += 1
             self.prompts.append(prompt)
             stats = DecodingStats(total_s=0.5, tokens=4, cloud_passes=2, drafted=6, accepted=3)
-            return Answer(self.text, stats if policy.timed else None)
+            return Answer(self.text, stats if is_timed(policy) else None)
 
         return answer
 
 
-def episode(text: str, policy: Policy = Policy.SD, seed: int = 3) -> Episode:
-    rtt_ms = 0.0 if policy.linked else None
+def episode(text: str, policy: str = "sd", seed: int = 3) -> Episode:
+    rtt_ms = 0.0 if is_linked(policy) else None
     said: Any = Said(text)
     return run_one(EpisodeKey("middle", seed, policy, rtt_ms), SETTING, said)
 
@@ -77,7 +80,7 @@ def test_prompts_tell_the_walk_so_far() -> None:
     turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
     said: Any = Said(format_answer("I see nothing.", turn, ResponseOrder.ACTION_FIRST))
     setting = replace(SETTING, order=ResponseOrder.ACTION_FIRST, guide=True)
-    run_one(EpisodeKey("middle", 3, Policy.TARGET), setting, said)
+    run_one(EpisodeKey("middle", 3, "target"), setting, said)
     find = "find the silver bottle"
     assert said.prompts == [compose(find, [turn] * count, setting.order, True) for count in range(3)]
 
@@ -92,16 +95,16 @@ def test_a_stop_far_away_and_an_unreadable_answer_end_the_episode() -> None:
 
 
 def test_policies_without_a_decoder_have_no_times_and_the_oracle_needs_none() -> None:
-    alone = episode(format_answer("", STOP), Policy.TARGET)
+    alone = episode(format_answer("", STOP), "target")
     assert alone.standing_s is alone.total_s is None and alone.answers_s == ()
-    best = episode("is never asked", Policy.ORACLE)
+    best = episode("is never asked", "oracle")
     assert best.outcome != Outcome.NO_ACTION.value
     assert best.standing_s == pytest.approx(SETTLE_S * len(best.actions)) and best.answers_s == ()
 
 
 def test_an_episode_survives_json() -> None:
     result = episode(format_answer("", STOP))
-    assert Episode.from_json(json.loads(json.dumps(result.to_json()))) == result
+    assert msgspec.convert(json.loads(json.dumps(asdict(result))), Episode) == result
 
 
 @pytest.mark.parametrize("action", MOTIONS, ids=lambda action: action.text)

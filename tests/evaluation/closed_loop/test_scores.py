@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.closed_loop.episodes import Episode, Policy
+from evaluation.closed_loop.episodes import Episode
 from evaluation.closed_loop.scores import (
     class_table,
     different_walks,
@@ -21,7 +21,7 @@ from evaluation.closed_loop.scores import (
 )
 
 FOUND = Episode(
-    "middle", 0, Policy.CLOUD, 0.0, "red ball", "ball", "found", True, ("forward large", "stop"), 2.0, 1, 0.4, 4.0, 6.0,
+    "middle", 0, "cloud", 0.0, "red ball", "ball", "found", True, ("forward large", "stop"), 2.0, 1, 0.4, 4.0, 6.0,
     (2.0, 3.0), tokens=20, cloud_passes=20,
 )  # fmt: skip
 
@@ -49,7 +49,7 @@ def test_spl_weighs_success_by_the_shortest_path() -> None:
 
 def test_rows_hold_the_time_where_it_was_spent() -> None:
     lost = replace(FOUND, seed=1, success=False, outcome="ran out of actions", standing_s=10.0, moving_s=0.0)
-    oracle = replace(FOUND, policy=Policy.ORACLE, rtt_ms=None, path_m=1.5, answers_s=(), standing_s=0.3, tokens=0)
+    oracle = replace(FOUND, policy="oracle", rtt_ms=None, path_m=1.5, answers_s=(), standing_s=0.3, tokens=0)
     best, row = figures([lost, FOUND, oracle])
     assert (row.policy, row.rtt_ms, row.found, row.episodes) == ("cloud", 0.0, 1, 2)
     assert (row.time_to_goal_s, row.standing_to_goal_s, row.standing_share) == (10.0, 6.0, 16.0 / 20.0)
@@ -64,20 +64,20 @@ def test_rows_hold_the_time_where_it_was_spent() -> None:
 
 
 def test_a_policy_without_times_has_none() -> None:
-    (row,) = figures([replace(FOUND, policy=Policy.TARGET, rtt_ms=None, standing_s=None, answers_s=(), tokens=0)])
+    (row,) = figures([replace(FOUND, policy="target", rtt_ms=None, standing_s=None, answers_s=(), tokens=0)])
     assert row.time_to_goal_s is row.standing_share is row.spl is None
     assert main_table([row]).splitlines()[1].split()[-5:] == ["-"] * 5
 
 
 def test_the_link_changes_no_walk_so_success_is_counted_once() -> None:
-    rows = figures([FOUND, replace(FOUND, rtt_ms=40.0), replace(FOUND, policy=Policy.SD)])
+    rows = figures([FOUND, replace(FOUND, rtt_ms=40.0), replace(FOUND, policy="sd")])
     assert [(row.policy, row.rtt_ms) for row in rows] == [("cloud", 0.0), ("sd", 0.0), ("cloud", 40.0)]
     assert [(row.policy, row.rtt_ms) for row in first_links(rows)] == [("cloud", 0.0), ("sd", 0.0)]
 
 
 def test_walks_that_differ_between_modes_of_one_target_are_counted() -> None:
-    other = replace(FOUND, policy=Policy.FSD, actions=("turn left small",))
+    other = replace(FOUND, policy="fsd", actions=("turn left small",))
     alone = replace(FOUND, seed=5)
-    edge = replace(FOUND, policy=Policy.EDGE, rtt_ms=None, actions=())
-    assert different_walks([FOUND, replace(FOUND, policy=Policy.SD), alone, edge]) == (0, 1)
+    edge = replace(FOUND, policy="edge", rtt_ms=None, actions=())
+    assert different_walks([FOUND, replace(FOUND, policy="sd"), alone, edge]) == (0, 1)
     assert different_walks([FOUND, other]) == (1, 1)
