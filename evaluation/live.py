@@ -20,11 +20,9 @@ def add_graph_flags(line: argparse.ArgumentParser, graph: Graph, *names: str, **
     for name in names:
         argument = graph.argument(name)
         default = defaults.get(name, argument.default)
-        shown = f"{argument.description} (default: %(default)s)" if default else argument.description
-        choices = argument.choices or None
-        line.add_argument(
-            f"--{name.replace('_', '-')}", default=default, type=argument.kind, choices=choices, help=shown
-        )
+        flag, choices = f"--{name.replace('_', '-')}", argument.choices or None
+        shown = argument.description + (" (default: %(default)s)" if default else "")
+        line.add_argument(flag, default=default, type=argument.kind, choices=choices, help=shown)
 
 
 def prepare(graph: Graph, options: argparse.Namespace, **given: str) -> dict[str, str]:

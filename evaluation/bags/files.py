@@ -198,7 +198,7 @@ def _own_types(kind: str, definition: MessageDefinition) -> Any:
         store = get_typestore(Stores.EMPTY)
         store.register(types)
         store.get_msgdef(kind)
-    except Exception:  # a definition in a dialect that the parser does not know; the distribution's own may do
+    except Exception:  # a definition that the parser cannot read; the distribution's own may do
         return None
     return store
 

@@ -1,4 +1,4 @@
-"""A recorded bag at its own pace: what is shown when. Time is given, never read; knows no ROS."""
+"""A recorded bag at its own pace: what is shown when. Time is given, never read. No ROS."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odo
     now and then a random turn: a faultless walk shows the target straight ahead and hardly ever to the right.
     Frames are taken and labelled while it moves as well. Ends with the frame that the oracle stops at.
     """
-    dice = random.Random(scene.seed)
+    chance = random.Random(scene.seed)
     oracle, limits = Oracle(scene), MotionConfig()
     rate = ODOMETRY_HZ * TICKS_PER_ODOMETRY
     motion: Motion | None = None
@@ -91,8 +91,8 @@ def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odo
                 if motion is None and decision.action.kind is ActionKind.STOP:
                     return
                 if motion is None:
-                    strays = decision.reason is Reason.APPROACH and dice.random() < ASTRAY
-                    action = dice.choice(TURNS) if strays else decision.action
+                    strays = decision.reason is Reason.APPROACH and chance.random() < ASTRAY
+                    action = chance.choice(TURNS) if strays else decision.action
                     motion = Motion(action, PlanarPose(*world.pose), now, limits)
             velocity = ZERO
             if motion is not None:
@@ -197,11 +197,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--camera-hz", type=float, default=1.0, help="frames per second (default: 1)")
     line.add_argument("--difficulty", default="middle", choices=[level.name.lower() for level in Difficulty])
     line.add_argument("--target", default="", help="what is hidden in every room, e.g. 'silver bottle'; empty: by room")
-    line.add_argument(
-        "--response-order",
-        default=RESPONSE_ORDER.default,
-        choices=RESPONSE_ORDER.choices,
-        help="what the recorded prompts ask for first (default: %(default)s)",
-    )
+    line.add_argument("--response-order", default=RESPONSE_ORDER.default, choices=RESPONSE_ORDER.choices,
+                      help="what the recorded prompts ask for first (default: %(default)s)")  # fmt: skip
     line.add_argument("--size", type=int, default=224, help="pixels a side (default: 224)")
     line.set_defaults(run=run)

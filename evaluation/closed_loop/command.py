@@ -71,19 +71,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--seeds", default="0-19", help="rooms, e.g. 0-19 or 3,5,8-11 (default: %(default)s)")
     line.add_argument("--difficulty", default="middle", choices=(*LEVELS, "all"))
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
-    line.add_argument(
-        "--modes",
-        type=several(MODES),
-        default=["cloud", "sd", "fsd", "full"],
-        help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd,full)",
-    )
-    line.add_argument(
-        "--rtt-ms",
-        type=milliseconds,
-        default=[0.0],
-        metavar="MS[,MS]",
-        help="round trips declared on top of the profile's (default: 0)",
-    )
+    line.add_argument("--modes", type=several(MODES), default=["cloud", "sd", "fsd", "full"],
+                      help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd,full)")  # fmt: skip
+    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
+                      help="round trips declared on top of the profile's (default: 0)")  # fmt: skip
     add_prompt_options(line)
     line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
     add_link(line)
@@ -95,7 +86,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_drafting(line)
     add_predictor(line)
     line.add_argument("--dtype", default="float32")
-    line.add_argument("--processes", type=int, default=1, help="episodes at once; times are honest with 1 (default: 1)")
+    line.add_argument(
+        "--processes", type=int, default=1, help="episodes at once; times are valid with 1 only (default: 1)"
+    )
     line.add_argument("--out", type=Path, default=PROJECT / "out" / "closed_loop", help="results; run again to go on")
     line.add_argument("--restart", action="store_true", help="throw away what --out holds")
     line.set_defaults(run=run)
@@ -209,19 +202,10 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 def setting(options: argparse.Namespace, address: str) -> Setting:
     """Return what every process needs to run episodes."""
     edge = EdgeConfig(
-        options.draft_model,
-        address or EdgeConfig.verifier,
-        mode=Mode.EDGE.value,
-        profile=options.profile,
-        link=options.link,
-        gamma=options.gamma,
-        drafting=options.drafting,
-        predictor=options.predictor,
-        max_tokens=options.max_tokens,
-        dtype=options.dtype,
-        silence_s=SILENCE_S,
-        resume_s=CONNECT_LIMIT_S,
-    )
+        options.draft_model, address or EdgeConfig.verifier, mode=Mode.EDGE.value, profile=options.profile,
+        link=options.link, gamma=options.gamma, drafting=options.drafting, predictor=options.predictor,
+        max_tokens=options.max_tokens, dtype=options.dtype, silence_s=SILENCE_S, resume_s=CONNECT_LIMIT_S,
+    )  # fmt: skip
     order = ResponseOrder(options.response_order)
     return Setting(edge, options.target_model, options.target, options.max_actions, order, guided(options))
 

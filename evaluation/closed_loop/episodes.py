@@ -29,13 +29,14 @@ from speculation.vlm.session import VlmSession
 
 ORACLE, TARGET, DRAFT = "oracle", "target", "draft"
 MODES = (TARGET, DRAFT, *(mode.value for mode in Mode))
-"""Who may answer. `target` and `draft` answer in this process, without link and drafter: for success, not for time."""
+"""Answering policies; `target` and `draft` run in this process, without link and drafter: for success, not for time."""
 POLICIES = (ORACLE, *MODES)
 SIM_MOTION = MotionConfig(forward_speed=0.45, turn_speed=0.7)
 SIM_LIMITS = Limits(vx=0.5, wz=0.8)
 """Executor and bridge as config/sim.yaml sets them."""
 SETTLE_S = NavigatorConfig.settle_s
 CONTROL_S = 0.05
+COUNTS = ("tokens", "cloud_passes", "drafted", "accepted", "interruptions")
 RANDOM = "random"
 
 
@@ -140,7 +141,7 @@ class Answerers:
         self._warm: set[str] = set()
 
     def of(self, policy: str, rtt_ms: float | None) -> Answerer:
-        """Return who answers as `policy` over a link of this round trip. Raises ValueError for models that fail.
+        """Return what answers as `policy` over a link of this round trip. Raises ValueError for models that fail.
 
         Decoding raises VerifierLost or AnswerLate.
         """
@@ -223,11 +224,7 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
         moving_s=round(sum(motion_seconds(action, progress(action, a, b)) for action, a, b in legs), 4),
         standing_s=round(sum(answers_s) + looks * SETTLE_S, 6) if is_timed(key.policy) else None,
         answers_s=tuple(round(seconds, 6) for seconds in answers_s),
-        tokens=sum(entry.tokens for entry in stats),
-        cloud_passes=sum(entry.cloud_passes for entry in stats),
-        drafted=sum(entry.drafted for entry in stats),
-        accepted=sum(entry.accepted for entry in stats),
-        interruptions=sum(entry.interruptions for entry in stats),
+        **{name: sum(getattr(entry, name) for entry in stats) for name in COUNTS},
     )
 
 

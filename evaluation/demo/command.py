@@ -100,12 +100,7 @@ def run(options: argparse.Namespace) -> int:
     headline = f"{verdict} the {scene.target.text} after {end.elapsed_s:.0f} s and {end.actions} actions{reason}"
     walked = f"walked {truth.get('path_length', 0.0):.2f} m, {truth.get('collisions', 0)} collisions"
     print(f"\n{headline}\n{walked}\n\n{decoding_table(printer.stats)}\n")
-    page = write_report(
-        options.out,
-        options.out / "bag",
-        headline=headline,
-        trace=trace if trace.exists() else None,
-        movie=not options.no_movie,
-    )
+    kept, movie = trace if trace.exists() else None, not options.no_movie
+    page = write_report(options.out, options.out / "bag", headline=headline, trace=kept, movie=movie)
     print(f"report {page}\nbag    {options.out / 'bag'}\nlog    {log.path}")
     return 0 if found else 1

@@ -95,7 +95,7 @@ class Run:
         try:
             return scene_of(**room) if room else None
         except TypeError:
-            raise ValueError(f"{self.bag}: this version's simulator does not know the room {room}") from None
+            raise ValueError(f"{self.bag}: this version's simulator cannot make the room {room}") from None
 
     def headline(self) -> str:
         """Return how the run went, in a line: by ground truth where there is one, else by the last decision."""

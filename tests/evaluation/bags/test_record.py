@@ -71,8 +71,8 @@ def test_what_cannot_be_recorded_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
 ) -> None:
     assert main(["record", "--out", str(tmp_path / "bag"), *arguments]) == 2
-    said = capsys.readouterr().err.strip()
-    assert complaint in said and said.startswith("record: ") and "\n" not in said
+    printed = capsys.readouterr().err.strip()
+    assert complaint in printed and printed.startswith("record: ") and "\n" not in printed
 
 
 def test_a_folder_that_is_no_bag_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

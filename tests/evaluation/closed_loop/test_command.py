@@ -24,13 +24,13 @@ def turning(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return parrot(tmp_path_factory.mktemp("turning"), TURN_LEFT)
 
 
-def options(*words: str) -> argparse.Namespace:
-    return parser().parse_args(["closed-loop", *words])
+def options(*flags: str) -> argparse.Namespace:
+    return parser().parse_args(["closed-loop", *flags])
 
 
-def command(model: Path, out: Path, *words: str) -> list[str]:
+def command(model: Path, out: Path, *flags: str) -> list[str]:
     folders = ["--target-model", str(model), "--draft-model", str(model), "--out", str(out)]
-    return ["closed-loop", *folders, "--max-actions", "2", *words]
+    return ["closed-loop", *folders, "--max-actions", "2", *flags]
 
 
 def test_links_are_outermost_modes_innermost_and_only_linked_modes_are_repeated() -> None:
@@ -56,7 +56,7 @@ def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path, tiny_draft:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("flags", "sentence"),
     [
         (("--seeds", "9-3"), "'9-3' is no seed and no range"),
         (("--seeds", "x"), "'x' is no seed"),
@@ -69,16 +69,16 @@ def test_a_target_named_by_its_hub_name_decides_the_guide(hub: Path, tiny_draft:
     ],
 )
 def test_wrong_options_are_one_sentence(
-    words: tuple[str, ...], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flags: tuple[str, ...], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tmp_path / "nothing"
-    assert main(command(model, tmp_path / "out", *words)) == 2
-    said = capsys.readouterr().err
-    assert sentence in said and "Traceback" not in said and len(said.strip().splitlines()) == 1
+    assert main(command(model, tmp_path / "out", *flags)) == 2
+    printed = capsys.readouterr().err
+    assert sentence in printed and "Traceback" not in printed and len(printed.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("flags", "sentence"),
     [
         (("--modes", "sd,fast"), "'sd,fast': give one or more of target,draft,cloud"),
         (("--modes", ","), "',': give one or more of"),
@@ -88,20 +88,20 @@ def test_wrong_options_are_one_sentence(
     ],
 )
 def test_lists_that_make_no_sense_name_their_option(
-    words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+    flags: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        options(*words)
-    said = capsys.readouterr().err
-    assert end.value.code == 2 and f"argument {words[0].partition('=')[0]}: {sentence}" in said
+        options(*flags)
+    printed = capsys.readouterr().err
+    assert end.value.code == 2 and f"argument {flags[0].partition('=')[0]}: {sentence}" in printed
 
 
-def test_a_run_walks_scores_draws_and_goes_on_where_it_ended(
+def test_a_run_walks_scores_plots_and_goes_on_where_it_ended(
     turning: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    words = ("--modes", "target,cloud,fsd", "--rtt-ms", "0,20", "--target", "random")
-    assert main(command(turning, out, "--seeds", "3", *words)) == 0
+    flags = ("--modes", "target,cloud,fsd", "--rtt-ms", "0,20", "--target", "random")
+    assert main(command(turning, out, "--seeds", "3", *flags)) == 0
     text = capsys.readouterr().out
     assert "oracle" in text and "fsd, 20 ms" in text
     assert "act differently: 0 of 1" in text
@@ -125,14 +125,14 @@ def test_a_run_walks_scores_draws_and_goes_on_where_it_ended(
         raise AssertionError("no missing episode needs a verifier")
 
     monkeypatch.setattr(closed_loop, "verifier", never)
-    assert main(command(turning, out, "--seeds", "3", *words)) == 0
+    assert main(command(turning, out, "--seeds", "3", *flags)) == 0
     again = (out / "closed_loop.jsonl").read_text().splitlines()
     assert again[:5] == kept and len(again) == 6
-    assert main(command(turning, out, "--seeds", "3", *words, "--gamma", "2")) == 2
+    assert main(command(turning, out, "--seeds", "3", *flags, "--gamma", "2")) == 2
     assert "gamma was 4 and is 2" in capsys.readouterr().err
-    assert main(command(turning, out, "--seeds", "3", *words, "--response-order", "action_first")) == 2
+    assert main(command(turning, out, "--seeds", "3", *flags, "--response-order", "action_first")) == 2
     assert "response_order was reason_first and is action_first" in capsys.readouterr().err
-    assert main(command(turning, out, "--seeds", "3", *words, "--guide", "always")) == 2
+    assert main(command(turning, out, "--seeds", "3", *flags, "--guide", "always")) == 2
     assert "guide was False and is True" in capsys.readouterr().err
 
 

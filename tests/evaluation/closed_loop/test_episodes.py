@@ -40,7 +40,7 @@ SETTING = Setting(EdgeConfig(Path("draft"), mode="edge"), Path("target"), max_ac
 MOTIONS = [action for action in ACTIONS if action is not STOP]
 
 
-class Said:
+class FixedAnswer:
     """Stands for the models: always the same answer, which takes half a second."""
 
     def __init__(self, text: str) -> None:
@@ -60,8 +60,8 @@ class Said:
 
 def episode(text: str, policy: str = "sd", seed: int = 3) -> Episode:
     rtt_ms = 0.0 if is_linked(policy) else None
-    said: Any = Said(text)
-    return run_one(EpisodeKey("middle", seed, policy, rtt_ms), SETTING, said)
+    models: Any = FixedAnswer(text)
+    return run_one(EpisodeKey("middle", seed, policy, rtt_ms), SETTING, models)
 
 
 def test_the_clock_is_answers_and_settling_and_motion() -> None:
@@ -76,13 +76,13 @@ def test_the_clock_is_answers_and_settling_and_motion() -> None:
     assert (result.tokens, result.cloud_passes, result.drafted, result.accepted) == (12, 6, 18, 9)
 
 
-def test_prompts_tell_the_walk_so_far() -> None:
+def test_prompts_hold_the_walk_so_far() -> None:
     turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
-    said: Any = Said(format_answer("I see nothing.", turn, ResponseOrder.ACTION_FIRST))
+    models: Any = FixedAnswer(format_answer("I see nothing.", turn, ResponseOrder.ACTION_FIRST))
     setting = replace(SETTING, order=ResponseOrder.ACTION_FIRST, guide=True)
-    run_one(EpisodeKey("middle", 3, "target"), setting, said)
+    run_one(EpisodeKey("middle", 3, "target"), setting, models)
     find = "find the silver bottle"
-    assert said.prompts == [compose(find, [turn] * count, setting.order, True) for count in range(3)]
+    assert models.prompts == [compose(find, [turn] * count, setting.order, True) for count in range(3)]
 
 
 def test_a_stop_far_away_and_an_unreadable_answer_end_the_episode() -> None:

@@ -75,8 +75,8 @@ class Recorder:
 
 def jpeg(brightness: int, size: int = 64) -> Any:
     """Return a grey frame as the array of bytes that a message holds."""
-    picture = np.full((size, size, 3), brightness, np.uint8)
-    return np.frombuffer(cv2.imencode(".jpg", picture)[1].tobytes(), np.uint8)
+    frame = np.full((size, size, 3), brightness, np.uint8)
+    return np.frombuffer(cv2.imencode(".jpg", frame)[1].tobytes(), np.uint8)
 
 
 def record(folder: Path, room: dict[str, Any] | None = None) -> Path:

@@ -29,15 +29,15 @@ def embedded(page: str) -> list[tuple[str, bytes]]:
     return [(kind, b64decode(data)) for kind, data in re.findall(r'src="data:image/(\w+);base64,([^"]+)"', page)]
 
 
-def test_the_page_of_a_simulated_run_shows_its_room_and_carries_its_pictures(tmp_path: Path) -> None:
+def test_the_page_of_a_simulated_run_shows_its_room_and_carries_its_plots(tmp_path: Path) -> None:
     page = write_report(tmp_path / "out", record(tmp_path / "bag", ROOM), headline="FOUND <it>", movie=False)
     text = page.read_text()
     assert "FOUND &lt;it&gt;" in text and "2 collisions" in text and "find the silver bottle" in text
     assert "Odometry alone" not in text
     assert re.findall(r'src="(?!data:)', text) == []
     for name in ("top.png", "steps.png", "latency.png"):
-        picture = cv2.imread(str(tmp_path / "out" / name))
-        assert picture is not None and picture.std() > 5.0
+        plot = cv2.imread(str(tmp_path / "out" / name))
+        assert plot is not None and plot.std() > 5.0
     kinds = [kind for kind, _ in embedded(text)]
     assert (kinds.count("png"), kinds.count("jpeg")) == (2, 3)
     for _, data in embedded(text):

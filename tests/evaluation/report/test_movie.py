@@ -16,7 +16,7 @@ from tests.evaluation.report.recording import record
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of a robot whose room nobody knows."""
+    """A run of a robot in an unknown room."""
     return load_run(record(tmp_path_factory.mktemp("run") / "bag"))
 
 

@@ -1,4 +1,4 @@
-"""One step cut out of a trace and drawn."""
+"""One step cut out of a trace and plotted."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def traced_step(trace: Trace, number: int, start: float, rounds: int = 2, action
         trace.mark(Kind.DECISION.value, Lane.EDGE, now + 0.01, goal=1, decision=number - 100, action=action)
 
 
-def words(figure: Figure) -> list[str]:
+def labels(figure: Figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-def test_steps_are_told_apart_and_know_their_decision() -> None:
+def test_steps_are_separated_and_know_their_decision() -> None:
     trace = Trace()
     traced_step(trace, 101, 0.0, 2, "forward large")
     traced_step(trace, 102, 5.0, 7)
@@ -61,13 +61,13 @@ def test_what_a_verification_hides_is_measured() -> None:
     assert away == pytest.approx(0.4) and hidden == pytest.approx(0.24)
 
 
-def test_the_picture_names_exits_commits_hits_and_misses() -> None:
+def test_the_plot_names_exits_commits_hits_and_misses() -> None:
     trace = Trace()
     traced_step(trace, 101, 0.0, 2, "stop")
     figure = plot_step(steps(trace.spans)[0])
     assert len(figure.axes) == 1
-    said = words(figure)
-    assert said.count("exit 2") == 2 and "+3 hit" in said and "+3 miss" in said and "verify" in said
+    shown = labels(figure)
+    assert shown.count("exit 2") == 2 and "+3 hit" in shown and "+3 miss" in shown and "verify" in shown
     assert "step 1: stop (6 tokens in 290 ms)" in figure.get_suptitle()
     assert "200 ms" in figure.get_suptitle() and "1 of 2 commits" in figure.get_suptitle()
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["edge", "link", "cloud"]
@@ -83,7 +83,7 @@ def test_a_long_step_gets_a_close_up_of_whole_rounds() -> None:
     assert sum(text.get_text() == "exit 2" for text in part.texts) == 4
 
 
-def test_labels_of_exits_that_spoke_together_stand_above_one_another() -> None:
+def test_labels_of_exits_at_one_time_stand_above_one_another() -> None:
     trace = Trace()
     traced_step(trace, 1, 0.0, 2)
     for number in range(3):
@@ -94,7 +94,7 @@ def test_labels_of_exits_that_spoke_together_stand_above_one_another() -> None:
     assert len(set(heights)) == 4
 
 
-def test_modes_without_a_cloud_or_a_draft_are_drawn_too() -> None:
+def test_modes_without_a_cloud_or_a_draft_are_plotted_too() -> None:
     trace = Trace()
     trace.add(Kind.DRAFT.value, Lane.EDGE, 0.0, 0.1, step=1, round=0)
     trace.add(Kind.STEP.value, Lane.EDGE, 0.0, 0.1, step=1, tokens=1)
@@ -104,4 +104,4 @@ def test_modes_without_a_cloud_or_a_draft_are_drawn_too() -> None:
     trace.add(Kind.STEP.value, Lane.EDGE, 1.0, 1.5, step=2, tokens=1)
     alone, cloud = steps(trace.spans)
     assert [label.get_text() for label in plot_step(alone).axes[0].get_yticklabels()] == ["edge"]
-    assert "decode" in words(plot_step(cloud)) and "+1" in words(plot_step(cloud))
+    assert "decode" in labels(plot_step(cloud)) and "+1" in labels(plot_step(cloud))
