@@ -20,7 +20,7 @@ from tqdm import tqdm
 from edge_drafter import DecodingStats, Mode
 from edge_drafter.decoder import EdgeConfig, EdgeDecoder
 from edge_drafter.reply import VerifierLost
-from evaluation.frames import BagFrame, FrameSource, LeftOut, Selection
+from evaluation.bags.frames import BagFrame, FrameSource, LeftOut, Selection
 from evaluation.results import TARGET_ALONE, Arm, FrameKey, Results, Step, arms_of
 from evaluation.setting import (
     CONNECT_LIMIT_S,

@@ -14,8 +14,8 @@ import numpy as np
 from tqdm import tqdm
 
 from evaluation.bags.files import BagWriter
+from evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from evaluation.bags.playback import ODOMETRY
-from evaluation.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
 from simulation.geometry import Pose

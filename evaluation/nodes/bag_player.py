@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 import time
 from array import array
 from functools import partial
@@ -39,7 +38,7 @@ ANSWERS: dict[str, Any] = {
 }  # fmt: skip
 """What vlm_nav publishes, and is recorded."""
 STILL_HZ = 5.0
-TICK_S = 0.1
+PLAY_S, TICK_S = 0.01, 0.1
 ALLOWANCE_S = 86400
 LAST_ANSWER_S, CANCEL_S = 60.0, 3.0
 SHOWN_FRAMES = 1000
@@ -49,10 +48,7 @@ FATAL = (_RESULT.INVALID_INPUT, _RESULT.LINK_LOST)
 
 
 class BagPlayer(Node):
-    """Plays in a thread of its own; goals are sent and answers taken in the executor's.
-
-    Raises ValueError for a bag that cannot be played.
-    """
+    """Shows the bag, keeps a goal running, and records both. Raises ValueError for a bag that cannot be played."""
 
     def __init__(self) -> None:
         super().__init__("bag_player")
@@ -61,7 +57,7 @@ class BagPlayer(Node):
         out = parameter(self, "out", "", "folder of a new bag with the played frames and the answers; empty: none")
         camera = parameter(self, "camera_topic", "", "Image or CompressedImage topic of the bag; empty: its first")
         odometry = parameter(self, "odom_topic", "", "Odometry topic of the bag; empty: its first")
-        self._pace = Pace(
+        pace = Pace(
             parameter(self, "rate", 1.0, "how many times as fast as it was recorded", 0.01, 100.0),
             parameter(self, "start", 0.0, "seconds that are left out at its start", 0.0, 1e6),
             parameter(self, "laps", 1, "how often it is played; 0: for ever", 0, 1_000_000),
@@ -69,66 +65,68 @@ class BagPlayer(Node):
         self._wait_s = parameter(self, "wait_s", 120.0, "how long the first frame waits for an answer, s", 1.0, 3600.0)
         if not self._instruction.strip():
             raise ValueError("no instruction; give for example instruction:='find the silver bottle'")
-        self._lap = partial(items, bag, camera, odometry)
-        next(item for item in self._lap() if item.is_frame)
+        self._items = timed(partial(items, bag, camera, odometry), pace)
+        self._next: tuple[float, Item] | None = next(entry for entry in self._items if entry[1].is_frame)
         if out and Path(out).resolve() == bag.resolve():
             raise ValueError(f"out {out} is the bag that is played; name another folder")
         self._writer = BagWriter(Path(out)) if out else None
         self.status = 0
+        self._made_at = time.monotonic()
+        self._began: float | None = None
+        self._played_at: float | None = None
         self._shown: dict[tuple[int, int], float] = {}
         self._state = ""
         self._answers = 0
-        self._answered, self._played, self._end = threading.Event(), threading.Event(), threading.Event()
         self._goal: Any = None
         self._asked = self._over = False
-        self._played_at = 0.0
         self._images = self.create_publisher(CompressedImage, CAMERA, qos_profile_sensor_data)
         self._odometry = self.create_publisher(Odometry, ODOM, qos_profile_sensor_data)
         for topic, kind in ANSWERS.items():
             self.create_subscription(kind, topic, partial(self._take, topic, kind), 100, raw=True)
         self._client = ActionClient(self, NavigateByInstruction, "navigate_by_instruction")
+        self.create_timer(1.0 / STILL_HZ, self._hold_still)
+        self.create_timer(PLAY_S, self._play)
         self.create_timer(TICK_S, self._tick)
-        self._thread = threading.Thread(target=self._play, name="player", daemon=True)
-        self._thread.start()
 
     def close(self) -> None:
-        """End playing and close the new bag."""
-        self._end.set()
-        self._thread.join(timeout=5.0)
+        """Close the new bag."""
         if self._writer is not None:
             self._writer.close()
 
-    # -- the player's thread
+    # -- the bag
 
-    def _play(self) -> None:
-        began: float | None = None
-        try:
-            for due, item in timed(self._lap, self._pace):
-                if began is None:
-                    if item.is_frame:
-                        self._hold_still(item, due)
-                        began = time.monotonic() - due
-                    continue
-                if self._end.wait(max(0.0, began + due - time.monotonic())):
-                    return
-                self._show(item, due)
-        except ValueError as error:
-            self._fail(str(error))
-        self._finish()
-
-    def _hold_still(self, item: Item, due: float) -> None:
+    def _hold_still(self) -> None:
         """Show the first frame until it was answered, as a camera in front of a standing robot would.
 
         Models load and links open meanwhile; of the bag nothing is missed.
         """
-        until = time.monotonic() + self._wait_s
-        while not (self._answered.wait(1.0 / STILL_HZ) or self._end.is_set()):
-            if time.monotonic() > until:
-                state = f"; its state is '{self._state}'" if self._state else ""
-                raise ValueError(f"vlm_nav gave no answer within {self._wait_s:g} s{state}")
-            self._show(item, due)
+        if self._began is not None or self._next is None:
+            return
+        if time.monotonic() > self._made_at + self._wait_s:
+            state = f"; its state is '{self._state}'" if self._state else ""
+            self._fail(f"vlm_nav gave no answer within {self._wait_s:g} s{state}")
+        else:
+            self._show(*self._next)
 
-    def _show(self, item: Item, due: float) -> None:
+    def _play(self) -> None:
+        """Show what is due, and leave the executor to others in time."""
+        until = time.monotonic() + PLAY_S
+        while self._began is not None and self._next is not None:
+            due, item = self._next
+            if not due <= time.monotonic() - self._began <= until - self._began:
+                return
+            self._show(due, item)
+            self._step()
+
+    def _step(self) -> None:
+        try:
+            self._next = next(self._items, None)
+        except ValueError as error:
+            self._fail(str(error))
+        if self._next is None:
+            self._played_at = time.monotonic()
+
+    def _show(self, due: float, item: Item) -> None:
         now = self.get_clock().now().to_msg()
         if not item.is_frame:
             odometry = deserialize_message(item.payload, Odometry)
@@ -142,7 +140,7 @@ class BagPlayer(Node):
             del self._shown[next(iter(self._shown))]
         self._images.publish(self._record(CAMERA, image))
 
-    # -- the executor's thread
+    # -- the answers
 
     def _take(self, topic: str, kind: Any, payload: bytes) -> None:
         message = deserialize_message(payload, kind)
@@ -153,7 +151,9 @@ class BagPlayer(Node):
                 self.get_logger().warning(self._state)
         elif topic == STATS:
             self._answers += 1
-            self._answered.set()
+            if self._began is None and self._next is not None:
+                self._began = time.monotonic() - self._next[0]
+                self._step()
             stamp = message.header.stamp
             at, answer = self._shown.get((stamp.sec, stamp.nanosec), 0.0), " ".join(message.answer.split())
             self.get_logger().info(f"{at:7.1f} s  {answer}  ({1e3 * message.total_s:.0f} ms)")
@@ -162,7 +162,7 @@ class BagPlayer(Node):
         """Keep a goal running while there are frames; then let the last answer come, and end."""
         if self._over:
             return
-        if not self._played.is_set():
+        if self._played_at is None:
             if not self._asked and self._client.server_is_ready():
                 self._ask()
             return
@@ -198,17 +198,11 @@ class BagPlayer(Node):
         if answer.status == GoalStatus.STATUS_ABORTED and answer.result.error_code in FATAL:
             self._fail(answer.result.error_msg)
 
-    # -- both
-
     def _fail(self, problem: str) -> None:
         print(f"error: {problem}", file=sys.stderr, flush=True)
         self.status = 2
-        self._end.set()
-        self._finish()
-
-    def _finish(self) -> None:
+        self._next = None
         self._played_at = time.monotonic()
-        self._played.set()
 
     def _record(self, topic: str, message: Any, payload: bytes = b"") -> bytes:
         """Write a message into the new bag, if there is one; return it serialized."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluation.bags.files import header_stamp, read
+from evaluation.bags.frames import TEXT
 from evaluation.bags.playback import ODOMETRY
-from evaluation.frames import TEXT
 from simulation.episode import SUCCESS_GAP
 from simulation.scene import Scene
 from spec_vlm_nav.images import COMPRESSED

@@ -13,7 +13,7 @@ import cv2
 import pytest
 
 from evaluation.__main__ import main
-from evaluation.frames import FrameSource, OracleLabel, Selection
+from evaluation.bags.frames import FrameSource, OracleLabel, Selection
 from evaluation.replay import fingerprint, name_bags
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import STOP, VOCABULARY_FILE, compose

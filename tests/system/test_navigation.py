@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evaluation.__main__ import main
-from evaluation.frames import BagFrame, FrameSource, Selection
+from evaluation.bags.frames import BagFrame, FrameSource, Selection
 from evaluation.report.run import load_run
 from evaluation.report.timeline import steps
 from spec_vlm_nav.go2_protocol import SportApi

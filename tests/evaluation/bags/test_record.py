@@ -9,8 +9,8 @@ import pytest
 
 from evaluation.__main__ import main
 from evaluation.bags.files import read
+from evaluation.bags.frames import BagFrame, FrameSource, Selection
 from evaluation.bags.record import Look, Odometry, walk
-from evaluation.frames import BagFrame, FrameSource, Selection
 from simulation.ground_truth import observe
 from simulation.oracle import Oracle
 from simulation.world import World

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rosbags.rosbag2 import StoragePlugin
 
-from evaluation.frames import BagFrame, FrameSource, LeftOut, OracleLabel, Selection
+from evaluation.bags.frames import BagFrame, FrameSource, LeftOut, OracleLabel, Selection
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import ACTIONS, STOP, ResponseOrder, Vocabulary, compose
 from tests import bags

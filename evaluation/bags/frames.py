@@ -1,4 +1,4 @@
-"""Camera frames of a recorded bag as questions: a JPEG, what is asked, and what the oracle says where it said so.
+"""Camera frames of a recorded bag as questions: a JPEG, what is asked, and the oracle's label where there is one.
 
 Frames come one by one, in order of time; nothing but the texts of a bag (instructions, prompts, labels) is held in
 memory. What cannot be used is passed on as a sentence, and the frames around it are still good.
@@ -6,13 +6,14 @@ memory. What cannot be used is passed on as a sentence, and the frames around it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evaluation.bags.files import BagReader, Topic
+import msgspec
+
+from evaluation.bags.files import BagReader, Topic, header_stamp
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import (
@@ -26,7 +27,7 @@ from speculation.prompts import (
 
 TEXT = "std_msgs/msg/String"
 INSTRUCTION = "instruction"
-"""Last part of the name of the topic that says what the robot was told."""
+"""Last part of the name of the topic of instructions."""
 PROMPT = "prompt"
 """Last part of the name of the topic that carries an `AskedPrompt` per frame that a model was asked about."""
 ORACLE = "oracle_action"
@@ -44,28 +45,28 @@ class OracleLabel:
 
     def to_json(self) -> str:
         """Return the text of the topic's std_msgs/String."""
-        return json.dumps(
-            {
-                "stamp_ns": self.stamp_ns,
-                "action": self.action.text,
-                "reason": self.reason,
-                "visible": list(self.visible),
-            }
-        )
+        return msgspec.json.encode(_LabelText(self.stamp_ns, self.action.text, self.reason, self.visible)).decode()
 
     @classmethod
     def from_json(cls, text: str) -> OracleLabel:
         """Read the text of a label. Raises ValueError, naming the field, for anything else."""
         try:
-            data = json.loads(text)
-            stamp, words = data["stamp_ns"], data["action"]
-            reason, visible = data.get("reason", ""), data.get("visible", [])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"an oracle label must be JSON with stamp_ns and action: {error!r}") from None
-        action = to_navigation_action(words) if isinstance(words, str) else None
-        if action is None or not isinstance(stamp, int):
-            raise ValueError(f"an oracle label has stamp_ns {stamp!r} and action {words!r}: one of them is none")
-        return cls(stamp, action, str(reason), tuple(str(name) for name in visible))
+            label = msgspec.json.decode(text, type=_LabelText)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise ValueError(f"an oracle label must be JSON with stamp_ns and action: {error}") from None
+        action = to_navigation_action(label.action)
+        if action is None:
+            raise ValueError(f"an oracle label has the action {label.action!r}, which is none")
+        return cls(label.stamp_ns, action, label.reason, label.visible)
+
+
+class _LabelText(msgspec.Struct, frozen=True):
+    """An `OracleLabel` as JSON."""
+
+    stamp_ns: int
+    action: str
+    reason: str = ""
+    visible: tuple[str, ...] = ()
 
 
 Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
@@ -77,8 +78,8 @@ class Selection:
 
     topic: camera topic, empty for the bag's only one. skip: frames passed over at the start. fps: at most so many
     frames per second of the bag's time, 0 for all. limit: at most so many frames of a bag, 0 for all. instruction:
-    said instead of what the bag says. anew: put the instruction also where the bag has the words that were asked
-    about the frame. order, guide: how it is put, as in `speculation.prompts.compose`.
+    asked instead of the bag's own. anew: make the prompt anew also where the bag has the one that was asked about the
+    frame. order, guide: how it is made, as in `speculation.prompts.compose`.
     """
 
     topic: str = ""
@@ -101,7 +102,7 @@ class Selection:
 class BagFrame:
     """One question. `index` counts the camera's frames in the bag from 0; `stamp_ns` is when it was received.
 
-    `instruction` is what the robot was told then; `prompt` puts it to the model.
+    `instruction` is the one that was valid then; `prompt` is made of it.
     """
 
     index: int
@@ -166,15 +167,15 @@ class FrameSource:
     def _frames(
         self, instructions: list[tuple[int, str]], prompts: dict[int, AskedPrompt], labels: dict[int, OracleLabel]
     ) -> Iterator[BagFrame | LeftOut]:
-        seen = said = 0
+        seen = given = 0
         selection = self._selection
         instruction = selection.instruction
         for index, stamp_ns, raw in self._selected():
             seen += 1
-            while said < len(instructions) and instructions[said][0] <= stamp_ns:
-                instruction = instructions[said][1]
-                said += 1
-            problem = "no instruction had been given yet; say one with --instruction"
+            while given < len(instructions) and instructions[given][0] <= stamp_ns:
+                instruction = instructions[given][1]
+                given += 1
+            problem = "no instruction had been given yet; give one with --instruction"
             if instruction:
                 problem = instruction_problem(instruction, self._vocabulary)
             if problem:
@@ -186,8 +187,7 @@ class FrameSource:
             except ValueError as error:
                 yield LeftOut(str(error), index)
                 continue
-            taken = message.header.stamp
-            taken_ns = int(taken.sec) * 1_000_000_000 + int(taken.nanosec)
+            taken_ns = header_stamp(message)
             asked = prompts.get(taken_ns)
             prompt = asked.prompt if asked else compose(instruction, (), selection.order, selection.guide)
             yield BagFrame(index, stamp_ns, jpeg, instruction, prompt, labels.get(taken_ns))
@@ -219,12 +219,12 @@ class FrameSource:
         if len(topics) > 1:
             names = ", ".join(topic.name for topic in topics)
             raise ValueError(
-                f"bag {self._bag.path} has several instruction topics ({names}); say one with --instruction"
+                f"bag {self._bag.path} has several instruction topics ({names}); give one with --instruction"
             )
         return [(stamp, str(message.data)) for stamp, message in self._texts(topics)]
 
     def _stamped(self, name: str, read: Callable[[str], Stamped]) -> tuple[dict[int, Stamped], list[LeftOut]]:
-        """Return what the topics called `name` say about frames, by the frames' stamps, and what cannot be read."""
+        """Return the entries of the topics called `name` by their frames' stamps, and what cannot be read."""
         found, problems = {}, []
         for _, message in self._texts(self._named(name)):
             try:
