@@ -1,4 +1,4 @@
-"""HTML pages of sections, with plots beside the page or in it: the run's report and the replay's are such pages."""
+"""HTML pages of sections (`page.html`), with plots beside the page or in it: reports of runs and of replays."""
 
 from __future__ import annotations
 
@@ -13,75 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image, UnidentifiedImageError
 
 FORMATS = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"))
-PAGE = jinja2.Environment(autoescape=True, trim_blocks=True).from_string("""\
-<!doctype html><html lang="en"><meta charset="utf-8">
-<meta name="viewport" content="width=device-width,initial-scale=1"><title>{{ title }}</title><style>
-:root{color-scheme:light}*{box-sizing:border-box}
-body{font:16px/1.5 system-ui,sans-serif;color:#1c2430;background:#fff;max-width:72rem;margin:0 auto;padding:1rem}
-h1{font-size:1.5rem;line-height:1.25;margin:.5rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
-p{margin:.3rem 0 .8rem;max-width:46rem}.note{color:#5a6675;font-size:.9rem}img{max-width:100%;height:auto;display:block}
-.pair{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr));align-items:start}
-.scroll{overflow-x:auto}.scroll>img{min-width:42rem;width:100%;max-width:none}
-.cards{display:grid;gap:.9rem;grid-template-columns:repeat(auto-fill,minmax(min(100%,11.5rem),1fr))}
-figure.card{margin:0;border:1px solid #d8dee6;border-radius:8px;overflow:hidden;background:#fff}
-.card img{width:100%}.card figcaption{padding:.5rem .6rem .6rem;font-size:.88rem;line-height:1.35}
-.card .bare{background:#f0f2f5;color:#5a6675;padding:2rem .6rem;text-align:center}
-.card b{display:block;font-size:.98rem}.card small{display:block;color:#5a6675;margin-top:.3rem}
-table{border-collapse:collapse;font-size:.92rem}td{padding:.28rem .8rem .28rem 0;text-align:left;vertical-align:top;
-border-bottom:1px solid #e6eaef}td+td{font-variant-numeric:tabular-nums}
-pre{margin:.3rem 0;padding:.8rem;background:#f0f2f5;font-size:.85rem}
-</style><h1>{{ title }}</h1>
-{% for line in lead %}
-<p class="note">{{ line }}</p>
-{% endfor %}
-{% for section in sections %}
-<h2>{{ section.title }}</h2>
-{% if section.note %}
-<p class="note">{{ section.note }}</p>
-{% endif %}
-{% if section.text %}
-<div class="scroll"><pre>{{ section.text }}</pre></div>
-{% endif %}
-{% if section.plots %}
-<div class="{{ 'pair' if section.plots | length > 1 else 'scroll' }}">
-{% for source, description in section.plots %}
-<img src="{{ source }}" alt="{{ description }}">
-{% endfor %}
-</div>
-{% endif %}
-{% if section.rows %}
-<div class="scroll"><table>
-{% for row in section.rows %}
-<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}
-</table></div>
-{% endif %}
-{% if section.cards %}
-<div class="cards">
-{% for card in section.cards %}
-<figure class="card">
-{% if card.image %}
-<img src="{{ card.image }}" alt="{{ card.title }}">
-{% else %}
-<div class="bare">no frame</div>
-{% endif %}
-<figcaption><b>{{ card.title }}</b>{{ card.text }}<small>{{ card.detail }}</small></figcaption></figure>
-{% endfor %}
-</div>
-{% endif %}
-{% if section.lines or section.links %}
-<ul>
-{% for line in section.lines %}
-<li>{{ line }}</li>
-{% endfor %}
-{% for target, name, description in section.links %}
-<li><a href="{{ target }}">{{ name }}</a>: {{ description }}</li>
-{% endfor %}
-</ul>
-{% endif %}
-{% endfor %}
-</html>
-""")
+PAGES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
 
 
 @dataclass(frozen=True)
@@ -116,7 +48,8 @@ class Section:
 def write_page(path: Path, title: str, sections: Sequence[Section], lead: Sequence[str] = ()) -> Path:
     """Write a page and return its path; `lead` are the lines under the title. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(PAGE.render(title=title, lead=lead, sections=sections), encoding="utf-8")
+    page = PAGES.get_template("page.html").render(title=title, lead=lead, sections=sections)
+    path.write_text(page, encoding="utf-8")
     return path
 
 
