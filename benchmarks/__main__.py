@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.decoding.common import FACTS, QUICK_RECORDED, RECORDED
-from benchmarks.pictures import OUT, add_outputs
-from evaluation.setting import several, table
+from evaluation.plots import OUT, add_outputs
+from evaluation.setting import several
+from evaluation.tables import table
 
 PROGRAMS = {
     "peers": "transformers' own generation on the same pair",

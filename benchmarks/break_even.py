@@ -30,11 +30,11 @@ from benchmarks.clocked import Recording, Synthetic, Timings
 from benchmarks.clocked.__main__ import changed, source
 from benchmarks.clocked.figures import run_mode
 from benchmarks.clocked.timings import TABLE_9_LEAF
-from benchmarks.pictures import COLOURS, WIDTH, add_outputs, keep
-from benchmarks.setting import settings_of, write_result
 from edge_drafter import Mode
+from evaluation.experiment.command import settings_of, write_result
 from evaluation.figures import spread
-from evaluation.setting import table
+from evaluation.plots import COLOURS, WIDTH, add_outputs, keep
+from evaluation.tables import table
 
 VERIFY_S = 0.020
 """T_q of every place. Only ratios count, as long as no way takes so long that a draft is sent again (2 s)."""

@@ -20,20 +20,14 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.setting import (
-    Question,
-    add_pair,
-    add_questions,
-    add_save,
-    asked_as,
-    questions,
-    settings_of,
-    write_result,
-)
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.work import VerifyRow
-from evaluation.setting import machine, table
+from evaluation.experiment.command import add_save, settings_of, write_result
+from evaluation.experiment.questions import add_questions, asked_as, questions
+from evaluation.experiment.run import Question
+from evaluation.setting import add_pair, machine
+from evaluation.tables import table
 from speculation.sampling import GREEDY, Distribution, Logits, Row, SamplingSettings, StepDraws, choose, question_key
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession

@@ -21,9 +21,9 @@ from tqdm import tqdm
 
 from adapters_training.exit_choice.report import Spread, machine
 from adapters_training.exit_choice.timing import PassTimes, time_forward
-from benchmarks.setting import add_save, settings_of, write_result
 from benchmarks.shapes import SHAPES, build, shortened
-from evaluation.setting import table
+from evaluation.experiment.command import add_save, settings_of, write_result
+from evaluation.tables import table
 from spec_vlm_nav.graph import PROJECT
 from speculation.exits import ExitHeads, Head
 from speculation.vlm.load import Vlm, load_vlm

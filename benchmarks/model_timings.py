@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from benchmarks.setting import RESULTS, add_save, settings_of
 from benchmarks.shapes import SHAPES, build
-from evaluation.setting import machine, table
+from evaluation.experiment.command import RESULTS, add_save, settings_of
+from evaluation.setting import machine
+from evaluation.tables import table
 from speculation.exits import ExitHeads
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward, forward_layers, prefill, to_numpy

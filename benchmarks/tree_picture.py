@@ -17,7 +17,6 @@ from pathlib import Path
 
 import matplotlib
 
-from benchmarks.setting import Question, add_pair, questions
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.step import StepState
@@ -27,6 +26,9 @@ from edge_drafter.answer import Answer
 from edge_drafter.controller import Controller
 from edge_drafter.speculator import Speculator
 from edge_drafter.tree import Origin, TokenTree
+from evaluation.experiment.questions import questions
+from evaluation.experiment.run import Question
+from evaluation.setting import add_pair
 from speculation.predictor import AUTO, Predictor, find
 from speculation.vlm.load import ModelFolderError, load_vlm
 from speculation.vlm.session import VlmSession

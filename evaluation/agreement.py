@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from evaluation.setting import table
+from evaluation.tables import table
 from speculation.prompts import ActionKind, NavigationAction
 
 Pair: TypeAlias = tuple[NavigationAction | None, NavigationAction]

@@ -10,7 +10,7 @@ from typing import Any
 
 from evaluation.agreement import percent
 from evaluation.replay_report import REPORT
-from evaluation.setting import table
+from evaluation.tables import table
 
 SHOWN_FRAMES = 20
 FIGURES: tuple[tuple[str, tuple[str, ...], float, str], ...] = (

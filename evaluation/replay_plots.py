@@ -10,14 +10,11 @@ import numpy as np
 
 from edge_drafter.stats import CLOUD_STAGES, EDGE_STAGES
 from evaluation.agreement import KINDS, UNREADABLE
+from evaluation.plots import MODE_COLOURS
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
-MODE_COLOURS = {
-    "cloud": "#4c78a8", "edge": "#9d9d9d", "sd": "#f58518", "fsd": "#54a24b", "server_sd": "#b279a2",
-    "proactive": "#eeca3b", "pipelined": "#72b7b2", "full": "#e45756",
-}  # fmt: skip
 STAGE_NAMES = {
     "prefill_s": "edge: reads frame",
     "draft_s": "edge: drafts, no check running",

@@ -14,7 +14,7 @@ from evaluation.agreement import Pair, agreement, agreement_table, percent
 from evaluation.figures import percentiles, report, stale, summary, table8
 from evaluation.page import Section, write_page
 from evaluation.results import TARGET_ALONE, Arm, Step
-from evaluation.setting import table
+from evaluation.tables import table
 from speculation.prompts import to_navigation_action as to_action
 
 REPORT = "report.json"

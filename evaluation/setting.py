@@ -1,4 +1,4 @@
-"""What every evaluation shares: a verifier process of its own, the machine in a line, aligned tables."""
+"""What every evaluation shares: a verifier process of its own, the machine in a line, options of the command line."""
 
 from __future__ import annotations
 
@@ -79,16 +79,6 @@ def machine() -> str:
     return f"{host()} at the end; Python {platform.python_version()}, torch {torch.__version__}"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return aligned text, the first column left, the others right."""
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    lines = []
-    for row in [header, *rows]:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
 def several(known: Sequence[str]) -> Callable[[str], list[str]]:
     """Return an argparse type that reads a comma-separated choice of `known` words, each once."""
 
@@ -100,6 +90,17 @@ def several(known: Sequence[str]) -> Callable[[str], list[str]]:
         return words
 
     return parse
+
+
+def add_pair(line: argparse.ArgumentParser) -> None:
+    """Register --target-model and --draft-model: folders, the embedded pair's by default."""
+    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
+    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+
+
+def add_profile(line: argparse.ArgumentParser, default: str = "raw") -> None:
+    """Register --profile: the device profile whose times are waited for."""
+    line.add_argument("--profile", default=default, help="declared delays; raw: none (default: %(default)s)")
 
 
 def add_prompt_options(line: argparse.ArgumentParser) -> None:
@@ -155,8 +156,9 @@ def add_changes(line: argparse.ArgumentParser) -> None:
 
 
 def drafted_as(options: argparse.Namespace) -> str:
-    """Return in words what `add_drafting` was told."""
-    return f"gamma {options.gamma}" + (f", {options.drafting}" if options.drafting else "")
+    """Return the options of `add_drafting` in words."""
+    changes = getattr(options, "drafting", "")
+    return f"gamma {options.gamma}" + (f", {changes}" if changes else "")
 
 
 def gamma(text: str) -> int | str:

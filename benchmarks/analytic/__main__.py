@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from benchmarks.analytic import dssd, engine, pictures, tables
 from benchmarks.clocked import PAPERS, Synthetic, Timings
-from benchmarks.pictures import add_outputs, keep
-from benchmarks.setting import settings_of, write_result
 from edge_drafter import Mode
+from evaluation.experiment.command import settings_of, write_result
+from evaluation.plots import add_outputs, keep
 from speculation.acceptance import expected_tokens
 
 GO2 = PAPERS["go2"]

@@ -13,8 +13,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from benchmarks.analytic import dssd, early_exits, picospec
 from benchmarks.analytic.engine import Ran
-from benchmarks.pictures import COLOURS, WIDTH
 from edge_drafter import Mode
+from evaluation.plots import COLOURS, WIDTH
 from speculation.acceptance import expected_tokens
 
 CLOUD, SD, FSD, PIPELINED = (mode.value for mode in (Mode.CLOUD, Mode.SD, Mode.FSD, Mode.PIPELINED))

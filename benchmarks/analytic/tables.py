@@ -10,7 +10,7 @@ from benchmarks.analytic import dssd, early_exits, picospec, specedge
 from benchmarks.analytic.engine import Ran
 from edge_drafter import Mode
 from edge_drafter.controller import balanced_gamma
-from evaluation import setting
+from evaluation import tables
 from speculation.acceptance import expected_tokens
 
 Cell = float | str | None
@@ -33,7 +33,7 @@ class Table:
              for cell, spec in zip(row, specs, strict=True)]
             for row in self.rows
         ]  # fmt: skip
-        body = setting.table([name for name, _ in self.columns], cells)
+        body = tables.table([name for name, _ in self.columns], cells)
         return "\n".join([self.title, body, *(f"* {note}" for note in self.notes)])
 
     def data(self) -> dict[str, Any]:

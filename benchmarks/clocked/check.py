@@ -6,6 +6,7 @@ times that the real ones had. Both decode the same frames with the same models.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +16,10 @@ from typing import Any
 from benchmarks.clocked.facts import Recording
 from benchmarks.clocked.figures import run_mode
 from benchmarks.clocked.timings import Timings
-from benchmarks.latency import WARM_UP, measure
-from benchmarks.setting import Question, text_flags
 from edge_drafter import DecodingStats, StepResult
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
-from evaluation.setting import CONNECT_LIMIT_S, table, verifier
+from evaluation.experiment.run import WARM_UP, Question
+from evaluation.experiment.sockets import modes_as_arms, sockets
+from evaluation.tables import table
 from speculation.profile import DeviceProfile
 
 
@@ -51,22 +51,14 @@ class Agreement:
 
 
 def measure_real(
-    config: EdgeConfig, target: Path, exits: Path | None, asked: Sequence[Question], modes: Sequence[str]
-) -> dict[str, list[StepResult]]:
+    options: argparse.Namespace, exits: Path | None, asked: Sequence[Question], modes: Sequence[str]
+) -> Mapping[str, Sequence[StepResult]]:
     """Decode every question in every mode, interleaved, against a verifier process of its own.
 
-    The address in `config` does not count. Raises as `EdgeDecoder.decode`.
+    Raises as `EdgeDecoder.decode`.
     """
-    flags = ["--profile", config.profile, "--dtype", config.dtype, *text_flags(config.text_only)]
-    if exits is not None:
-        flags += ["--exits", str(exits)]
-    with verifier(target, *flags) as address:
-        edge = EdgeDecoder(replace(config, verifier=address, resume_s=CONNECT_LIMIT_S))
-        try:
-            results, _ = measure(edge, asked, modes)
-        finally:
-            edge.close()
-    return results
+    with sockets(options, modes, *(["--exits", str(exits)] if exits is not None else [])) as edges:
+        return edges.run(modes_as_arms(modes), asked, asked[:WARM_UP]).answers
 
 
 def clocked_timings(profile: DeviceProfile, real: Mapping[str, Sequence[StepResult]]) -> Timings:

@@ -14,7 +14,7 @@ from benchmarks.clocked.timings import Timings
 from cloud_verifier.config import ServerConfig
 from edge_drafter import Mode, StepResult
 from evaluation.figures import summary
-from evaluation.setting import table
+from evaluation.tables import table
 from speculation.trace import Trace
 
 GAMMAS = tuple(range(1, 13))

@@ -19,9 +19,9 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.clocked.facts import Facts, Recording, Table
-from benchmarks.setting import Question
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import find_exits
+from evaluation.experiment.run import Question
 from speculation.exits import ExitHeads, Head
 from speculation.predictor import Predictor, features, find
 from speculation.vlm.cache import KVCache

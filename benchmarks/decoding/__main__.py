@@ -10,8 +10,8 @@ from types import ModuleType
 
 from benchmarks.decoding import ablation, batched, cost, modes, queues, sweeps
 from benchmarks.decoding.common import add_facts
-from benchmarks.pictures import add_outputs
 from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.plots import add_outputs
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "modes": (modes, "every mode at every round trip, raw, declared and on virtual time"),

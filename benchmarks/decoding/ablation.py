@@ -24,10 +24,10 @@ from benchmarks.decoding.common import (
     steps_of,
 )
 from benchmarks.decoding.pictures import draw_ablation
-from benchmarks.pictures import add_outputs, keep
 from edge_drafter import Mode, StepResult
 from evaluation.figures import times_faster
-from evaluation.setting import table
+from evaluation.plots import add_outputs, keep
+from evaluation.tables import table
 
 FULL, SD = Mode.FULL.value, Mode.SD.value
 WITHOUT = {

@@ -29,10 +29,10 @@ from benchmarks.decoding.common import (
     share,
     steps_of,
 )
-from benchmarks.pictures import add_outputs
 from edge_drafter import Mode
 from evaluation.figures import times_faster
-from evaluation.setting import table
+from evaluation.plots import add_outputs
+from evaluation.tables import table
 
 SIZES = (2, 4, 8)
 BRANCHES = 8

@@ -11,7 +11,9 @@ from typing import Any
 from benchmarks.analytic.picospec import acceptance_for
 from benchmarks.clocked import Recording, Synthetic, Timings, load_timings
 from benchmarks.clocked.__main__ import parser as clocked_parser
-from benchmarks.setting import add_pair, add_questions, result_name, settings_of, write_result
+from evaluation.experiment.command import result_name, settings_of, write_result
+from evaluation.experiment.questions import add_questions
+from evaluation.setting import add_pair
 from spec_vlm_nav.graph import PROJECT, RESPONSE_ORDER
 from speculation.profile import load_profile
 from speculation.vlm.folder import folder_fingerprint

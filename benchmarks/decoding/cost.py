@@ -29,9 +29,9 @@ from benchmarks.decoding.common import (
     save,
     steps_of,
 )
-from benchmarks.pictures import add_outputs
 from edge_drafter import DraftingConfig, Mode, StepResult
-from evaluation.setting import table
+from evaluation.plots import add_outputs
+from evaluation.tables import table
 from spec_vlm_nav.graph import PROJECT
 
 PRICES = PROJECT / "config" / "prices.yaml"

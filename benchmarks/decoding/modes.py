@@ -33,12 +33,14 @@ from benchmarks.decoding.common import (
     with_server_draft,
 )
 from benchmarks.decoding.pictures import draw_modes
-from benchmarks.pictures import add_outputs, keep
-from benchmarks.setting import Question, warmed_up
 from edge_drafter import Mode
 from edge_drafter.config import read_changes
+from evaluation.experiment.questions import warmed_up
+from evaluation.experiment.run import Question
 from evaluation.figures import times_faster
-from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several, table
+from evaluation.plots import add_outputs, keep
+from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
+from evaluation.tables import table
 from speculation.profile import load_profile
 from speculation.trace import Trace
 

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from benchmarks.pictures import COLOURS, PAPER, WIDTH, plain
 from edge_drafter import Mode
+from evaluation.plots import COLOURS, PAPER, WIDTH, plain
 
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 

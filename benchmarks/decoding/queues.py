@@ -17,10 +17,10 @@ from benchmarks.analytic.early_exits import QUEUES, THREADS
 from benchmarks.clocked import SERVER, Recording, Timings, load_timings
 from benchmarks.clocked.figures import figures_of, run_mode
 from benchmarks.decoding.common import GSM8K_FACTS, VIRTUAL, add_steps, number, save, steps_of
-from benchmarks.pictures import add_outputs
 from cloud_verifier.exit_queue import QueuePolicy as ServerPolicy
 from edge_drafter.config import QueuePolicy as EdgePolicy
-from evaluation.setting import table
+from evaluation.plots import add_outputs
+from evaluation.tables import table
 
 MESSAGE_MS = 20.0
 EARLY_BYTES = 20

@@ -7,29 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 from benchmarks.decoding.action import TimedResult, arrivals
-from benchmarks.latency import measure
-from benchmarks.setting import Question, check_prompts, in_words, text_flags
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
-from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, draft_flags, verifier
-from speculation.trace import Trace
-from speculation.vlm.load import load_vlm
+from edge_drafter.decoder import EdgeDecoder
+from evaluation.experiment.run import Answer, Arm, Question
+from evaluation.experiment.sockets import modes_as_arms, sockets
 
 SPANS = 4000
 """More than a step has."""
-
-
-class Watched:
-    """An edge decoder whose answers say when their tokens came."""
-
-    def __init__(self, edge: EdgeDecoder) -> None:
-        self._edge = edge
-
-    def decode(self, prompt: str, jpeg: bytes, *, mode: str) -> TimedResult:
-        """Answer one question. Raises as `EdgeDecoder.decode`."""
-        begun = time.perf_counter()
-        result = self._edge.decode(prompt, jpeg, mode=mode)
-        spans = [span for span in self._edge.trace.spans if span.start >= begun]
-        return TimedResult(result.tokens, result.stats, arrivals(spans, begun))
 
 
 def measured(
@@ -46,20 +29,26 @@ def measured(
     else is raw. Raises ValueError for models that cannot be used, RuntimeError and VerifierLost where the verifier does
     not start or is lost.
     """
-    words = in_words(options.frames)
-    flags = ["--profile", profile, "--dtype", options.dtype, *draft_flags(modes, options.draft_model)]
-    vlm = load_vlm(options.draft_model, dtype=options.dtype)
-    check_prompts(vlm, [*before, *asked], options.max_tokens)
-    with verifier(options.target_model, *flags, *text_flags(words)) as address:
+    options = argparse.Namespace(**{**vars(options), "profile": profile})
+    with sockets(options, modes, trace=SPANS) as edges:
         for rtt_ms in rtts_ms:
-            config = EdgeConfig(
-                options.draft_model, address, modes[0], profile, gamma=options.gamma, drafting=options.drafting,
-                max_tokens=options.max_tokens, dtype=options.dtype, silence_s=SILENCE_S, resume_s=CONNECT_LIMIT_S,
-                rtt_s=rtt_ms / 1e3, text_only=words,
-            )  # fmt: skip
-            edge = EdgeDecoder(config, Trace(limit=SPANS), vlm=vlm)
-            try:
-                results, different = measure(Watched(edge), asked, modes, before)
-            finally:
-                edge.close()
-            yield rtt_ms, results, different
+            changes = {"rtt_s": rtt_ms / 1e3}
+            arms = [_watched(arm, edges.edge(**changes)) for arm in modes_as_arms(modes, **changes)]
+            run = edges.run(arms, asked, before)
+            results = {
+                mode: [TimedResult(each.tokens, each.stats, each.more["arrivals"]) for each in answers]
+                for mode, answers in run.answers.items()
+            }
+            yield rtt_ms, results, run.different
+
+
+def _watched(arm: Arm[Question], edge: EdgeDecoder) -> Arm[Question]:
+    """Return an arm whose answers have the times at which their tokens came."""
+
+    def decode(question: Question) -> Answer:
+        begun = time.perf_counter()
+        result = edge.decode(question.prompt, question.jpeg, mode=arm.mode)
+        spans = [span for span in edge.trace.spans if span.start >= begun]
+        return Answer(result.tokens, result.stats, {"arrivals": arrivals(spans, begun)})
+
+    return Arm(arm.name, decode=decode, exact=arm.exact)

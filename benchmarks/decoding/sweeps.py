@@ -26,11 +26,11 @@ from benchmarks.decoding.common import (
     steps_of,
 )
 from benchmarks.decoding.pictures import draw_sweeps
-from benchmarks.pictures import add_outputs, keep
 from edge_drafter import DecodingStats, Mode
 from edge_drafter.config import QueuePolicy
 from evaluation.figures import times_faster
-from evaluation.setting import table
+from evaluation.plots import add_outputs, keep
+from evaluation.tables import table
 
 THREADS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30)
 GAMMAS = tuple(range(1, 11))

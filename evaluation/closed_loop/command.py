@@ -39,10 +39,9 @@ from evaluation.closed_loop.episodes import (
 )
 from evaluation.closed_loop.plots import write_plots
 from evaluation.closed_loop.scores import LEVELS, class_table, different_walks, figures, main_table, outcome_table
+from evaluation.experiment.sockets import edge_config
 from evaluation.journal import Journal
 from evaluation.setting import (
-    CONNECT_LIMIT_S,
-    SILENCE_S,
     add_drafting,
     add_link,
     add_predictor,
@@ -201,11 +200,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def setting(options: argparse.Namespace, address: str) -> Setting:
     """Return what every process needs to run episodes."""
-    edge = EdgeConfig(
-        options.draft_model, address or EdgeConfig.verifier, mode=Mode.EDGE.value, profile=options.profile,
-        link=options.link, gamma=options.gamma, drafting=options.drafting, predictor=options.predictor,
-        max_tokens=options.max_tokens, dtype=options.dtype, silence_s=SILENCE_S, resume_s=CONNECT_LIMIT_S,
-    )  # fmt: skip
+    edge = edge_config(options, address or EdgeConfig.verifier, mode=Mode.EDGE.value)
     order = ResponseOrder(options.response_order)
     return Setting(edge, options.target_model, options.target, options.max_actions, order, guided(options))
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from evaluation.closed_loop.episodes import Episode, is_timed
 from evaluation.closed_loop.scores import Figures, first_links, found_of_asked, group, name_of
-from evaluation.replay_plots import MODE_COLOURS
+from evaluation.plots import MODE_COLOURS
 from simulation.episode import Outcome
 
 COLOURS = {**MODE_COLOURS, "oracle": "#7f7f7f", "target": "#17324d", "draft": "#c7b09b"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from evaluation.closed_loop.episodes import ORACLE, POLICIES, TARGET, Episode, is_linked
-from evaluation.setting import table
+from evaluation.tables import table
 from simulation.scene import Difficulty
 
 Z95 = 1.959964

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import break_even, pictures, setting
+from benchmarks import break_even
 from benchmarks.clocked import Synthetic
 from benchmarks.clocked.figures import run_mode
+from evaluation import plots
 
 
 def test_speculation_pays_near_and_costs_far_and_full_never_loses() -> None:
@@ -48,9 +49,9 @@ def test_every_marker_is_on_the_map_and_says_where_it_is_from() -> None:
 def test_the_command_draws_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(setting, "RESULTS", tmp_path)
-    monkeypatch.setattr(setting, "PROJECT", tmp_path)
-    monkeypatch.setattr(pictures, "KEPT", tmp_path)
+    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
+    monkeypatch.setattr(plots, "KEPT", tmp_path)
     monkeypatch.setattr(break_even, "GRID", break_even.QUICK_GRID)
     flags = "--save --gammas 4 --draw tokens=12,layers=6,mean_exit=2 --steps 1 --mode fsd"
     assert break_even.main(flags.split()) == 0

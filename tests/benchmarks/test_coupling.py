@@ -19,8 +19,8 @@ from benchmarks.coupling import (
     hear,
     main,
 )
-from benchmarks.setting import questions
 from cloud_verifier.engine import VlmEngine
+from evaluation.experiment.questions import questions
 from speculation.exits import ExitHeads, Reliability
 from speculation.sampling import Distribution, SamplingSettings, StepDraws, question_key
 from speculation.vlm.load import Vlm

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from benchmarks.generation import Assisted, Generate, arguments_of, check_alike
-from benchmarks.setting import Question, questions
+from evaluation.experiment.questions import questions
+from evaluation.experiment.run import Question
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import prepare
 from speculation.vlm.session import VlmSession

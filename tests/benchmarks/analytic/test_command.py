@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import pictures as outputs
-from benchmarks import setting
 from benchmarks.analytic import __main__, engine, pictures
 from benchmarks.analytic.early_exits import MEASURED, SYSTEMS
 from benchmarks.clocked import PAPERS, Synthetic, Timings
+from evaluation import plots
 from speculation.acceptance import expected_tokens
 
 
@@ -55,9 +54,9 @@ def test_a_mode_without_a_formula_is_refused() -> None:
 def test_the_command_prints_draws_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(setting, "RESULTS", tmp_path)
-    monkeypatch.setattr(setting, "PROJECT", tmp_path)
-    monkeypatch.setattr(outputs, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
+    monkeypatch.setattr(plots, "KEPT", tmp_path / "kept")
     monkeypatch.setattr(__main__, "ANSWER", 60)
     monkeypatch.setattr(__main__, "RTTS_MS", (0, 300))
     assert __main__.main(["--steps", "1", "--save"]) == 0

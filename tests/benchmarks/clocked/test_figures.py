@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import setting
 from benchmarks.analytic.early_exits import cloud_s, fsd_s, sd_s
 from benchmarks.analytic.specedge import layer_split_s
 from benchmarks.clocked import PAPERS, Synthetic, Timings, __main__, figures
@@ -59,8 +58,8 @@ def test_sd_and_fsd_keep_to_the_papers_formula_at_the_go2s_times() -> None:
 def test_run_prints_a_table_and_writes_the_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(setting, "RESULTS", tmp_path)
-    monkeypatch.setattr(setting, "PROJECT", tmp_path)
+    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
     flags = "run --draw tokens=12,layers=6,mean_exit=2 --steps 2 --modes cloud,sd,layer_split --rtt-ms 0,100"
     assert __main__.main([*flags.split(), "--times", "verify_s=0.5", "--save", "trial"]) == 0
     printed = capsys.readouterr().out

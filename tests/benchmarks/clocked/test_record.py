@@ -11,9 +11,10 @@ import pytest
 from benchmarks.clocked import Recording, Timings, __main__, check, decode, drafting
 from benchmarks.clocked.models import FactsDraftModel, FactsEngine
 from benchmarks.clocked.record import Models, record
-from benchmarks.setting import Question, questions
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.work import VerifyRow
+from evaluation.experiment.questions import questions
+from evaluation.experiment.run import Question
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.profile import DeviceProfile
 from speculation.vlm.load import Vlm

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import pictures, setting
 from benchmarks.clocked import Recording
 from benchmarks.decoding import __main__, common, modes
 from benchmarks.decoding.common import facts_file
 from edge_drafter import Mode
+from evaluation import plots
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_missing_facts_are_recorded_once_and_those_of_others_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(common, "RECORDED", 3)
-    monkeypatch.setattr(setting, "RESULTS", tmp_path)
-    monkeypatch.setattr(setting, "PROJECT", tmp_path)
+    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
     facts = tmp_path / "new" / "facts.npz"
     pair = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]
     told = ["cost", "--facts", str(facts), "--frames", "random", "--max-tokens", "8", "--save"]
@@ -92,9 +92,9 @@ def test_modes_over_real_sockets_and_on_virtual_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(common, "RECORDED", 2)
-    monkeypatch.setattr(setting, "RESULTS", tmp_path)
-    monkeypatch.setattr(setting, "PROJECT", tmp_path)
-    monkeypatch.setattr(pictures, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
+    monkeypatch.setattr(plots, "KEPT", tmp_path / "kept")
     flags = "modes --settings raw,go2 --rtt-ms 10 --steps 1 --clocked-steps 2 --frames random --max-tokens 5 --save"
     folders = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]
     assert __main__.main([*flags.split(), *folders, "--facts", str(tmp_path / "facts.npz")]) == 0

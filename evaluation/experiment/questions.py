@@ -1,45 +1,33 @@
-"""What benchmarks share: frames with questions, the options that name them, and where results are kept."""
+"""Questions of an experiment: held-out rooms of the simulator, noise, or text prompts; and their options."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 
-from benchmarks.prompts import SAMPLE, load_prompts, pick
+from evaluation.experiment.prompts import SAMPLE, load_prompts, pick
+from evaluation.experiment.run import Question
 from evaluation.setting import add_prompt_options
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
 from simulation.episode import oracle_policy, run_episode
 from simulation.scene import UNSEEN_SEED, Difficulty, Scene, make_scene
 from simulation.world import World
-from spec_vlm_nav.graph import PROJECT
 from speculation.prompts import Guidance, NavigationAction, ResponseOrder, Vocabulary, compose
 from speculation.vlm.folder import SEEING, find_model, read_config
 from speculation.wire import MAX_DRAFT_TOKENS
 
-RESULTS = PROJECT / "benchmarks" / "results"
 FRAMES_PER_ROOM = 10
 FRAME_SOURCES = ("simulation", "random", "text")
 TEXT_FILE = "text:"
 TEXT_CAPACITY = 2048
-"""Cache slots of a session that is asked in words: the edge's own, where a verifier's default is made for frames."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """One step: what is asked, word for word, about which JPEG; an empty one where a language model alone is asked."""
-
-    prompt: str
-    jpeg: bytes
+"""Cache slots of a session on text prompts: the edge's own, where a verifier's default is made for frames."""
 
 
 def questions(
@@ -49,7 +37,7 @@ def questions(
 
     In rooms they are what the oracle would have been asked on its way, with what it had done by then. `order` and
     `guide` as in `speculation.prompts.compose`. `text` is the sample of our own, `text:PATH` a file that
-    `benchmarks.prompts` reads; its prompts stay word for word, `seed` says which are picked where there are more.
+    `load_prompts` reads; `seed` selects among its prompts where there are more. Raises ValueError for another source.
     """
     if in_words(source):
         prompts = load_prompts(Path(source.removeprefix(TEXT_FILE)) if source.startswith(TEXT_FILE) else SAMPLE)
@@ -62,19 +50,19 @@ def questions(
 
 
 def in_words(source: str) -> bool:
-    """Return whether `source` asks a language model alone, without frames."""
+    """Return whether `source` holds text prompts for a language model alone, without frames."""
     return source == "text" or source.startswith(TEXT_FILE)
 
 
 def text_flags(text_only: bool) -> list[str]:
-    """Return a verifier's flags where it is asked in words: it serves a language model alone."""
+    """Return a verifier's flags where it serves a language model alone."""
     return ["--text-only", "--capacity", str(TEXT_CAPACITY)] if text_only else []
 
 
 def check_prompts(vlm: Any, asked: Sequence[Question], max_tokens: int, capacity: int = TEXT_CAPACITY) -> None:
-    """Raise ValueError for a text that `vlm` cannot be asked, or whose prompt, answer and draft fit no session.
+    """Raise ValueError for a text prompt that `vlm` refuses, or that with answer and draft exceeds a session's cache.
 
-    Frames are not looked at: their prompts are short, and how many tokens a frame takes is each model's own.
+    Questions with a frame are not checked: their prompts are short, and a frame's tokens depend on the model.
     """
     for question in asked:
         if question.jpeg:
@@ -98,14 +86,8 @@ def read_source(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r} is unknown; choose {', '.join(FRAME_SOURCES)} or {TEXT_FILE}PATH")
 
 
-def add_pair(line: argparse.ArgumentParser) -> None:
-    """Register --target-model and --draft-model: folders, the embedded pair's by default."""
-    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
-    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
-
-
 def add_questions(line: argparse.ArgumentParser, dtype: str = "float32") -> None:
-    """Register what is asked and how it is computed: --frames, --seed, how prompts are put, --max-tokens, --dtype."""
+    """Register the questions and how they are computed: --frames, --seed, prompt options, --max-tokens, --dtype."""
     line.add_argument(
         "--frames",
         default="simulation",
@@ -120,33 +102,15 @@ def add_questions(line: argparse.ArgumentParser, dtype: str = "float32") -> None
     line.add_argument("--dtype", default=dtype, help=f"float64, float32 or bfloat16 (default: {dtype})")
 
 
-def add_save(line: argparse._ActionsContainer) -> None:
-    """Register --save."""
-    line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
-
-
-def write_result(name: str, data: Mapping[str, Any]) -> None:
-    """Write benchmarks/results/NAME.json and say so; raw and declared times never share a name."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    text = re.sub(r"\[\n\s*([^\[\]{}]*?)\n\s*\]", _on_one_line, json.dumps(data, indent=1))
-    path.write_text(text + "\n", encoding="utf-8")
-    print(f"saved {path.relative_to(PROJECT)}")
-
-
-def result_name(base: str, source: str) -> str:
-    """Return what the results of a benchmark are called: those of text never overwrite those of frames."""
-    return f"{base}_text" if in_words(source) else base
-
-
-def _on_one_line(numbers: re.Match[str]) -> str:
-    return "[" + re.sub(r",\n\s*", ", ", numbers[1]) + "]"
+def asked_of(options: argparse.Namespace, count: int) -> list[Question]:
+    """Return `count` questions as a command's options name them. Raises ValueError as `questions` and `asked_as`."""
+    return questions(options.frames, count, options.seed, *asked_as(options))
 
 
 def warmed_up(options: argparse.Namespace, steps: int, warm_up: int) -> tuple[list[Question], list[Question]]:
-    """Return what warms up and is not counted, and `steps` questions that are none of these.
+    """Return questions for the warm-up, and `steps` others to measure.
 
-    A mode that remembers earlier answers must not have been asked what is measured. In the simulation the former are
+    A mode that remembers earlier answers must not have answered what is measured. In the simulation the former are
     about another room.
     """
     how = asked_as(options)
@@ -157,20 +121,10 @@ def warmed_up(options: argparse.Namespace, steps: int, warm_up: int) -> tuple[li
     return every[steps:], every[:steps]
 
 
-def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
-    """Return what a result says about its run: all options but the `outputs`, paths as seen from the project."""
-
-    def told(value: object) -> str:
-        inside = isinstance(value, Path) and value.is_absolute() and value.is_relative_to(PROJECT)
-        return str(value.relative_to(PROJECT) if isinstance(value, Path) and inside else value)
-
-    return {name: told(value) for name, value in vars(options).items() if name not in outputs}
-
-
 def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool]:
     """Return the order and the guide that a command's options name; the target's vocabulary decides for `auto`.
 
-    Raises ValueError where frames are asked of a language model alone, or words of a target that sees.
+    Raises ValueError for frames with a language model alone, or text with a target that sees images.
     """
     _check_sight(options.target_model, options.frames)
     guide = Guidance(options.guide).applies(Vocabulary.load(find_model(options.target_model)))
@@ -180,7 +134,7 @@ def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool]:
 def _check_sight(target: Path, source: str) -> None:
     folder = find_model(target)
     if not (folder / "config.json").is_file():
-        return  # whoever loads it says what is wrong
+        return  # loading it raises the error
     sees = read_config(folder)["model_type"] in SEEING
     if sees and in_words(source):
         raise ValueError(

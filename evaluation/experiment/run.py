@@ -1,0 +1,205 @@
+"""Arms, questions and the loop in which arms take turns; what was measured is a `Run`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+from tqdm import tqdm
+
+from edge_drafter import DecodingStats, StepResult
+from evaluation.figures import median_interval, summary
+from evaluation.journal import Journal
+
+WARM_UP = 2
+"""Answers of every arm that are not counted: first forwards pay for what libraries put off."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One step: a prompt, word for word, and a JPEG; an empty one where a language model alone is asked.
+
+    name: identifies the question in a journal and in reports; empty: its number in the run.
+    """
+
+    prompt: str
+    jpeg: bytes
+    name: str = ""
+
+
+Q_contra = TypeVar("Q_contra", bound=Question, contravariant=True)
+Q = TypeVar("Q", bound=Question)
+
+
+@dataclass(frozen=True)
+class Answer(StepResult):
+    """The answer to one question. `more`: what else its arm measured, as JSON can hold it."""
+
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Arm(Generic[Q_contra]):
+    """One way to decode that is compared with others.
+
+    mode, changes: a mode, and changes of the settings that all arms share; the backend makes a decoder of them.
+    decode: a decoder of another kind, e.g. transformers' generate, in place of the backend's.
+    exact: its tokens must be those of all other exact arms.
+    optional: it may refuse a question with ValueError; it is then left out, with its reason in `Run.refused`.
+    """
+
+    name: str
+    mode: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    decode: Callable[[Q_contra], Answer] | None = None
+    exact: bool = True
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """What an experiment measured: every arm's answers to the same questions, in the same order.
+
+    names: the questions. exact: the arms whose tokens must be equal. refused: arms that were left out, and why.
+    left_out: questions that some arm could not answer, and why.
+    """
+
+    answers: Mapping[str, Sequence[Answer]]
+    names: Sequence[str] = ()
+    exact: Sequence[str] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def stats(self, arm: str) -> list[DecodingStats]:
+        """Return an arm's figures, question by question."""
+        return [answer.stats for answer in self.answers[arm]]
+
+    def seconds(self, arm: str) -> list[float]:
+        """Return how long an arm took for each question."""
+        return [each.total_s for each in self.stats(arm)]
+
+    @property
+    def different(self) -> int:
+        """The number of questions on which the tokens of exact arms differ."""
+        arms = [self.answers[arm] for arm in self.exact if arm in self.answers]
+        return sum(len({answer.tokens for answer in answers}) > 1 for answers in zip(*arms, strict=True))
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Return every arm's `summary`."""
+        return {arm: summary(self.stats(arm)) for arm in self.answers}
+
+    def ratios(self, slow: str, fast: str) -> list[float]:
+        """Return the time of `slow` over that of `fast`, question by question."""
+        return [one / other for one, other in zip(self.seconds(slow), self.seconds(fast), strict=True)]
+
+    def times_faster(self, slow: str, fast: str) -> tuple[float, float, float]:
+        """Return how many times faster `fast` is: `median_interval` of the ratios."""
+        return median_interval(self.ratios(slow, fast))
+
+    def fastest(self) -> str:
+        """Return the arm with the shortest median step."""
+        return min(self.answers, key=lambda arm: median(self.seconds(arm)))
+
+
+class Backend(Protocol):
+    """What answers: real sockets, virtual time, a formula."""
+
+    def run(self, arms: Sequence[Arm[Any]], asked: Sequence[Any], warm_up: Sequence[Any] | None = None) -> Run:
+        """Return the answers of all arms to `asked`; `warm_up` as in `take_turns`."""
+        ...
+
+
+def take_turns(
+    arms: Sequence[Arm[Q]],
+    asked: Iterable[Q],
+    warm_up: Sequence[Q] | None = None,
+    *,
+    seed: int = 0,
+    journal: Journal | None = None,
+    leave_out: bool = False,
+    total: int | None = None,
+) -> Run:
+    """Let arms with a decoder answer every question, in an order that is shuffled for each question.
+
+    So whatever else the machine does falls on all arms alike. warm_up: what every arm answers first, not counted; None:
+    the first question, `WARM_UP` times. journal: answers that it has are not asked for again, new ones are added at
+    once. leave_out: a question that an arm refuses with ValueError is left out; otherwise the error is raised, but for
+    optional arms. total: the number of questions, where `asked` has no length.
+    """
+    taken = _Taken(arms, journal, leave_out)
+    names = []
+    for index, question in enumerate(tqdm(asked, total=total, unit="frame", disable=None)):
+        names.append(name := question.name or str(index))
+        order = taken.due(name)
+        random.Random(f"{seed} {index}").shuffle(order)
+        try:
+            if order and not taken.warm:
+                for arm in arms:
+                    for first in [question] * WARM_UP if warm_up is None else warm_up:
+                        taken.ask(arm, first)
+                taken.warm = True
+            for arm in order:
+                taken.keep(name, arm, taken.ask(arm, question))
+        except ValueError as error:
+            if not leave_out:
+                raise
+            taken.left_out[name] = str(error)
+    return taken.run(names)
+
+
+class _Taken:
+    """The answers that `take_turns` has."""
+
+    def __init__(self, arms: Sequence[Arm[Any]], journal: Journal | None, leave_out: bool) -> None:
+        self.arms = arms
+        self.warm = False
+        self.refused: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
+        self._journal = journal
+        self._leave_out = leave_out
+        self._answers: dict[tuple[str, str], Answer] = {}
+        for piece in journal.pieces() if journal is not None else ():
+            self._answers[piece["question"], piece["arm"]] = read_answer(piece)
+
+    def due(self, name: str) -> list[Arm[Any]]:
+        return [arm for arm in self.arms if (name, arm.name) not in self._answers and arm.name not in self.refused]
+
+    def ask(self, arm: Arm[Any], question: Question) -> Answer | None:
+        """Return the answer; None of an optional arm that refuses, now or before."""
+        if arm.name in self.refused:
+            return None
+        if arm.decode is None:
+            raise TypeError(f"arm {arm.name} has no decoder; a backend makes one")
+        try:
+            answer: Answer = arm.decode(question)
+        except ValueError as error:
+            if not arm.optional:
+                raise
+            self.refused[arm.name] = " ".join(str(error).split())
+            return None
+        return answer
+
+    def keep(self, name: str, arm: Arm[Any], answer: Answer | None) -> None:
+        if answer is None:
+            return
+        self._answers[name, arm.name] = answer
+        if self._journal is not None:
+            self._journal.add({"question": name, "arm": arm.name, **msgspec.to_builtins(answer, str_keys=True)})
+
+    def run(self, names: Sequence[str]) -> Run:
+        kept = [name for name in names if name not in self.left_out]
+        present = [arm for arm in self.arms if arm.name not in self.refused]
+        answers = {arm.name: [self._answers[name, arm.name] for name in kept] for arm in present}
+        return Run(answers, kept, [arm.name for arm in present if arm.exact], self.refused, self.left_out)
+
+
+def read_answer(piece: Mapping[str, Any]) -> Answer:
+    """Return the answer of a journal's line. Raises ValueError for a line that holds none."""
+    try:
+        return msgspec.convert({name: piece[name] for name in ("tokens", "stats", "more")}, Answer, strict=False)
+    except (msgspec.ValidationError, LookupError) as error:
+        raise ValueError(f"a line of the journal is no answer ({error!r}); begin again with --restart") from None

@@ -1,0 +1,117 @@
+"""The backend on real sockets: one verifier process, and an edge in this process for each set of changes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from edge_drafter import Mode
+from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from evaluation.experiment.questions import check_prompts, in_words, text_flags
+from evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
+from evaluation.journal import Journal
+from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, draft_flags, verifier
+from speculation.trace import Trace
+from speculation.vlm.load import Vlm, load_vlm
+
+Q = TypeVar("Q", bound=Question)
+UNUSED = ("mode", "target", "device", "seed")
+"""Options that have a field's name and another meaning."""
+
+
+def edge_config(options: argparse.Namespace, address: str, **changes: Any) -> EdgeConfig:
+    """Return an edge's settings: fields that an option names, then `changes`; more patient than a robot's.
+
+    Raises ValueError for values that cannot be used.
+    """
+    known = {field.name for field in fields(EdgeConfig)}.difference(UNUSED)
+    given = {name: value for name, value in vars(options).items() if name in known}
+    base = {"mode": Mode.FSD.value, "silence_s": SILENCE_S, "resume_s": CONNECT_LIMIT_S}
+    text_only = in_words(getattr(options, "frames", ""))
+    return EdgeConfig(**{**base, "text_only": text_only, **given, "verifier": address, **changes})
+
+
+class Edges:
+    """Edges that share one copy of each draft model; use `sockets`, which also starts their verifier."""
+
+    def __init__(self, options: argparse.Namespace, address: str, vlm: Vlm | None = None, trace: int = 1) -> None:
+        """`vlm`: the draft model where it is loaded already. trace: spans that each edge keeps.
+
+        Raises ValueError for a draft model that cannot be used.
+        """
+        self.options = options
+        self.address = address
+        self.vlm = vlm or load_vlm(options.draft_model, dtype=options.dtype, threads=getattr(options, "threads", 1))
+        self._models = {options.draft_model: self.vlm}
+        self._spans = trace
+        self._edges: dict[tuple[tuple[str, Any], ...], EdgeDecoder] = {}
+
+    def edge(self, **changes: Any) -> EdgeDecoder:
+        """Return the edge with these changes of `EdgeConfig`. Raises ValueError as `EdgeDecoder`."""
+        key = tuple(sorted(changes.items()))
+        if key not in self._edges:
+            config = edge_config(self.options, self.address, **changes)
+            if config.draft_model not in self._models:
+                self._models[config.draft_model] = load_vlm(config.draft_model, dtype=config.dtype)
+            self._edges[key] = EdgeDecoder(config, Trace(limit=self._spans), vlm=self._models[config.draft_model])
+        return self._edges[key]
+
+    def decoder(self, arm: Arm[Any]) -> Callable[[Question], Answer]:
+        """Return an arm's own decoder, or the edge that its mode and changes describe."""
+        if arm.decode is not None:
+            return arm.decode
+        edge = self.edge(**arm.changes)
+
+        def decode(question: Question) -> Answer:
+            result = edge.decode(question.prompt, question.jpeg, mode=arm.mode)
+            return Answer(result.tokens, result.stats, {"rtt_s": edge.link_figures()[1]})
+
+        return decode
+
+    def run(
+        self,
+        arms: Sequence[Arm[Any]],
+        asked: Sequence[Question],
+        warm_up: Sequence[Question] | None = None,
+        journal: Journal | None = None,
+    ) -> Run:
+        """See `Backend.run` and `take_turns`. Raises ValueError, VerifierLost, AnswerLate."""
+        check_prompts(self.vlm, [*(warm_up or ()), *asked], self.options.max_tokens)
+        ready = [Arm(arm.name, arm.mode, arm.changes, self.decoder(arm), arm.exact, arm.optional) for arm in arms]
+        return take_turns(ready, asked, warm_up, seed=self.options.seed, journal=journal)
+
+    def close(self) -> None:
+        """Close all links."""
+        for edge in self._edges.values():
+            edge.close()
+
+
+def modes_as_arms(modes: Sequence[str], **changes: Any) -> list[Arm[Question]]:
+    """Return one arm for each mode; the tokens of `edge`, which is not verified, are its own."""
+    return [Arm(mode, mode, changes, exact=mode != Mode.EDGE.value) for mode in modes]
+
+
+@contextmanager
+def sockets(
+    options: argparse.Namespace, modes: Sequence[str] = (), *flags: str, vlm: Vlm | None = None, trace: int = 1
+) -> Iterator[Edges]:
+    """Run a verifier process for these modes and yield its edges.
+
+    The verifier gets the options' target model, profile, dtype and threads, and `flags`. Raises RuntimeError where it
+    does not start or ends by itself, ValueError for models that cannot be used.
+    """
+    names = [
+        (f"--{name}", getattr(options, name)) for name in ("profile", "dtype", "threads") if hasattr(options, name)
+    ]
+    own = [word for name, value in names for word in (name, str(value))]
+    own += [*text_flags(in_words(getattr(options, "frames", ""))), *draft_flags(modes, options.draft_model)]
+    vlm = vlm or load_vlm(options.draft_model, dtype=options.dtype, threads=getattr(options, "threads", 1))
+    with verifier(options.target_model, *own, *flags) as address:
+        edges = Edges(options, address, vlm, trace)
+        try:
+            yield edges
+        finally:
+            edges.close()
