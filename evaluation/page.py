@@ -18,9 +18,10 @@ PAGES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent)
 
 @dataclass(frozen=True)
 class Card:
-    """A small image with its caption. `image`: a source as `embedded` returns it, empty for none."""
+    """A small image with its caption."""
 
     image: str
+    """A source as `embedded` returns it, empty for none."""
     title: str
     text: str
     detail: str = ""
@@ -28,21 +29,21 @@ class Card:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page; what is empty is left out, and all text is plain.
-
-    text: aligned lines, shown as they are. plots: (source, description), a source being a file beside the page or
-    `embedded` data; several stand side by side. rows: cells of a table. lines: a list. links: (target, name,
-    description), targets relative to the page.
-    """
+    """A part of a page; what is empty is left out, and all text is plain."""
 
     title: str
     note: str = ""
     text: str = ""
+    """Aligned lines, shown as they are."""
     plots: Sequence[tuple[str, str]] = ()
+    """(source, description); a source is a file beside the page or `embedded` data. Several stand side by side."""
     rows: Sequence[Sequence[str]] = ()
+    """Cells of a table."""
     cards: Sequence[Card] = ()
     lines: Sequence[str] = ()
+    """A list."""
     links: Sequence[tuple[str, str, str]] = ()
+    """(target, name, description); targets are relative to the page."""
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], lead: Sequence[str] = ()) -> Path:

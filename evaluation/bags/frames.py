@@ -74,22 +74,23 @@ Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
 
 @dataclass(frozen=True)
 class Selection:
-    """Which frames of a bag are asked about what.
-
-    topic: camera topic, empty for the bag's only one. skip: frames passed over at the start. fps: at most so many
-    frames per second of the bag's time, 0 for all. limit: at most so many frames of a bag, 0 for all. instruction:
-    asked instead of the bag's own. anew: make the prompt anew also where the bag has the one that was asked about the
-    frame. order, guide: how it is made, as in `speculation.prompts.compose`.
-    """
+    """Which frames of a bag are asked about what. Raises ValueError, naming the flag, for a value out of range."""
 
     topic: str = ""
+    """Camera topic; empty: the bag's only one."""
     skip: int = 0
+    """Frames passed over at the start."""
     fps: float = 0.0
+    """At most so many frames per second of the bag's time; 0: all."""
     limit: int = 0
+    """At most so many frames of a bag; 0: all."""
     instruction: str = ""
+    """Asked instead of the bag's own."""
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
+    """How the prompt is made, as in `speculation.prompts.compose`."""
     anew: bool = False
+    """Make the prompt anew also where the bag has the one that was asked about the frame."""
 
     def __post_init__(self) -> None:
         for name in ("skip", "fps", "limit"):

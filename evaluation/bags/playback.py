@@ -26,11 +26,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Pace:
-    """How a bag is played. rate: times its own speed. start_s: left out at its start. laps: 0 is for ever."""
+    """How a bag is played. Raises ValueError, naming the setting, for a value out of range."""
 
     rate: float = 1.0
+    """Times its own speed."""
     start_s: float = 0.0
+    """Left out at its start."""
     laps: int = 1
+    """0: for ever."""
 
     def __post_init__(self) -> None:
         if not 0.01 <= self.rate <= 100.0:

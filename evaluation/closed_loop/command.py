@@ -28,7 +28,6 @@ from evaluation.closed_loop.episodes import (
     DRAFT,
     MODES,
     ORACLE,
-    RANDOM,
     TARGET,
     Answerers,
     Episode,
@@ -62,6 +61,7 @@ from speculation.vlm.folder import ModelFolderError, find_model
 from speculation.vlm.load import folder_fingerprint
 
 MAX_PROCESSES = 64
+RANDOM = "random"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
     keys = episode_keys(options)
     load_profile(options.profile)
     load_link(options.link)
-    scene_of(0, "easy", "" if options.target == RANDOM else options.target)
+    scene_of(0, "easy", object_name(options))
     if not 1 <= options.processes <= MAX_PROCESSES:
         raise ValueError(f"--processes {options.processes} is outside 1 to {MAX_PROCESSES}")
     if options.max_actions < 1:
@@ -202,7 +202,12 @@ def setting(options: argparse.Namespace, address: str) -> Setting:
     """Return what every process needs to run episodes."""
     edge = edge_config(options, address or EdgeConfig.verifier, mode=Mode.EDGE.value)
     order = ResponseOrder(options.response_order)
-    return Setting(edge, options.target_model, options.target, options.max_actions, order, guided(options))
+    return Setting(edge, options.target_model, object_name(options), options.max_actions, order, guided(options))
+
+
+def object_name(options: argparse.Namespace) -> str:
+    """Return what every robot looks for; empty for each room's own object."""
+    return "" if options.target == RANDOM else str(options.target)
 
 
 def guided(options: argparse.Namespace) -> bool:

@@ -37,7 +37,6 @@ SIM_LIMITS = Limits(vx=0.5, wz=0.8)
 SETTLE_S = NavigatorConfig.settle_s
 CONTROL_S = 0.05
 COUNTS = ("tokens", "cloud_passes", "drafted", "accepted", "interruptions")
-RANDOM = "random"
 
 
 def is_linked(policy: str) -> bool:
@@ -52,40 +51,33 @@ def is_timed(policy: str) -> bool:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all episodes of one run share.
-
-    edge: how answers are decoded; its mode and extra round trip are those of each episode. object_name: "a colour and a
-    class", or "random" for each seed's own. order, guide: how models are asked, as in `speculation.prompts.compose`.
-    """
+    """What all episodes of one run share."""
 
     edge: EdgeConfig
+    """How answers are decoded; its mode and extra round trip are those of each episode."""
     target_model: Path
     object_name: str = "silver bottle"
+    """A colour and a class; empty: each seed's own."""
     max_actions: int = 40
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
-
-    def scene_name(self) -> str:
-        """Return the object as `scene_of` takes it."""
-        return "" if self.object_name == RANDOM else self.object_name
+    """How models are asked, as in `speculation.prompts.compose`."""
 
 
 @dataclass(frozen=True)
 class EpisodeKey:
-    """Which episode. `rtt_ms` is a round trip on top of the profile's own, None for a policy without a link."""
+    """Which episode."""
 
     difficulty: str
     seed: int
     policy: str
     rtt_ms: float | None = None
+    """A round trip on top of the profile's own, ms; None for a policy without a link."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode: what was walked, and where its time went (seconds; None where the policy has no times).
-
-    answers_s: one per answer. standing_s: answers and the settling before each frame. moving_s: the rest.
-    """
+    """A finished episode: what was walked, and where its time went."""
 
     difficulty: str
     seed: int
@@ -101,6 +93,7 @@ class Episode:
     gap_m: float
     moving_s: float
     standing_s: float | None
+    """Answers, and the settling before each frame; None where the policy has no times."""
     answers_s: tuple[float, ...]
     tokens: int = 0
     cloud_passes: int = 0
@@ -186,7 +179,7 @@ class Answerers:
 
 def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     """Run one episode. Raises ValueError for a difficulty, object or model that cannot be used."""
-    scene = scene_of(key.seed, key.difficulty, setting.scene_name())
+    scene = scene_of(key.seed, key.difficulty, setting.object_name)
     instruction = f"find the {scene.target.text}"
     answers: list[Answer] = []
     if key.policy == ORACLE:

@@ -42,12 +42,7 @@ def spl(walks: Iterable[tuple[bool, float, float]]) -> float | None:
 
 @dataclass(frozen=True)
 class Figures:
-    """One row of the table. Times are seconds; None where the policy has no times or nothing was found.
-
-    low, high: 95 % interval of the success rate. spl: over the `spl_episodes` seeds that the oracle solves; its path
-    counts as the shortest. time_to_goal_s, standing_to_goal_s: medians over the episodes that found the target.
-    standing_share: standing over all time, all episodes. answer_s: median of all answers.
-    """
+    """One row of the table. Times are seconds; None where the policy has no times or nothing was found."""
 
     difficulty: str
     policy: str
@@ -56,15 +51,21 @@ class Figures:
     found: int
     low: float
     high: float
+    """95 % interval of the success rate."""
     spl: float | None
     spl_episodes: int
+    """Seeds that the oracle solves: SPL is over these, and its path counts as the shortest."""
     path_m: float
     collisions: float
     actions: float
+    """Means over all episodes."""
     time_to_goal_s: float | None
     standing_to_goal_s: float | None
+    """Medians over the episodes that found the target."""
     standing_share: float | None
+    """Standing over all time, of all episodes."""
     answer_s: float | None
+    """Median of all answers."""
     tokens_per_answer: float | None
     passes_per_token: float | None
     outcomes: dict[str, int]

@@ -39,31 +39,35 @@ class Place(NamedTuple):
 
 @dataclass
 class Decision:
-    """One decision. `frame` is the JPEG that it was made from; `stats` is None where no answer was decoded (HOLD).
-
-    `reasoning` is the model's; of a HOLD it is why the robot stood.
-    """
+    """One decision."""
 
     goal: int
     step: int
     action: str
     reasoning: str
+    """The model's; of a HOLD, why the robot stood."""
     stamp_ns: int
+    """Of its camera frame."""
     at_ns: int
+    """When it was recorded, by the bag's clock."""
     place: Place | None = None
     frame: bytes | None = None
+    """The JPEG that it was made from."""
     stats: Any = None
+    """`DecodingStats` message; None where no answer was decoded (HOLD)."""
 
 
 @dataclass
 class Run:
-    """What a bag holds of a run. `path` has an entry wherever the robot moved; `truth` is the simulator's last one."""
+    """What a bag holds of a run."""
 
     bag: Path
     decisions: list[Decision] = field(default_factory=list)
     path: list[Place] = field(default_factory=list)
+    """An entry wherever the robot moved."""
     instructions: list[str] = field(default_factory=list)
     truth: dict[str, Any] = field(default_factory=dict)
+    """The simulator's last ground truth, empty for a real robot."""
 
     @property
     def length(self) -> float:
