@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image, UnidentifiedImageError
 
 FORMATS = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"))
+THUMBNAIL, JPEG_QUALITY = 360, 82
 PAGES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
 
 
@@ -69,16 +70,17 @@ def embedded(data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def thumbnail(data: bytes | None, width: int = 360, quality: int = 82) -> str:
-    """Return a camera frame at most `width` pixels wide as an image's source; empty if it is no image."""
+def thumbnail(data: bytes | None) -> str:
+    """Return a camera frame at most `THUMBNAIL` pixels wide as an image's source; empty if it is no image."""
     try:
         image = Image.open(io.BytesIO(data or b""))
-        if image.width <= width:
+        if image.width <= THUMBNAIL:
             image.load()
             return embedded(data or b"")
-        small = image.convert("RGB").resize((width, round(image.height * width / image.width)), Image.Resampling.BOX)
+        height = round(image.height * THUMBNAIL / image.width)
+        small = image.convert("RGB").resize((THUMBNAIL, height), Image.Resampling.BOX)
     except (UnidentifiedImageError, OSError, ValueError):
         return ""
     buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=quality)
+    small.save(buffer, "JPEG", quality=JPEG_QUALITY)
     return embedded(buffer.getvalue())

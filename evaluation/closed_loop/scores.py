@@ -17,13 +17,13 @@ LEVELS = tuple(level.name.lower() for level in Difficulty)
 Group = tuple[str, str, "float | None"]
 
 
-def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
-    """Return the Wilson score interval of a success rate (Wilson 1927), 95 % by default; (0, 1) without trials."""
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Return the 95 % Wilson score interval of a success rate (Wilson 1927); (0, 1) without trials."""
     if trials == 0:
         return 0.0, 1.0
-    share, square = successes / trials, z * z
+    share, square = successes / trials, Z95 * Z95
     centre = (share + square / (2 * trials)) / (1 + square / trials)
-    half = z / (1 + square / trials) * math.sqrt(share * (1 - share) / trials + square / (4 * trials * trials))
+    half = Z95 / (1 + square / trials) * math.sqrt(share * (1 - share) / trials + square / (4 * trials * trials))
     # Rounding must not push the rate itself out of its interval.
     return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
