@@ -73,7 +73,7 @@ def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odo
     now and then a random turn: a faultless walk shows the target straight ahead and hardly ever to the right.
     Frames are taken and labelled while it moves as well. Ends with the frame that the oracle stops at.
     """
-    chance = random.Random(scene.seed)
+    rng = random.Random(scene.seed)
     oracle, limits = Oracle(scene), MotionConfig()
     rate = ODOMETRY_HZ * TICKS_PER_ODOMETRY
     motion: Motion | None = None
@@ -91,8 +91,8 @@ def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odo
                 if motion is None and decision.action.kind is ActionKind.STOP:
                     return
                 if motion is None:
-                    strays = decision.reason is Reason.APPROACH and chance.random() < ASTRAY
-                    action = chance.choice(TURNS) if strays else decision.action
+                    strays = decision.reason is Reason.APPROACH and rng.random() < ASTRAY
+                    action = rng.choice(TURNS) if strays else decision.action
                     motion = Motion(action, PlanarPose(*world.pose), now, limits)
             velocity = ZERO
             if motion is not None:

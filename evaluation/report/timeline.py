@@ -140,18 +140,20 @@ class _Window:
 
     def _work(self, shaded: bool) -> None:
         """Bars in their lanes; the cloud's forwards shade the edge above them."""
-        for kind, colour in COLOURS.items():
-            for span in self._of(kind):
-                start, end = self._ms(span.start), self._ms(span.end)
-                bottom, middle = _CENTRE[span.lane] - _HEIGHT / 2, (start + end) / 2
-                look: dict[str, Any] = {"facecolor": colour, "edgecolor": "w", "linewidth": 0.4}
-                self._axes.broken_barh([(start, end - start)], (bottom, _HEIGHT), **look)
-                if shaded and kind in (Kind.VERIFY, Kind.DECODE):
-                    self._axes.axvspan(start, end, color=colour, alpha=0.09, linewidth=0, zorder=0)
-                wide = end - start > 0.07 * (self._last - self._first)
-                if self._detailed and wide and self._first <= middle <= self._last:
-                    at = middle, _CENTRE[span.lane]
-                    self._axes.text(*at, span.name, ha="center", va="center", fontsize=9, color="w")
+        for span in self._spans:
+            kind = next((kind for kind in COLOURS if kind == span.name), None)
+            if kind is None:
+                continue
+            start, end = self._ms(span.start), self._ms(span.end)
+            bottom, middle = _CENTRE[span.lane] - _HEIGHT / 2, (start + end) / 2
+            look: dict[str, Any] = {"facecolor": COLOURS[kind], "edgecolor": "w", "linewidth": 0.4}
+            self._axes.broken_barh([(start, end - start)], (bottom, _HEIGHT), **look)
+            if shaded and kind in (Kind.VERIFY, Kind.DECODE):
+                self._axes.axvspan(start, end, color=COLOURS[kind], alpha=0.09, linewidth=0, zorder=0)
+            wide = end - start > 0.07 * (self._last - self._first)
+            if self._detailed and wide and self._first <= middle <= self._last:
+                at = middle, _CENTRE[span.lane]
+                self._axes.text(*at, span.name, ha="center", va="center", fontsize=9, color="w")
 
     def _messages(self) -> None:
         """Lines between the lanes: up to the cloud, down to the edge."""
