@@ -19,7 +19,7 @@ from speculation.emulation import load_link
 from speculation.profile import load_profile
 
 RESULTS = PROJECT / "benchmarks" / "results"
-NOT_SETTINGS = ("save", "out", "trace", "journal", "action", "command", "run", "own_steps")
+NOT_SETTINGS = ("save", "out", "trace", "journal", "restart", "action", "command", "run", "own_steps")
 """Options that do not change what is measured."""
 
 
@@ -58,6 +58,7 @@ def add_steps(line: argparse.ArgumentParser, count: int | None, default: str = "
     line.add_argument(
         "--journal", type=Path, metavar="DIR", help="keep every answer in this folder, to go on after an interruption"
     )
+    line.add_argument("--restart", action="store_true", help="throw away what --journal holds")
 
 
 def add_save(line: argparse._ActionsContainer) -> None:
@@ -68,7 +69,7 @@ def add_save(line: argparse._ActionsContainer) -> None:
 def journal_of(options: argparse.Namespace) -> Journal | None:
     """Return the journal that --journal names, if it does. Raises ValueError for one with other settings."""
     folder: Path | None = getattr(options, "journal", None)
-    return Journal(folder, "answers", settings_of(options)) if folder is not None else None
+    return Journal(folder, "answers", settings_of(options), options.restart) if folder is not None else None
 
 
 def described(options: argparse.Namespace) -> str:
