@@ -43,7 +43,9 @@ from evaluation.journal import Journal
 from evaluation.setting import (
     add_drafting,
     add_link,
+    add_pair,
     add_predictor,
+    add_profile,
     add_prompt_options,
     draft_flags,
     machine,
@@ -74,20 +76,13 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
                       help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd,full)")  # fmt: skip
     line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
                       help="round trips declared on top of the profile's (default: 0)")  # fmt: skip
-    add_prompt_options(line)
-    line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
-    add_link(line)
-    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
-    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    for add in (add_prompt_options, add_profile, add_link, add_pair, add_drafting, add_predictor):
+        add(line)
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
     line.add_argument("--max-actions", type=int, default=40)
     line.add_argument("--max-tokens", type=int, default=96)
-    add_drafting(line)
-    add_predictor(line)
     line.add_argument("--dtype", default="float32")
-    line.add_argument(
-        "--processes", type=int, default=1, help="episodes at once; times are valid with 1 only (default: 1)"
-    )
+    line.add_argument("--processes", type=int, default=1, help="episodes at once; times are valid with 1 (default: 1)")
     line.add_argument("--out", type=Path, default=PROJECT / "out" / "closed_loop", help="results; run again to go on")
     line.add_argument("--restart", action="store_true", help="throw away what --out holds")
     line.set_defaults(run=run)
