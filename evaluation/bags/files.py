@@ -15,8 +15,7 @@ from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
-from spec_vlm_nav.graph import PROJECT
-
+INTERFACES = Path(__file__).resolve().parents[1] / "interfaces"
 _IDL_RULE = "=" * 80 + "\n"
 
 
@@ -25,7 +24,7 @@ def typestore() -> Any:
     store = get_typestore(Stores.ROS2_JAZZY)
     types: dict[str, Any] = {}
     for package in ("spec_vlm_nav_interfaces", "unitree_api"):
-        for file in (PROJECT / "ros_ws" / "src" / package / "msg").glob("*.msg"):
+        for file in (INTERFACES / package).glob("*.msg"):
             types.update(get_types_from_msg(file.read_text(encoding="utf-8"), f"{package}/msg/{file.stem}"))
     store.register(types)
     return store

@@ -19,8 +19,8 @@ from benchmarks.clocked.timings import Timings
 from cloud_verifier.work import VerifyRow
 from edge_drafter.grower import propose
 from edge_drafter.model import Abandoned
-from speculation.acceptance import Greedy
 from speculation.distributions import Distributions
+from speculation.sampling import Greedy
 from speculation.wire import ROOT
 
 
