@@ -23,7 +23,6 @@ import msgspec
 from tqdm import tqdm
 
 from edge_drafter import Mode
-from edge_drafter.decoder import EdgeConfig
 from evaluation.closed_loop.episodes import (
     DRAFT,
     MODES,
@@ -195,7 +194,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def setting(options: argparse.Namespace, address: str) -> Setting:
     """Return what every process needs to run episodes."""
-    edge = edge_config(options, address or EdgeConfig.verifier, mode=Mode.EDGE.value)
+    edge = edge_config(options, address, mode=Mode.EDGE.value)
     order = ResponseOrder(options.response_order)
     return Setting(edge, options.target_model, object_name(options), options.max_actions, order, guided(options))
 
