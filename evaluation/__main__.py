@@ -7,14 +7,18 @@ import sys
 from collections.abc import Sequence
 
 from edge_drafter.reply import AnswerLate, VerifierLost
-from evaluation import closed_loop, compare, play, record, replay
+from evaluation import compare, play, replay
+from evaluation.bags import record
+from evaluation.closed_loop import command as closed_loop
+from evaluation.demo import command as demo
+from evaluation.report import command as report
 
-MODULES = (replay, compare, closed_loop, play, record)
+MODULES = (demo, play, report, closed_loop, record, replay, compare)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = argparse.ArgumentParser(prog="python -m evaluation", description="Evaluates decoding offline.")
+    line = argparse.ArgumentParser(prog="python -m evaluation", description="Demo, reports, and offline evaluation.")
     commands = line.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in MODULES:
         module.add_command(commands)
@@ -30,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"{options.command}: interrupted; the same command goes on", file=sys.stderr)
+        print(f"{options.command}: interrupted; run the same command again to resume", file=sys.stderr)
         return 130
     return status
 

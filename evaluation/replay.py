@@ -17,10 +17,10 @@ from typing import Any
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
+from evaluation.bags.frames import FrameSource, LeftOut, Selection
 from evaluation.experiment.alone import TargetAlone
 from evaluation.experiment.run import Answer, Arm, Question, take_turns
 from evaluation.experiment.sockets import Edges, sockets
-from evaluation.frames import FrameSource, LeftOut, Selection
 from evaluation.journal import Journal
 from evaluation.replay_report import ReplayArm, build, headlines, left_out_lines, text, write
 from evaluation.setting import (

@@ -14,7 +14,7 @@ from evaluation.agreement import Pair, agreement, agreement_table, percent
 from evaluation.experiment.alone import TARGET
 from evaluation.experiment.run import Answer, Run
 from evaluation.figures import percentiles, report, stale, table8
-from evaluation.page import bullets, heading, paragraph, picture, preformatted, write_page
+from evaluation.page import Section, write_page
 from evaluation.plots import DPI
 from evaluation.replay_plots import plot_agreement, plot_latency, plot_stages
 from evaluation.tables import MS, Column, figures_table, table
@@ -132,17 +132,16 @@ def write(folder: Path, data: Mapping[str, Any]) -> Path:
         "Where the time goes": ("stages.png", plot_stages(data), "stacked bars of the stages by mode"),
         "Agreement": ("agreement.png", plot_agreement(data), "confusion of action kinds"),
     }
-    parts = [paragraph(line) for line in headlines(data)]
-    for title, body in _sections(data):
-        parts += [heading(title), preformatted(body)]
+    parts = [Section(title, text=body) for title, body in _sections(data)]
     for title, (file, figure, description) in plots.items():
         if figure is None:
             continue
         figure.savefig(folder / file, dpi=DPI)
-        parts += [heading(title), picture(file, description)]
+        parts.append(Section(title, plots=[(file, description)]))
     if data["left_out"]:
-        parts += [heading("Left out"), bullets(left_out_lines(data))]
-    return write_page(folder / "report.html", f"Replay of {', '.join(data['settings']['bags'])}", parts)
+        parts.append(Section("Left out", lines=left_out_lines(data)))
+    title = f"Replay of {', '.join(data['settings']['bags'])}"
+    return write_page(folder / "report.html", title, parts, headlines(data))
 
 
 def headlines(data: Mapping[str, Any]) -> list[str]:

@@ -51,17 +51,6 @@ def draft_flags(modes: Sequence[str], draft_model: Path) -> list[str]:
     return ["--draft-model", str(draft_model)] if Mode.SERVER_SD.value in modes else []
 
 
-def decoding_arguments(mode: str, drafting: str, target_model: Path, draft_model: Path) -> dict[str, str]:
-    """Return a process graph's arguments for a mode, its changes and a model pair."""
-    return {
-        "mode": mode,
-        "drafting": drafting,
-        "target_model": str(target_model.resolve()),
-        "draft_model": str(draft_model.resolve()),
-        "server_draft": str(draft_model.resolve()) if mode == Mode.SERVER_SD.value else "",
-    }
-
-
 def _wait_until_serving(process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + START_LIMIT_S
     while " serving " not in log.read_text():

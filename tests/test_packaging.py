@@ -146,6 +146,7 @@ def test_the_wheel_has_the_data_that_its_code_reads(wheel: zipfile.ZipFile) -> N
     }.items():
         wanted = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
         assert wanted and {f"{package}/{name}" for name in wanted} <= found
+    assert {"evaluation/page.html", "evaluation/experiment/data/prompts.jsonl"} <= found
 
 
 def header(wheel: zipfile.ZipFile) -> Message:

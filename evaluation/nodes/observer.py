@@ -1,4 +1,4 @@
-"""The demo's and the tests' eyes on the graph: sends goals, listens, records a bag. The only ROS part of both."""
+"""Sends goals, subscribes and records a bag, for the demo and the tests: the only ROS part of both."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
+from rclpy.serialization import deserialize_message
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
@@ -25,9 +26,10 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationA
 from std_msgs.msg import Header, String
 from unitree_api.msg import Request
 
-from evaluation.bag import BagWriter
+from evaluation.bags.files import BagWriter, kind_of
 from spec_vlm_nav.go2_protocol import REQUEST_TOPIC
 
+HEARTBEATS = ("heartbeat/vlm_nav", "heartbeat/go2_bridge")
 TOPICS: dict[str, tuple[Any, Any]] = {
     "camera/image/compressed": (CompressedImage, qos_profile_sensor_data),
     "odom": (Odometry, qos_profile_sensor_data),
@@ -40,8 +42,8 @@ TOPICS: dict[str, tuple[Any, Any]] = {
     "instruction": (String, 10),
     "ground_truth": (String, 10),
     REQUEST_TOPIC.lstrip("/"): (Request, 50),
+    **dict.fromkeys(HEARTBEATS, (Header, 10)),
 }
-HEARTBEATS = ("vlm_nav", "go2_bridge")
 
 
 @dataclass(frozen=True)
@@ -57,28 +59,21 @@ class GoalEnd:
 
 
 class Observer:
-    """Listens in a thread of its own; a context manager. `hear` is called there with (topic, message).
+    """Subscribes in a thread of its own; a context manager. `on_message` is called there with (topic, message).
 
-    `bag` records every topic in TOPICS as it arrives. Messages that were heard last are in `last`.
+    `bag` records every topic in TOPICS as it arrives. The newest messages are in `last`.
     """
 
-    def __init__(self, hear: Callable[[str, Any], None] = lambda *_: None, bag: BagWriter | None = None) -> None:
+    def __init__(self, on_message: Callable[[str, Any], None] = lambda *_: None, bag: BagWriter | None = None) -> None:
         self.last: dict[str, Any] = {}
-        self._hear, self._bag = hear, bag
+        self._on_message, self._bag = on_message, bag
         self._end = threading.Event()
 
     def __enter__(self) -> Observer:
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
         self._node = Node("observer")
         for topic, (kind, qos) in TOPICS.items():
-            self._node.create_subscription(kind, topic, partial(self._on_message, topic), qos)
-            if self._bag is not None:
-                name = f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}"
-                record = partial(self._record, self._bag, f"/{topic}", name)
-                self._node.create_subscription(kind, topic, record, qos, raw=True)
-        for name in HEARTBEATS:
-            topic = f"heartbeat/{name}"
-            self._node.create_subscription(Header, topic, partial(self._on_message, topic), 10)
+            self._node.create_subscription(kind, topic, partial(self._take, topic, kind), qos, raw=True)
         self.cmd_vel = self._node.create_publisher(Twist, "cmd_vel", 1)
         self._client = ActionClient(self._node, NavigateByInstruction, "navigate_by_instruction")
         self._executor = SingleThreadedExecutor()
@@ -95,9 +90,8 @@ class Observer:
         rclpy.try_shutdown()
 
     def ready(self) -> bool:
-        """Whether every node has been heard and goals are taken."""
-        heard = all(f"heartbeat/{name}" in self.last for name in HEARTBEATS)
-        return heard and {"odom", "camera/image/compressed"} <= set(self.last) and bool(self._client.server_is_ready())
+        """Whether every node has sent something and goals are taken."""
+        return {*HEARTBEATS, "odom", "camera/image/compressed"} <= set(self.last) and self._client.server_is_ready()
 
     @property
     def truth(self) -> dict[str, Any]:
@@ -107,7 +101,7 @@ class Observer:
 
     @property
     def speed(self) -> float:
-        """What odometry says: m/s, or rad/s if that is more."""
+        """The speed by odometry: m/s, or rad/s if that is more."""
         message = self.last.get("odom")
         if message is None:
             return 0.0
@@ -125,31 +119,25 @@ class Observer:
         while not self._end.is_set():
             self._executor.spin_once(timeout_sec=0.1)
 
-    def _on_message(self, topic: str, message: Any) -> None:
-        self.last[topic] = message
-        self._hear(topic, message)
-
-    def _record(self, bag: BagWriter, topic: str, kind: str, payload: bytes) -> None:
-        bag.write(topic, kind, time.time_ns(), payload)
+    def _take(self, topic: str, kind: Any, payload: bytes) -> None:
+        if self._bag is not None and topic not in HEARTBEATS:
+            self._bag.write(f"/{topic}", kind_of(kind), time.time_ns(), payload)
+        message = self.last[topic] = deserialize_message(payload, kind)
+        self._on_message(topic, message)
 
 
 class GoalRun:
-    """A goal on its way. Everything but `wait` runs in the observer's thread, where `call` puts it.
+    """A goal under way. Everything but `wait` runs in the observer's thread, where `call` puts it.
 
     Called from another thread, rclpy's action client may get the answer before it has noted the question.
     """
 
     def __init__(self, client: Any, goal: Any, call: Callable[[Callable[[], None]], Any]) -> None:
         self._call = call
-        self.feedback: list[tuple[str, str]] = []
         self._done = threading.Event()
         self._handle: Any = None
         self._end: GoalEnd | None = None
-
-        def send() -> None:
-            client.send_goal_async(goal, feedback_callback=self._on_feedback).add_done_callback(self._on_answer)
-
-        call(send)
+        call(lambda: client.send_goal_async(goal).add_done_callback(self._on_answer))
 
     def wait(self, timeout: float) -> GoalEnd | None:
         """Return the end of the goal, None if it has not come within `timeout` seconds."""
@@ -160,9 +148,6 @@ class GoalRun:
         """Ask the server to cancel; the end comes through `wait`."""
         if self._handle is not None:
             self._call(self._handle.cancel_goal_async)
-
-    def _on_feedback(self, message: Any) -> None:
-        self.feedback.append((message.feedback.state, message.feedback.reason))
 
     def _on_answer(self, future: Any) -> None:
         self._handle = future.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from pathlib import Path
 
 import cv2
@@ -9,43 +10,49 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from evaluation import page
+from evaluation.page import Card, Section, embedded, png, thumbnail, write_page
 
 
 def test_text_is_never_markup(tmp_path: Path) -> None:
     evil = "<script>alert('x')</script> & \"so\""
-    parts = [
-        page.section(evil, page.table([[evil, "1"]], [evil, "n"]), note=evil),
-        page.card(None, evil, evil, evil),
-        page.link(evil, evil),
-        page.paragraph(evil),
-        page.preformatted(evil),
-        page.picture("a.png", evil),
-        page.bullets([evil]),
-    ]
-    text = page.write_page(tmp_path / "deep" / "page.html", evil, parts).read_text()
-    assert "<script" not in text and "&lt;script&gt;" in text
+    section = Section(
+        evil, evil, evil, [("a.png", evil)], [[evil]], [Card("", evil, evil, evil)], [evil], [("b", evil, evil)]
+    )
+    text = write_page(tmp_path / "deep" / "page.html", evil, [section], [evil]).read_text()
+    assert "<script" not in text and text.count("&lt;script&gt;") == 14
+    assert 'alt="&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#34;so&#34;"' in text
     assert 'name="viewport"' in text and "http" not in text
 
 
-def test_pictures_travel_in_the_page() -> None:
+def test_what_is_empty_is_left_out(tmp_path: Path) -> None:
+    text = write_page(tmp_path / "page.html", "title", [Section("only this")]).read_text()
+    assert "<h2>only this</h2>" in text
+    for tag in ("<p", "<pre", "<img", "<table", "<figure", "<ul"):
+        assert tag not in text
+
+
+def test_plots_are_carried_in_the_page_or_lie_beside_it(tmp_path: Path) -> None:
     red = Figure(figsize=(1, 1), layout="constrained")
     red.add_subplot()
-    data = page.png(red)
-    assert page.image(data, "red").startswith('<img src="data:image/png;base64,')
+    data = png(red)
     assert cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) is not None
-    assert page.picture("red.png", "red") == '<img src="red.png" alt="red">'
-    with pytest.raises(ValueError, match="'it' is neither PNG, JPEG nor GIF"):
-        page.image(b"no picture", "it")
+    kind, _, code = embedded(data).partition(";base64,")
+    assert kind == "data:image/png" and b64decode(code) == data
+    sections = [Section("one", plots=[("red.png", "red")]), Section("two", plots=[(embedded(data), "red")] * 2)]
+    text = write_page(tmp_path / "page.html", "title", sections).read_text()
+    assert '<div class="scroll">\n<img src="red.png" alt="red">' in text
+    assert '<div class="pair">\n<img src="data:image/png;base64,' in text
+    with pytest.raises(ValueError, match="neither PNG, JPEG nor GIF"):
+        embedded(b"no image")
 
 
-def test_large_frames_shrink_and_small_ones_stay_as_they_are() -> None:
+def test_large_frames_shrink_and_small_ones_stay_as_they_are(tmp_path: Path) -> None:
     def frame(width: int) -> bytes:
         return cv2.imencode(".jpg", np.full((width // 2, width, 3), 90, np.uint8))[1].tobytes()
 
-    assert page.thumbnail(frame(200)) == frame(200)
-    small = page.thumbnail(frame(1280))
-    assert small is not None
-    assert cv2.imdecode(np.frombuffer(small, np.uint8), cv2.IMREAD_COLOR).shape == (180, 360, 3)
-    assert page.thumbnail(b"no picture") is None and page.thumbnail(b"") is None
-    assert "no frame" in page.card(b"no picture", "title", "text")
+    assert thumbnail(frame(200)) == embedded(frame(200))
+    small = np.frombuffer(b64decode(thumbnail(frame(1280)).partition(",")[2]), np.uint8)
+    assert cv2.imdecode(small, cv2.IMREAD_COLOR).shape == (180, 360, 3)
+    assert thumbnail(b"no image") == thumbnail(b"") == thumbnail(None) == thumbnail(frame(200)[:300]) == ""
+    card = Section("cards", cards=[Card(thumbnail(b"no image"), "title", "text")])
+    assert "no frame" in write_page(tmp_path / "page.html", "title", [card]).read_text()

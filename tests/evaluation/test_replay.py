@@ -13,12 +13,12 @@ import cv2
 import pytest
 
 from evaluation.__main__ import main
-from evaluation.frames import FrameSource, OracleLabel, Selection
+from evaluation.bags.frames import FrameSource, OracleLabel, Selection
 from evaluation.replay import arms_of, fingerprint, name_bags
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import STOP, VOCABULARY_FILE, compose
+from tests import bags
 from tests.cloud_verifier.process import Verifier, start
-from tests.evaluation import bags
 
 FRAMES = 4
 ASKED = "find the red ball\nDone: turn left large"

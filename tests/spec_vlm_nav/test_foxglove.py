@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evaluation.bag import typestore
+from evaluation.bags.files import typestore
 from spec_vlm_nav.graph import GO2_GRAPH
 from spec_vlm_nav.runner import SOURCE
 

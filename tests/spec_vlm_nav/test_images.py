@@ -6,7 +6,7 @@ import pytest
 
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 from speculation.frames import decode_jpeg
-from tests.evaluation import bags
+from tests import bags
 from tests.models import frame
 
 

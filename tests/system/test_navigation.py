@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.frames import BagFrame, FrameSource, Selection
-from evaluation.timeline import steps
+from evaluation.__main__ import main
+from evaluation.bags.frames import BagFrame, FrameSource, Selection
+from evaluation.report.run import load_run
+from evaluation.report.timeline import steps
 from spec_vlm_nav.go2_protocol import SportApi
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.messages import HOLD
@@ -100,21 +102,16 @@ def test_a_parameter_that_is_none_of_its_words_is_one_sentence() -> None:
 
 
 def test_the_demo_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from evaluation.demo import main
-
-    assert main(["--target-model", str(tmp_path), "--draft-model", str(tmp_path)]) == 2
+    assert main(["demo", "--target-model", str(tmp_path), "--draft-model", str(tmp_path)]) == 2
     assert f"no target model in {tmp_path}" in capsys.readouterr().err
-    assert main(["--target", "bottle", "--out", str(tmp_path)]) == 2
+    assert main(["demo", "--target", "bottle", "--out", str(tmp_path)]) == 2
 
 
 def test_the_demo_records_reports_and_fails_honestly(
     turning_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from evaluation.demo import main
-    from evaluation.run_report import load_run
-
     folders = ["--target-model", str(turning_model), "--draft-model", str(turning_model)]
-    assert main([*folders, "--time", "6", "--out", str(tmp_path / "demo")]) == 1
+    assert main(["demo", *folders, "--time", "6", "--out", str(tmp_path / "demo")]) == 1
     text = capsys.readouterr().out
     assert "NOT FOUND the silver bottle" in text and "turn left small" in text
     assert (tmp_path / "demo" / "report.html").exists()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from evaluation.__main__ import main
-from evaluation.bag import read
+from evaluation.bags.files import read
 from spec_vlm_nav.messages import KINDS, AskedPrompt
 from speculation.prompts import ActionKind
-from tests.evaluation import bags
+from tests import bags
 from tests.system.chain import FIND
 
 FRAMES, PERIOD_NS = 15, 200_000_000

@@ -16,7 +16,7 @@ from adapters_training.sources.mixture import open_mixture
 from adapters_training.sources.shards import ShardFolder
 from spec_vlm_nav.messages import figures
 from tests.adapters_training.frames import make_frame
-from tests.evaluation.recording import FIGURES, NAV, Recorder, jpeg
+from tests.evaluation.report.recording import FIGURES, NAV, Recorder, jpeg
 
 SIDES = ("left", "ahead", "right")
 

@@ -1,0 +1,1 @@
+"""Recorded bags: written and read without ROS, played at their own pace, made with the simulator's oracle."""

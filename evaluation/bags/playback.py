@@ -1,0 +1,92 @@
+"""A recorded bag at its own pace: what is shown when. Time is given, never read. No ROS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluation.bags.files import BagReader, typestore
+from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
+
+CAMERAS = (RAW, COMPRESSED)
+ODOMETRY = "nav_msgs/msg/Odometry"
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that was recorded: when it was received (ns), and a camera frame as JPEG or odometry in CDR."""
+
+    stamp_ns: int
+    payload: bytes
+    is_frame: bool
+    frame_id: str = ""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a bag is played. Raises ValueError, naming the setting, for a value out of range."""
+
+    rate: float = 1.0
+    """Times its own speed."""
+    start_s: float = 0.0
+    """Left out at its start."""
+    laps: int = 1
+    """0: for ever."""
+
+    def __post_init__(self) -> None:
+        if not 0.01 <= self.rate <= 100.0:
+            raise ValueError(f"rate {self.rate:g} is outside 0.01 to 100")
+        if not (math.isfinite(self.start_s) and self.start_s >= 0.0):
+            raise ValueError(f"start {self.start_s:g} s: give 0 or more")
+        if self.laps < 0:
+            raise ValueError(f"laps {self.laps}: give 0 (for ever) or more")
+
+
+def items(bag: Path, camera_topic: str = "", odom_topic: str = "") -> Iterator[Item]:
+    """Yield the camera frames and the odometry of a bag in order of time; without a name the first topic of each kind.
+
+    Raises ValueError, in one sentence, for what is no bag, for one without such frames, and for an image that cannot be
+    read.
+    """
+    types = typestore()
+    with BagReader(bag) as reader:
+        camera, odometry = reader.find(CAMERAS, camera_topic), reader.find((ODOMETRY,), odom_topic)
+        if camera is None:
+            cameras = [topic.name for topic in reader.topics.values() if topic.kind in CAMERAS]
+            missing = f"images on {camera_topic}" if camera_topic else f"topic of type {RAW} or {COMPRESSED}"
+            raise ValueError(f"bag {bag} has no {missing}; its camera topics are {', '.join(cameras) or 'none'}")
+        for name, stamp_ns, raw in reader.messages([topic.name for topic in (camera, odometry) if topic is not None]):
+            message = reader.decode(name, raw)
+            if name == camera.name:
+                yield Item(stamp_ns, to_jpeg(message, camera.kind), True, str(message.header.frame_id))
+            else:
+                yield Item(stamp_ns, bytes(types.serialize_cdr(message, ODOMETRY)), False)
+
+
+def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float, Item]]:
+    """Yield what is shown and when, in seconds from the start of playing; a lap follows the one before after a frame.
+
+    `lap` reads the bag from its beginning. Raises ValueError, naming what to change, if nothing would be shown.
+    """
+    begun = 0.0
+    lap_number = 0
+    while pace.laps == 0 or lap_number < pace.laps:
+        first: int | None = None
+        due = gap = 0.0
+        last_frame: float | None = None
+        for item in lap():
+            first = item.stamp_ns if first is None else first
+            since_s = (item.stamp_ns - first) * 1e-9 - pace.start_s
+            if since_s < 0.0:
+                continue
+            due = since_s / pace.rate
+            if item.is_frame:
+                gap = due - last_frame if last_frame is not None else gap
+                last_frame = due
+            yield begun + due, item
+        if last_frame is None:
+            raise ValueError(f"the bag has no camera frame after its first {pace.start_s:g} s; choose a smaller start")
+        begun += due + gap
+        lap_number += 1

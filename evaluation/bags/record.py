@@ -1,0 +1,203 @@
+"""`record`: the oracle walks through simulated rooms and leaves a bag with camera, odometry, instruction and labels."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from evaluation.bags.files import BagWriter
+from evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
+from evaluation.bags.playback import ODOMETRY
+from simulation.camera import Image
+from simulation.dataset import encode_jpeg
+from simulation.geometry import Pose
+from simulation.ground_truth import observe
+from simulation.oracle import Decision, Oracle, Reason
+from simulation.scene import UNSEEN_SEED, Difficulty, Scene
+from simulation.world import World
+from spec_vlm_nav.graph import RESPONSE_ORDER
+from spec_vlm_nav.images import COMPRESSED
+from spec_vlm_nav.messages import AskedPrompt
+from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
+from spec_vlm_nav.safety import ZERO, Velocity
+from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.prompts import ACTIONS, ActionKind, ActionSize, NavigationAction, ResponseOrder, compose
+
+START_NS = 1_700_000_000 * 1_000_000_000
+"""Stamps begin here whenever the bag is made, so that the same command makes the same bag."""
+ODOMETRY_HZ = 10
+TICKS_PER_ODOMETRY = 2
+PAUSE_S = 2.0
+"""Between two rooms."""
+FRAMES_PER_ROOM = 60
+ASTRAY = 0.5
+"""How often the robot turns away instead of approaching."""
+TURNS = tuple(action for action in ACTIONS if action.radians and action.size is not ActionSize.LARGE)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A camera frame, taken `seconds` after the walk began, with what the oracle sees in it and would do.
+
+    `done`: the actions that the walk had carried out by then.
+    """
+
+    seconds: float
+    image: Image
+    decision: Decision
+    visible: tuple[str, ...]
+    done: tuple[NavigationAction, ...]
+
+
+@dataclass(frozen=True)
+class Odometry:
+    """Where the base is and how it moves, `seconds` after the walk began."""
+
+    seconds: float
+    pose: Pose
+    velocity: Velocity
+
+
+def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odometry]:
+    """Let the oracle walk to the scene's target; yield what camera and odometry see, on simulated time.
+
+    The robot moves at the executor's speeds. Whenever it stands it takes the oracle's action for the newest frame, or
+    now and then a random turn: a faultless walk shows the target straight ahead and hardly ever to the right.
+    Frames are taken and labelled while it moves as well. Ends with the frame that the oracle stops at.
+    """
+    rng = random.Random(scene.seed)
+    oracle, limits = Oracle(scene), MotionConfig()
+    rate = ODOMETRY_HZ * TICKS_PER_ODOMETRY
+    motion: Motion | None = None
+    done: list[NavigationAction] = []
+    with World(scene, size) as world:
+        looks = tick = 0
+        while looks < FRAMES_PER_ROOM:
+            now = tick / rate
+            if now >= looks / camera_hz:
+                looks += 1
+                sightings = observe(world)
+                decision = oracle.decide(world.pose, scene.target_index, sightings, done)
+                seen = tuple(f"{item.colour} {item.object_class}" for item in sightings if item.visible)
+                yield Look(now, world.render(), decision, seen, tuple(done))
+                if motion is None and decision.action.kind is ActionKind.STOP:
+                    return
+                if motion is None:
+                    strays = decision.reason is Reason.APPROACH and rng.random() < ASTRAY
+                    action = rng.choice(TURNS) if strays else decision.action
+                    motion = Motion(action, PlanarPose(*world.pose), now, limits)
+            velocity = ZERO
+            if motion is not None:
+                step = motion.update(PlanarPose(*world.pose), now)
+                velocity = step.velocity
+                if step.outcome is not Outcome.RUNNING:
+                    done.append(motion.action)
+                    motion = None
+            if tick % TICKS_PER_ODOMETRY == 0:
+                yield Odometry(now, world.pose, velocity)
+            world.move(velocity.vx, velocity.vy, velocity.wz, 1.0 / rate)
+            tick += 1
+
+
+class LabelledBag(BagWriter):
+    """Takes walks, on the live graph's topics; see docs/evaluation.md."""
+
+    def __init__(self, folder: Path, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> None:
+        super().__init__(folder)
+        self._order = order
+        self._instruction = ""
+
+    def instruction(self, stamp_ns: int, text: str) -> None:
+        """Write the instruction that is valid from now on."""
+        self._instruction = text
+        self._text(f"/{INSTRUCTION}", stamp_ns, text)
+
+    def look(self, stamp_ns: int, look: Look) -> None:
+        """Write a frame, what a model would be asked about it, and its label."""
+        data = np.frombuffer(encode_jpeg(look.image), np.uint8)
+        image = self.make(COMPRESSED, header=self._header(stamp_ns, "front_camera_optical"), format="jpeg", data=data)
+        self.put("/camera/image/compressed", stamp_ns, image)
+        asked = AskedPrompt(stamp_ns, compose(self._instruction, look.done, self._order))
+        self._text(f"/vlm_nav/{PROMPT}", stamp_ns, asked.to_json())
+        label = OracleLabel(stamp_ns, look.decision.action, look.decision.reason.value, look.visible)
+        self._text(f"/{ORACLE}", stamp_ns, label.to_json())
+
+    def odometry(self, stamp_ns: int, moment: Odometry) -> None:
+        """Write where the base is."""
+        message = self.make(ODOMETRY, header=self._header(stamp_ns, "odom"), child_frame_id="base_link")
+        pose, speed, velocity = message.pose.pose, message.twist.twist, moment.velocity
+        pose.position.x, pose.position.y, yaw = moment.pose
+        pose.orientation.z, pose.orientation.w = math.sin(yaw / 2), math.cos(yaw / 2)
+        speed.linear.x, speed.linear.y, speed.angular.z = velocity.vx, velocity.vy, velocity.wz
+        self.put("/odom", stamp_ns, message)
+
+    def _text(self, topic: str, stamp_ns: int, text: str) -> None:
+        self.put(topic, stamp_ns, self.make(TEXT, data=text))
+
+    def _header(self, stamp_ns: int, frame: str) -> object:
+        seconds, rest = divmod(stamp_ns, 1_000_000_000)
+        stamp = self.make("builtin_interfaces/msg/Time", sec=seconds, nanosec=rest)
+        return self.make("std_msgs/msg/Header", stamp=stamp, frame_id=frame)
+
+
+def record(bag: LabelledBag, seed: int, frames: int, difficulty: str, target: str, camera_hz: float, size: int) -> int:
+    """Write `frames` frames, room after room from `seed` on; return the number of rooms begun."""
+    room, left, start_ns = seed, frames, START_NS
+    with tqdm(total=frames, unit="frame", disable=None) as bar:
+        while left:
+            scene = scene_of(room, difficulty, target)
+            room += 1
+            bag.instruction(start_ns, f"find the {scene.target.text}")
+            end_ns = start_ns
+            for moment in walk(scene, camera_hz, size):
+                end_ns = start_ns + round(moment.seconds * 1e9)
+                if isinstance(moment, Odometry):
+                    bag.odometry(end_ns, moment)
+                    continue
+                bag.look(end_ns, moment)
+                bar.update()
+                left -= 1
+                if not left:
+                    break
+            start_ns = end_ns + round(PAUSE_S * 1e9)
+    return room - seed
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command. Raises ValueError for options that cannot be used."""
+    for name, least, most in (("frames", 1, 100_000), ("camera_hz", 0.1, 20.0), ("size", 56, 960)):
+        value = getattr(options, name)
+        if not least <= value <= most:
+            raise ValueError(f"--{name.replace('_', '-')} {value} is outside {least:g} to {most:g}")
+    if options.out.exists() and not (options.out / "metadata.yaml").exists():
+        raise ValueError(f"--out {options.out} is there and is no bag, so it is not replaced; choose another name")
+    with closing(LabelledBag(options.out, ResponseOrder(options.response_order))) as bag:
+        rooms = record(
+            bag, options.seed, options.frames, options.difficulty, options.target, options.camera_hz, options.size
+        )
+    size = sum(file.stat().st_size for file in options.out.iterdir())
+    print(f"{options.out}: {options.frames} frames of {rooms} rooms, {size / 1e6:.2f} MB")
+    return 0
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    line = commands.add_parser("record", help="make a labelled bag with the simulator's oracle", description=__doc__)
+    line.add_argument("--out", type=Path, required=True, metavar="BAG", help="folder; a bag that is there is replaced")
+    line.add_argument("--seed", type=int, default=UNSEEN_SEED, help="first room (default: %(default)s, held out)")
+    line.add_argument("--frames", type=int, default=80, help="camera frames (default: 80)")
+    line.add_argument("--camera-hz", type=float, default=1.0, help="frames per second (default: 1)")
+    line.add_argument("--difficulty", default="middle", choices=[level.name.lower() for level in Difficulty])
+    line.add_argument("--target", default="", help="what is hidden in every room, e.g. 'silver bottle'; empty: by room")
+    line.add_argument("--response-order", default=RESPONSE_ORDER.default, choices=RESPONSE_ORDER.choices,
+                      help="what the recorded prompts ask for first (default: %(default)s)")  # fmt: skip
+    line.add_argument("--size", type=int, default=224, help="pixels a side (default: 224)")
+    line.set_defaults(run=run)

@@ -1,0 +1,1 @@
+"""Closed loop: finding objects in simulated rooms, decoding mode by decoding mode, with a clock."""

@@ -1,0 +1,266 @@
+"""`closed-loop`: does the robot find what it is asked to find, how well does it walk, and how long does it stand?
+
+Episodes run in the kinematic simulator, without ROS; answers come through the real edge decoder and one real verifier
+process. Modes that give the same tokens walk the same way, so they differ in time alone. The oracle walks
+every room too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tqdm import tqdm
+
+from edge_drafter import Mode
+from evaluation.closed_loop.episodes import (
+    DRAFT,
+    MODES,
+    ORACLE,
+    TARGET,
+    Answerers,
+    Episode,
+    EpisodeKey,
+    Setting,
+    is_linked,
+    run_one,
+)
+from evaluation.closed_loop.plots import write_plots
+from evaluation.closed_loop.scores import LEVELS, class_table, different_walks, figures, main_table, outcome_table
+from evaluation.experiment.sockets import edge_config
+from evaluation.journal import Journal
+from evaluation.setting import (
+    add_drafting,
+    add_link,
+    add_pair,
+    add_predictor,
+    add_profile,
+    add_prompt_options,
+    draft_flags,
+    machine,
+    milliseconds,
+    several,
+    verifier,
+)
+from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.simulated_go2 import scene_of
+from speculation.links import declared_name, load_link
+from speculation.predictor import name as predictor_name
+from speculation.profiles import load_profile
+from speculation.prompts import Guidance, ResponseOrder, Vocabulary
+from speculation.vlm.folder import ModelFolderError, find_model
+from speculation.vlm.load import folder_fingerprint
+
+MAX_PROCESSES = 64
+RANDOM = "random"
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register `closed-loop`."""
+    line = commands.add_parser("closed-loop", help="find objects in simulated rooms", description=__doc__)
+    line.add_argument("--seeds", default="0-19", help="rooms, e.g. 0-19 or 3,5,8-11 (default: %(default)s)")
+    line.add_argument("--difficulty", default="middle", choices=(*LEVELS, "all"))
+    line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
+    line.add_argument("--modes", type=several(MODES), default=["cloud", "sd", "fsd", "full"],
+                      help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd,full)")  # fmt: skip
+    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
+                      help="round trips declared on top of the profile's (default: 0)")  # fmt: skip
+    for add in (add_prompt_options, add_profile, add_link, add_pair, add_drafting, add_predictor):
+        add(line)
+    line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
+    line.add_argument("--max-actions", type=int, default=40)
+    line.add_argument("--max-tokens", type=int, default=96)
+    line.add_argument("--dtype", default="float32")
+    line.add_argument("--processes", type=int, default=1, help="episodes at once; times are valid with 1 (default: 1)")
+    line.add_argument("--out", type=Path, default=PROJECT / "out" / "closed_loop", help="results; run again to go on")
+    line.add_argument("--restart", action="store_true", help="throw away what --out holds")
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run what is not done yet, then print and write everything. Raises ValueError for options that make no sense.
+
+    Raises RuntimeError, VerifierLost or AnswerLate where the verifier fails; what was finished is kept.
+    """
+    keys = episode_keys(options)
+    load_profile(options.profile)
+    load_link(options.link)
+    scene_of(0, "easy", object_name(options))
+    if not 1 <= options.processes <= MAX_PROCESSES:
+        raise ValueError(f"--processes {options.processes} is outside 1 to {MAX_PROCESSES}")
+    if options.max_actions < 1:
+        raise ValueError(f"--max-actions {options.max_actions}: give at least 1")
+    journal = Journal(options.out, "closed_loop", settings(options), options.restart)
+    done = {episode.key: episode for episode in (msgspec.convert(piece, Episode) for piece in journal.pieces())}
+    missing = [key for key in keys if key not in done]
+    bar = tqdm(total=len(keys), initial=len(keys) - len(missing), unit="episode", disable=None)
+    with bar, served(options, missing) as address:
+        for episode in episodes(missing, setting(options, address), options.processes):
+            journal.add(asdict(episode))
+            done[episode.key] = episode
+            bar.update()
+    report(options, [done[key] for key in keys])
+    return 0
+
+
+def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
+    """Print the tables and write figures and plots beside the journal."""
+    rows = figures(finished)
+    declared = declared_name(options.profile, options.link)
+    parts = []
+    for level in dict.fromkeys(row.difficulty for row in rows):
+        some = [row for row in rows if row.difficulty == level]
+        parts.append(f"{level} rooms, object: {options.target}, profile: {declared}\n{main_table(some)}")
+        parts.append(class_table(some))
+        parts.append(outcome_table(some))
+    differ, compared = different_walks(finished)
+    if compared:
+        parts.append(f"rooms in which the modes of the same target act differently: {differ} of {compared}")
+    left_out = sum(row.episodes - row.spl_episodes for row in rows if row.policy == ORACLE)
+    if left_out:
+        parts.append(f"SPL leaves out {left_out} rooms that the oracle does not solve")
+    interruptions = sum(episode.interruptions for episode in finished)
+    if interruptions:
+        parts.append(f"the link was lost {interruptions} times; that time is in the answers")
+    parts.append(f"{machine()}; episodes at once: {options.processes}")
+    text = "\n\n".join(parts)
+    print(text)
+    (options.out / "closed_loop.txt").write_text(text + "\n", encoding="utf-8")
+    data = {
+        "settings": settings(options),
+        "machine": machine(),
+        "processes": options.processes,
+        "rooms_with_different_walks": differ,
+        "rooms_compared": compared,
+        "figures": [asdict(row) for row in rows],
+    }
+    (options.out / "closed_loop.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    for path in write_plots(options.out, rows, finished, declared):
+        print(path)
+
+
+def episode_keys(options: argparse.Namespace) -> list[EpisodeKey]:
+    """Return all episodes in running order: links outermost, modes innermost, so that a busy machine slows all alike.
+
+    Raises ValueError, naming the option, for lists that make no sense.
+    """
+    links = sorted(options.rtt_ms)
+    return [
+        EpisodeKey(level, seed, policy, rtt_ms if is_linked(policy) else None)
+        for rtt_ms in links
+        for level in (LEVELS if options.difficulty == "all" else (options.difficulty,))
+        for seed in seeds(options.seeds)
+        for policy in (ORACLE, *options.modes)
+        if is_linked(policy) or rtt_ms == links[0]
+    ]
+
+
+def seeds(text: str) -> list[int]:
+    """Read '0-4,7'. Raises ValueError for anything else."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)) or (dash and int(last) < int(first)):
+            raise ValueError(f"--seeds {text}: {part!r} is no seed and no range; write for example 0-19 or 3,5,8-11")
+        found.extend(range(int(first), int(last or first) + 1))
+    return list(dict.fromkeys(found))
+
+
+def settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what must be equal for two runs' episodes to stand in one table."""
+    names = ("target", "profile", "link", "max_actions", "max_tokens", "gamma", "drafting", "dtype", "response_order")
+    chosen: dict[str, Any] = {name: getattr(options, name) for name in names}
+    for name, folder, without in (
+        ("target_model", options.target_model, {DRAFT, Mode.EDGE.value}),
+        ("draft_model", options.draft_model, {TARGET}),
+    ):
+        needed = _found(folder).is_dir() or set(options.modes) - without
+        chosen[name] = folder_fingerprint(folder) if needed else ""
+    chosen["guide"] = guided(options)
+    chosen["predictor"] = predictor_name(options.predictor, _found(options.draft_model))
+    chosen["exits"] = str(options.exits) if options.exits else ""
+    return chosen
+
+
+def setting(options: argparse.Namespace, address: str) -> Setting:
+    """Return what every process needs to run episodes."""
+    edge = edge_config(options, address, mode=Mode.EDGE.value)
+    order = ResponseOrder(options.response_order)
+    return Setting(edge, options.target_model, object_name(options), options.max_actions, order, guided(options))
+
+
+def object_name(options: argparse.Namespace) -> str:
+    """Return what every robot looks for; empty for each room's own object."""
+    return "" if options.target == RANDOM else str(options.target)
+
+
+def guided(options: argparse.Namespace) -> bool:
+    """Whether prompts explain the robot: by the target's vocabulary, or the draft's where there is no target."""
+    target = _found(options.target_model)
+    folder = target if target.is_dir() else _found(options.draft_model)
+    return Guidance(options.guide).applies(Vocabulary.load(folder))
+
+
+def _found(name: Path) -> Path:
+    """Return the folder that a path or hub name means; `name` itself where there is none, which no mode may need."""
+    try:
+        return find_model(name)
+    except ModelFolderError:
+        return name
+
+
+def served(options: argparse.Namespace, keys: Sequence[EpisodeKey]) -> AbstractContextManager[str]:
+    """Return the address of a verifier for these episodes; none is started, and the text is empty, if none needs it."""
+    if not any(is_linked(key.policy) for key in keys):
+        return nullcontext("")
+    # A link that is opened anew may meet its predecessor's session.
+    sessions = max(8, 2 * options.processes)
+    flags = ["--profile", options.profile, "--dtype", options.dtype, "--max-sessions", str(sessions)]
+    flags += ["--exits", str(options.exits)] if options.exits else []
+    return verifier(options.target_model, *flags, *draft_flags([key.policy for key in keys], options.draft_model))
+
+
+def episodes(keys: Sequence[EpisodeKey], shared: Setting, processes: int) -> Iterator[Episode]:
+    """Yield the episodes as they end: one after the other in this process, or in several processes of their own."""
+    if processes == 1 or len(keys) < 2:
+        with closing(Answerers(shared)) as answerers:
+            for key in keys:
+                yield run_one(key, shared, answerers)
+        return
+    # Spawned, not forked: a GL context does not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(processes, len(keys)), context, _begin, (shared,)) as pool:
+        try:
+            for future in as_completed([pool.submit(_work, key) for key in keys]):
+                yield future.result()
+        except BrokenProcessPool:
+            raise RuntimeError("a process of the episodes was ended from outside; the same command goes on") from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_worker: tuple[Setting, Answerers] | None = None
+
+
+def _begin(shared: Setting) -> None:
+    """Prepare a process: its models and links are opened when they are needed."""
+    global _worker
+    # Ctrl-C reaches all processes; this one prints no traceback of its own.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _worker = (shared, Answerers(shared))
+
+
+def _work(key: EpisodeKey) -> Episode:
+    if _worker is None:
+        raise RuntimeError("the process was not prepared")
+    return run_one(key, *_worker)

@@ -1,0 +1,44 @@
+"""What commands have in common that start a process graph: its arguments as flags, its models, how it is ended."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from pathlib import Path
+
+from edge_drafter import Mode
+from spec_vlm_nav.graph import Graph
+from spec_vlm_nav.runner import free_address, require_models, take_private_domain
+
+DECODING = ("mode", "drafting", "response_order", "guide", "profile", "link", "target_model", "draft_model")
+"""Arguments of every graph with a verifier and a navigation node."""
+
+
+def add_graph_flags(line: argparse.ArgumentParser, graph: Graph, *names: str, **defaults: str) -> None:
+    """Register arguments of a graph as flags; `defaults` stand in for the graph's own."""
+    for name in names:
+        argument = graph.argument(name)
+        default = defaults.get(name, argument.default)
+        flag, choices = f"--{name.replace('_', '-')}", argument.choices or None
+        shown = argument.description + (" (default: %(default)s)" if default else "")
+        line.add_argument(flag, default=default, type=argument.kind, choices=choices, help=shown)
+
+
+def prepare(graph: Graph, options: argparse.Namespace, **given: str) -> dict[str, str]:
+    """Return the graph's arguments, of flags and `given`; its ROS domain, verifier address and end are this run's own.
+
+    Raises ValueError, in one sentence, for a folder that holds no model.
+    """
+    known = {argument.name for argument in graph.arguments}
+    arguments = {name: str(value) for name, value in vars(options).items() if name in known}
+    for name in ("target_model", "draft_model"):
+        arguments[name] = str(Path(arguments[name]).resolve())
+    require_models(Path(arguments["target_model"]), Path(arguments["draft_model"]))
+    if arguments["mode"] == Mode.SERVER_SD.value:
+        arguments["server_draft"] = arguments["draft_model"]
+    take_private_domain()
+    if threading.current_thread() is threading.main_thread():
+        # SIGTERM ends the processes in order, as Ctrl-C does; Python's default would leave them behind.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return {**arguments, "verifier": free_address(), **given}

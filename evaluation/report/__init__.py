@@ -1,0 +1,1 @@
+"""The page of a recorded run: its bag read back, plots, the time line of an answer, a movie, tables."""

@@ -1,0 +1,63 @@
+"""What the demo prints while the robot walks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evaluation.demo.command import StepPrinter
+from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, HOLD, figures, to_numbers
+from speculation.prompts import STOP, NavigationAction
+from tests.evaluation.report.recording import FIGURES, FORWARD
+
+
+def decision(step: int, action: NavigationAction | None, source: int = CLOUD_VERIFIED, reasoning: str = "") -> Any:
+    kind, size, _ = to_numbers(action)
+    return SimpleNamespace(goal=1, step=step, kind=kind, size=size, source=source, reasoning=reasoning)
+
+
+def stats(step: int) -> Any:
+    return SimpleNamespace(goal=1, step=step, profile="", link_rtt_s=-1.0, **figures(FIGURES))
+
+
+def test_a_step_is_printed_once_when_decision_and_figures_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = StepPrinter()
+    printer("navigation_action", decision(3, FORWARD, reasoning="A wall.\nI go on."))
+    assert capsys.readouterr().out == ""
+    printer("decoding_stats", stats(3))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "step  3  forward large" and lines[1].strip() == "reason: A wall. I go on."
+    assert "24 tokens" in lines[2] and "140 ms" in lines[3] and len(lines) == 4
+    printer("navigation_action", decision(3, FORWARD))
+    assert capsys.readouterr().out == "", "decisions are published again until they are taken"
+    printer("decoding_stats", stats(4))
+    printer("odom", None)
+    assert capsys.readouterr().out == ""
+    printer("navigation_action", decision(4, STOP, EDGE_ONLY))
+    assert capsys.readouterr().out.startswith("step  4  stop (edge model alone)\n")
+    assert [entry.step for entry in printer.stats] == [3, 4]
+
+
+def test_a_hold_has_no_figures_and_is_printed_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    hold = decision(0, None, FALLBACK)
+    assert hold.kind == HOLD
+    StepPrinter()("navigation_action", hold)
+    assert capsys.readouterr().out == "step  0  HOLD\n"
+
+
+def test_the_demo_is_a_module_and_a_command() -> None:
+    for words in (["evaluation.demo"], ["evaluation", "demo"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *words, "--help"],
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert "--difficulty {easy,middle,hard}" in done.stdout and "--no-movie" in done.stdout
