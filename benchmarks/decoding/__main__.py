@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from benchmarks.decoding import ablation, batched, cost, modes, queues, sweeps
-from benchmarks.decoding.common import add_facts
+from benchmarks.recordings import add_recording
 from edge_drafter.reply import AnswerLate, VerifierLost
 from evaluation.plots import add_outputs
 
@@ -36,19 +36,19 @@ def parser() -> argparse.ArgumentParser:
         line.set_defaults(action=module.run)
     every = commands.add_parser("all", help="all of these, one after another")
     add_outputs(every)
-    add_facts(every)
+    add_recording(every)
     every.set_defaults(action=run_all)
     return top
 
 
 def run_all(options: argparse.Namespace) -> None:
-    """Run every command with its own defaults and what `all` was told."""
-    told = {name: value for name, value in vars(options).items() if name not in ("command", "action")}
+    """Run every command with its own defaults and the options of `all` that it has."""
+    given = {name: value for name, value in vars(options).items() if name not in ("command", "action")}
     for name, (module, what) in COMMANDS.items():
         own = vars(parser().parse_args([name]))
         started = time.perf_counter()
         print(f"\n=== {name}: {what}", flush=True)
-        module.run(argparse.Namespace(**{**own, **{key: value for key, value in told.items() if key in own}}))
+        module.run(argparse.Namespace(**{**own, **{key: value for key, value in given.items() if key in own}}))
         print(f"=== {name}: {time.perf_counter() - started:.0f} s", flush=True)
 
 
