@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from benchmarks.recordings import add_source, changed, source
 from edge_drafter import Mode
-from evaluation.experiment.command import settings_of, write_result
+from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.experiment.run import Arm
 from evaluation.figures import spread
 from evaluation.formulas import SYSTEMS
@@ -128,11 +128,7 @@ def at(draft: float, way: float, recording: Recording, mode: str, gammas: Sequen
     arms = [Arm[Any](CLOUD, CLOUD), Arm[Any](mode, mode)]
     arms += [Arm(f"{name} {gamma}", name, {"gamma": gamma}) for name in (SD, FSD) for gamma in gammas]
     run = VirtualTime(recording, declared(draft, way)).run(arms)
-    cloud_s = run.seconds(CLOUD)
-    faster = {
-        arm.name: spread([base / own for base, own in zip(cloud_s, run.seconds(arm.name), strict=True)])
-        for arm in arms[1:]
-    }
+    faster = {arm.name: spread(run.ratios(CLOUD, arm.name)) for arm in arms[1:]}
     cell: dict[str, Any] = {"draft": draft, "way": way, mode: faster[mode]}
     for name in (SD, FSD):
         tried = {gamma: faster[f"{name} {gamma}"] for gamma in gammas}
@@ -252,7 +248,7 @@ def report(systems: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, An
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = argparse.ArgumentParser(prog="python -m benchmarks.break_even", description=(__doc__ or "").splitlines()[0])
+    line = command_line("benchmarks.break_even", __doc__)
     add_source(line)
     line.add_argument("--mode", default=Mode.FULL.value, choices=SPECULATIVE, help="whose speed-up is the colour")
     line.add_argument("--gammas", help="draft lengths of sd and fsd, the best counts (default: 1,2,4,8; quick: 4)")
@@ -260,37 +256,29 @@ def parser() -> argparse.ArgumentParser:
     return line
 
 
+def run(options: argparse.Namespace) -> None:
+    """Print and plot the map, and save what was asked."""
+    if options.recording is None and options.synthetic is None:
+        options.synthetic = SYNTHETIC
+    options.steps = options.steps or (2 if options.quick else 5)
+    options.gammas = options.gammas or ("4" if options.quick else "1,2,4,8")
+    recording, gammas = source(options), _gammas(options.gammas)
+    columns, rows = QUICK_GRID if options.quick else GRID
+    drafts, ways = axis(MOST_DRAFT, columns), axis(MOST_WAY, rows)
+    cells = survey(recording, drafts, ways, options.mode, gammas)
+    caption = _caption(options, recording, gammas)
+    systems = placed(recording, options.mode, gammas)
+    print(f"{caption}\n{report(systems, cells, options.mode)}")
+    name = "break_even" if options.recording is None else f"break_even_{options.recording.stem}"
+    keep(plot(cells, drafts, ways, options.mode, caption), name, options)
+    if options.save:
+        data = {"settings": settings_of(options), "source": dict(recording.notes), "verify_s": VERIFY_S}
+        write_result(name, {**data, "draft_leaf": TABLE_9_LEAF, "cells": cells, "systems": systems})
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plot the map. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    options = parser().parse_args(arguments)
-    try:
-        if options.recording is None and options.synthetic is None:
-            options.synthetic = SYNTHETIC
-        options.steps = options.steps if options.steps is not None else (2 if options.quick else 5)
-        options.gammas = options.gammas or ("4" if options.quick else "1,2,4,8")
-        recording, gammas = source(options), _gammas(options.gammas)
-        columns, rows = QUICK_GRID if options.quick else GRID
-        drafts, ways = axis(MOST_DRAFT, columns), axis(MOST_WAY, rows)
-        cells = survey(recording, drafts, ways, options.mode, gammas)
-        caption = _caption(options, recording, gammas)
-        systems = placed(recording, options.mode, gammas)
-        print(f"{caption}\n{report(systems, cells, options.mode)}")
-        name = "break_even" if options.recording is None else f"break_even_{options.recording.stem}"
-        keep(plot(cells, drafts, ways, options.mode, caption), name, options)
-        if options.save:
-            data = {
-                "settings": settings_of(options),
-                "source": dict(recording.notes),
-                "verify_s": VERIFY_S,
-                "draft_leaf": TABLE_9_LEAF,
-                "cells": cells,
-                "systems": systems,
-            }
-            write_result(name, data)
-    except (ValueError, OSError) as error:
-        print(f"break_even: {error}", file=sys.stderr)
-        return 2
-    return 0
+    """Run the command. Returns the exit code: 0, or 2 after one sentence on stderr."""
+    return main_of(parser, run, arguments)
 
 
 def _gammas(text: str) -> list[int]:

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from edge_drafter import Mode
 from evaluation import formulas
-from evaluation.experiment.command import settings_of, write_result
+from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.experiment.run import Arm
 from evaluation.formulas import GAMMA, SYSTEMS, TOKENS, Times
 from evaluation.plots import COLOURS, PAPER, add_outputs, keep, new_figure
@@ -153,7 +153,7 @@ def plot_round_trips(found: Mapping[str, Sequence[float]], rtts_s: Sequence[floa
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = argparse.ArgumentParser(prog="python -m benchmarks.formulas", description=(__doc__ or "").splitlines()[0])
+    line = command_line("benchmarks.formulas", __doc__)
     line.add_argument("--steps", type=int, help="answers of each run (default: 8, quick: 1)")
     add_outputs(line)
     return line
@@ -161,6 +161,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> None:
     """Print the table, plot both figures and save what was asked."""
+    options.steps = options.steps or (1 if options.quick else 8)
     source = Synthetic(tokens=QUICK_TOKENS if options.quick else TOKENS)
     systems = speed_ups(options.steps, source.tokens)
     rtts_s = [each / 1e3 for each in (QUICK_RTTS_MS if options.quick else RTTS_MS)]
@@ -181,16 +182,7 @@ def run(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the comparison. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    options = parser().parse_args(arguments)
-    options.steps = options.steps if options.steps is not None else (1 if options.quick else 8)
-    try:
-        if options.steps < 1:
-            raise ValueError(f"--steps {options.steps}: give at least 1")
-        run(options)
-    except (ValueError, OSError) as error:
-        print(f"formulas: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return main_of(parser, run, arguments)
 
 
 if __name__ == "__main__":

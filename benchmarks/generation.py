@@ -10,32 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig as _GenerationConfig
 
-from evaluation.experiment.run import Question
+from edge_drafter import DecodingStats
+from evaluation.experiment.run import Answer, Question
 from speculation.vlm.load import Vlm
 from speculation.vlm.processing import Inputs, prepare
 
 GenerationConfig: Any = _GenerationConfig
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One step of one arm: its tokens, the seconds from prompt and JPEG to the last of them, and the target's forwards.
-
-    `rounds` are the forwards that brought tokens; reading the prompt is one of the `forwards`, and a round only where
-    the same forward brings the first token.
-    """
-
-    tokens: tuple[int, ...]
-    seconds: float
-    forwards: int
-    rounds: int
 
 
 def arguments_of(vlm: Vlm, inputs: Inputs) -> dict[str, Tensor]:
@@ -45,13 +31,13 @@ def arguments_of(vlm: Vlm, inputs: Inputs) -> dict[str, Tensor]:
     no error (M-RoPE, Qwen2-VL, arXiv 2409.12191, Sec. 2.1).
     """
     ids = torch.from_numpy(inputs.ids)[None]
-    told = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if vlm.sees_images:
-        told["mm_token_type_ids"] = (ids == vlm.image_token).int()
+        given["mm_token_type_ids"] = (ids == vlm.image_token).int()
     if inputs.pixel_values is not None:
-        told["pixel_values"] = torch.from_numpy(inputs.pixel_values)
-        told["image_grid_thw"] = torch.tensor([inputs.grid])
-    return {name: value.to(vlm.device) for name, value in told.items()}
+        given["pixel_values"] = torch.from_numpy(inputs.pixel_values)
+        given["image_grid_thw"] = torch.tensor([inputs.grid])
+    return {name: value.to(vlm.device) for name, value in given.items()}
 
 
 class Generate:
@@ -68,20 +54,24 @@ class Generate:
         )
 
     def __call__(self, question: Question) -> Answer:
-        """Answer one question. Raises ValueError where transformers refuses, or for a question that cannot be used."""
+        """Answer one question. Raises ValueError where transformers refuses, or for a question that cannot be used.
+
+        Every forward of the target that brings tokens is a round; as in a verifier, the prefill is no cloud pass.
+        """
         began = time.perf_counter()
         arguments = arguments_of(self._target, prepare(self._target, question.prompt, question.jpeg))
         with forwards_of(self._target) as count:
-            said = self._generate(arguments)
-        start = arguments["input_ids"].shape[1]
-        tokens = tuple(said[0, start:].tolist())
-        return Answer(tokens, time.perf_counter() - began, count[0], count[0])
+            output = self._generate(arguments)
+        tokens = tuple(output[0, arguments["input_ids"].shape[1] :].tolist())
+        stats = DecodingStats(tokens=len(tokens), rounds=count[0], cloud_passes=count[0] - 1)
+        stats.total_s = time.perf_counter() - began
+        return Answer(tokens, stats)
 
     def _generate(self, arguments: dict[str, Tensor], **more: Any) -> Tensor:
         # Not passed to generate(): what it leaves open would be filled from the checkpoint's own, penalties included.
         self._target.model.generation_config = self._config
-        said: Tensor = self._target.model.generate(**arguments, **self._more, **more)
-        return said
+        output: Tensor = self._target.model.generate(**arguments, **self._more, **more)
+        return output
 
 
 class Assisted(Generate):

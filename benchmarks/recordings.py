@@ -85,8 +85,6 @@ def _value(text: str, like: Any) -> Any:
 
 def source(options: argparse.Namespace) -> Recording:
     """Return the recording of --recording, or a synthetic one. Raises ValueError where it has not as many steps."""
-    if options.steps is not None and options.steps < 1:
-        raise ValueError(f"--steps {options.steps}: give at least 1")
     if options.recording is None:
         synthetic: Synthetic = changed(Synthetic(), options.synthetic or "", "--synthetic")
         return synthetic.draw(options.steps or 20)

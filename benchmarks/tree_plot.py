@@ -26,11 +26,12 @@ from edge_drafter.answer import Answer
 from edge_drafter.controller import Controller
 from edge_drafter.speculator import Speculator
 from edge_drafter.tree import Origin, TokenTree
+from evaluation.experiment.command import command_line, main_of
 from evaluation.experiment.questions import questions
 from evaluation.experiment.run import Question
 from evaluation.setting import add_pair
 from speculation.predictor import AUTO, Predictor, find
-from speculation.vlm.load import ModelFolderError, load_vlm
+from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, BeginStep, Commit, Draft, EarlyTokens
 
@@ -225,28 +226,32 @@ def _faded(colour: str, reach: float) -> tuple[float, float, float]:
     return (1 - share * (1 - red), 1 - share * (1 - green), 1 - share * (1 - blue))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Plot it. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    line = argparse.ArgumentParser(prog="python -m benchmarks.tree_plot", description=(__doc__ or "").split("\n")[0])
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = command_line("benchmarks.tree_plot", __doc__)
     add_pair(line)
     line.add_argument("--frames", type=int, default=30, help="held-out frames to look through (default: 30)")
     line.add_argument("--seed", type=int, default=0, help="which held-out rooms")
     line.add_argument("--forwards", type=int, default=1, help="draft forwards in the time of a layer (default: 1)")
     line.add_argument("--out", type=Path, required=True, help="the plot, .png")
-    options = line.parse_args(arguments)
-    try:
-        pair = Pair(options.target_model, options.draft_model)
-        asked = questions("simulation", options.frames, options.seed)
-        panels = next((found for each in asked for found in pair.panels(each, options.forwards)), None)
-        if panels is None:
-            raise ValueError(f"no early token was new and right in {options.frames} frames; try more --frames")
-    except (ModelFolderError, ValueError) as error:
-        print(f"tree_plot: {error}", file=sys.stderr)
-        return 2
+    return line
+
+
+def run(options: argparse.Namespace) -> None:
+    """Plot the first verification that fits. Raises ValueError where there is none."""
+    pair = Pair(options.target_model, options.draft_model)
+    asked = questions("simulation", options.frames, options.seed)
+    panels = next((found for each in asked for found in pair.panels(each, options.forwards)), None)
+    if panels is None:
+        raise ValueError(f"no early token was new and right in {options.frames} frames; try more --frames")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     plot(panels).savefig(options.out, dpi=110)
     print(f"wrote {options.out}")
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Returns the exit code: 0, or 2 after one sentence on stderr."""
+    return main_of(parser, run, arguments)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,7 @@ from benchmarks.recordings import (
     write_recording,
 )
 from edge_drafter import Mode
-from edge_drafter.reply import AnswerLate, VerifierLost
-from evaluation.experiment.command import settings_of, write_result
+from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
 from evaluation.virtual_time import PAPERS, Timings, load_timings
 from evaluation.virtual_time.figures import at_round_trip, report
@@ -41,7 +40,7 @@ SHOWN = ["cloud", "sd", "fsd", "full"]
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    top = argparse.ArgumentParser(prog="python -m benchmarks.virtual_time", description="Both policies, virtual time.")
+    top = command_line("benchmarks.virtual_time", __doc__)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="every mode at every round trip, on a recording or a synthetic one")
     add_source(run)
@@ -118,8 +117,6 @@ def write(options: argparse.Namespace) -> int:
 
 def check_time(options: argparse.Namespace) -> int:
     """Compare real sockets with virtual time. Returns 1 where a mode's median is further off than allowed."""
-    if options.steps < 1:
-        raise ValueError(f"--steps {options.steps}: give at least 1")
     profile = load_profile(options.profile)
     if profile.is_raw:
         raise ValueError(f"--profile {profile.name} declares no times for virtual time")
@@ -146,12 +143,7 @@ def _save(options: argparse.Namespace, data: dict[str, object]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code, or 2 after one sentence on stderr."""
-    options = parser().parse_args(arguments)
-    try:
-        return int(options.action(options))
-    except (ValueError, OSError, RuntimeError, VerifierLost, AnswerLate) as error:
-        print(f"virtual_time: {error}", file=sys.stderr)
-        return 2
+    return main_of(parser, lambda options: int(options.action(options)), arguments)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from evaluation.tables import table
+from evaluation.tables import Column, figures_table
 from speculation.prompts import ActionKind, NavigationAction
 
 Pair: TypeAlias = tuple[NavigationAction | None, NavigationAction]
@@ -51,21 +51,24 @@ def agreement(pairs: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-def agreement_table(rows: dict[str, dict[str, Any]]) -> str:
+COLUMNS = (
+    Column("frames", "frames", "d", 1),
+    Column("exact", "exact", ".1%"),
+    Column("kind", "kind", ".1%"),
+    Column("left/right swapped", "left_right_swapped", ".1%"),
+    Column("stop precision", "stop_precision", ".1%"),
+    Column("stop recall", "stop_recall", ".1%"),
+    Column("unreadable", "unreadable", "d", 1),
+)
+
+
+def agreement_table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the rates of several deciders as aligned text."""
-    header = ("", "frames", "exact", "kind", "left/right swapped", "stop precision", "stop recall", "unreadable")
-    names = ("exact", "kind", "left_right_swapped", "stop_precision", "stop_recall")
-    return table(
-        header,
-        [
-            (label, str(row["frames"]), *(percent(row[name]) for name in names), str(row["unreadable"]))
-            for label, row in rows.items()
-        ],
-    )
+    return figures_table("", rows, COLUMNS)
 
 
 def percent(rate: float | None) -> str:
-    """Return a rate for people; '-' where there is none."""
+    """Return a rate in percent; '-' where there is none."""
     return "-" if rate is None else f"{rate:.1%}"
 
 

@@ -10,26 +10,26 @@ from typing import Any
 
 from evaluation.agreement import percent
 from evaluation.replay_report import REPORT
-from evaluation.tables import table
+from evaluation.tables import MS, Column, table
 
 SHOWN_FRAMES = 20
-FIGURES: tuple[tuple[str, tuple[str, ...], float, str], ...] = (
-    ("time to action p50, ms", ("figures", "total_percentiles_s", "p50"), 1e3, ".0f"),
-    ("time to action p90, ms", ("figures", "total_percentiles_s", "p90"), 1e3, ".0f"),
-    ("time to action p99, ms", ("figures", "total_percentiles_s", "p99"), 1e3, ".0f"),
-    ("TTFT median, ms", ("figures", "first_commit_s", "median"), 1e3, ".0f"),
-    ("TPOT median, ms", ("figures", "tpot_s", "median"), 1e3, ".1f"),
-    ("staleness p50, ms", ("stale_s", "p50"), 1e3, ".0f"),
-    ("tau", ("figures", "tau"), 1.0, ".2f"),
-    ("draft tokens accepted", ("figures", "acceptance"), 1.0, ".3f"),
-    ("cache miss rate", ("figures", "miss_rate"), 1.0, ".3f"),
-    ("target passes per token", ("figures", "passes_per_token"), 1.0, ".3f"),
-    ("oracle: kind", ("oracle", "kind"), 1.0, ".3f"),
-    ("oracle: exact", ("oracle", "exact"), 1.0, ".3f"),
-    ("oracle: stop precision", ("oracle", "stop_precision"), 1.0, ".3f"),
-    ("oracle: stop recall", ("oracle", "stop_recall"), 1.0, ".3f"),
+FIGURES = (
+    Column("time to action p50, ms", "figures.total_percentiles_s.p50", ".0f", MS),
+    Column("time to action p90, ms", "figures.total_percentiles_s.p90", ".0f", MS),
+    Column("time to action p99, ms", "figures.total_percentiles_s.p99", ".0f", MS),
+    Column("TTFT median, ms", "figures.first_commit_s.median", ".0f", MS),
+    Column("TPOT median, ms", "figures.tpot_s.median", ".1f", MS),
+    Column("staleness p50, ms", "stale_s.p50", ".0f", MS),
+    Column("tau", "figures.tau"),
+    Column("draft tokens accepted", "figures.acceptance", ".3f"),
+    Column("cache miss rate", "figures.miss_rate", ".3f"),
+    Column("target passes per token", "figures.passes_per_token", ".3f"),
+    Column("oracle: kind", "oracle.kind", ".3f"),
+    Column("oracle: exact", "oracle.exact", ".3f"),
+    Column("oracle: stop precision", "oracle.stop_precision", ".3f"),
+    Column("oracle: stop recall", "oracle.stop_recall", ".3f"),
 )
-"""Rows: words, where in an arm of the report, factor, format."""
+"""Rows of the comparison, in an arm of the report."""
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -79,13 +79,11 @@ def changed_answers(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
 def side_by_side(one: Mapping[str, Any], other: Mapping[str, Any], label: str) -> str:
     """Return the figures of one arm as a table: A, B and B / A."""
     rows = []
-    for words, keys, factor, form in FIGURES:
-        left, right = (_at(data["arms"][label], keys) for data in (one, other))
-        if left is None and right is None:
-            continue
-        shown = ["-" if value is None else f"{factor * value:{form}}" for value in (left, right)]
-        ratio = f"{right / left:.2f}" if left and right is not None else "-"
-        rows.append((words, *shown, ratio))
+    for figure in FIGURES:
+        left, right = (figure.value(data["arms"][label]) for data in (one, other))
+        if left is not None or right is not None:
+            ratio = f"{right / left:.2f}" if left and right is not None else "-"
+            rows.append((figure.title, *(figure.cell(data["arms"][label]) for data in (one, other)), ratio))
     return table((label, "A", "B", "B / A"), rows)
 
 
@@ -116,13 +114,6 @@ def run(options: argparse.Namespace) -> int:
         if len(actions) > SHOWN_FRAMES:
             print(f"  and {len(actions) - SHOWN_FRAMES} more")
     return 0
-
-
-def _at(entry: Mapping[str, Any], keys: tuple[str, ...]) -> float | None:
-    value: Any = entry
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return None if value is None else float(value)
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from edge_drafter import DecodingStats, Mode
 from edge_drafter.stats import CLOUD_STAGES, EDGE_STAGES
-from evaluation.tables import table
+from evaluation.tables import MS, Column, figures_table, spread_columns
 
 PERCENTILES = (50, 90, 99)
 
@@ -86,6 +86,7 @@ def summary(stats: Sequence[DecodingStats]) -> dict[str, Any]:
         for layer, count in entry.early_hits.items():
             early[layer] = early.get(layer, 0) + count
     judged = total("hits") + total("misses")
+    forwards, tokens, rounds, passes = map(total, ("draft_forwards", "tokens", "rounds", "cloud_passes"))
     return {
         "steps": len(stats),
         "total_s": spread([entry.total_s for entry in stats]),
@@ -93,57 +94,52 @@ def summary(stats: Sequence[DecodingStats]) -> dict[str, Any]:
         "first_commit_s": spread(first) if first else None,
         "tpot_s": spread(later) if later else None,
         "per_token_s": spread([entry.per_token_s for entry in stats]),
-        "tokens": total("tokens"),
-        "tau": rate("tokens", total("rounds")),
+        "tokens": tokens,
+        "tau": rate("tokens", rounds),
         "acceptance": rate("accepted", total("drafted")),
+        "accepted_per_round": rate("accepted", rounds),
+        "drafted_per_round": rate("drafted", rounds),
         "hit_rate": rate("hits", judged),
         "miss_rate": rate("misses", judged) if judged else None,
         "early_received": total("early_received"),
         "early_hits": dict(sorted(early.items())),
         "mean_exit": mean_exit(early),
-        "draft_forward_s": (total("draft_s") + total("predraft_s")) / total("draft_forwards")
-        if total("draft_forwards")
-        else None,
-        "verify_s": rate("server_compute_s", total("cloud_passes")) if total("cloud_passes") else None,
-        "passes_per_token": rate("cloud_passes", total("tokens")),
-        "forwards_per_token": rate("draft_forwards", total("tokens")),
-        "wasted_forwards": rate("wasted_forwards", total("draft_forwards")),
-        "wasted_s_per_step": total("wasted_s") / len(stats),
-        "wasted_s_per_token": rate("wasted_s", total("tokens")),
-        "bytes_up_per_step": total("bytes_up") / len(stats),
-        "bytes_down_per_step": total("bytes_down") / len(stats),
+        "draft_forward_s": (total("draft_s") + total("predraft_s")) / forwards if forwards else None,
+        "verify_s": rate("server_compute_s", passes) if passes else None,
+        "passes_per_token": rate("cloud_passes", tokens),
+        "forwards_per_token": rate("draft_forwards", tokens),
+        "wasted_forwards": rate("wasted_forwards", forwards),
+        "wasted_s_per_step": rate("wasted_s", len(stats)),
+        "wasted_s_per_token": rate("wasted_s", tokens),
+        "bytes_up_per_step": rate("bytes_up", len(stats)),
+        "bytes_down_per_step": rate("bytes_down", len(stats)),
         "interruptions": total("interruptions"),
-        "stages_s": {name: total(name) / len(stats) for name in (*EDGE_STAGES, *CLOUD_STAGES)},
+        "stages_s": {name: rate(name, len(stats)) for name in (*EDGE_STAGES, *CLOUD_STAGES)},
     }
+
+
+COLUMNS = (
+    *spread_columns("total_s"),
+    Column("speed-up", "speed_up", ".2fx"),
+    Column("TTFT ms", "first_commit_s.median", ".0f", MS),
+    Column("ms/token", "per_token_s.median", ".1f", MS),
+    Column("tau", "tau"),
+    Column("accepted", "acceptance", ".0%"),
+    Column("hits", "hit_rate", ".0%"),
+    Column("wasted", "wasted_forwards", ".0%"),
+    Column("passes/token", "passes_per_token"),
+    Column("B up", "bytes_up_per_step", ".0f"),
+    Column("B down", "bytes_down_per_step", ".0f"),
+)
 
 
 def report(figures: Mapping[str, Mapping[str, Any]], base: str = Mode.CLOUD.value) -> str:
     """Return a table with a row per mode; ratios are of medians, to `base` where it ran."""
-    header = (
-        "mode", "min ms", "median ms", "max ms", "speed-up", "TTFT ms", "ms/token", "tau", "accepted", "hits",
-        "wasted", "passes/token", "B up", "B down",
-    )  # fmt: skip
-    rows = []
-    for mode, entry in figures.items():
-        times, first = entry["total_s"], entry["first_commit_s"]
-        ratio = f"{figures[base]['total_s']['median'] / times['median']:.2f}x" if base in figures else "-"
-        rows.append(
-            (
-                mode,
-                *(f"{1e3 * times[name]:.0f}" for name in ("min", "median", "max")),
-                ratio,
-                f"{1e3 * first['median']:.0f}" if first else "-",
-                f"{1e3 * entry['per_token_s']['median']:.1f}",
-                f"{entry['tau']:.2f}",
-                f"{entry['acceptance']:.0%}",
-                f"{entry['hit_rate']:.0%}",
-                f"{entry['wasted_forwards']:.0%}",
-                f"{entry['passes_per_token']:.2f}",
-                f"{entry['bytes_up_per_step']:.0f}",
-                f"{entry['bytes_down_per_step']:.0f}",
-            )
-        )
-    return table(header, rows)
+    ratios = {
+        mode: {"speed_up": figures[base]["total_s"]["median"] / entry["total_s"]["median"]} if base in figures else {}
+        for mode, entry in figures.items()
+    }
+    return figures_table("mode", {mode: {**entry, **ratios[mode]} for mode, entry in figures.items()}, COLUMNS)
 
 
 def table8(modes: Mapping[str, Mapping[str, Any]], gamma: int | None, one_way_s: float) -> dict[str, float | None]:

@@ -48,7 +48,7 @@ class Journal:
         if names:
             changes = ", ".join(f"{name} was {before.get(name)} and is {settings.get(name)}" for name in names)
             raise ValueError(
-                f"{path.parent} holds results with other settings: {changes}; give another --out, or throw the old "
+                f"{path.parent} holds results with other settings: {changes}; give another folder, or throw the old "
                 "ones away with --restart"
             )
 

@@ -1,225 +1,149 @@
 """`replay`: every frame of recorded bags through the real edge decoder and verifier, in every mode, and a report.
 
-Modes and round trips take turns on every frame, in rotating order, so that whatever else the machine does falls on all
-of them. Each result is on disk at once: the same command goes on where it was interrupted.
+Modes and round trips take turns on every frame, in shuffled order, so that whatever else the machine does falls on all
+of them. Each answer is on disk at once: the same command goes on where it was interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import time
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from edge_drafter import DecodingStats, Mode
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter import Mode
+from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
-from evaluation.frames import BagFrame, FrameSource, LeftOut, Selection
-from evaluation.results import TARGET_ALONE, Arm, FrameKey, Results, Step, arms_of
+from evaluation.experiment.alone import TargetAlone
+from evaluation.experiment.run import Answer, Arm, Question, take_turns
+from evaluation.experiment.sockets import Edges, sockets
+from evaluation.frames import FrameSource, LeftOut, Selection
+from evaluation.journal import Journal
+from evaluation.replay_report import ReplayArm, build, headlines, left_out_lines, text, write
 from evaluation.setting import (
     CONNECT_LIMIT_S,
-    SILENCE_S,
     add_drafting,
     add_link,
+    add_pair,
     add_predictor,
+    add_profile,
     add_prompt_options,
-    draft_flags,
     machine,
     milliseconds,
     several,
-    verifier,
 )
 from spec_vlm_nav.graph import PROJECT
 from speculation.emulation import load_link
 from speculation.predictor import name as predictor_name
 from speculation.profile import load_profile
-from speculation.prompts import Guidance, ResponseOrder, Vocabulary, parse_answer
-from speculation.trace import Trace
-from speculation.vlm.load import DTYPES, Vlm, load_vlm
-from speculation.vlm.session import VlmSession
+from speculation.prompts import Guidance, ResponseOrder, parse_answer
+from speculation.vlm.load import DTYPES, load_vlm
 from speculation.wire import MAX_ANSWER_TOKENS, Welcome
 
-WARM_UP = 2
+STEPS = "steps"
+"""Name of the journal in the output folder."""
 OWN_VERIFIER = "its own"
-CAPACITY = 2048
 FINGERPRINT_BYTES = 1 << 16
+SETTINGS = (
+    "modes", "rtt_ms", "profile", "link", "gamma", "drafting", "max_tokens", "dtype", "topic", "skip", "fps", "limit",
+    "instruction", "anew", "response_order", "check",
+)  # fmt: skip
+"""Options that shape what is measured, beside the bags and the models."""
 
 
 @dataclass(frozen=True)
-class Answered:
-    """What a decoder said to a frame."""
+class BagQuestion(Question):
+    """A frame of a bag as a question; `notes`: what else the report needs to know about it."""
 
-    tokens: tuple[int, ...]
-    stats: DecodingStats
-    rtt_s: float = -1.0
+    notes: dict[str, Any] = field(default_factory=dict)
 
 
-class Decoders:
-    """The draft model once, a link per round trip, and the target alone where it is asked for."""
+class Bags:
+    """The questions of some bags, one after the other; what cannot be used is in `left_out`."""
 
-    def __init__(self, options: argparse.Namespace, address: str, arms: Sequence[Arm]) -> None:
-        """Connect every link. Raises ValueError for what cannot be used, VerifierLost where nobody answers."""
-        self._options = options
-        self.vlm: Vlm = load_vlm(options.draft_model, dtype=options.dtype)
-        self.eos = self.vlm.eos
-        self._edges: dict[float, EdgeDecoder] = {}
-        self._target: VlmSession | None = None
-        linked = any(arm.mode != Mode.EDGE for arm in arms)
-        for rtt in dict.fromkeys(arm.rtt_ms for arm in arms):
-            # Nobody looks at the spans, and a long bag would fill the memory with them.
-            self._edges[rtt] = EdgeDecoder(self._config(address, rtt, linked), Trace(limit=1), vlm=self.vlm)
-        self.welcome: Welcome | None = self._greeting() if linked else None
-        self.objects = (
-            Vocabulary.load(self.vlm.folder)
-            if self.welcome is None
-            else Vocabulary.of(self.welcome.colours, self.welcome.classes)
-        )
-        """What the model was trained to find that is asked: the target, or the draft where no mode needs a target."""
+    def __init__(self, bags: dict[str, Path], selection: Selection, objects: Any, stack: ExitStack) -> None:
+        self.left_out: list[dict[str, Any]] = []
+        self._sources: dict[str, FrameSource] = {}
+        for name, path in bags.items():
+            try:
+                self._sources[name] = stack.enter_context(FrameSource(path, selection, objects))
+            except ValueError as error:
+                self.leave_out(name, None, str(error))
 
-    def load_target(self, folder: Path) -> None:
-        """Load the target to answer alone. Raises ValueError where the verifier serves another one."""
-        vlm = load_vlm(folder, dtype=self._options.dtype)
-        if self.welcome is not None and vlm.fingerprint != self.welcome.model:
-            raise ValueError(
-                f"--check: {folder} is model {vlm.fingerprint}, the verifier serves {self.welcome.model}; "
-                "name the verifier's with --target-model"
-            )
-        self._target = VlmSession(vlm, CAPACITY)
+    def __len__(self) -> int:
+        """About how many frames come."""
+        return sum(map(len, self._sources.values()))
 
-    def answer(self, frame: BagFrame, arm: Arm) -> Answered:
-        """Decode one frame in one arm. Raises ValueError for a frame that cannot be used, VerifierLost."""
-        if arm.mode == TARGET_ALONE:
-            return self._alone(frame)
-        edge = self._edges[arm.rtt_ms]
-        result = edge.decode(frame.prompt, frame.jpeg, mode=arm.mode)
-        return Answered(result.tokens, result.stats, edge.link_figures()[1])
-
-    def text(self, tokens: tuple[int, ...]) -> str:
-        """Return the words of an answer."""
-        return str(self.vlm.tokenizer.decode(list(tokens), skip_special_tokens=True))
-
-    def close(self) -> None:
-        """Close the links."""
-        for edge in self._edges.values():
-            edge.close()
-
-    def _alone(self, frame: BagFrame) -> Answered:
-        if self._target is None:
-            raise ValueError("the target alone was not loaded")
-        began = time.perf_counter()
-        answer = self._target.greedy(frame.prompt, frame.jpeg, self._options.max_tokens)
-        tokens = tuple(token for token, _ in answer)
-        stats = DecodingStats(mode=TARGET_ALONE, tokens=len(tokens), total_s=time.perf_counter() - began)
-        return Answered(tokens, stats)
-
-    def _config(self, address: str, rtt_ms: float, linked: bool) -> EdgeConfig:
-        options = self._options
-        return EdgeConfig(
-            options.draft_model,
-            address,
-            Mode.FSD.value if linked else Mode.EDGE.value,
-            options.profile,
-            options.keys,
-            options.gamma,
-            options.drafting,
-            max_tokens=options.max_tokens,
-            dtype=options.dtype,
-            capacity=CAPACITY,
-            predictor=options.predictor,
-            silence_s=SILENCE_S,
-            resume_s=CONNECT_LIMIT_S,
-            link=options.link,
-            extra_rtt_s=rtt_ms / 1e3,
-            allow_plain=options.allow_plain,
-        )
-
-    def _greeting(self) -> Welcome:
-        welcome: Welcome
-        for edge in self._edges.values():
-            link = edge.link
-            if link is None or not link.wait_nominal(CONNECT_LIMIT_S) or link.welcome is None:
-                self.close()
-                raise VerifierLost(link.why if link is not None else "no link")
-            welcome = link.welcome
-        if welcome.profile != self._options.profile:
-            self.close()
-            raise ValueError(
-                f"the verifier declares profile {welcome.profile!r}, this replay {self._options.profile!r}; start both "
-                "with the same"
-            )
-        return welcome
-
-
-def evaluate(
-    bags: dict[str, Path], selection: Selection, decoders: Decoders, arms: Sequence[Arm], results: Results
-) -> list[dict[str, Any]]:
-    """Decode whatever is not yet in `results`; return what was left out, as {bag, frame, reason}.
-
-    Raises VerifierLost when the verifier is gone; everything up to then is kept.
-    """
-    left_out: list[dict[str, Any]] = []
-    warm = False
-    for name, path in bags.items():
-        try:
-            source = FrameSource(path, selection, decoders.objects)
-        except ValueError as error:
-            left_out.append({"bag": name, "frame": None, "reason": str(error)})
-            continue
-        with source, tqdm(total=len(source), desc=name, unit="frame", disable=None) as bar:
-            for number, item in enumerate(source):
-                bar.update()
+    def __iter__(self) -> Iterator[BagQuestion]:
+        for bag, source in self._sources.items():
+            for item in source:
                 if isinstance(item, LeftOut):
-                    left_out.append({"bag": name, "frame": item.index, "reason": item.reason})
+                    self.leave_out(bag, item.index, item.reason)
                     continue
-                key = FrameKey(name, item.index)
-                turn = number % len(arms)
-                due = [arm for arm in (*arms[turn:], *arms[:turn]) if (key, arm) not in results]
-                try:
-                    if due and not warm:
-                        warm = True
-                        _warm_up(decoders, item, arms)
-                    for arm in due:
-                        results.add(_step(decoders, key, item, arm))
-                except ValueError as error:
-                    left_out.append({"bag": name, "frame": item.index, "reason": str(error)})
-    return left_out
+                notes = {
+                    "bag": bag,
+                    "index": item.index,
+                    "stamp_ns": item.stamp_ns,
+                    "image": hashlib.sha256(item.jpeg).hexdigest()[:16],
+                    "instruction": item.instruction,
+                    "prompt": item.prompt,
+                    "oracle": item.label.action.text if item.label is not None else "",
+                }
+                yield BagQuestion(item.prompt, item.jpeg, f"{bag}:{item.index}", notes)
+
+    def leave_out(self, bag: str, frame: int | None, reason: str) -> None:
+        """Note a bag, or one of its frames, that is not evaluated."""
+        self.left_out.append({"bag": bag, "frame": frame, "reason": reason})
 
 
-def _warm_up(decoders: Decoders, frame: BagFrame, arms: Sequence[Arm]) -> None:
-    """First forwards pay for what the libraries put off; no step should."""
-    for _ in range(WARM_UP):
-        for arm in arms:
-            decoders.answer(frame, arm)
+def arms_of(modes: Sequence[str], rtts_ms: Sequence[float]) -> list[ReplayArm]:
+    """Return every mode with every round trip; mode `edge` has no link, so it comes once."""
+    return [ReplayArm(mode, rtt) for rtt in rtts_ms for mode in modes if mode != "edge" or rtt == rtts_ms[0]]
 
 
-def _step(decoders: Decoders, key: FrameKey, frame: BagFrame, arm: Arm) -> Step:
-    answered = decoders.answer(frame, arm)
-    words = decoders.text(answered.tokens)
-    action = parse_answer(words).action
-    return Step(
-        frame=key,
-        arm=arm,
-        stamp_ns=frame.stamp_ns,
-        image=hashlib.sha256(frame.jpeg).hexdigest()[:16],
-        instruction=frame.instruction,
-        prompt=frame.prompt,
-        tokens=answered.tokens,
-        text=words,
-        action=action.text if action is not None else "",
-        oracle=frame.label.action.text if frame.label is not None else "",
-        rtt_s=answered.rtt_s,
-        stats=answered.stats,
-    )
+def greeted(edges: Sequence[EdgeDecoder], profile: str) -> Welcome:
+    """Wait for all links. Raises VerifierLost where nobody answers, ValueError where another profile is declared."""
+    for edge in edges:
+        if edge.link is None or not edge.link.wait_nominal(CONNECT_LIMIT_S) or edge.link.welcome is None:
+            raise VerifierLost(edge.link.why if edge.link is not None else "no link")
+        welcome = edge.link.welcome
+    if welcome.profile != profile:
+        raise ValueError(
+            f"the verifier declares profile {welcome.profile!r}, this replay {profile!r}; start both with the same"
+        )
+    return welcome
+
+
+def target_alone(options: argparse.Namespace, welcome: Welcome | None) -> TargetAlone:
+    """Load the target to answer alone. Raises ValueError where the verifier serves another one."""
+    vlm = load_vlm(options.target_model, dtype=options.dtype)
+    if welcome is not None and vlm.fingerprint != welcome.model:
+        raise ValueError(
+            f"--check: {options.target_model} is model {vlm.fingerprint}, the verifier serves {welcome.model}; "
+            "name the verifier's with --target-model"
+        )
+    return TargetAlone(vlm, options.max_tokens)
+
+
+def noted(arm: Arm[Any], edges: Edges, edge: EdgeDecoder) -> Arm[BagQuestion]:
+    """Return an arm whose answers carry the question's notes, their text and their action."""
+    decode = edges.decoder(arm)
+
+    def ask(question: BagQuestion) -> Answer:
+        answer = decode(question)
+        words = edge.text(answer.tokens)
+        action = parse_answer(words).action
+        found = {"text": words, "action": action.text if action is not None else ""}
+        return replace(answer, more={**question.notes, **answer.more, **found})
+
+    return Arm(arm.name, decode=ask)
 
 
 def name_bags(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return short names that tell the bags apart: the last part of the path, the whole path where two are equal."""
+    """Return short names that differ: the last part of the path, the whole path where two are equal."""
     if len(set(paths)) < len(paths):
         raise ValueError("a bag is named twice")
     last = [path.resolve().name for path in paths]
@@ -244,66 +168,58 @@ def fingerprint(bag: Path) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command. Raises ValueError, RuntimeError or VerifierLost, in one sentence, where it cannot."""
-    arms = arms_of(options.modes, options.rtt_ms)
+    ways = arms_of(options.modes, options.rtt_ms)
     selection = Selection(
         options.topic, options.skip, options.fps, options.limit, options.instruction,
         ResponseOrder(options.response_order), anew=options.anew,
     )  # fmt: skip
-    profile = load_profile(options.profile)
-    link = load_link(options.link)
+    declared = {"declared": asdict(load_profile(options.profile)), "declared_link": asdict(load_link(options.link))}
     bags = name_bags(options.bags)
     for flag, value in (("gamma", options.gamma), ("max-tokens", options.max_tokens)):
         if isinstance(value, int) and not 1 <= value <= MAX_ANSWER_TOKENS:
             raise ValueError(f"--{flag} {value} is outside 1 to {MAX_ANSWER_TOKENS}")
-    needs_link = any(arm.mode != Mode.EDGE for arm in arms)
+    linked = set(options.modes) != {Mode.EDGE.value}
+    exits = ["--exits", str(options.exits)] if options.exits else []
     with ExitStack() as stack:
-        address = options.verifier
-        if needs_link and not address:
-            flags = ["--profile", profile.name, "--dtype", options.dtype]
-            flags += ["--exits", str(options.exits)] if options.exits else []
-            flags += draft_flags(options.modes, options.draft_model)
-            address = stack.enter_context(verifier(options.target_model, *flags))
-        decoders = stack.enter_context(closing(Decoders(options, address or EdgeConfig.verifier, arms)))
+        edges = stack.enter_context(sockets(options, options.modes, *exits, address=options.verifier))
+        shared = {} if linked else {"mode": Mode.EDGE.value}
+        arms = [Arm[Any](way.label, way.mode, {**shared, "extra_rtt_s": way.rtt_ms / 1e3}) for way in ways]
+        decoders = [edges.edge(**arm.changes) for arm in arms]
+        welcome = greeted(decoders, options.profile) if linked else None
         if options.check:
-            decoders.load_target(options.target_model)
-        guide = Guidance(options.guide).applies(decoders.objects)
-        settings = _settings(options, bags, decoders) | {
+            arms.append(target_alone(options, welcome).arm())
+        # The target's list of objects; the draft's where no mode needs a target.
+        objects = decoders[0].objects(CONNECT_LIMIT_S)
+        guide = Guidance(options.guide).applies(objects)
+        settings = {
+            "bags": {name: fingerprint(path) for name, path in bags.items()},
+            **{name: getattr(options, name) for name in SETTINGS},
+            "predictor": predictor_name(options.predictor, edges.vlm.folder),
+            "draft": edges.vlm.fingerprint,
+            "target": welcome.model if welcome is not None else "none",
+            "layers": welcome.num_layers if welcome is not None else 0,
+            "exit_layers": list(welcome.exit_layers) if welcome is not None else [],
+            "verifier": options.verifier or OWN_VERIFIER,
             "guide": guide,
-            "declared": asdict(profile),
-            "declared_link": asdict(link),
+            **declared,
         }
-        results = Results(options.out, settings, options.restart)
-        if len(results):
-            print(f"going on: {len(results)} results are in {options.out} already")
-        asked = [*arms, *([Arm(TARGET_ALONE)] if options.check else [])]
-        left_out = evaluate(bags, replace(selection, guide=guide), decoders, asked, results)
-    from evaluation.replay_report import build, headlines, left_out_lines, text, write
-
-    data = build(results.steps(), settings, left_out, machine())
+        journal = Journal(options.out, STEPS, settings, options.restart)
+        if done := sum(1 for _ in journal.pieces()):
+            print(f"going on: {done} results are in {options.out} already")
+        asked = Bags(bags, replace(selection, guide=guide), objects, stack)
+        ready = [noted(arm, edges, decoders[0]) for arm in arms]
+        measured = take_turns(ready, asked, journal=journal, leave_out=True, total=len(asked))
+    for name, reason in measured.left_out.items():
+        bag, _, index = name.rpartition(":")
+        asked.leave_out(bag, int(index), reason)
+    asked.left_out.sort(key=lambda entry: (list(bags).index(entry["bag"]), entry["frame"] or 0))
+    data = build(measured, ways, settings, asked.left_out, machine())
     page = write(options.out, data)
     print("\n".join(headlines(data)), text(data), sep="\n\n")
     for line in left_out_lines(data):
         print(f"left out: {line}")
     print(f"\nreport {page}")
     return 0
-
-
-def _settings(options: argparse.Namespace, bags: dict[str, Path], decoders: Decoders) -> dict[str, Any]:
-    welcome = decoders.welcome
-    names = (
-        "modes", "rtt_ms", "profile", "link", "gamma", "drafting", "max_tokens", "dtype", "topic", "skip", "fps",
-        "limit", "instruction", "anew", "response_order", "check",
-    )  # fmt: skip
-    return {
-        "bags": {name: fingerprint(path) for name, path in bags.items()},
-        **{name: getattr(options, name) for name in names},
-        "predictor": predictor_name(options.predictor, decoders.vlm.folder),
-        "draft": decoders.vlm.fingerprint,
-        "target": welcome.model if welcome is not None else "none",
-        "layers": welcome.num_layers if welcome is not None else 0,
-        "exit_layers": list(welcome.exit_layers) if welcome is not None else [],
-        "verifier": options.verifier or OWN_VERIFIER,
-    }
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -315,16 +231,15 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
                       help=f"of {', '.join(mode.value for mode in Mode)} (default: cloud,sd,fsd,full)")  # fmt: skip
     line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
                       help="round trips to declare on top of the profile's own (default: 0)")  # fmt: skip
-    line.add_argument("--profile", default="raw", help="device profile whose times are waited for (default: raw)")
+    add_profile(line)
     add_link(line)
-    line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
-    line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
+    add_pair(line)
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: where the verifier finds them)")
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
     line.add_argument("--keys", default="", help="folder of CURVE keys for --verifier")
     line.add_argument("--allow-plain", action="store_true", help="trust a --verifier elsewhere without keys")
     line.add_argument("--topic", default="", help="camera topic (default: the bag's only one)")
-    line.add_argument("--instruction", default="", help="what is asked (default: what the bag says)")
+    line.add_argument("--instruction", default="", help="what is asked (default: the bag's own)")
     line.add_argument("--anew", action="store_true", help="put the instruction even where the bag has what was asked")
     add_prompt_options(line)
     line.add_argument("--skip", type=int, default=0, help="frames to pass over at the start of each bag")

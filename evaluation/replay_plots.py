@@ -1,4 +1,4 @@
-"""Pictures of a replay's report: time to action, where the time goes, agreement. Figures in, matplotlib figures out."""
+"""Plots of a replay's report: time to action, where the time goes, agreement. Figures in, matplotlib figures out."""
 
 from __future__ import annotations
 
@@ -7,29 +7,27 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 from edge_drafter.stats import CLOUD_STAGES, EDGE_STAGES
 from evaluation.agreement import KINDS, UNREADABLE
-from evaluation.plots import MODE_COLOURS
-
-matplotlib.use("Agg")
-from matplotlib.figure import Figure
+from evaluation.plots import MODE_COLOURS, new_figure, plain
 
 STAGE_NAMES = {
-    "prefill_s": "edge: reads frame",
+    "prefill_s": "edge: prefill",
     "draft_s": "edge: drafts, no check running",
     "predraft_s": "edge: drafts during a check",
     "wait_s": "edge: waits",
-    "server_prefill_s": "verifier: reads frame",
+    "server_prefill_s": "verifier: prefill",
     "server_compute_s": "verifier: forwards",
     "server_queue_s": "verifier: queue",
 }
 
 
-def draw_latency(data: Mapping[str, Any]) -> Figure:
+def plot_latency(data: Mapping[str, Any]) -> Figure:
     """Return the time to action of every arm: box p25 to p75, whiskers p5 to p95, steps as dots; p50 and p99."""
     arms = data["arms"]
-    figure = Figure(figsize=(9, 1.4 + 0.75 * len(arms)), layout="constrained")
+    figure = new_figure(1.4 + 0.75 * len(arms))
     axes = figure.add_subplot()
     longest = 0.0
     for row, arm in enumerate(arms.values()):
@@ -49,16 +47,16 @@ def draw_latency(data: Mapping[str, Any]) -> Figure:
     axes.set_xlim(0, 1.05 * longest)
     axes.set_yticks(range(len(arms)), list(arms))
     axes.invert_yaxis()
-    axes.grid(axis="x", alpha=0.3)
+    plain(axes, "x")
     axes.set_xlabel("time to action, ms (box: p25 to p75, whiskers: p5 to p95, bar: p99, dots: single frames)")
     axes.set_title(f"Time to action, {data['frames']} frames, profile {data['settings']['profile']}")
     return figure
 
 
-def draw_stages(data: Mapping[str, Any]) -> Figure:
+def plot_stages(data: Mapping[str, Any]) -> Figure:
     """Return two stacked bars per arm: the edge's time, which adds up, and the verifier's, which runs beside it."""
     arms = data["arms"]
-    figure = Figure(figsize=(9, 2.2 + 0.8 * len(arms)), layout="constrained")
+    figure = new_figure(2.2 + 0.8 * len(arms))
     axes = figure.add_subplot()
     colours = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
     shades = {
@@ -80,14 +78,14 @@ def draw_stages(data: Mapping[str, Any]) -> Figure:
     axes.margins(x=0.08)
     axes.set_yticks(range(len(arms)), list(arms))
     axes.invert_yaxis()
-    axes.grid(axis="x", alpha=0.3)
+    plain(axes, "x")
     axes.set_xlabel("ms per step, mean (upper bar: edge; lower bar: verifier, at the same time)")
     axes.set_title("Where the time goes")
     figure.legend(loc="outside lower center", ncols=3, fontsize=9)
     return figure
 
 
-def draw_agreement(data: Mapping[str, Any]) -> Figure | None:
+def plot_agreement(data: Mapping[str, Any]) -> Figure | None:
     """Return a heat map per different confusion with the oracle, or with the target where there are no labels."""
     against = "oracle" if any(arm["oracle"] for arm in data["arms"].values()) else "target"
     panels: dict[str, list[str]] = {}
@@ -97,7 +95,7 @@ def draw_agreement(data: Mapping[str, Any]) -> Figure | None:
     if not panels:
         return None
     labels = list(panels.values())[:4]
-    figure = Figure(figsize=(0.6 + 4.2 * len(labels), 4.4), layout="constrained")
+    figure = new_figure(4.4, 0.6 + 4.2 * len(labels))
     for column, names in enumerate(labels):
         entry = data["arms"][names[0]][against]
         axes = figure.add_subplot(1, len(labels), column + 1)
@@ -122,4 +120,4 @@ def _heat(axes: Any, confusion: Sequence[Sequence[int]], first: bool, against: s
     axes.set_yticks(range(len(KINDS)), [kind.replace(" ", "\n") for kind in KINDS] if first else [], fontsize=8)
     axes.set_xlabel("answered")
     if first:
-        axes.set_ylabel(f"{against} says")
+        axes.set_ylabel(f"by the {against}")

@@ -1,4 +1,4 @@
-"""The report of a replay: steps in; one JSON-able dictionary, text, and a page with pictures out."""
+"""The report of a replay: a run in; one JSON-able dictionary, text, and a page with plots out."""
 
 from __future__ import annotations
 
@@ -7,71 +7,115 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge_drafter import Mode
 from evaluation.agreement import Pair, agreement, agreement_table, percent
-from evaluation.figures import percentiles, report, stale, summary, table8
+from evaluation.experiment.alone import TARGET
+from evaluation.experiment.run import Answer, Run
+from evaluation.figures import percentiles, report, stale, table8
 from evaluation.page import bullets, heading, paragraph, picture, preformatted, write_page
-from evaluation.results import TARGET_ALONE, Arm, Step
-from evaluation.tables import table
+from evaluation.plots import DPI
+from evaluation.replay_plots import plot_agreement, plot_latency, plot_stages
+from evaluation.tables import MS, Column, figures_table, table
 from speculation.prompts import to_navigation_action as to_action
 
 REPORT = "report.json"
 SHOWN_LEFT_OUT = 20
 OVERRUN = 1.15
 """A declared time that is exceeded by more than this factor was not kept."""
-TABLE_8: tuple[tuple[str, str, str, float], ...] = (
-    ("gamma_draft_s", "drafting latency gamma T_p, ms", "ms", 0.288),
-    ("verify_s", "verification latency T_q, ms", "ms", 0.620),
-    ("c", "latency ratio c = T_p / T_q", "2", 0.11),
-    ("one_way_s", "communication latency T_c, ms", "ms", 0.120),
-    ("tau", "average tokens tau", "2", 2.92),
-    ("miss_rate", "cache miss rate", "%", 0.5563),
-    ("mean_exit", "mean exit, layer from 0", "1", 8.0),
-    ("ar_to_sd", "speed-up AR -> SD", "x", 0.90),
-    ("sd_to_fsd", "speed-up SD -> FSD", "x", 1.34),
-    ("ar_to_fsd", "speed-up AR -> FSD", "x", 1.21),
+TABLE_8 = (
+    (Column("drafting latency gamma T_p, ms", "gamma_draft_s", ".0f", MS), 0.288),
+    (Column("verification latency T_q, ms", "verify_s", ".0f", MS), 0.620),
+    (Column("latency ratio c = T_p / T_q", "c"), 0.11),
+    (Column("communication latency T_c, ms", "one_way_s", ".0f", MS), 0.120),
+    (Column("average tokens tau", "tau"), 2.92),
+    (Column("cache miss rate", "miss_rate", ".1%"), 0.5563),
+    (Column("mean exit, layer from 0", "mean_exit", ".1f"), 8.0),
+    (Column("speed-up AR -> SD", "ar_to_sd", ".2fx"), 0.90),
+    (Column("speed-up SD -> FSD", "sd_to_fsd", ".2fx"), 1.34),
+    (Column("speed-up AR -> FSD", "ar_to_fsd", ".2fx"), 1.21),
 )
-"""Rows of Early Exits, Table 8 (the last one from its text): figure, words, unit, the paper's value on Go2 and A100."""
+"""Rows of Early Exits, Table 8 (the last one from its text): figure, the paper's value on Go2 and A100."""
+TIMES = (
+    *(Column(name, f"figures.total_percentiles_s.{name}", ".0f", MS) for name in ("p50", "p90", "p99", "mean")),
+    Column("TTFT", "figures.first_commit_s.median", ".1f", MS),
+    Column("TPOT", "figures.tpot_s.median", ".1f", MS),
+    *(Column(name, f"stale_s.{name.split()[-1]}", ".0f", MS) for name in ("stale p50", "p90", "p99")),
+    Column("frames looked at", "looked_at", ".1%"),
+)
+
+
+class ReplayArm(NamedTuple):
+    """A mode, and a round trip that is declared on top of the profile's."""
+
+    mode: str
+    rtt_ms: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """E.g. 'fsd +40 ms'."""
+        return f"{self.mode} +{self.rtt_ms:g} ms" if self.rtt_ms else self.mode
 
 
 def build(
-    steps: Sequence[Step], settings: Mapping[str, Any], left_out: Sequence[Mapping[str, Any]], machine: str
+    run: Run,
+    arms: Sequence[ReplayArm],
+    settings: Mapping[str, Any],
+    left_out: Sequence[Mapping[str, Any]],
+    machine: str,
 ) -> dict[str, Any]:
-    """Return all figures of a run. Raises ValueError where nothing was evaluated."""
-    arms = sorted({step.arm for step in steps if step.arm.mode != TARGET_ALONE}, key=_order)
-    if not arms:
+    """Return all figures of a run. Raises ValueError where nothing was evaluated.
+
+    The reference is the target alone, else mode `cloud`, whose tokens are the target's by construction.
+    """
+    if not run.names:
         why = f": {left_out[0]['reason']}" if left_out else ""
         raise ValueError(f"no frame was evaluated{why}")
-    by_arm = {arm: [step for step in steps if step.arm == arm] for arm in arms}
-    reference = _reference(steps, arms)
-    entries: dict[str, Any] = {}
-    for arm, own in by_arm.items():
-        ages = _ages(own)
+    arms = sorted(arms, key=lambda arm: (arm.rtt_ms, [mode.value for mode in Mode].index(arm.mode)))
+    cloud = next((arm.label for arm in arms if arm.mode == Mode.CLOUD.value), None)
+    reference = TARGET if TARGET in run.answers else cloud
+    figures, entries = run.figures(), {}
+    for arm in arms:
+        own, ages = run.answers[arm.label], _ages(run.answers[arm.label])
+        compared = reference is not None and reference != arm.label
         entries[arm.label] = {
             "mode": arm.mode,
             "rtt_ms": arm.rtt_ms,
-            "figures": summary([step.stats for step in own]),
-            "times_s": [round(step.stats.total_s, 6) for step in own],
+            "figures": figures[arm.label],
+            "times_s": [round(seconds, 6) for seconds in run.seconds(arm.label)],
             "stale_s": percentiles(ages),
             "looked_at": len(ages) / len(own),
             "oracle": _with_oracle(own),
-            "target": _with_reference(own, reference) if reference else None,
+            "target": _with_reference(own, run.answers[reference]) if reference is not None and compared else None,
         }
+    table_8 = {}
+    for rtt in sorted({arm.rtt_ms for arm in arms}):
+        own_arms = [arm for arm in arms if arm.rtt_ms == rtt]
+        trips = [trip for arm in own_arms for each in run.answers[arm.label] if (trip := each.more["rtt_s"]) >= 0.0]
+        gamma = settings.get("gamma")
+        modes = {arm.mode: figures[arm.label] for arm in own_arms}
+        one_way_s = median(trips) / 2.0 if trips else 0.0
+        table_8[f"{rtt:g}"] = table8(modes, gamma if isinstance(gamma, int) else None, one_way_s)
     return {
         "settings": dict(settings),
         "machine": machine,
-        "frames": len({step.frame for step in steps}),
-        "reference": reference[0].arm.label if reference else None,
-        "tokens": _digest(steps),
-        "table8": {
-            f"{rtt:g}": _table8(by_arm, rtt, settings.get("gamma")) for rtt in sorted({arm.rtt_ms for arm in arms})
-        },
+        "frames": len(run.names),
+        "reference": reference,
+        "tokens": _digest(
+            (name, arm, run.answers[arm][at]) for at, name in enumerate(run.names) for arm in run.answers
+        ),
+        "table8": table_8,
         "arms": entries,
-        "target_alone_oracle": _with_oracle([step for step in steps if step.arm.mode == TARGET_ALONE]),
+        "target_alone_oracle": _with_oracle(run.answers.get(TARGET, ())),
         "left_out": list(left_out),
-        "answers": _answers(steps),
+        "answers": {
+            arm.label: {
+                name: [answer.more["action"] or "unreadable", _digest([(name, arm.label, answer)])]
+                for name, answer in zip(run.names, run.answers[arm.label], strict=True)
+            }
+            for arm in arms
+        },
     }
 
 
@@ -82,21 +126,19 @@ def text(data: Mapping[str, Any]) -> str:
 
 def write(folder: Path, data: Mapping[str, Any]) -> Path:
     """Write report.json, the PNGs and report.html into `folder`; return the page."""
-    from evaluation.replay_plots import draw_agreement, draw_latency, draw_stages
-
     (folder / REPORT).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    pictures = {
-        "Time to action": ("latency.png", draw_latency(data), "box plot of the time to action by mode"),
-        "Where the time goes": ("stages.png", draw_stages(data), "stacked bars of the stages by mode"),
-        "Agreement": ("agreement.png", draw_agreement(data), "confusion of action kinds"),
+    plots = {
+        "Time to action": ("latency.png", plot_latency(data), "box plot of the time to action by mode"),
+        "Where the time goes": ("stages.png", plot_stages(data), "stacked bars of the stages by mode"),
+        "Agreement": ("agreement.png", plot_agreement(data), "confusion of action kinds"),
     }
     parts = [paragraph(line) for line in headlines(data)]
     for title, body in _sections(data):
         parts += [heading(title), preformatted(body)]
-    for title, (file, figure, description) in pictures.items():
+    for title, (file, figure, description) in plots.items():
         if figure is None:
             continue
-        figure.savefig(folder / file, dpi=100)
+        figure.savefig(folder / file, dpi=DPI)
         parts += [heading(title), picture(file, description)]
     if data["left_out"]:
         parts += [heading("Left out"), bullets(left_out_lines(data))]
@@ -161,8 +203,17 @@ def left_out_lines(data: Mapping[str, Any]) -> list[str]:
 
 def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     arms: Mapping[str, Any] = data["arms"]
-    sections = [("Table 8 of the paper, for this run", _table8_text(data["table8"]))]
-    sections.append(("Time to action, ms; staleness is a frame's age when its action is known", _time_table(arms)))
+    rows = data["table8"]
+    header = ("", *(f"this run +{rtt} ms" if rtt != "0" else "this run" for rtt in rows), "the paper")
+    cells = [
+        (row.title, *(row.cell(columns) for columns in rows.values()), row.cell({row.path: paper}))
+        for row, paper in TABLE_8
+    ]
+    times = "Time to action, ms; staleness is a frame's age when its action is known"
+    sections = [
+        ("Table 8 of the paper, for this run", table(header, cells)),
+        (times, figures_table("", arms, TIMES)),
+    ]
     for rtt in data["table8"]:
         own = {label: arm["figures"] for label, arm in arms.items() if f"{arm['rtt_ms']:g}" == rtt}
         base = next((label for label in own if arms[label]["mode"] == Mode.CLOUD.value), "")
@@ -186,102 +237,40 @@ def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     return sections
 
 
-def _table8_text(rows: Mapping[str, Mapping[str, float | None]]) -> str:
-    header = ("", *(f"this run +{rtt} ms" if rtt != "0" else "this run" for rtt in rows), "the paper")
-    return table(
-        header,
-        [
-            (words, *(_number(columns[name], unit) for columns in rows.values()), _number(paper, unit))
-            for name, words, unit, paper in TABLE_8
-        ],
-    )
-
-
-def _time_table(arms: Mapping[str, Any]) -> str:
-    header = ("", "p50", "p90", "p99", "mean", "TTFT", "TPOT", "stale p50", "p90", "p99", "frames looked at")
-    rows = []
-    for label, arm in arms.items():
-        figures = arm["figures"]
-        rows.append(
-            (
-                label,
-                *(_number(figures["total_percentiles_s"][name], "ms") for name in ("p50", "p90", "p99", "mean")),
-                *(_number((figures[name] or {}).get("median"), "ms1") for name in ("first_commit_s", "tpot_s")),
-                *(_number(arm["stale_s"][name], "ms") for name in ("p50", "p90", "p99")),
-                percent(arm["looked_at"]),
-            )
-        )
-    return table(header, rows)
-
-
-def _number(value: float | None, unit: str) -> str:
-    if value is None:
-        return "-"
-    return {
-        "ms": f"{1e3 * value:.0f}",
-        "ms1": f"{1e3 * value:.1f}",
-        "x": f"{value:.2f}x",
-        "%": f"{value:.1%}",
-        "1": f"{value:.1f}",
-        "2": f"{value:.2f}",
-    }[unit]
-
-
-def _table8(by_arm: Mapping[Arm, Sequence[Step]], rtt_ms: float, gamma: Any) -> dict[str, float | None]:
-    own = {arm.mode: steps for arm, steps in by_arm.items() if arm.rtt_ms == rtt_ms}
-    trips = [step.rtt_s for steps in own.values() for step in steps if step.rtt_s >= 0.0]
-    figures = {mode: summary([step.stats for step in steps]) for mode, steps in own.items()}
-    one_way = median(trips) / 2.0 if trips else 0.0
-    return table8(figures, gamma if isinstance(gamma, int) else None, one_way)
-
-
-def _ages(steps: Sequence[Step]) -> list[float]:
+def _ages(answers: Sequence[Answer]) -> list[float]:
     ages: list[float] = []
-    for bag in sorted({step.frame.bag for step in steps}):
-        own = [step for step in steps if step.frame.bag == bag]
-        start = own[0].stamp_ns
-        ages += stale([(step.stamp_ns - start) * 1e-9 for step in own], [step.stats.total_s for step in own])
+    for bag in sorted({answer.more["bag"] for answer in answers}):
+        own = [answer for answer in answers if answer.more["bag"] == bag]
+        stamps = [answer.more["stamp_ns"] for answer in own]
+        ages += stale([(stamp - stamps[0]) * 1e-9 for stamp in stamps], [answer.stats.total_s for answer in own])
     return ages
 
 
-def _with_oracle(steps: Sequence[Step]) -> dict[str, Any] | None:
-    pairs = [(to_action(step.action), truth) for step in steps if (truth := to_action(step.oracle)) is not None]
+def _with_oracle(answers: Sequence[Answer]) -> dict[str, Any] | None:
+    pairs = [
+        (to_action(answer.more["action"]), truth)
+        for answer in answers
+        if (truth := to_action(answer.more["oracle"])) is not None
+    ]
     return agreement(pairs) if pairs else None
 
 
-def _reference(steps: Sequence[Step], arms: Sequence[Arm]) -> list[Step]:
-    """Return the steps of the target alone, else of mode `cloud`, whose tokens are the target's by construction."""
-    alone = [step for step in steps if step.arm.mode == TARGET_ALONE]
-    cloud = next((arm for arm in arms if arm.mode == Mode.CLOUD.value), None)
-    return alone or [step for step in steps if step.arm == cloud]
-
-
-def _with_reference(steps: Sequence[Step], reference: Sequence[Step]) -> dict[str, Any] | None:
-    truths = {step.frame: step for step in reference}
-    if steps[0].arm == reference[0].arm:
-        return None
-    both = [(step, truths[step.frame]) for step in steps if step.frame in truths]
+def _with_reference(answers: Sequence[Answer], reference: Sequence[Answer]) -> dict[str, Any]:
+    both = list(zip(answers, reference, strict=True))
     pairs: list[Pair] = [
-        (to_action(step.action), action) for step, truth in both if (action := to_action(truth.action)) is not None
+        (to_action(answer.more["action"]), action)
+        for answer, truth in both
+        if (action := to_action(truth.more["action"])) is not None
     ]
-    same = sum(step.tokens == truth.tokens for step, truth in both)
-    return agreement(pairs) | {"identical_tokens": same / len(both) if both else None, "compared": len(both)}
+    same = sum(answer.tokens == truth.tokens for answer, truth in both)
+    return agreement(pairs) | {"identical_tokens": same / len(both), "compared": len(both)}
 
 
-def _answers(steps: Iterable[Step]) -> dict[str, dict[str, list[str]]]:
-    """Return per arm and frame ('bag:index') the action and a digest of the answer's tokens."""
-    answers: dict[str, dict[str, list[str]]] = {}
-    for step in steps:
-        name = f"{step.frame.bag}:{step.frame.index}"
-        answers.setdefault(step.arm.label, {})[name] = [step.action or "unreadable", _digest([step])]
-    return answers
-
-
-def _digest(steps: Iterable[Step]) -> str:
-    """Return 12 hex digits that name all tokens of all steps: equal digests, equal answers."""
+def _digest(answers: Iterable[tuple[str, str, Answer]]) -> str:
+    """Return 12 hex digits that name all tokens of all answers: equal digests, equal answers."""
     digest = hashlib.sha256()
-    for step in steps:
-        digest.update(f"{step.frame.bag}:{step.frame.index}:{step.arm.label}:{step.tokens}\n".encode())
+    for frame, arm, answer in answers:
+        digest.update(f"{frame}:{arm}:{tuple(answer.tokens)}\n".encode())
     return digest.hexdigest()[:12]
 
 
@@ -293,8 +282,4 @@ def _frames(numbers: Sequence[int]) -> str:
 
 
 def _name(label: str) -> str:
-    return "the target alone" if label == TARGET_ALONE else f"mode {label}, whose tokens are the target's"
-
-
-def _order(arm: Arm) -> tuple[float, int]:
-    return arm.rtt_ms, [mode.value for mode in Mode].index(arm.mode)
+    return "the target alone" if label == TARGET else f"mode {label}, whose tokens are the target's"

@@ -98,6 +98,11 @@ def add_pair(line: argparse.ArgumentParser) -> None:
     line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
 
 
+def add_profile(line: argparse.ArgumentParser, default: str = "raw") -> None:
+    """Register --profile: the device profile whose times are waited for."""
+    line.add_argument("--profile", default=default, help="declared delays; raw: none (default: %(default)s)")
+
+
 def add_prompt_options(line: argparse.ArgumentParser) -> None:
     """Register --response-order and --guide: how models are asked."""
     for argument in (RESPONSE_ORDER, GUIDE):
@@ -151,8 +156,9 @@ def add_changes(line: argparse.ArgumentParser) -> None:
 
 
 def drafted_as(options: argparse.Namespace) -> str:
-    """Return in words what `add_drafting` was told."""
-    return f"gamma {options.gamma}" + (f", {options.drafting}" if options.drafting else "")
+    """Return the options of `add_drafting` in words."""
+    changes = getattr(options, "drafting", "")
+    return f"gamma {options.gamma}" + (f", {changes}" if changes else "")
 
 
 def gamma(text: str) -> int | str:

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from benchmarks.decoding import ablation, batched, cost, modes, queues, sweeps
 from benchmarks.recordings import add_recording
-from edge_drafter.reply import AnswerLate, VerifierLost
+from evaluation.experiment.command import command_line, main_of
 from evaluation.plots import add_outputs
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
@@ -25,9 +25,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    top = argparse.ArgumentParser(
-        prog="python -m benchmarks.decoding", description="Modes, techniques and queues, one against the others."
-    )
+    top = command_line("benchmarks.decoding", "Modes, techniques and queues, one against the others.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, what) in COMMANDS.items():
         line = commands.add_parser(name, help=what, description=module.__doc__,
@@ -54,13 +52,7 @@ def run_all(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    options = parser().parse_args(arguments)
-    try:
-        options.action(options)
-    except (ValueError, OSError, RuntimeError, VerifierLost, AnswerLate) as error:
-        print(f"decoding: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return main_of(parser, lambda options: options.action(options), arguments)
 
 
 if __name__ == "__main__":

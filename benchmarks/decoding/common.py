@@ -28,12 +28,7 @@ def add_steps(line: argparse.ArgumentParser, full: int, quick: int, what: str) -
 
 
 def steps_of(options: argparse.Namespace) -> int:
-    """Return how many steps are decoded, and set the option, which is saved.
-
-    Raises ValueError, naming --steps, for less than one.
-    """
-    if options.steps is not None and options.steps < 1:
-        raise ValueError(f"--steps {options.steps}: give at least 1")
+    """Return how many steps are decoded, and set the option, which is saved."""
     full, quick = options.own_steps
     options.steps = int(options.steps or (quick if options.quick else full))
     return int(options.steps)

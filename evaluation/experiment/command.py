@@ -1,4 +1,4 @@
-"""An experiment as a command: its common options, its errors in one sentence, its results as JSON."""
+"""An experiment as a command: its common options, its errors in one sentence, its results in words and as JSON."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from typing import Any
 from evaluation.experiment.questions import in_words
 from evaluation.experiment.run import Run
 from evaluation.journal import Journal
-from evaluation.setting import machine
+from evaluation.setting import drafted_as, machine
 from spec_vlm_nav.graph import PROJECT
+from speculation.emulation import load_link
+from speculation.profile import load_profile
 
 RESULTS = PROJECT / "benchmarks" / "results"
-NOT_SETTINGS = ("save", "out", "trace", "journal", "action", "command", "run", "own_steps")
+NOT_SETTINGS = ("save", "out", "trace", "journal", "restart", "action", "command", "run", "own_steps")
 """Options that do not change what is measured."""
 
 
-def command_line(module: str, doc: str | None) -> argparse.ArgumentParser:
-    """Return the parser of `python -m benchmarks.MODULE`; the first line of `doc` describes it."""
-    return argparse.ArgumentParser(
-        prog=f"python -m {module}",
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def command_line(module: str, doc: str | None, **more: Any) -> argparse.ArgumentParser:
+    """Return the parser of `python -m MODULE` with the module's docstring as its help."""
+    form = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=f"python -m {module}", description=doc, formatter_class=form, **more)
 
 
 def main_of(
@@ -52,12 +51,14 @@ def main_of(
         return 130
 
 
-def add_steps(line: argparse.ArgumentParser, count: int, what: str = "frames, each answered by every arm") -> None:
-    """Register --steps and --journal."""
-    line.add_argument("--steps", type=int, default=count, help=f"{what} (default: %(default)s)")
+def add_steps(line: argparse.ArgumentParser, count: int | None, default: str = "") -> None:
+    """Register --steps and --journal; `default` describes the number where it depends on other options."""
+    line.add_argument("--steps", type=int, default=count, help=f"frames, each answered by every arm (default: "
+                      f"{default or count})")  # fmt: skip
     line.add_argument(
         "--journal", type=Path, metavar="DIR", help="keep every answer in this folder, to go on after an interruption"
     )
+    line.add_argument("--restart", action="store_true", help="throw away what --journal holds")
 
 
 def add_save(line: argparse._ActionsContainer) -> None:
@@ -65,10 +66,37 @@ def add_save(line: argparse._ActionsContainer) -> None:
     line.add_argument("--save", action="store_true", help="write the figures to benchmarks/results/")
 
 
-def journal_of(options: argparse.Namespace, name: str) -> Journal | None:
+def journal_of(options: argparse.Namespace) -> Journal | None:
     """Return the journal that --journal names, if it does. Raises ValueError for one with other settings."""
     folder: Path | None = getattr(options, "journal", None)
-    return Journal(folder, name, settings_of(options)) if folder is not None else None
+    return Journal(folder, "answers", settings_of(options), options.restart) if folder is not None else None
+
+
+def described(options: argparse.Namespace) -> str:
+    """Return what is measured under which declared conditions, in one line, as the options have it."""
+    parts = [f"{options.steps} frames ({options.frames})"]
+    if hasattr(options, "profile"):
+        profile = load_profile(options.profile)
+        delays = "no declared delays" if profile.is_raw else f"declared delays: {profile.scale}"
+        parts.append(f"profile {profile.name} ({delays})")
+    if getattr(options, "link", ""):
+        link = load_link(options.link)
+        parts.append(f"link {link.name} ({link.scale})")
+    if getattr(options, "rtt_ms", None) is not None:
+        parts.append(f"round trip {options.rtt_ms:g} ms in place of the profile's")
+    return ", ".join([*parts, options.dtype, *([drafted_as(options)] if hasattr(options, "gamma") else [])])
+
+
+def ratio_lines(run: Run, pairs: Sequence[tuple[str, str]]) -> str:
+    """Return, for pairs of a slow and a fast arm, how many times faster the latter is, frame by frame."""
+    lines = []
+    for slow, fast in pairs:
+        (low, middle, high), ratios = run.times_faster(slow, fast), run.ratios(slow, fast)
+        lines.append(
+            f"{fast} against {slow}, frame by frame: {middle:.2f}x in the median (95 % interval {low:.2f} to "
+            f"{high:.2f}; {min(ratios):.2f} to {max(ratios):.2f})"
+        )
+    return "\n".join(lines)
 
 
 def settings_of(options: argparse.Namespace, *outputs: str) -> dict[str, str]:
@@ -86,23 +114,22 @@ def result_name(base: str, source: str) -> str:
     return f"{base}_text" if in_words(source) else base
 
 
-def save_run(options: argparse.Namespace, name: str, run: Run, **more: Any) -> None:
-    """Write a run where --save was given: settings, machine, figures of all arms, every step's time, and `more`.
+def save_run(options: argparse.Namespace, base: str, data: Mapping[str, Any], run: Run | None = None) -> None:
+    """Write `data` with settings and machine where --save was given; of a run also every step's time.
 
-    name: of the result, after `result_name`'s rule.
+    The result's name is `base` with the source, profile, link, round trip and dtype of the options.
     """
     if not options.save:
         return
-    figures = {"figures": more.pop("figures")} if "figures" in more else {"figures": run.figures()}
-    data = {
-        "settings": settings_of(options),
-        "machine": machine(),
-        "frames_with_different_tokens": run.different,
-        **figures,
-        **more,
-        "step_s": {arm: [round(seconds, 4) for seconds in run.seconds(arm)] for arm in run.answers},
-    }
-    write_result(name, data)
+    rtt_ms = getattr(options, "rtt_ms", None)
+    parts = [getattr(options, "profile", ""), getattr(options, "link", ""), "" if rtt_ms is None else
+             f"rtt_{rtt_ms:g}_ms", options.dtype]  # fmt: skip
+    measured: dict[str, Any] = {}
+    if run is not None:
+        times = {arm: [round(seconds, 4) for seconds in run.seconds(arm)] for arm in run.answers}
+        measured = {"frames_with_different_tokens": run.different, "step_s": times}
+    name = "_".join([result_name(base, options.frames), *filter(None, parts)])
+    write_result(name, {"settings": settings_of(options), "machine": machine(), **data, **measured})
 
 
 def write_result(name: str, data: Mapping[str, Any]) -> None:

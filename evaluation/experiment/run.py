@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -91,10 +92,17 @@ class Run:
         """Return every arm's `summary`."""
         return {arm: summary(self.stats(arm)) for arm in self.answers}
 
+    def ratios(self, slow: str, fast: str) -> list[float]:
+        """Return the time of `slow` over that of `fast`, question by question."""
+        return [one / other for one, other in zip(self.seconds(slow), self.seconds(fast), strict=True)]
+
     def times_faster(self, slow: str, fast: str) -> tuple[float, float, float]:
-        """Return how many times faster `fast` is, question by question: `median_interval` of the ratios of times."""
-        pairs = zip(self.seconds(slow), self.seconds(fast), strict=True)
-        return median_interval([one / other for one, other in pairs])
+        """Return how many times faster `fast` is: `median_interval` of the ratios."""
+        return median_interval(self.ratios(slow, fast))
+
+    def fastest(self) -> str:
+        """Return the arm with the shortest median step."""
+        return min(self.answers, key=lambda arm: median(self.seconds(arm)))
 
 
 class Backend(Protocol):
@@ -153,9 +161,7 @@ class _Taken:
         self.left_out: dict[str, str] = {}
         self._journal = journal
         self._leave_out = leave_out
-        self._answers: dict[tuple[str, str], Answer] = {}
-        for piece in journal.pieces() if journal is not None else ():
-            self._answers[piece["question"], piece["arm"]] = read_answer(piece)
+        self._answers = read_answers(journal) if journal is not None else {}
 
     def due(self, name: str) -> list[Arm[Any]]:
         return [arm for arm in self.arms if (name, arm.name) not in self._answers and arm.name not in self.refused]
@@ -189,9 +195,14 @@ class _Taken:
         return Run(answers, kept, [arm.name for arm in present if arm.exact], self.refused, self.left_out)
 
 
-def read_answer(piece: Mapping[str, Any]) -> Answer:
-    """Return the answer of a journal's line. Raises ValueError for a line that holds none."""
-    try:
-        return msgspec.convert({name: piece[name] for name in ("tokens", "stats", "more")}, Answer, strict=False)
-    except (msgspec.ValidationError, LookupError) as error:
-        raise ValueError(f"a line of the journal is no answer ({error!r}); begin again with --restart") from None
+def read_answers(journal: Journal) -> dict[tuple[str, str], Answer]:
+    """Return a journal's answers by question and arm. Raises ValueError for a line that holds none."""
+    found = {}
+    for number, piece in enumerate(journal.pieces(), start=1):
+        try:
+            found[piece["question"], piece["arm"]] = msgspec.convert(piece, Answer, strict=False)
+        except (msgspec.ValidationError, LookupError) as error:
+            raise ValueError(
+                f"line {number} of the journal is no answer ({error!r}); begin anew with --restart"
+            ) from None
+    return found

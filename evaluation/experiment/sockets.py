@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -18,33 +18,31 @@ from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 
 Q = TypeVar("Q", bound=Question)
-UNUSED = ("mode", "target", "device", "seed")
+UNUSED = ("mode", "target", "device", "seed", "verifier")
 """Options that have a field's name and another meaning."""
 
 
-def edge_config(options: argparse.Namespace, address: str, **changes: Any) -> EdgeConfig:
+def edge_config(options: argparse.Namespace, address: str = "", **changes: Any) -> EdgeConfig:
     """Return an edge's settings: fields that an option names, then `changes`; more patient than a robot's.
 
-    Raises ValueError for values that cannot be used.
+    address: of the verifier; empty for the default. Raises ValueError for values that cannot be used.
     """
     known = {field.name for field in fields(EdgeConfig)}.difference(UNUSED)
     given = {name: value for name, value in vars(options).items() if name in known}
-    base = {"mode": Mode.FSD.value, "silence_s": SILENCE_S, "resume_s": CONNECT_LIMIT_S}
-    text_only = in_words(getattr(options, "frames", ""))
-    return EdgeConfig(**{**base, "text_only": text_only, **given, "verifier": address, **changes})
+    base: dict[str, Any] = {"mode": Mode.FSD.value, "silence_s": SILENCE_S, "resume_s": CONNECT_LIMIT_S}
+    base["text_only"] = in_words(getattr(options, "frames", ""))
+    verifier_at = {"verifier": address} if address else {}
+    return EdgeConfig(**{**base, **given, **verifier_at, **changes})
 
 
 class Edges:
     """Edges that share one copy of each draft model; use `sockets`, which also starts their verifier."""
 
-    def __init__(self, options: argparse.Namespace, address: str, vlm: Vlm | None = None, trace: int = 1) -> None:
-        """`vlm`: the draft model where it is loaded already. trace: spans that each edge keeps.
-
-        Raises ValueError for a draft model that cannot be used.
-        """
+    def __init__(self, options: argparse.Namespace, address: str, vlm: Vlm, trace: int = 1) -> None:
+        """`vlm`: the options' draft model. trace: spans that each edge keeps."""
         self.options = options
         self.address = address
-        self.vlm = vlm or load_vlm(options.draft_model, dtype=options.dtype, threads=getattr(options, "threads", 1))
+        self.vlm = vlm
         self._models = {options.draft_model: self.vlm}
         self._spans = trace
         self._edges: dict[tuple[tuple[str, Any], ...], EdgeDecoder] = {}
@@ -96,22 +94,24 @@ def modes_as_arms(modes: Sequence[str], **changes: Any) -> list[Arm[Question]]:
 
 @contextmanager
 def sockets(
-    options: argparse.Namespace, modes: Sequence[str] = (), *flags: str, vlm: Vlm | None = None, trace: int = 1
+    options: argparse.Namespace,
+    modes: Sequence[str] = (),
+    *flags: str,
+    address: str = "",
+    vlm: Vlm | None = None,
+    trace: int = 1,
 ) -> Iterator[Edges]:
-    """Run a verifier process for these modes and yield its edges.
+    """Yield edges and their verifier, a process of its own that runs for the time; none where all modes are `edge`.
 
-    The verifier gets the options' target model, profile, dtype and threads, and `flags`. Raises RuntimeError where it
-    does not start or ends by itself, ValueError for models that cannot be used.
+    The verifier gets the options' target model, profile, dtype and threads, and `flags`. address: of a running
+    verifier, in place of a process. vlm, trace: as for `Edges`. Raises RuntimeError where the process does not start or
+    ends by itself, ValueError for models that cannot be used.
     """
-    names = [
-        (f"--{name}", getattr(options, name)) for name in ("profile", "dtype", "threads") if hasattr(options, name)
-    ]
-    own = [word for name, value in names for word in (name, str(value))]
+    named = [name for name in ("profile", "dtype", "threads") if hasattr(options, name)]
+    own = [word for name in named for word in (f"--{name}", str(getattr(options, name)))]
     own += [*text_flags(in_words(getattr(options, "frames", ""))), *draft_flags(modes, options.draft_model)]
     vlm = vlm or load_vlm(options.draft_model, dtype=options.dtype, threads=getattr(options, "threads", 1))
-    with verifier(options.target_model, *own, *flags) as address:
-        edges = Edges(options, address, vlm, trace)
-        try:
-            yield edges
-        finally:
-            edges.close()
+    with ExitStack() as stack:
+        if not address and set(modes) != {Mode.EDGE.value}:
+            address = stack.enter_context(verifier(options.target_model, *own, *flags))
+        yield stack.enter_context(closing(Edges(options, address, vlm, trace)))

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-from benchmarks.overhead import StepCost, figures, main, median_forward, parser, report
-from benchmarks.stopwatch import Part, Seconds, Stopwatch, TimedLink, TimedModel, timing
+from benchmarks.overhead import COLUMNS, figures, main, median_forward, parser
+from benchmarks.stopwatch import Part, Seconds, Stopwatch, timing
+from edge_drafter import DecodingStats
 from edge_drafter.model import Abandoned, Stop
+from evaluation.experiment.run import Answer
+from evaluation.tables import figures_table
 from speculation.distributions import Logits
 from speculation.wire import AnyMessage, EndStep
 
@@ -66,11 +71,20 @@ class SlowModel:
         return np.zeros((count, 2))
 
 
-class SlowLink:
-    """Sending takes 2 s, listening 1 s and then 5 s in which the thread sleeps."""
+class PacedModel(SlowModel):
+    """Waits for 20 s before a forward of the model inside."""
 
-    bytes_up = 7
-    bytes_down = 9
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self._inner = SlowModel(machine)
+
+    def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
+        self._machine.work(0.0, stolen=20.0)
+        return self._inner.extend(tokens, parents, stop)
+
+
+class SlowLink:
+    """Sending takes 2 s, receiving 1 s and then 5 s in which the thread sleeps."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -83,14 +97,34 @@ class SlowLink:
         return None
 
 
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def watch(machine: Machine) -> Iterator[Stopwatch]:
+    """A stopwatch on the slow model and link, as `overhead` puts one on the real ones."""
+    watch = machine.watch()
+    with (
+        timing(watch, Part.PREFILL, SlowModel, "begin"),
+        timing(watch, Part.FORWARD, SlowModel, "root_logits", "extend"),
+        timing(watch, Part.CACHE, SlowModel, "commit"),
+        timing(watch, Part.PACE, PacedModel, "extend"),
+        timing(watch, Part.LINK, SlowLink, "send", "receive"),
+    ):
+        yield watch
+    watch.restart()
+    SlowLink(machine).send(EndStep(1, ""))
+    assert list(cpu(watch.stop())) == [Part.POLICY]
+
+
 def cpu(parts: dict[Part, Seconds]) -> dict[Part, float]:
     return {part: spent.cpu for part, spent in parts.items() if spent.cpu}
 
 
-def test_every_second_belongs_to_the_innermost_part_and_clocks_cost_nothing() -> None:
-    machine = Machine()
-    watch = machine.watch()
-    model, link = TimedModel(SlowModel(machine), watch), TimedLink(SlowLink(machine), watch)
+def test_every_second_belongs_to_the_innermost_part_and_clocks_cost_nothing(machine: Machine, watch: Stopwatch) -> None:
+    model, link = SlowModel(machine), SlowLink(machine)
 
     def poll() -> bool:
         machine.work(0.25)
@@ -105,15 +139,14 @@ def test_every_second_belongs_to_the_innermost_part_and_clocks_cost_nothing() ->
     model.commit((), 1)
     model.root_logits()
     link.send(EndStep(1, ""))
-    assert (link.bytes_up, link.bytes_down) == (7, 9)
     parts = watch.stop()
     assert cpu(parts) == {
         Part.PREFILL: 100.0, Part.FORWARD: 11.0 + 12.0 + 10.0, Part.CACHE: 3.0, Part.LINK: 3.0, Part.POLICY: 5.25,
     }  # fmt: skip
     assert parts[Part.LINK].wall == pytest.approx(8.0) and parts[Part.POLICY].wall == pytest.approx(1005.25)
-    assert model.single == [Seconds(11.0, 11.0)]
+    assert watch.single == [Seconds(11.0, 11.0)]
     watch.restart()
-    assert cpu(watch.stop()) == {}
+    assert cpu(watch.stop()) == {} and watch.single == []
 
 
 def test_functions_of_a_module_are_timed_while_they_shall_be() -> None:
@@ -128,56 +161,61 @@ def test_functions_of_a_module_are_timed_while_they_shall_be() -> None:
     assert cpu(watch.stop()) == {Part.READ: 2.0, Part.POLICY: 1.0}
 
 
-def test_a_forward_that_is_given_up_counts_and_is_no_measure() -> None:
-    machine = Machine()
-    watch = machine.watch()
-    model = TimedModel(SlowModel(machine), watch)
+def test_a_forward_that_is_given_up_counts_and_is_no_measure(machine: Machine, watch: Stopwatch) -> None:
     with pytest.raises(Abandoned):
-        model.extend([1], [-1], lambda: True)
+        SlowModel(machine).extend([1], [-1], lambda: True)
     machine.work(2.0)
-    assert cpu(watch.stop()) == {Part.FORWARD: 5.5, Part.POLICY: 2.0} and model.single == []
+    assert cpu(watch.stop()) == {Part.FORWARD: 5.5, Part.POLICY: 2.0} and watch.single == []
 
 
-def test_a_paced_forward_is_told_from_its_pacing() -> None:
-    machine = Machine()
-    watch = machine.watch()
-    inner = TimedModel(SlowModel(machine), watch)
-
-    class Paced(SlowModel):
-        def extend(
-            self, tokens: Sequence[int], parents: Sequence[int], stop: Callable[[], bool] | None = None
-        ) -> Logits:
-            machine.work(0.0, stolen=20.0)
-            return inner.extend(tokens, parents, stop)
-
-    TimedModel(Paced(machine), watch, Part.PACE).extend([1], [-1])
+def test_a_paced_forward_is_separate_from_its_pacing(machine: Machine, watch: Stopwatch) -> None:
+    PacedModel(machine).extend([1], [-1])
     parts = watch.stop()
     assert parts[Part.PACE] == Seconds(20.0, 0.0) and parts[Part.FORWARD] == Seconds(11.0, 11.0)
-    assert inner.single == [Seconds(11.0, 11.0)]
+    assert watch.single == [Seconds(11.0, 11.0)]
 
 
-def cost(forwards: int, policy: Seconds) -> StepCost:
-    parts = {part: Seconds() for part in Part}
-    return StepCost(forwards, 9, {**parts, Part.POLICY: policy, Part.FORWARD: Seconds(8.0, 6.0)}, 1.0)
+def answer(forwards: int, policy: tuple[float, float], single: Sequence[tuple[float, float]] = ()) -> Answer:
+    parts = {part.value: (0.0, 0.0) for part in Part} | {"policy": policy, "forward": (8.0, 6.0)}
+    stats = DecodingStats(draft_forwards=forwards)
+    return Answer((1,), stats, {"parts": parts, "single": single, "others": 1.0})
 
 
 def test_figures_are_per_draft_forward_and_shares_of_the_measure() -> None:
-    costs = [cost(2, Seconds(1.0, 0.4)), cost(4, Seconds(4.0, 3.2)), cost(1, Seconds(0.5, 0.3)), cost(0, Seconds(9, 9))]
-    entry = figures(costs, Seconds(wall=2.0, cpu=1.0))
+    answers = [answer(2, (1.0, 0.4)), answer(4, (4.0, 3.2)), answer(1, (0.5, 0.3)), answer(0, (9.0, 9.0))]
+    entry = figures(answers, Seconds(wall=2.0, cpu=1.0))
     assert entry["steps"] == 3 and entry["forwards"] == {"min": 1.0, "median": 2.0, "max": 4.0}
     assert entry["policy_cpu_s"] == pytest.approx({"min": 0.2, "median": 0.3, "max": 0.8})
     assert entry["share_cpu"] == pytest.approx({"min": 0.2, "median": 0.3, "max": 0.8})
     assert entry["share_wall"] == pytest.approx({"min": 0.25, "median": 0.25, "max": 0.5})
     assert entry["forward_cpu_s"] == pytest.approx({"min": 1.5, "median": 3.0, "max": 6.0})
-    assert "30.0 (20.0-80.0)" in report({"full": entry}) and "300000.0 (200000.0-800000.0)" in report({"full": entry})
+    assert entry["other_threads_cpu_s"]["max"] == 1.0
+    report = figures_table("mode", {"full": entry}, COLUMNS)
+    assert "30.0 (20.0-80.0)" in report and "300000.0 (200000.0-800000.0)" in report
 
 
 def test_without_forwards_there_is_no_measure() -> None:
-    assert median_forward([Seconds(3.0, 1.0), Seconds(1.0, 2.0), Seconds(2.0, 9.0)]) == Seconds(2.0, 2.0)
+    answers = [answer(1, (0.0, 0.0), [(3.0, 1.0), (1.0, 2.0)]), answer(1, (0.0, 0.0), [(2.0, 9.0)])]
+    assert median_forward(answers) == Seconds(2.0, 2.0)
     with pytest.raises(ValueError, match="mode sd drafted no single token"):
         median_forward([])
     with pytest.raises(ValueError, match="no step drafted anything"):
-        figures([cost(0, Seconds())], Seconds(1.0, 1.0))
+        figures([answer(0, (0.0, 0.0))], Seconds(1.0, 1.0))
+
+
+def test_the_policy_of_real_steps_is_measured(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
+    assert main(f"{models} --steps 2 --modes full --save".split()) == 0
+    assert "frames on which the modes' tokens differ: 0 of 2" in capsys.readouterr().out
+    saved = json.loads((tmp_path / "overhead_raw_float32.json").read_text())
+    assert list(saved["modes"]) == ["sd", "full"]
+    for entry in saved["modes"].values():
+        assert entry["policy_cpu_s"]["min"] > 0.0 and entry["forward_cpu_s"]["min"] > 0.0
+        assert entry["read_cpu_s"]["min"] > 0.0 and entry["link_cpu_s"]["min"] > 0.0
 
 
 def test_wrong_options_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ def test_pieces_are_there_again_and_a_cut_line_is_dropped(tmp_path: Path) -> Non
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     Journal(tmp_path, "runs", {"profile": "raw", "gamma": 4})
-    with pytest.raises(ValueError, match="profile was raw and is go2_a100; give another --out"):
+    with pytest.raises(ValueError, match="profile was raw and is go2_a100; give another folder"):
         Journal(tmp_path, "runs", {"profile": "go2_a100", "gamma": 4})
     (tmp_path / "runs.settings.json").write_text("no", encoding="utf-8")
     with pytest.raises(ValueError, match="is no JSON object"):

@@ -14,7 +14,7 @@ import pytest
 
 from evaluation.__main__ import main
 from evaluation.frames import FrameSource, OracleLabel, Selection
-from evaluation.replay import fingerprint, name_bags
+from evaluation.replay import arms_of, fingerprint, name_bags
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import STOP, VOCABULARY_FILE, compose
 from tests.cloud_verifier.process import Verifier, start
@@ -72,7 +72,7 @@ def test_two_runs_agree_and_a_third_goes_on(
     assert set(data["arms"]) == {"cloud", "sd", "fsd", "edge", "cloud +20 ms", "sd +20 ms", "fsd +20 ms"}
     assert data["reference"] == "target"
     steps = [json.loads(line) for line in (one / "steps.jsonl").read_text().splitlines()]
-    assert {(step["frame"]["index"], step["prompt"]) for step in steps} == {
+    assert {(step["more"]["index"], step["more"]["prompt"]) for step in steps} == {
         (0, "find the red ball"), (1, ASKED), (3, "find the red ball"),
     }  # fmt: skip
     for label, arm in data["arms"].items():
@@ -121,7 +121,7 @@ def test_the_target_decides_whether_prompts_explain_the_robot(
     for mode, prompt in (("cloud", "find the red ball"), ("edge", compose("find the red ball", guide=True))):
         assert replay(tmp_path / mode, [bag], unlisted, verifier, "--modes", mode, "--limit", "1") == 0
         (step,) = map(json.loads, (tmp_path / mode / "steps.jsonl").read_text().splitlines())
-        assert step["prompt"] == prompt
+        assert step["more"]["prompt"] == prompt
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,11 @@ def test_what_cannot_be_replayed_is_one_sentence(
         status = int(refused.code or 0)
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert status == 2 and complaint in said
+
+
+def test_every_mode_meets_every_round_trip_but_edge_has_no_link() -> None:
+    arms = arms_of(["edge", "fsd"], [0.0, 40.0])
+    assert [arm.label for arm in arms] == ["edge", "fsd", "fsd +40 ms"]
 
 
 def test_a_thousand_frames_are_read_without_holding_them(tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ from evaluation.experiment.questions import (
     questions,
     read_source,
     text_flags,
+    warmed_up,
 )
 from evaluation.experiment.run import Question
 from evaluation.setting import add_pair
-from speculation.prompts import VOCABULARY_FILE
+from speculation.prompts import VOCABULARY_FILE, ResponseOrder
 from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_PROMPT_CHARS
 from tests.models import tiny_text_model
@@ -166,3 +167,30 @@ def test_prompts_that_no_session_holds_are_named_before_work(tmp_path: Path) -> 
         check_prompts(vlm, [Question("short", b""), Question("abc " * 600, b"")], 128)
     with pytest.raises(ValueError, match="prompt 'say <|im_end|>': the instruction contains the special token"):
         check_prompts(vlm, [Question("say <|im_end|>", b"")], 128)
+
+
+def test_questions_are_the_same_for_the_same_seed() -> None:
+    first, again, other = questions("random", 3), questions("random", 3), questions("random", 3, seed=1)
+    assert first == again and first != other and len(first) == 3
+    assert all(question.jpeg.startswith(b"\xff\xd8") for question in first)
+    with pytest.raises(ValueError, match="choose simulation, random"):
+        questions("camera", 1)
+
+
+def test_questions_of_rooms_have_the_walk_so_far() -> None:
+    asked = questions("simulation", 12, order=ResponseOrder.ACTION_FIRST)
+    prompts = [question.prompt.splitlines() for question in asked]
+    assert len(prompts) == 12 and all(lines[-1] == "Action first" for lines in prompts)
+    walks = {lines[0] for lines in prompts}
+    assert len(walks) >= 2 and all(walk.startswith("find the ") for walk in walks)
+    assert len(prompts[0]) == 2 and prompts[1][1].startswith("Done: ")
+
+
+def test_no_question_of_the_warm_up_is_measured(tiny_target: Path, tmp_path: Path) -> None:
+    line = argparse.ArgumentParser()
+    add_pair(line)
+    add_questions(line)
+    blind = tiny_text_model(tmp_path / "blind", layers=1)
+    for words in (f"--frames text --target-model {blind}", f"--frames random --target-model {tiny_target}"):
+        before, asked = warmed_up(line.parse_args(words.split()), 5, 2)
+        assert (len(before), len(asked)) == (2, 5) and not set(before) & set(asked)

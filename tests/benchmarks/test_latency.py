@@ -1,0 +1,65 @@
+"""Latency and exactness as commands, over real sockets with tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import exactness, latency
+
+
+@pytest.fixture
+def line(tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
+    return f"{models} --gamma 2 --steps 2 --save".split()
+
+
+def test_modes_are_timed_in_turns_and_a_round_trip_is_declared(
+    line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = ["--journal", str(tmp_path / "journal"), "--trace", str(tmp_path / "trace.json")]
+    slow = [*line, *journal, "--profile", "raw", "--rtt-ms", "40", "--modes", "cloud", "full", "edge"]
+    assert latency.main(slow) == 0
+    printed = capsys.readouterr().out
+    assert "round trip 40 ms in place of the profile's" in printed and "95 % interval" in printed
+    saved = json.loads((tmp_path / "latency_raw_rtt_40_ms_float32.json").read_text())
+    assert saved["frames_with_different_tokens"] == 0 and list(saved["figures"]) == ["cloud", "full", "edge"]
+    assert saved["figures"]["cloud"]["total_s"]["min"] > 0.04 > saved["figures"]["edge"]["total_s"]["min"]
+    assert "journal" not in saved["settings"] and saved["settings"]["rtt_ms"] == "40.0"
+    assert any(
+        event.get("name") == "commit" for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    )
+    assert len((tmp_path / "journal" / "answers.jsonl").read_text().splitlines()) == 6
+    assert latency.main(slow) == 0
+    again = json.loads((tmp_path / "latency_raw_rtt_40_ms_float32.json").read_text())
+    assert again["step_s"] == saved["step_s"]
+    assert latency.main([*slow, "--gamma", "3"]) == 2
+    assert "gamma was 2 and is 3" in capsys.readouterr().err
+
+
+def test_every_mode_is_exact(line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exactness.main(line) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("identical on 2 of 2") == len(exactness.MODES)
+    saved = json.loads((tmp_path / "exactness_float64.json").read_text())
+    assert saved["flips"] == [] and saved["tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--steps 0", "--steps 0: give at least 1"),
+        ("--rtt-ms 20000", "--rtt-ms 20000 is outside 0 to 10000"),
+        ("--profile warp", "unknown device profile"),
+        ("--draft-model nowhere", "nowhere"),
+    ],
+)
+def test_wrong_options_are_one_sentence(
+    words: str, sentence: str, line: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert latency.main([*line, *words.split()]) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("latency: ") and sentence in error and "\n" not in error
