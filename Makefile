@@ -2,7 +2,7 @@ SHELL := /bin/bash
 RUN := scripts/with_env
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test benchmarks lint clean
+.PHONY: help setup demo test benchmarks lint docs wheel clean
 
 help:  ## show these targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,12 +16,22 @@ demo: setup  ## a simulated Go2 finds the silver bottle; DEMO="--seed 3 --mode s
 test: setup  ## run all tests; TESTS="tests/speculation -k tree" picks some
 	@$(RUN) python -m pytest $(TESTS)
 
-benchmarks: setup  ## every table and picture of docs/benchmarks.md (half an hour); BENCH="--quick" for a look
+benchmarks: setup  ## every table and plot of docs/benchmarks.md (half an hour); BENCH="--quick" for a look
 	@$(RUN) python -m benchmarks $(BENCH)
 
-lint: setup  ## ruff and mypy --strict
+lint: setup  ## ruff, codespell and mypy --strict
 	@$(RUN) ruff check .
+	@$(RUN) ruff format --check .
+	@$(RUN) codespell
 	@$(RUN) mypy
+
+docs: setup  ## these pages as a site in out/site; a broken link fails it
+	@NO_MKDOCS_2_WARNING=1 $(RUN) python -m mkdocs build --strict --quiet
+
+wheel: setup  ## one wheel of all Python packages in dist/
+	@rm -rf build dist
+	@$(RUN) python -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w dist .
+	@rm -rf build
 
 clean:  ## remove everything that setup, demo and tests made
 	rm -rf .venv ros_ws/build ros_ws/install ros_ws/log out build dist *.egg-info

@@ -35,5 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def replay_command() -> int:
+    """Run `replay` with the words after the console script spec-vlm-nav-replay; as `main`."""
+    return main(["replay", *sys.argv[1:]])
+
+
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,9 +14,7 @@ from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
-from spec_vlm_nav.graph import PROJECT
-
-INTERFACES = PROJECT / "ros_ws" / "src"
+INTERFACES = Path(__file__).resolve().parent / "interfaces"
 IDL_RULE = "=" * 80 + "\n"
 _OWN = (
     ("spec_vlm_nav_interfaces", ("ActionStatus", "DecodingStats", "NavigationAction")),
@@ -36,7 +34,7 @@ def typestore() -> Any:
     types: dict[str, Any] = {}
     for package, names in _OWN:
         for name in names:
-            text = (INTERFACES / package / "msg" / f"{name}.msg").read_text(encoding="utf-8")
+            text = (INTERFACES / package / f"{name}.msg").read_text(encoding="utf-8")
             types.update(get_types_from_msg(text, f"{package}/msg/{name}"))
     store.register(types)
     return store

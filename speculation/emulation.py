@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from speculation.profile import read_declarations
 
-LINKS_FILE = Path(__file__).resolve().parents[1] / "config" / "links.json"
+LINKS_FILE = Path(__file__).resolve().parent / "config" / "links.json"
 MAX_SECONDS = 60.0
 MAX_LOSS = 0.9
 MIN_RATE_BPS, MAX_RATE_BPS = 1.0, 1e12

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PROFILES_FILE = Path(__file__).resolve().parents[1] / "config" / "profiles.json"
+PROFILES_FILE = Path(__file__).resolve().parent / "config" / "profiles.json"
 MAX_SECONDS = 60.0
 TIMES = ("draft_s", "verify_s", "one_way_s", "server_draft_s")
 

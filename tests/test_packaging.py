@@ -1,19 +1,48 @@
-"""What is installed under which name, and what the ROS package does for the Python that runs its nodes."""
+"""What is installed under which name, licence and version, and what the ROS package does for its nodes' Python."""
 
 from __future__ import annotations
 
+import importlib
+import re
+import shutil
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import Parser
 from importlib.metadata import distributions
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.test_dependencies import FOLDERS, ROS, imports
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "ros_ws" / "src" / "spec_vlm_nav"
 PYTHON = "python{}.{}".format(*sys.version_info)
+SHIPPED = {name: folder for name, folder in FOLDERS.items() if name != "benchmarks"}
+PACKAGE_FILES = sorted((ROOT / "ros_ws" / "src").glob("*/package.xml"))
+BASE = {
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "PIL",
+    "numpy",
+    "msgspec",
+    "zmq",
+    "cv2",
+    "huggingface_hub",
+}
+"""What the required packages are imported as; huggingface_hub comes with transformers."""
+ROBOT = [f"spec_vlm_nav.nodes.{name}" for name in ("vlm_nav", "action_executor", "go2_bridge")]
+OPTIONAL = {"torchao", "qwen_vl_utils"}
+"""Imported where a setting asks for them, with a sentence where they are missing."""
 
 
 def metadata(project: Path, setup: list[str], out: Path) -> Path:
@@ -32,6 +61,151 @@ def test_project_and_ros_package_are_found_each_by_its_name_in_either_order(tmp_
         (project,) = distributions(name="spec-vlm-nav-core", path=path)
         assert "vlm_nav" in {entry.name for entry in package.entry_points}
         assert any(line.startswith("msgspec") for line in project.requires or ())
+
+
+def declared(pattern: str, name: str) -> str:
+    found = re.search(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert found, f"{name} has no {pattern}"
+    return found[1]
+
+
+def test_there_is_one_version() -> None:
+    version = declared(r'^version = "(.+)"$', "pyproject.toml")
+    assert declared(r"^version: (.+)$", "CITATION.cff") == version
+    assert declared(r"^## (\S+)", "CHANGELOG.md") == version
+    assert declared(r'^    version="(.+)",$', "ros_ws/src/spec_vlm_nav/setup.py") == version
+    assert len(PACKAGE_FILES) == 3
+    for path in PACKAGE_FILES:
+        assert ElementTree.parse(path).findtext("version") == version, path
+
+
+def test_there_is_one_licence_but_for_the_vendors_messages() -> None:
+    licence = declared(r'^license = "(.+)"$', "pyproject.toml")
+    assert licence == "Apache-2.0"
+    assert declared(r"^license: (.+)$", "CITATION.cff") == licence
+    card = (ROOT / "models" / "README.md").read_text(encoding="utf-8").split("---")
+    assert yaml.safe_load(card[1])["license"] == licence.lower()
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in text and "Version 2.0, January 2004" in text and len(text.splitlines()) > 200
+    licences = {path.parent.name: ElementTree.parse(path).findtext("license") for path in PACKAGE_FILES}
+    assert licences == {"spec_vlm_nav": licence, "spec_vlm_nav_interfaces": licence, "unitree_api": "BSD-3-Clause"}
+    vendors = (ROOT / "ros_ws" / "src" / "unitree_api" / "LICENSE").read_text(encoding="utf-8")
+    assert vendors.startswith("Copyright") and "Redistribution and use in source and binary forms" in vendors
+    assert "ros_ws/src/unitree_api" in (ROOT / "NOTICE").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    """Build the wheel from a copy, since building leaves files beside the sources."""
+    copy = tmp_path_factory.mktemp("wheel")
+    names = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "config", "ros_ws/src")
+    for name in (*names, *(str(folder) for folder in SHIPPED.values() if folder.parts[0] != "ros_ws")):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
+        else:
+            shutil.copy(ROOT / name, copy / name)
+    out = copy / "dist"
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(out),
+        str(copy),
+    ]
+    done = subprocess.run(command, cwd=copy, timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (path,) = out.glob("*.whl")
+    with zipfile.ZipFile(path) as opened:
+        yield opened
+
+
+def test_the_wheel_has_every_file_of_every_package_and_no_other(wheel: zipfile.ZipFile) -> None:
+    files = {
+        (Path(package) / path.relative_to(ROOT / folder)).as_posix()
+        for package, folder in SHIPPED.items()
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    found = set(wheel.namelist())
+    assert {name for name in found if name.endswith(".py")} == files
+    assert {f"{package}/py.typed" for package in SHIPPED} <= found
+    assert {name.split("/")[0] for name in found if ".dist-info" not in name} == set(SHIPPED)
+
+
+def test_the_wheel_has_the_data_that_its_code_reads(wheel: zipfile.ZipFile) -> None:
+    found = set(wheel.namelist())
+    for package, source in {
+        "speculation/config": ROOT / "config",
+        "spec_vlm_nav/config": PACKAGE / "config",
+        "evaluation/interfaces/spec_vlm_nav_interfaces": ROOT / "ros_ws/src/spec_vlm_nav_interfaces/msg",
+        "evaluation/interfaces/unitree_api": ROOT / "ros_ws/src/unitree_api/msg",
+    }.items():
+        wanted = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+        assert wanted and {f"{package}/{name}" for name in wanted} <= found
+
+
+def header(wheel: zipfile.ZipFile) -> Message:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    return Parser().parsestr(wheel.read(name).decode())
+
+
+def test_the_wheel_names_its_licence_and_carries_the_texts(wheel: zipfile.ZipFile) -> None:
+    assert header(wheel)["License-Expression"] == "Apache-2.0"
+    found = {name.split("/licenses/")[1] for name in wheel.namelist() if "/licenses/" in name}
+    assert found == {"LICENSE", "NOTICE", "ros_ws/src/unitree_api/LICENSE"}
+
+
+def test_console_scripts_of_the_wheel_are_functions(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    scripts = dict(line.split(" = ") for line in wheel.read(name).decode().splitlines() if " = " in line)
+    assert {"spec-vlm-nav-verifier", "spec-vlm-nav-replay", "spec-vlm-nav-train"} <= set(scripts)
+    for place in scripts.values():
+        module, function = place.split(":")
+        assert callable(getattr(importlib.import_module(module), function)), place
+
+
+def path_of(module: str) -> Path | None:
+    package, _, rest = module.partition(".")
+    if package not in FOLDERS:
+        return None
+    path = ROOT / FOLDERS[package] / rest.replace(".", "/")
+    return next((each for each in (path / "__init__.py", path.with_suffix(".py")) if each.is_file()), None)
+
+
+def strangers(module: str) -> set[str]:
+    """Return the packages of others that a module imports, anywhere in it or in whatever of ours it imports."""
+    waiting, seen, found = [module], set[str](), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        waiting.extend(name.rsplit(".", 1)[:1] if "." in name else ())
+        path = path_of(name)
+        if path is not None:
+            waiting.extend(imports(path))
+        elif name.split(".")[0] not in FOLDERS:
+            found.add(name.split(".")[0])
+    return found - set(sys.stdlib_module_names) - {"__future__"}
+
+
+@pytest.mark.parametrize("module", ["cloud_verifier.__main__", *ROBOT])
+def test_robot_and_verifier_need_the_required_packages_only(module: str) -> None:
+    assert path_of(module), f"{module} is gone"
+    assert not strangers(module) - BASE - OPTIONAL - ROS
+    assert "torch" in strangers("cloud_verifier.__main__")
+
+
+def test_extras_name_what_the_rest_imports(wheel: zipfile.ZipFile) -> None:
+    extras = {"sim", "evaluation", "train", "predictor", "clocked", "qwen", "quantised", "docs", "dev"}
+    assert set(header(wheel).get_all("Provides-Extra") or ()) == extras
+    required = " ".join(header(wheel).get_all("Requires-Dist") or ())
+    for package in ("mujoco", "rosbags", "accelerate", "tensorboard", "scikit-learn", "greenlet"):
+        assert re.search(rf"{package}[^ ]*; extra ==", required), package
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ class EggInfo(egg_info):
 
 setup(
     name="spec_vlm_nav",
-    version="0.1.0",
+    version="0.2.0",
     packages=find_packages(),
     data_files=[
         ("share/ament_index/resource_index/packages", ["resource/spec_vlm_nav"]),

@@ -15,8 +15,9 @@ from edge_drafter import Mode
 from speculation.prompts import Guidance, ResponseOrder
 
 PACKAGE = "spec_vlm_nav"
-PROJECT = Path(speculation.__file__).resolve().parents[1]
-"""Models and profiles live beside the Python packages, which are installed in place."""
+_BESIDE = Path(speculation.__file__).resolve().parents[1]
+PROJECT = _BESIDE if (_BESIDE / "pyproject.toml").is_file() else Path.cwd()
+"""Where `models/` and `out/` are: the checkout, or the working directory where the packages come from a wheel."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import IO
 from spec_vlm_nav.graph import PACKAGE, PROJECT, CommandSpec, Graph, NodeSpec, command_line, resolve
 
 SOURCE = Path(__file__).resolve().parents[1]
+CONFIG = Path(__file__).resolve().parent / "config"
 TERMINATE_S, INTERRUPT_S = 5.0, 3.0
 Line = Callable[[str, str], None]
 
@@ -31,7 +32,7 @@ def arguments_of(graph: Graph, process: NodeSpec | CommandSpec, given: Mapping[s
     values = graph.values(given)
     if isinstance(process, CommandSpec):
         return command_line(process, values)
-    words = [*executable(process), "--ros-args", "--params-file", str(SOURCE / "config" / process.config)]
+    words = [*executable(process), "--ros-args", "--params-file", str(CONFIG / process.config)]
     for name, value in process.parameters:
         words += ["-p", f"{name}:={quoted(graph, value, values)}"]
     for name, value in process.remaps:

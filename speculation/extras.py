@@ -1,0 +1,12 @@
+"""A sentence in place of a traceback where the packages of an extra (pyproject.toml) are not installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+
+def need(extra: str, *modules: str) -> None:
+    """Raise ImportError, naming `extra` and what is missing, where one of its `modules` cannot be found."""
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"{', '.join(missing)} not found: pip install 'spec-vlm-nav-core[{extra}]'")
