@@ -9,7 +9,7 @@ from typing import Any
 from edge_drafter import Mode, StepResult
 from evaluation import formulas
 from evaluation.figures import summary
-from evaluation.tables import table
+from evaluation.tables import MS, Column, figures_table
 from evaluation.virtual_time.decoding import run_mode
 from evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
 from evaluation.virtual_time.recording import Recording
@@ -101,32 +101,34 @@ def by_formula(
     return found
 
 
+COLUMNS = (
+    Column("ms/token min", "per_token_s.min", ".1f", MS),
+    Column("median", "per_token_s.median", ".1f", MS),
+    Column("max", "per_token_s.max", ".1f", MS),
+    Column("x cloud", "times_cloud"),
+    Column("x sd", "times_sd"),
+    Column("tau", "tau"),
+    Column("hits", "hits_per_step", ".1f"),
+    Column("misses", "misses_per_step", ".1f"),
+    Column("passes/token", "passes_per_token"),
+    Column("useful", "useful"),
+    Column("at gamma 4", "useful_4"),
+    Column("wasted", "wasted_forwards", ".0%"),
+    Column("mean exit", "mean_exit", ".1f"),
+    Column("B up", "bytes_up_per_step", ".0f"),
+    Column("B down", "bytes_down_per_step", ".0f"),
+    Column("formula", "formula"),
+)
+
+
 def report(entry: Mapping[str, Any]) -> str:
-    """Return a table with a row per mode for one round trip."""
-    header = (
-        "mode", "ms/token min", "median", "max", "x cloud", "x sd", "tau", "hits", "misses", "passes/token", "useful",
-        "at gamma 4", "wasted", "mean exit", "B up", "B down", "formula",
-    )  # fmt: skip
-    rows = []
+    """Return a table with a row per mode for one round trip; formula: over the median."""
+    rows = {}
     for mode, each in entry["modes"].items():
-        steps = each["steps"]
-        formula = entry["formulas_s"].get(mode)
-        rows.append(
-            (
-                mode,
-                *(f"{1e3 * each['per_token_s'][name]:.1f}" for name in ("min", "median", "max")),
-                *(f"{each[name]:.2f}" if name in each else "-" for name in ("times_cloud", "times_sd")),
-                f"{each['tau']:.2f}",
-                f"{each['hits'] / steps:.1f}",
-                f"{each['misses'] / steps:.1f}",
-                f"{each['passes_per_token']:.2f}",
-                f"{each['useful']:.2f}",
-                f"{each['useful_4']:.2f}",
-                f"{each['wasted_forwards']:.0%}",
-                "-" if each["mean_exit"] is None else f"{each['mean_exit']:.1f}",
-                f"{each['bytes_up_per_step']:.0f}",
-                f"{each['bytes_down_per_step']:.0f}",
-                "-" if formula is None else f"{formula / (each['total_s']['median']):.2f}",
-            )
-        )
-    return table(header, rows)
+        seconds = entry["formulas_s"].get(mode)
+        rows[mode] = {
+            **each,
+            **{f"{name}_per_step": each[name] / each["steps"] for name in ("hits", "misses")},
+            "formula": None if seconds is None else seconds / each["total_s"]["median"],
+        }
+    return figures_table("mode", rows, COLUMNS)

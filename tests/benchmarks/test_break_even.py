@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import break_even
+from evaluation.experiment import command
 from evaluation.virtual_time import Synthetic, run_mode
 
 
@@ -31,6 +32,16 @@ def test_only_ratios_of_times_count(monkeypatch: pytest.MonkeyPatch) -> None:
         timings = break_even.declared(0.2, 0.3)
         found.append([run_mode(mode, recording, timings)[0].stats.total_s / verify_s for mode in ("sd", "full")])
     assert found[0] == pytest.approx(found[1])
+
+
+def test_the_saved_figures_are_those_of_this_code() -> None:
+    """The Go2's place of the map, to the last digit but for what another processor may round: no policy has changed."""
+    saved = json.loads((command.RESULTS / "break_even.json").read_text())
+    go2 = next(each for each in saved["systems"] if each["source"].startswith("Go2"))
+    assert saved["settings"]["steps"] == "5" and saved["settings"]["gammas"] == "1,2,4,8"
+    cell = break_even.at(go2["draft"], go2["way"], Synthetic(tokens=48).draw(5), "full", [1, 2, 4, 8])
+    for name, figures in cell.items():
+        assert figures == pytest.approx(go2[name], rel=1e-12), name
 
 
 def test_every_marker_is_on_the_map_and_names_its_source() -> None:
