@@ -1,11 +1,11 @@
-"""What coupled sampling costs in acceptance: a draft against its target, both drawing with the same noise.
+"""What coupled sampling costs in acceptance: a draft against its target, both sampling with the same noise.
 
 Along the target's own sample, token by token, the target's distribution p and the draft's q stand after the same
-prefix. There coupling accepts the draft's draw if it is the target's; rejection sampling, which must send
+prefix. There coupling accepts the draft's token if it is the target's; rejection sampling, which must send
 probabilities, accepts it with probability 1 - TV(p, q), the most that any method can; coupling with Gumbel noise
 reaches at least (1 - TV) / (1 + TV) (Daliri, Musco, Suresh, arXiv 2408.07978).
 
-Where the target has exits: how often each draws what the target draws, and how sure it was of that by the
+Where the target has exits: how often each samples what the target samples, and how confident it was by the
 reliability table, which was measured on greedy verdicts.
 """
 
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,22 +24,35 @@ from tqdm import tqdm
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.work import VerifyRow
-from evaluation.experiment.command import add_save, settings_of, write_result
-from evaluation.experiment.questions import add_questions, asked_as, questions
+from evaluation.experiment import command
+from evaluation.experiment.questions import add_questions, asked_of
 from evaluation.experiment.run import Question
+from evaluation.figures import spread
 from evaluation.setting import add_pair, machine
-from evaluation.tables import table
+from evaluation.tables import Column, figures_table
 from speculation.sampling import GREEDY, Distribution, Logits, Row, SamplingSettings, StepDraws, choose, question_key
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 
 CAPACITY = 2048
+KINDS = {
+    "coupled": "coupled, as sampled",
+    "coupled_expected": "coupled, over all noise",
+    "rejection": "rejection, 1 - TV",
+    "bound": "bound, (1 - TV) / (1 + TV)",
+}
+COLUMNS = (
+    Column("all tokens", "mean", ".3f"),
+    *(Column(f"{name} frame", name, ".3f") for name in ("min", "median", "max")),
+)
+ExitVerdict = tuple[int, bool, float]
+"""Layer, whether its token was the target's, calibrated confidence."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """One place of a sample: whether the two drew the same, and what p and q let expect.
+    """One token of a sample: whether both models sampled it, and what p and q let expect.
 
     coupled: the probability that they do, over all noise. rejection: 1 - TV(p, q).
     """
@@ -47,10 +61,12 @@ class Place:
     coupled: float
     rejection: float
 
-    @property
-    def bound(self) -> float:
-        """What coupling reaches at least."""
-        return self.rejection / (2.0 - self.rejection)
+    def of(self, kind: str) -> float:
+        """Return the acceptance of one of `KINDS`; the bound is what coupling reaches at least."""
+        bound = self.rejection / (2.0 - self.rejection)
+        return {
+            "coupled": float(self.same), "coupled_expected": self.coupled, "rejection": self.rejection, "bound": bound,
+        }[kind]  # fmt: skip
 
 
 def coupled_agreement(p: Row, q: Row) -> float:
@@ -70,7 +86,7 @@ def coupled_agreement(p: Row, q: Row) -> float:
 
 
 def compare(p: Logits, q: Logits, settings: SamplingSettings, draws: StepDraws) -> Place:
-    """Return what becomes of the draft's draw, with logits q, where the target's logits are p."""
+    """Return the acceptance of the draft's token, with logits q, where the target's logits are p."""
     ours, theirs = Distribution.of(p, settings).row, Distribution.of(q, settings).row
     same = choose(p, settings, draws)[0] == choose(q, settings, draws)[0]
     return Place(same, coupled_agreement(ours, theirs), float(np.minimum(ours, theirs).sum()))
@@ -79,7 +95,7 @@ def compare(p: Logits, q: Logits, settings: SamplingSettings, draws: StepDraws) 
 def follow(
     target: VlmSession, draft: VlmSession, question: Question, settings: SamplingSettings, key: int, limit: int
 ) -> list[Place]:
-    """Return the places of the target's sample with `key`; the draft reads that sample along."""
+    """Return the places of the target's sample with `key`; the draft is fed that sample."""
     sample = list(target.sampled(question.prompt, question.jpeg, limit, settings, key))
     tokens = [token for token, _ in sample]
     draft.begin(question.prompt, question.jpeg)
@@ -90,67 +106,40 @@ def follow(
     ]
 
 
-def hear(
+def exit_verdicts(
     engine: VlmEngine, question: Question, settings: SamplingSettings, key: int, limit: int
-) -> list[tuple[int, bool, float]]:
-    """Return what exits say while the target draws alone: layer, whether it was right, calibrated confidence."""
-    said: list[tuple[int, bool, float]] = []
+) -> list[ExitVerdict]:
+    """Return the verdicts of all exits while the target samples alone."""
+    found: list[ExitVerdict] = []
     engine.prefill(0, engine.prepare(question.prompt, question.jpeg), (), limit)
     for position in range(limit):
         row = VerifyRow(0, (), (), True, settings, StepDraws(key, position))
         *early, last = engine.verify([row])
         token = last.verdicts[0].token
-        found = [(output.layer, output.verdicts[0]) for output in early if output.verdicts]
-        said += [(layer, verdict.token == token, verdict.confidence) for layer, verdict in found]
+        verdicts = [(output.layer, output.verdicts[0]) for output in early if output.verdicts]
+        found += [(layer, verdict.token == token, verdict.confidence) for layer, verdict in verdicts]
         if token in engine.model.eos:
             break
         engine.keep(0, (), token)
-    return said
+    return found
 
 
-def exit_figures(said: Sequence[tuple[int, bool, float]]) -> dict[str, dict[str, float]]:
+def exit_figures(verdicts: Sequence[ExitVerdict]) -> dict[str, dict[str, float]]:
     """Return, for every exit layer, the share of verdicts that were right and the mean confidence."""
-    layers = sorted({layer for layer, _, _ in said})
-    return {
-        str(layer): {
-            "right": float(np.mean([right for each, right, _ in said if each == layer])),
-            "confidence": float(np.mean([sure for each, _, sure in said if each == layer])),
-        }
-        for layer in layers
-    }
+    layers = sorted({layer for layer, _, _ in verdicts})
+    own = {str(layer): [verdict[1:] for verdict in verdicts if verdict[0] == layer] for layer in layers}
+    means = {layer: np.mean(pairs, axis=0) for layer, pairs in own.items()}
+    return {layer: {"right": float(mean[0]), "confidence": float(mean[1])} for layer, mean in means.items()}
 
 
 def figures(frames: Sequence[Sequence[Place]]) -> dict[str, Any]:
     """Return the acceptance per token: over all tokens, and the least, median and largest mean of a frame."""
-    kinds: dict[str, Callable[[Place], float]] = {
-        "coupled": lambda place: float(place.same),
-        "coupled_expected": lambda place: place.coupled,
-        "rejection": lambda place: place.rejection,
-        "bound": lambda place: place.bound,
-    }
     found: dict[str, Any] = {"frames": len(frames), "tokens": sum(len(places) for places in frames)}
-    for name, of in kinds.items():
-        means = [float(np.mean([of(place) for place in places])) for places in frames]
-        found[name] = {
-            "mean": float(np.mean([of(place) for places in frames for place in places])),
-            "min": min(means),
-            "median": float(np.median(means)),
-            "max": max(means),
-        }
+    for kind in KINDS:
+        means = [float(np.mean([place.of(kind) for place in places])) for places in frames]
+        every = [place.of(kind) for places in frames for place in places]
+        found[kind] = {"mean": float(np.mean(every)), **spread(means)}
     return found
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
-    line = argparse.ArgumentParser(prog="python -m benchmarks.coupling", description=(__doc__ or "").splitlines()[0])
-    add_pair(line)
-    line.add_argument("--steps", type=int, default=40, help="frames (default: 40)")
-    line.add_argument("--temperatures", default="0.7,1.0", help="temperatures, comma-separated (default: 0.7,1.0)")
-    line.add_argument("--top-k", type=int, default=0, help="0: all tokens (default)")
-    line.add_argument("--top-p", type=float, default=1.0, help="1: all tokens (default)")
-    add_questions(line)
-    add_save(line)
-    return line
 
 
 def settings_asked(options: argparse.Namespace) -> list[SamplingSettings]:
@@ -171,70 +160,60 @@ def measure(options: argparse.Namespace, wanted: Sequence[SamplingSettings]) -> 
     target = VlmSession(load_vlm(options.target_model, dtype=options.dtype), CAPACITY)
     if target.vlm.tokenizer_fingerprint != draft.vlm.tokenizer_fingerprint:
         raise ValueError(f"draft {draft.vlm.name} and target {target.vlm.name} do not share one tokenizer")
-    asked = questions(options.frames, options.steps, options.seed, *asked_as(options))
+    asked = asked_of(options, options.steps)
     exits = find_exits(ServerConfig(options.target_model), target.vlm)
     engine = VlmEngine(target.vlm, 1, CAPACITY, exits)
-    found: dict[str, list[list[Place]]] = {settings.text: [] for settings in wanted}
-    said: dict[str, list[tuple[int, bool, float]]] = {settings.text: [] for settings in (GREEDY, *wanted)}
+    places: dict[str, list[list[Place]]] = {settings.text: [] for settings in wanted}
+    verdicts: dict[str, list[ExitVerdict]] = {settings.text: [] for settings in (GREEDY, *wanted)}
     for number, question in enumerate(tqdm(asked, unit="frame", disable=None)):
         key = question_key(options.seed, number)
         for settings in wanted:
-            found[settings.text].append(follow(target, draft, question, settings, key, options.max_tokens))
+            places[settings.text].append(follow(target, draft, question, settings, key, options.max_tokens))
         for settings in (GREEDY, *wanted) if exits is not None else ():
-            said[settings.text] += hear(engine, question, settings, key, options.max_tokens)
+            verdicts[settings.text] += exit_verdicts(engine, question, settings, key, options.max_tokens)
     return {
-        "acceptance": {text: figures(frames) for text, frames in found.items()},
-        "exits": {text: exit_figures(verdicts) for text, verdicts in said.items() if verdicts},
+        "acceptance": {text: figures(frames) for text, frames in places.items()},
+        "exits": {text: exit_figures(each) for text, each in verdicts.items() if each},
     }
 
 
-def text_of(found: dict[str, Any]) -> str:
-    """Return a table with four rows for every setting."""
-    names = {
-        "coupled": "coupled, as drawn",
-        "coupled_expected": "coupled, over all noise",
-        "rejection": "rejection, 1 - TV",
-        "bound": "bound, (1 - TV) / (1 + TV)",
-    }
-    rows = [
-        (f"{text}: {name}", *(f"{entry[kind][part]:.3f}" for part in ("mean", "min", "median", "max")))
-        for text, entry in found.items()
-        for kind, name in names.items()
-    ]
-    return table(("acceptance per token", "all tokens", "min frame", "median frame", "max frame"), rows)
-
-
-def exits_text(found: dict[str, Any]) -> str:
-    """Return a table of the exits: right, and how sure, by layer."""
+def exits_table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Return a table of the exits: right, and how confident, by layer."""
     layers = list(next(iter(found.values())))
-    rows = [
-        (text, *(f"{100 * entry[layer]['right']:.0f} ({100 * entry[layer]['confidence']:.0f})" for layer in layers))
+    rows = {
+        text: {layer: f"{100 * each['right']:.0f} ({100 * each['confidence']:.0f})" for layer, each in entry.items()}
         for text, entry in found.items()
-    ]
-    return table(("exits: right (said), %", *(f"layer {layer}" for layer in layers)), rows)
+    }
+    return figures_table("exits: right (confidence), %", rows, [Column(f"layer {layer}", layer) for layer in layers])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison. Returns the exit code: 0, or 2 if it could not run."""
-    options = parser().parse_args(arguments)
-    try:
-        if options.steps < 1:
-            raise ValueError(f"--steps {options.steps}: give at least 1")
-        found = measure(options, settings_asked(options))
-    except (ValueError, RuntimeError) as error:
-        print(f"coupling: {error}", file=sys.stderr)
-        return 2
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = command.command_line("benchmarks.coupling", __doc__)
+    add_pair(line)
+    line.add_argument("--steps", type=int, default=40, help="frames (default: 40)")
+    line.add_argument("--temperatures", default="0.7,1.0", help="temperatures, comma-separated (default: 0.7,1.0)")
+    line.add_argument("--top-k", type=int, default=0, help="0: all tokens (default)")
+    line.add_argument("--top-p", type=float, default=1.0, help="1: all tokens (default)")
+    add_questions(line)
+    command.add_save(line)
+    return line
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the comparison. Raises ValueError or RuntimeError, in one sentence, where it cannot."""
+    found = measure(options, settings_asked(options))
     tokens = ", ".join(f"{entry['tokens']} at {text}" for text, entry in found["acceptance"].items())
-    print(f"{options.steps} frames ({options.frames}), {options.dtype}, tokens of the target's own samples: {tokens}")
-    print(text_of(found["acceptance"]))
+    rows = {f"{text}: {KINDS[kind]}": entry[kind] for text, entry in found["acceptance"].items() for kind in KINDS}
+    print(f"{command.described(options)}; tokens of the target's own samples: {tokens}")
+    print(figures_table("acceptance per token", rows, COLUMNS))
     if found["exits"]:
-        print(exits_text(found["exits"]))
+        print(exits_table(found["exits"]))
     print(machine())
-    if options.save:
-        data = {"settings": settings_of(options, "save"), "machine": machine(), **found}
-        write_result(f"coupling_{options.dtype}", data)
-    return 0
+    command.save_run(options, "coupling", found)
 
+
+main = partial(command.main_of, parser, run)
 
 if __name__ == "__main__":
     sys.exit(main())

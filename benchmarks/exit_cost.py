@@ -11,19 +11,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
-from adapters_training.exit_choice.report import Spread, machine
+from adapters_training.exit_choice.report import machine
 from adapters_training.exit_choice.timing import PassTimes, time_forward
-from benchmarks.shapes import SHAPES, build, shortened
-from evaluation.experiment.command import add_save, settings_of, write_result
-from evaluation.tables import table
+from benchmarks.shapes import SHAPES, build, check_device, shortened
+from evaluation.experiment import command
+from evaluation.figures import spread
+from evaluation.tables import MS, Column, spread_columns, table
 from spec_vlm_nav.graph import PROJECT
 from speculation.exits import ExitHeads, Head
 from speculation.vlm.load import Vlm, load_vlm
@@ -37,8 +38,10 @@ def spaced(count: int, layers: int) -> list[int]:
     return sorted({int((index + 0.5) * (layers - 1) / count) for index in range(count)})
 
 
-def measure(vlm: Vlm, counts: Sequence[int], tokens: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the figures of every number of exits; `tokens` are the short list's."""
+def measure(
+    vlm: Vlm, counts: Sequence[int], tokens: int, whole_layers: int, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Return the figures of every number of exits; `tokens` are the short list's, `whole_layers` as in `figures`."""
     ids = np.linspace(0, vlm.vocabulary - 1, tokens).astype(np.int64)
     entries = []
     for count in tqdm(counts, unit="count", disable=None):
@@ -47,7 +50,7 @@ def measure(vlm: Vlm, counts: Sequence[int], tokens: int, options: argparse.Name
         times = time_forward(
             vlm, heads, drafted=options.gamma, context=options.context, repeats=options.repeats, seed=count
         )
-        entries.append(figures(times, options.whole_layers or vlm.num_layers))
+        entries.append(figures(times, whole_layers))
     return entries
 
 
@@ -62,14 +65,14 @@ def figures(times: PassTimes, whole_layers: int) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "exits": len(next(iter(times.exits.values()))),
         "clock": times.clock.value,
-        "verify_s": _spread(times.forward),
-        "layer_s": _spread(times.layers.ravel()),
+        "verify_s": spread(times.forward.tolist()),
+        "layer_s": spread(times.layers.ravel().tolist()),
     }
     for head, by_layer in times.exits.items():
         total = np.sum(list(by_layer.values()), axis=0)
         cost = float(np.median(total))
         entry[head.value] = {
-            "cost_s": _spread(total),
+            "cost_s": spread(total.tolist()),
             "share": cost / verify,
             "share_of_all_layers": cost / whole,
             "layers": cost / layer,
@@ -77,15 +80,31 @@ def figures(times: PassTimes, whole_layers: int) -> dict[str, Any]:
     return entry
 
 
-def _spread(values: npt.NDArray[np.float64]) -> dict[str, float]:
-    spread = Spread.of(values)
-    return {"min": spread.min, "median": spread.median, "max": spread.max}
+def table_of(entries: Sequence[dict[str, Any]], whole_layers: int | None, cut: bool) -> str:
+    """Return a row for every number of exits and head; `cut`: the share of all layers is computed, and marked so."""
+    rows = []
+    for entry in entries:
+        for head in Head:
+            cost = {"head": head.value, "verify_s": entry["verify_s"]["median"], **entry[head.value]}
+            rows.append((str(entry["exits"]), *(column.cell(cost) for column in _columns(whole_layers, cut))))
+    return table(("exits", *(column.title for column in _columns(whole_layers, cut))), rows)
+
+
+def _columns(whole_layers: int | None, cut: bool) -> list[Column]:
+    computed = [Column(f"share of {whole_layers} layers (computed)", "share_of_all_layers", ".1%")]
+    return [
+        Column("head", "head"),
+        *spread_columns("cost_s", form=".2f"),
+        Column("verification ms", "verify_s", ".2f", MS),
+        Column("share", "share", ".1%"),
+        *(computed if cut else ()),
+        Column("in layers", "layers"),
+    ]
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = argparse.ArgumentParser(prog="python -m benchmarks.exit_cost", description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    line = command.command_line("benchmarks.exit_cost", __doc__)
     line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
     line.add_argument("--shape", choices=SHAPES, help="instead: random weights of this checkpoint's shape")
     line.add_argument("--layers", type=int, help="with --shape: build only so many of its layers")
@@ -98,70 +117,44 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--device", default="cpu")
     line.add_argument("--dtype", default="float32", choices=DTYPES)
     line.add_argument("--threads", type=int, default=1)
-    add_save(line)
+    command.add_save(line)
     return line
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    options = parser().parse_args(arguments)
-    try:
-        if min(options.repeats, options.rank, *options.counts) < 1 or min(options.gamma, options.context) < 0:
-            raise ValueError("--repeats, --rank and --counts must be at least 1, --gamma and --context at least 0")
-        vlm = _target(options)
-        options.whole_layers = SHAPES[options.shape].text["num_hidden_layers"] if options.shape else None
-        tokens = options.short_list or min(4096, vlm.vocabulary // 8)
-        if not 1 <= tokens <= vlm.vocabulary:
-            raise ValueError(f"--short-list {tokens}: the target has {vlm.vocabulary} tokens")
-        for count in options.counts:
-            spaced(count, vlm.num_layers)
-        entries = measure(vlm, options.counts, tokens, options)
-    except (ValueError, RuntimeError) as error:
-        print(f"exit_cost: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 2
-    print(report(vlm, tokens, entries, options.whole_layers))
+def run(options: argparse.Namespace) -> None:
+    """Run the benchmark. Raises ValueError or RuntimeError, in one sentence, where it cannot."""
+    if min(options.repeats, options.rank, *options.counts) < 1 or min(options.gamma, options.context) < 0:
+        raise ValueError("--repeats, --rank and --counts must be at least 1, --gamma and --context at least 0")
+    vlm = _target(options)
+    whole = int(SHAPES[options.shape].text["num_hidden_layers"]) if options.shape else None
+    tokens = options.short_list or min(4096, vlm.vocabulary // 8)
+    if not 1 <= tokens <= vlm.vocabulary:
+        raise ValueError(f"--short-list {tokens}: the target has {vlm.vocabulary} tokens")
+    for count in options.counts:
+        spaced(count, vlm.num_layers)
+    entries = measure(vlm, options.counts, tokens, whole or vlm.num_layers, options)
+    cut = whole is not None and whole != vlm.num_layers
+    what = f"random {vlm.name}" if whole else f"target {vlm.name}"
+    what += f", {vlm.num_layers} of its {whole} layers" if cut else ""
+    size = tokens * vlm.hidden_size * vlm.dtype.itemsize / 1e6
+    print(f"{what}: {vlm.num_layers} layers of {vlm.hidden_size}, {vlm.vocabulary} tokens; short list {tokens} "
+          f"({size:.1f} MB); {entries[0]['clock']} time")  # fmt: skip
+    print(table_of(entries, whole, cut))
     print(machine(options.device))
     if options.save:
-        save(options, vlm, tokens, entries)
-    return 0
-
-
-def report(vlm: Vlm, tokens: int, entries: Sequence[dict[str, Any]], whole_layers: int | None) -> str:
-    """Return what was measured on what, and the table."""
-    cut = whole_layers is not None and whole_layers != vlm.num_layers
-    what = f"random {vlm.name}" if whole_layers else f"target {vlm.name}"
-    what += f", {vlm.num_layers} of its {whole_layers} layers" * cut
-    rows = []
-    for entry in entries:
-        for head in Head:
-            cost = entry[head.value]
-            low, middle, high = (1e3 * cost["cost_s"][name] for name in ("min", "median", "max"))
-            row = [f"{entry['exits']}", head.value, f"{low:.2f}", f"{middle:.2f}", f"{high:.2f}"]
-            rows.append([*row, f"{1e3 * entry['verify_s']['median']:.2f}", f"{cost['share']:.1%}"])
-            rows[-1] += [f"{cost['share_of_all_layers']:.1%}"] * cut + [f"{cost['layers']:.2f}"]
-    header = ["exits", "head", "min ms", "median ms", "max ms", "verification ms", "share"]
-    header += [f"share of {whole_layers} layers (computed)"] * cut + ["in layers"]
-    size = tokens * vlm.hidden_size * vlm.dtype.itemsize / 1e6
-    sizes = f"{vlm.num_layers} layers of {vlm.hidden_size}, {vlm.vocabulary} tokens; short list {tokens}"
-    sizes += f" ({size:.1f} MB); {entries[0]['clock']} time"
-    return f"{what}: {sizes}\n{table(header, rows)}"
-
-
-def save(options: argparse.Namespace, vlm: Vlm, tokens: int, entries: Sequence[dict[str, Any]]) -> None:
-    """Write the figures; what was cut to fewer layers says so in its name."""
-    name = options.shape or vlm.folder.name
-    name += f"_{vlm.num_layers}_layers" if options.layers else ""
-    data = {
-        "settings": settings_of(options, "save", "whole_layers"),
-        "machine": machine(options.device),
-        "layers": vlm.num_layers,
-        "layers_of_the_whole": options.whole_layers or vlm.num_layers,
-        "hidden": vlm.hidden_size,
-        "vocabulary": vlm.vocabulary,
-        "short_list": tokens,
-        "counts": list(entries),
-    }
-    write_result(f"exit_cost_{name}_{options.device.partition(':')[0]}_{options.dtype}", data)
+        data = {
+            "settings": command.settings_of(options),
+            "machine": machine(options.device),
+            "layers": vlm.num_layers,
+            "layers_of_the_whole": whole or vlm.num_layers,
+            "hidden": vlm.hidden_size,
+            "vocabulary": vlm.vocabulary,
+            "short_list": tokens,
+            "counts": list(entries),
+        }
+        name = options.shape or vlm.folder.name
+        name += f"_{vlm.num_layers}_layers" if options.layers else ""
+        command.write_result(f"exit_cost_{name}_{options.device.partition(':')[0]}_{options.dtype}", data)
 
 
 def _target(options: argparse.Namespace) -> Vlm:
@@ -171,12 +164,11 @@ def _target(options: argparse.Namespace) -> Vlm:
         return load_vlm(options.target_model, device=options.device, dtype=options.dtype, threads=options.threads)
     shape = shortened(options.shape, options.layers) if options.layers is not None else None
     torch.set_num_threads(options.threads)
-    try:
-        torch.empty(0, device=options.device)
-    except (RuntimeError, AssertionError) as error:  # how torch says: no such device
-        raise ValueError(f"--device {options.device}: {str(error).splitlines()[0]}") from None
+    check_device(options.device)
     return build(options.shape, options.device, options.dtype, shape)
 
+
+main = partial(command.main_of, parser, run)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,8 +12,8 @@ import json
 import resource
 import statistics
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,20 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from benchmarks.shapes import SHAPES, build
-from evaluation.experiment.command import RESULTS, add_save, settings_of
+from adapters_training.exit_choice.timing import time_forward
+from benchmarks.shapes import SHAPES, build, check_device
+from evaluation.experiment import command
 from evaluation.setting import machine
-from evaluation.tables import table
-from speculation.exits import ExitHeads
+from evaluation.tables import Column, figures_table, table
+from speculation.exits import ExitHeads, Head
 from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import draft_chunk, final_logits, forward, forward_layers, prefill, to_numpy
+from speculation.vlm.forward import draft_chunk, forward, prefill
 from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
 from speculation.vlm.positions import Grid, image_token_count, mrope_positions
 from speculation.vlm.processing import Inputs
 from speculation.vlm.settings import DTYPES
-from speculation.vlm.speed import synchronise, timed, words
+from speculation.vlm.speed import timed, words
 
 BATCHES = (1, 2, 3, 4, 8, 12, 16, 32, 64)
 """Early Exits, Table 9."""
@@ -41,25 +42,42 @@ LENGTHS = (1, 2, 5, 9, 17, 33)
 """Tokens of one row: the root and 0, 1, 4, 8, 16, 32 drafted ones."""
 MERGE, PATCH = 2, 14
 EXIT_RANK = 64
+ROWS = (
+    Column("vision tower, ms", "vision_ms"),
+    Column("prefill with vision, ms", "prefill_ms"),
+    Column("decode 1 token (T_p), ms", "decode_ms"),
+    Column("verify gamma + 1 (T_q), ms", "verify_gamma_ms"),
+    Column("head, ms", "head_ms"),
+    Column("one exit, full head, ms", "exit_ms"),
+    Column("one layer, ms", "layer_median_ms"),
+    Column("exit / verification", "exit_share", ".1%"),
+)
 
 
+@torch.no_grad()
 def measure(vlm: Vlm, options: argparse.Namespace) -> dict[str, Any]:
     """Return all figures of one model, milliseconds and bytes; a time is None where memory ran out."""
-    _reset_peak(vlm.device)
+    on_gpu, repeats = vlm.device.type == "cuda", options.repeats
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(vlm.device)
+    inputs = _question(vlm, options) if vlm.sees_images else words(options.prompt)
     found: dict[str, Any] = {
         "parameters": sum(weight.numel() for weight in vlm.model.parameters()),
         "weight_bytes": loaded_bytes(vlm.model),
         "cache_bytes_per_token": KVCache(vlm, 1, 1).nbytes // 2,
+        "prompt_tokens": len(inputs.ids),
     }
-    inputs = _question(vlm, options) if vlm.sees_images else words(options.prompt)
-    found["prompt_tokens"] = len(inputs.ids)
     if vlm.sees_images:
-        found["vision_ms"] = _vision(vlm, inputs, options.repeats)
-    cache = KVCache(vlm, 1, len(inputs.ids) + options.gamma + 2)
-    found["prefill_ms"] = _median(timed(lambda: prefill(vlm, cache, 0, inputs), vlm.device, options.repeats))
-    found |= _one_verification(vlm, cache, options)
+        pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
+        grid = torch.tensor([inputs.grid], device=vlm.device)
+        found["vision_ms"] = _median(vlm, repeats, lambda: vlm.model.model.get_image_features(pixels, grid))
+    cache = KVCache(vlm, 1, len(inputs.ids) + 2)
+    found["prefill_ms"] = _median(vlm, repeats, lambda: prefill(vlm, cache, 0, inputs))
+    found["decode_ms"] = _batch(vlm, cache, 1, repeats)
+    found |= _one_verification(vlm, len(inputs.ids), options)
     found["verify_ms"] = _over_batch_and_length(vlm, len(inputs.ids), options)
-    found["peak_bytes"] = _peak(vlm.device)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found["peak_bytes"] = torch.cuda.max_memory_allocated(vlm.device) if on_gpu else resident
     return found
 
 
@@ -73,50 +91,22 @@ def _question(vlm: Vlm, options: argparse.Namespace) -> Inputs:
     return Inputs(ids, pixels, grid, positions, delta)
 
 
-@torch.no_grad()
-def _vision(vlm: Vlm, inputs: Inputs, repeats: int) -> float:
-    pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
-    grid = torch.tensor([inputs.grid], device=vlm.device)
-    return _median(timed(lambda: vlm.model.model.get_image_features(pixels, grid), vlm.device, repeats))
-
-
-@torch.no_grad()
-def _one_verification(vlm: Vlm, cache: KVCache, options: argparse.Namespace) -> dict[str, Any]:
-    """Time a decode, a verification of gamma tokens, and what that is made of: layers, head, one exit."""
-    length, gamma, repeats = cache.length[0], options.gamma, options.repeats
-    parents = list(range(-1, gamma - 1))
-
-    def decode() -> None:
-        cache.truncate(0, length)
-        forward(vlm, cache, [draft_chunk(cache, 0, 0, [], [])])
-
-    def verify() -> None:
-        cache.truncate(0, length)
-        forward(vlm, cache, [draft_chunk(cache, 0, 0, [0] * gamma, parents)])
-
-    layers: list[list[float]] = []
-    hidden = torch.empty(0)
-    for _ in range(repeats):
-        cache.truncate(0, length)
-        marks = [time.perf_counter()]
-        for output in forward_layers(vlm, cache, [draft_chunk(cache, 0, 0, [0] * gamma, parents)]):
-            synchronise(vlm.device)
-            marks.append(time.perf_counter())
-            hidden = output.hidden[0]
-        layers.append(list(np.diff(marks)))
-    verified = _median(timed(verify, vlm.device, repeats))
-    found = {
-        "decode_ms": _median(timed(decode, vlm.device, repeats)),
-        "gamma": gamma,
-        "verify_gamma_ms": verified,
-        "layer_ms": [_median(times) for times in zip(*layers, strict=True)],
-        "head_ms": _median(timed(lambda: to_numpy(final_logits(vlm, hidden)), vlm.device, repeats)),
-    }
+def _one_verification(vlm: Vlm, context: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Time a verification of gamma tokens, and what it is made of: layers, head, one exit."""
     middle = (vlm.num_layers - 1) // 2
-    if vlm.num_layers > 1:  # after its last layer a model answers by itself
-        heads = ExitHeads(vlm, [middle], EXIT_RANK)
-        found["exit_ms"] = _median(timed(lambda: to_numpy(heads.logits(middle, hidden)), vlm.device, repeats))
-        found["exit_share"] = found["exit_ms"] / verified
+    heads = ExitHeads(vlm, [middle], EXIT_RANK) if vlm.num_layers > 1 else None  # the last layer is no exit
+    times = time_forward(vlm, heads, drafted=options.gamma, context=context, repeats=options.repeats)
+    (layers, head), verify = times.medians(), float(np.median(times.forward))
+    found: dict[str, Any] = {
+        "gamma": options.gamma,
+        "clock": times.clock.value,
+        "verify_gamma_ms": round(1e3 * verify, 4),
+        "layer_ms": [round(1e3 * layer, 4) for layer in layers],
+        "head_ms": round(1e3 * head, 4),
+    }
+    if heads is not None:
+        exit_s = times.cost_s(Head.FULL, middle)
+        found |= {"exit_ms": round(1e3 * exit_s, 4), "exit_share": exit_s / verify}
     return found
 
 
@@ -134,15 +124,14 @@ def _over_batch_and_length(vlm: Vlm, context: int, options: argparse.Namespace) 
             row[str(length)] = _batch(vlm, cache, length, options.repeats)
         except (torch.OutOfMemoryError, MemoryError):
             row[str(length)] = cache = None
-            _free(vlm.device)
+            torch.cuda.empty_cache()
     return times
 
 
 def _filled(vlm: Vlm, rows: int, context: int, room: int) -> KVCache:
     cache = KVCache(vlm, rows, context + room)
-    prompt = words(context + 1)
     for row in range(rows):
-        prefill(vlm, cache, row, prompt)
+        prefill(vlm, cache, row, words(context + 1))
     return cache
 
 
@@ -155,83 +144,38 @@ def _batch(vlm: Vlm, cache: KVCache, length: int, repeats: int) -> float:
         chunks = [draft_chunk(cache, row, 0, [0] * (length - 1), chain) for row in range(cache.rows)]
         forward(vlm, cache, chunks)
 
-    return _median(timed(work, vlm.device, repeats))
+    return _median(vlm, repeats, work)
 
 
-def _median(seconds: Sequence[float]) -> float:
-    return round(1e3 * statistics.median(seconds), 4)
-
-
-def _free(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _peak(device: torch.device) -> int:
-    """Return the most bytes that were held: by torch on a GPU, by this whole process since its start on a CPU."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def where(device: str) -> str:
-    """Return the machine in words, the GPU first where one is used."""
-    gpu = f"{torch.cuda.get_device_name(torch.device(device))}, " if device.startswith("cuda") else ""
-    return gpu + machine()
+def _median(vlm: Vlm, repeats: int, work: Callable[[], object]) -> float:
+    return round(1e3 * statistics.median(timed(work, vlm.device, repeats)), 4)
 
 
 def report(found: dict[str, dict[str, Any]]) -> str:
     """Return the figures as tables: the models side by side, then each one's times over batch and length."""
-    names = list(found)
-    rows = [
-        ["weights", *(gigabytes(found[name]["weight_bytes"]) for name in names)],
-        ["peak memory", *(gigabytes(found[name]["peak_bytes"]) for name in names)],
-    ]
-    for key, label in (
-        ("vision_ms", "vision tower, ms"),
-        ("prefill_ms", "prefill with vision, ms"),
-        ("decode_ms", "decode 1 token (T_p), ms"),
-        ("verify_gamma_ms", "verify gamma + 1 (T_q), ms"),
-        ("head_ms", "head, ms"),
-        ("exit_ms", "one exit, full head, ms"),
-    ):
-        rows.append([label, *(_cell(found[name].get(key)) for name in names)])
-    rows.append(["one layer, ms", *(_cell(statistics.median(found[name]["layer_ms"])) for name in names)])
-    rows.append(["exit / verification", *(f"{found[name].get('exit_share', 0.0):.1%}" for name in names)])
-    text = [table(["", *names], rows)]
-    for name in names:
-        grid = found[name]["verify_ms"]
-        lengths = list(next(iter(grid.values())))
-        body = [[batch, *(_cell(times[length]) for length in lengths)] for batch, times in grid.items()]
+    entries = [{**each, "layer_median_ms": statistics.median(each["layer_ms"])} for each in found.values()]
+    rows = [(title, *(gigabytes(each[name]) for each in entries))
+            for title, name in (("weights", "weight_bytes"), ("peak memory", "peak_bytes"))]  # fmt: skip
+    rows += [(row.title, *(row.cell(each) for each in entries)) for row in ROWS]
+    text = [table(("", *found), rows)]
+    for name, each in found.items():
+        lengths = [Column(length, length) for length in next(iter(each["verify_ms"].values()))]
         text.append(f"{name}: ms of a forward, rows down, tokens a row across")
-        text.append(table(["rows", *lengths], body))
+        text.append(figures_table("rows", each["verify_ms"], lengths))
     return "\n".join(text)
 
 
 def pair_line(found: dict[str, dict[str, Any]], gamma: int) -> str:
     """Return the pair's row of Early Exits, Table 5, where two models were timed: gamma T_p, T_q, c = T_p / T_q."""
-    if len(found) != 2:
-        return ""
     draft, target = sorted(found, key=lambda name: int(found[name]["parameters"]))
     t_p, t_q = found[draft]["decode_ms"], found[target]["verify_gamma_ms"]
     drafting, ratio = f"{gamma} T_p {gamma * t_p:.2f} ms", f"c = T_p / T_q {t_p / t_q:.3f}"
     return f"draft {draft}, target {target}: {drafting}, T_q {t_q:.2f} ms, {ratio}"
 
 
-def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = argparse.ArgumentParser(
-        prog="python -m benchmarks.model_timings", description=(__doc__ or "").splitlines()[0]
-    )
+    line = command.command_line("benchmarks.model_timings", __doc__)
     line.add_argument("--preset", nargs="+", default=["tiny"], choices=list(SHAPES), help="shapes (default: tiny)")
     line.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     line.add_argument("--dtype", default="bfloat16", choices=[name for name in DTYPES if name != "float64"])
@@ -245,47 +189,39 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--repeats", type=int, default=10, help="timed repetitions, of which the median (default: 10)")
     line.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
     line.add_argument("--out", type=Path, help="write the figures to this JSON file")
-    add_save(line)
+    command.add_save(line)
     return line
 
 
-def check(options: argparse.Namespace) -> None:
-    """Raise ValueError, naming the option, for a number that is out of range."""
-    limits = {"gamma": 1, "prompt": 1, "repeats": 1, "threads": 1}
-    for name, least in limits.items():
-        if getattr(options, name) < least:
-            raise ValueError(f"--{name} {getattr(options, name)}: give at least {least}")
+def run(options: argparse.Namespace) -> None:
+    """Run the benchmark. Raises ValueError or RuntimeError, in one sentence, where it cannot."""
+    for name in ("gamma", "prompt", "repeats", "threads"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name} {getattr(options, name)}: give at least 1")
     if min(options.batches) < 1 or min(options.lengths) < 1 or min(options.frame) < PATCH * MERGE:
         raise ValueError(f"--batches and --lengths must be at least 1, --frame at least {PATCH * MERGE} pixels a side")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    options = parser().parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    check_device(options.device)
     found: dict[str, dict[str, Any]] = {}
-    try:
-        check(options)
-        torch.set_num_threads(options.threads)
-        torch.empty(0, device=options.device)
-        for name in options.preset:
-            found[name] = measure(build(name, options.device, options.dtype), options)
-            _free(torch.device(options.device))
-    except (ValueError, RuntimeError, AssertionError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        print(f"model_timings: {reason}", file=sys.stderr)
-        return 2
-    print(f"random weights, {options.dtype}, on {where(options.device)}")
+    for name in options.preset:
+        found[name] = measure(build(name, options.device, options.dtype), options)
+        torch.cuda.empty_cache()
+    gpu = f"{torch.cuda.get_device_name(torch.device(options.device))}, " if options.device.startswith("cuda") else ""
+    print(f"random weights, {options.dtype}, on {gpu}{machine()}")
     print(report(found))
-    if pair := pair_line(found, options.gamma):
-        print(pair)
-    folder = RESULTS / f"model_timings_{'_'.join(options.preset)}_{options.dtype}_{options.device.split(':')[0]}.json"
-    for path in [each for each in (options.out, folder if options.save else None) if each is not None]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        data = {"settings": settings_of(options, "out", "save"), "machine": where(options.device), "models": found}
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        print(f"saved {path.name}")
-    return 0
+    if len(found) == 2:
+        print(pair_line(found, options.gamma))
+    data = {"settings": command.settings_of(options), "machine": f"{gpu}{machine()}", "models": found}
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        print(f"saved {options.out.name}")
+    if options.save:
+        device = options.device.partition(":")[0]
+        command.write_result(f"model_timings_{'_'.join(options.preset)}_{options.dtype}_{device}", data)
 
+
+main = partial(command.main_of, parser, run)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -110,6 +110,14 @@ def parameters(name: str, shape: Shape | None = None) -> int:
         return sum(weight.numel() for weight in _model(shape or SHAPES[name], torch.float32).parameters())
 
 
+def check_device(device: str) -> None:
+    """Raise ValueError for a device that torch does not have."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch's words for: no such device
+        raise ValueError(f"--device {device}: {(str(error) or 'not there').splitlines()[0]}") from None
+
+
 def build(name: str, device: str, dtype: str, shape: Shape | None = None) -> Vlm:
     """Return a preset with random weights, made on the device. Raises ModelFolderError where they do not fit.
 

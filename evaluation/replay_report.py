@@ -196,7 +196,11 @@ def left_out_lines(data: Mapping[str, Any]) -> list[str]:
         found = frames.setdefault((entry["bag"], entry["reason"]), [])
         if entry["frame"] is not None:
             found.append(entry["frame"])
-    lines = [f"{bag}: {reason}{_frames(numbers)}" for (bag, reason), numbers in frames.items()]
+    lines = []
+    for (bag, reason), numbers in frames.items():
+        shown = ", ".join([*map(str, numbers[:8]), *(["..."] if len(numbers) > 8 else [])])
+        count = f"{len(numbers)} frame{'s' if len(numbers) > 1 else ''}"
+        lines.append(f"{bag}: {reason}" + (f" ({count}: {shown})" if numbers else ""))
     more = len(lines) - SHOWN_LEFT_OUT
     return lines[:SHOWN_LEFT_OUT] + ([f"and {more} more reasons, all in {REPORT}"] if more > 0 else [])
 
@@ -272,13 +276,6 @@ def _digest(answers: Iterable[tuple[str, str, Answer]]) -> str:
     for frame, arm, answer in answers:
         digest.update(f"{frame}:{arm}:{tuple(answer.tokens)}\n".encode())
     return digest.hexdigest()[:12]
-
-
-def _frames(numbers: Sequence[int]) -> str:
-    if not numbers:
-        return ""
-    shown = ", ".join(str(number) for number in numbers[:8])
-    return f" ({len(numbers)} frame{'s' if len(numbers) > 1 else ''}: {shown}{', ...' if len(numbers) > 8 else ''})"
 
 
 def _name(label: str) -> str:

@@ -14,9 +14,9 @@ from benchmarks.coupling import (
     compare,
     coupled_agreement,
     exit_figures,
-    exits_text,
+    exit_verdicts,
+    exits_table,
     figures,
-    hear,
     main,
 )
 from cloud_verifier.engine import VlmEngine
@@ -34,7 +34,7 @@ chances = (
 def test_agreement_lies_between_its_bound_and_what_rejection_reaches(p: np.ndarray, q: np.ndarray) -> None:
     overlap = float(np.minimum(p, q).sum())
     agreement = coupled_agreement(p, q)
-    assert Place(True, agreement, overlap).bound - 1e-12 <= agreement <= overlap + 1e-12
+    assert Place(True, agreement, overlap).of("bound") - 1e-12 <= agreement <= overlap + 1e-12
     slow = sum(
         1.0 / sum(max(p[i] / p[j], q[i] / q[j]) for i in range(4)) for j in range(4) if p[j] > 0.0 and q[j] > 0.0
     )
@@ -63,7 +63,9 @@ def test_the_command_compares_a_pair(tiny_target: Path, tiny_draft: Path, capsys
     line = ["--target-model", str(tiny_target), "--frames", "random", "--steps", "2", "--max-tokens", "6"]
     assert main([*line, "--draft-model", str(tiny_target), "--temperatures", "1.0"]) == 0
     out = capsys.readouterr().out
-    assert "coupled(temperature=1.0): coupled, as drawn" in out and out.count("1.000") >= 16  # a draft like its target
+    assert (
+        "coupled(temperature=1.0): coupled, as sampled" in out and out.count("1.000") >= 16
+    )  # a draft like its target
     assert main([*line, "--draft-model", str(tiny_draft)]) == 0
     assert "coupled(temperature=0.7): rejection, 1 - TV" in capsys.readouterr().out
 
@@ -86,16 +88,16 @@ def test_what_cannot_run_is_said_in_a_sentence(
     assert sentence in said and said.startswith("coupling: ") and said.count("\n") == 1
 
 
-def test_exits_are_held_against_the_target_s_own_draws() -> None:
-    said = [(1, True, 0.5), (1, False, 0.7), (2, True, 0.9)]
-    found = exit_figures(said)
+def test_exits_are_compared_with_the_target_s_own_samples() -> None:
+    verdicts = [(1, True, 0.5), (1, False, 0.7), (2, True, 0.9)]
+    found = exit_figures(verdicts)
     assert found["1"] == {"right": 0.5, "confidence": pytest.approx(0.6)} and found["2"]["right"] == 1.0
-    assert "50 (60)" in exits_text({"greedy": found})
+    assert "50 (60)" in exits_table({"greedy": found})
 
 
-def test_exits_are_heard_at_every_token(target: Vlm) -> None:
+def test_exits_have_a_verdict_at_every_token(target: Vlm) -> None:
     heads = ExitHeads(target, (1,), rank=4)
     heads.set_reliability({1: Reliability((0.0, 1.0), (0.25,))})
     (question,) = questions("random", 1)
-    said = hear(VlmEngine(target, 1, 600, heads, max_draft=4), question, SamplingSettings(1.0), 3, 6)
-    assert [(layer, sure) for layer, _, sure in said] == [(1, 0.25)] * len(said) and 1 <= len(said) <= 6
+    found = exit_verdicts(VlmEngine(target, 1, 600, heads, max_draft=4), question, SamplingSettings(1.0), 3, 6)
+    assert [(layer, sure) for layer, _, sure in found] == [(1, 0.25)] * len(found) and 1 <= len(found) <= 6

@@ -51,7 +51,7 @@ def test_generate_says_what_the_target_alone_says(target: Vlm, asked: list[Quest
     for question in asked:
         answer = Generate(target, LIMIT)(question)
         assert answer.tokens == alone(target, question)
-        assert answer.forwards == answer.rounds == len(answer.tokens) and answer.seconds > 0.0
+        assert answer.stats.rounds == answer.stats.cloud_passes + 1 == len(answer.tokens) and answer.stats.total_s > 0.0
 
 
 def test_what_a_checkpoint_wishes_of_sampling_is_left_out(tiny_target: Path, asked: list[Question]) -> None:
@@ -70,7 +70,7 @@ def test_assisted_generation_changes_no_answer(
     for question in asked:
         answer = arm(question)
         assert answer.tokens == alone(target, question)
-        assert 0 < answer.forwards <= len(answer.tokens)
+        assert 0 < answer.stats.rounds <= len(answer.tokens)
     assert "prepare_inputs_for_generation" not in vars(draft.model)
 
 
@@ -81,8 +81,8 @@ def test_a_perfect_draft_is_accepted_whole_if_and_only_if_it_sees(
     seeing = [Assisted(target, twin, LIMIT, sight=True, **FIXED)(question) for question in asked]
     blind = [Assisted(target, twin, LIMIT, sight=False, **FIXED)(question) for question in asked]
     for answer in seeing:
-        assert answer.forwards == -(-len(answer.tokens) // 5)
-    assert sum(answer.forwards for answer in blind) > sum(answer.forwards for answer in seeing)
+        assert answer.stats.rounds == -(-len(answer.tokens) // 5)
+    assert sum(answer.stats.rounds for answer in blind) > sum(answer.stats.rounds for answer in seeing)
 
 
 def test_a_text_pair_is_assisted_without_images(tmp_path: Path) -> None:
