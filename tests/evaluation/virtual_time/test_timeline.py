@@ -105,5 +105,5 @@ def test_waiting_for_nothing_is_noticed() -> None:
         inbox.wait(1.0)
         timeline.pass_on(None)
 
-    with pytest.raises(Stalled, match="nothing is going to happen"):
+    with pytest.raises(Stalled, match="no event is planned"):
         timeline.run([forget])
