@@ -30,7 +30,17 @@ from evaluation.experiment.run import Question
 from evaluation.figures import spread
 from evaluation.setting import add_pair, machine
 from evaluation.tables import Column, figures_table
-from speculation.sampling import GREEDY, Distribution, Logits, Row, SamplingSettings, StepDraws, choose, question_key
+from speculation.sampling import (
+    GREEDY,
+    Coupled,
+    Distribution,
+    Logits,
+    Row,
+    SamplingScheme,
+    StepDraws,
+    choose,
+    question_key,
+)
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
@@ -85,7 +95,7 @@ def coupled_agreement(p: Row, q: Row) -> float:
     return float((1.0 / (from_here[both] / p[both] + before[both] / q[both])).sum())
 
 
-def compare(p: Logits, q: Logits, settings: SamplingSettings, draws: StepDraws) -> Place:
+def compare(p: Logits, q: Logits, settings: SamplingScheme, draws: StepDraws) -> Place:
     """Return the acceptance of the draft's token, with logits q, where the target's logits are p."""
     ours, theirs = Distribution.of(p, settings).row, Distribution.of(q, settings).row
     same = choose(p, settings, draws)[0] == choose(q, settings, draws)[0]
@@ -93,7 +103,7 @@ def compare(p: Logits, q: Logits, settings: SamplingSettings, draws: StepDraws) 
 
 
 def follow(
-    target: VlmSession, draft: VlmSession, question: Question, settings: SamplingSettings, key: int, limit: int
+    target: VlmSession, draft: VlmSession, question: Question, settings: SamplingScheme, key: int, limit: int
 ) -> list[Place]:
     """Return the places of the target's sample with `key`; the draft is fed that sample."""
     sample = list(target.sampled(question.prompt, question.jpeg, limit, settings, key))
@@ -107,7 +117,7 @@ def follow(
 
 
 def exit_verdicts(
-    engine: VlmEngine, question: Question, settings: SamplingSettings, key: int, limit: int
+    engine: VlmEngine, question: Question, settings: SamplingScheme, key: int, limit: int
 ) -> list[ExitVerdict]:
     """Return the verdicts of all exits while the target samples alone."""
     found: list[ExitVerdict] = []
@@ -142,19 +152,19 @@ def figures(frames: Sequence[Sequence[Place]]) -> dict[str, Any]:
     return found
 
 
-def settings_asked(options: argparse.Namespace) -> list[SamplingSettings]:
+def settings_asked(options: argparse.Namespace) -> list[SamplingScheme]:
     """Return the sampling settings to compare. Raises ValueError, naming the option."""
     try:
         temperatures = [float(word) for word in options.temperatures.split(",")]
     except ValueError:
         raise ValueError(f"--temperatures {options.temperatures!r}: give numbers, e.g. 0.7,1.0") from None
-    found = [SamplingSettings(temperature, options.top_k, options.top_p) for temperature in temperatures]
+    found = [Coupled.of(temperature=each, top_k=options.top_k, top_p=options.top_p) for each in temperatures]
     if any(settings.greedy for settings in found):
         raise ValueError("--temperatures: 0 draws nothing; give 0.01 to 100")
     return found
 
 
-def measure(options: argparse.Namespace, wanted: Sequence[SamplingSettings]) -> dict[str, Any]:
+def measure(options: argparse.Namespace, wanted: Sequence[SamplingScheme]) -> dict[str, Any]:
     """Return the figures of every setting, by its text: acceptance, and exits where the target has some."""
     draft = VlmSession(load_vlm(options.draft_model, dtype=options.dtype), CAPACITY)
     target = VlmSession(load_vlm(options.target_model, dtype=options.dtype), CAPACITY)

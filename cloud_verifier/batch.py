@@ -45,7 +45,7 @@ class Item:
         count = min(state.self_draft, state.max_tokens - state.position - 1)
         if count < 1 or self.tree.tokens:
             return None
-        return DraftWish(self.row, tuple(state.answer), count, state.sampling, state.draws)
+        return DraftWish(self.row, tuple(state.answer), count, state.sampling, state.draws, state.digest)
 
     def early(self, layer: int, verdict: Verdict | None) -> EarlyTokens | None:
         """Return what an exit's verdict is to its edge; None without one, or where the edge does not know its node."""

@@ -154,9 +154,9 @@ class VlmEngine:
         return verdicts
 
     def _judge(self, rows: Sequence[VerifyRow], logits: Tensor) -> dict[int, Verdict]:
-        # What follows a rejection may have to travel, so its logits come to the host in any case.
+        # Where a verdict takes more than one sampled token a row, its logits come to the host in any case.
         parts = list(zip(rows, torch.split(logits, [1 + len(row.tokens) for row in rows]), strict=True))
-        there = [(row, part) for row, part in parts if self._draws_on_device and not row.sampling.rule.rejects]
+        there = [(row, part) for row, part in parts if self._draws_on_device and row.sampling.on_device]
         verdicts = _judge_on_device([row for row, _ in there], torch.cat([p for _, p in there])) if there else {}
         here = [(row, part) for row, part in parts if row.row not in verdicts]
         if here:

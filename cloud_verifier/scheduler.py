@@ -17,7 +17,6 @@ from cloud_verifier.ledger import PASS_PRICE, Act, Choice, Ledger
 from cloud_verifier.step import ForeignDraft, Progress, StepState, Tree, empty_digest
 from cloud_verifier.work import ModelInfo
 from speculation.acceptance import Verdict
-from speculation.rejection import check_begin, read_draft
 from speculation.sampling import GREEDY, SamplingSettings
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Fetch, Idle, parents_of
 
@@ -127,7 +126,7 @@ class Scheduler:
             self._check_tokens(f"BeginStep.hints[{index}]", hint, begin.step)
         begin = self._by_itself(begin) if begin.self_draft else begin
         try:
-            check_begin(begin, sampling)
+            sampling.check_begin(begin)
         except ValueError as error:
             raise Refused(FaultCode.UNSUPPORTED_SAMPLING, str(error), begin.step) from None
         active = self._rows.get(row)
@@ -178,7 +177,7 @@ class Scheduler:
         self._check_tokens("Draft.tokens", draft.tokens, draft.step)
         self._check_tokens("Draft.drawn", [] if draft.drawn is None else [draft.drawn], draft.step)
         try:
-            drawn = read_draft(draft, active.state.sampling, self.model.vocabulary, active.state.idle)
+            drawn = active.state.sampling.read(draft, self.model.vocabulary, active.state.idle)
         except ValueError as error:
             raise Refused(FaultCode.UNSUPPORTED_SAMPLING, str(error), draft.step) from None
         active.suspended = False

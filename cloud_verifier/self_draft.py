@@ -14,7 +14,7 @@ import numpy as np
 from cloud_verifier.config import StartError
 from cloud_verifier.engine import check_room
 from cloud_verifier.work import DraftWish
-from speculation.sampling import GREEDY, Rule, perturbed
+from speculation.sampling import Prefix
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
 from speculation.vlm.inspect import inspect_folder
@@ -64,18 +64,20 @@ class SelfDraft:
         self._fed[row] = []
 
     def draft(self, wishes: Sequence[DraftWish]) -> Iterator[Mapping[int, tuple[int, ...]]]:
-        """See `DraftEngine.draft`; tokens are drawn with the target's noise or, by `Rule.POINT`, are the likeliest."""
+        """See `DraftEngine.draft`; tokens are the first that the draft half of each step's scheme ranks."""
         drafts: dict[int, tuple[int, ...]] = {}
         feeds = {wish.row: self._unfed(wish) for wish in wishes}
         wanted = {wish.row: wish for wish in wishes}
+        samplers = {wish.row: wish.sampling.sampler(wish.draws.key) for wish in wishes}
+        prefixes = {wish.row: Prefix(wish.draws.position, wish.digest) for wish in wishes}
         while feeds:
             for row, logits in self._feed(feeds).items():
-                wish, known = wanted[row], drafts.get(row, ())
-                how = GREEDY if wish.sampling.rule is Rule.POINT else wish.sampling
-                token = int(np.argmax(perturbed(logits, how, wish.draws.ahead(len(known)))))
-                drafts[row] = (*known, token)
+                sampler = samplers[row]
+                token = int(np.argmax(logits if sampler is None else sampler.rank(logits, prefixes[row])))
+                drafts[row] = (*drafts.get(row, ()), token)
+                prefixes[row] = prefixes[row].after(token)
                 feeds[row] = [token]
-                if len(drafts[row]) >= wish.count or token in self._ends:
+                if len(drafts[row]) >= wanted[row].count or token in self._ends:
                     del feeds[row]
             yield drafts
 

@@ -6,7 +6,7 @@ current. Ahead it is held until a commit makes it current or void. Of several cu
 
 Hints are earlier answers: what followed there is proposed here, where no draft is at hand.
 
-With rejection sampling the verifier may leave the token after a rejected one to the edge (`speculation.rejection`).
+A verdict may leave the token after a rejected one to the edge (`speculation.acceptance.Rest`).
 Then the answer waits for it: the next draft brings it.
 """
 
@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from speculation import acceptance
 from speculation.ngrams import Ngrams
-from speculation.rejection import Drawn, pack
-from speculation.sampling import GREEDY, Distribution, Rule, SamplingSettings, StepDraws
+from speculation.sampling import GREEDY, Evidence, SamplingSettings, StepDraws
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
     ROOT,
@@ -49,8 +49,8 @@ class ForeignDraft(ValueError):
 class Tree:
     """What to verify after the answer's last token: a draft, or nothing (`round` 0, no tokens) to decode alone.
 
-    `nodes[i]` is token i's node in the draft as it was sent, `origin` that of the root. `drawn`: how the tokens were
-    drawn, for rejection sampling.
+    `nodes[i]` is token i's node in the draft as it was sent, `origin` that of the root. `drawn`: the evidence that
+    came with the tokens.
     """
 
     round: int = 0
@@ -58,7 +58,7 @@ class Tree:
     parents: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
     origin: int = ROOT
-    drawn: tuple[Drawn, ...] = ()
+    drawn: Evidence = ()
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
@@ -84,25 +84,11 @@ NOTHING = Tree()
 
 @dataclass(eq=False)
 class Rest:
-    """What the edge is to draw the answer's next token from, after the verdict on a `round`; packed once.
-
-    keep: tokens of the head that is sent, 0 for all of them. fetches: how often the whole may still be asked for.
-    """
+    """What the verdict on a `round` left to the edge. fetches: how often the whole of it may still be asked for."""
 
     round: int
-    target: Distribution
-    keep: int
+    left: acceptance.Rest
     fetches: int = MAX_FETCHES
-
-    @cached_property
-    def part(self) -> Masses:
-        """As much as its rule sends."""
-        return pack(self.target, self.keep)
-
-    @cached_property
-    def whole(self) -> Masses:
-        """All of it."""
-        return pack(self.target)
 
 
 @dataclass(frozen=True)
@@ -116,10 +102,10 @@ class Progress:
 
 
 class Held(NamedTuple):
-    """A draft that is held, and how its tokens were drawn, for rejection sampling."""
+    """A draft that is held, and the evidence that came with it."""
 
     draft: Draft
-    drawn: tuple[Drawn, ...]
+    drawn: Evidence
 
     @property
     def start(self) -> int:
@@ -182,10 +168,10 @@ class StepState:
             return False
         return extend_digest(digest, begin.committed) == self._digests[len(begin.committed)]
 
-    def offer(self, draft: Draft, drawn: tuple[Drawn, ...] = ()) -> list[Commit]:
+    def offer(self, draft: Draft, drawn: Evidence = ()) -> list[Commit]:
         """Take in a draft. Returns the commits that answer it at once: those it has missed. Raises ForeignDraft.
 
-        `drawn`: how its tokens were drawn, for rejection sampling.
+        `drawn`: the evidence that came with it, see `SamplingScheme.read`.
         """
         if self._rest is not None:
             self._take_drawn(draft, self._rest)
@@ -195,7 +181,7 @@ class StepState:
                 f"{self._digests[draft.start].hex()}: prompt, image, sampling or committed tokens "
                 "differ; begin the step again"
             )
-        if draft.start > self.max_tokens or (draft.start > self.position and self.sampling.rule.rejects):
+        if draft.start > self.max_tokens or (draft.start > self.position and self.sampling.one_chain):
             return []
         if draft.start <= self.position:
             if self._digests[draft.start] != draft.digest:
@@ -256,15 +242,14 @@ class StepState:
         self._verifying = True
         return tree
 
-    def accept(self, tree: Tree, path: Sequence[int], token: int, rest: Distribution | None = None) -> Progress:
+    def accept(self, tree: Tree, path: Sequence[int], token: int, rest: acceptance.Rest | None = None) -> Progress:
         """Append a verdict: the tokens at `path`, then `token`, cut at the answer's end; re-place what is held.
 
         `rest`: not `token` follows them, but what the edge draws out of it.
         """
         start = self.position
         self._append([*(tree.tokens[node] for node in path), *([token] if rest is None else [])])
-        keep = self.sampling.keep if self.sampling.rule is Rule.SPARSE else 0
-        self._rest = None if rest is None or self.done else Rest(tree.round, rest, keep)
+        self._rest = None if rest is None or self.done else Rest(tree.round, rest)
         self._verifying = False
         self._held = {} if self.done else {r: held for r, held in self._held.items() if self._hopeful(held)}
         self._best = self._current()
@@ -273,7 +258,7 @@ class StepState:
     @property
     def rest(self) -> Masses | None:
         """What the edge is to draw the next token from; None where nothing is left to it."""
-        return None if self._rest is None else self._rest.part
+        return None if self._rest is None else self._rest.left.part
 
     def fetch(self, fetch: Fetch) -> list[Commit]:
         """Return the commit that says the whole of what the next token is drawn from; none where that is decided."""
@@ -281,7 +266,7 @@ class StepState:
         if rest is None or (fetch.start, fetch.digest) != (self.position, self.digest) or rest.fetches < 1:
             return []
         rest.fetches -= 1
-        return [Commit(self.step, rest.round, self.position, [], self.digest, False, passes=0, rest=rest.whole)]
+        return [Commit(self.step, rest.round, self.position, [], self.digest, False, passes=0, rest=rest.left.whole)]
 
     def repeat(self, start: int, round: int) -> list[Commit]:
         """Return the answer from `start` as commits again, or an empty one where nothing follows and all is done.
@@ -306,7 +291,7 @@ class StepState:
         token = draft.drawn
         if token is None or draft.start != self.position + 1 or extend_digest(self.digest, [token]) != draft.digest:
             return
-        if rest.target.weights[token] <= 0.0:
+        if not rest.left.allows(token):
             raise ForeignDraft(f"Draft.drawn {token} has no probability at answer position {self.position}")
         self._rest = None
         self._append([token])

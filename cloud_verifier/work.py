@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from speculation.acceptance import AcceptanceRule, Verdict, rule_of
+from speculation.acceptance import Verdict
 from speculation.prompts import Vocabulary
-from speculation.rejection import Drawn, Rejection
-from speculation.sampling import FIRST_DRAWS, GREEDY, SamplingSettings, StepDraws
+from speculation.sampling import FIRST_DRAWS, GREEDY, AcceptanceRule, Evidence, SamplingSettings, StepDraws
 from speculation.wire import AnyMessage
 
 
@@ -40,8 +39,8 @@ class VerifyRow:
 
     `parents[i]` is the node before token i, -1 for the root. `exits` asks for early verdicts. `draws` names the random
     draws of the token after the root, where `sampling` draws at random. `root` is the last committed token, None for
-    the one that the engine has there: the prompt's last, or what it kept. Rejection sampling needs the answer's
-    `digest`, and how the draft tokens were `drawn`.
+    the one that the engine has there: the prompt's last, or what it kept. `digest` names the answer up to the root,
+    `drawn` is the evidence that came with the draft.
     """
 
     row: int
@@ -52,19 +51,19 @@ class VerifyRow:
     draws: StepDraws = FIRST_DRAWS
     root: int | None = None
     digest: bytes = b""
-    drawn: tuple[Drawn, ...] = ()
+    drawn: Evidence = ()
 
     def rule(self, early: bool = False) -> AcceptanceRule:
         """Return what judges the draft, at the last layer or `early`, at an exit."""
-        rejects = self.sampling.rule.rejects
-        return Rejection(self.sampling, self.digest, self.drawn, early) if rejects else rule_of(self.sampling)
+        return self.sampling.rule(self.digest, self.drawn, early)
 
 
 @dataclass(frozen=True)
 class DraftWish:
     """A step that the verifier drafts for itself: at most `count` tokens, at least one, behind its `answer` so far.
 
-    `draws` names the random draws of the token after the answer, where `sampling` draws at random.
+    `draws` names the random draws of the token after the answer, where `sampling` draws at random, and `digest` the
+    answer.
     """
 
     row: int
@@ -72,6 +71,7 @@ class DraftWish:
     count: int
     sampling: SamplingSettings = GREEDY
     draws: StepDraws = FIRST_DRAWS
+    digest: bytes = b""
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,9 @@ class DraftingConfig:
         better draft for the same place; and the verifier must not decode where a draft may come. A draft's length must
         not change when a lost step is taken up again: what was rejected once would be asked again, in other company.
         """
-        if not sampling.rule.rejects or not (self.drafts or self.self_draft):
+        if not sampling.one_chain or not (self.drafts or self.self_draft):
             return
-        said = f"sampling {sampling.rule.value} judges one drafted chain at a time: take mode sd or fsd"
+        said = f"sampling {sampling.name} judges one drafted chain at a time: take mode sd or fsd"
         if self.self_draft:
             raise ValueError(said)
         fit = {"idle": Idle.WAIT, "width": 1, "draft_tokens": 0, "ahead": False, "truncate": False, "ngrams": False}

@@ -28,17 +28,16 @@ from speculation.emulation import LinkConditions, declared_name, load_link
 from speculation.predictor import AUTO, Predictor, find
 from speculation.profile import load_profile
 from speculation.prompts import Vocabulary
-from speculation.sampling import GREEDY, MAX_KEY, Rule, SamplingSettings, question_key
+from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings, question_key
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.speed import announce
-from speculation.wire import MAX_IMAGE_BYTES, FaultCode, Hello, Welcome
+from speculation.wire import FaultCode, Hello, Welcome
 
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
 FOREVER_S = 3600.0
-PATENT_NOTE = "the authors of DSSD name a filed patent on split verification, CN2025108856278; see docs/decoding.md"
 MAX_RTT_S = 10.0
 
 
@@ -145,8 +144,8 @@ class EdgeDecoder:
         self._step = time.time_ns() // 1_000_000_000 % 2**31
         self._questions = 0
         self.sampling = SamplingSettings.parse(config.sampling)
-        if self.sampling.rule in (Rule.SPLIT, Rule.SPARSE):
-            _log.warning("sampling %s: %s", self.sampling.text, PATENT_NOTE)
+        if self.sampling.note:
+            _log.warning("sampling %s: %s", self.sampling.text, self.sampling.note)
         self._lock = threading.Lock()
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._told_profile = self.profile.name
@@ -285,10 +284,7 @@ class EdgeDecoder:
         stats.wait_s += time.perf_counter() - started
         self._compare_profiles(welcome)
         self._compare_targets(welcome)
-        most = welcome.max_draft
-        if self.sampling.rule is Rule.WHOLE:
-            # A draft carries a whole distribution for each of its tokens, and a message has a limit.
-            most = max(1, min(most, MAX_IMAGE_BYTES // (4 * welcome.vocabulary)))
+        most = min(welcome.max_draft, self.sampling.draft_limit(welcome.vocabulary))
         return tuple(welcome.eos), self._drafter(mode, link, most)
 
     def _met(self, limit_s: float, why: str = "") -> tuple[ZmqLink, Welcome]:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import replace
 
 from edge_drafter.answer import Answer, Contradiction
 from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
-from edge_drafter.drawn import DrawnModel
 from edge_drafter.grower import Grower
 from edge_drafter.model import Clock, DraftModel, Link, LinkLost
-from edge_drafter.sampled import sampled
+from edge_drafter.sampled import SampledModel, sampled
 from edge_drafter.speculator import Landing, Speculator
 from edge_drafter.stats import DecodingStats, Interruption, StepInterrupted, StepRequest, StepResult
 from edge_drafter.tracing import StepTrace
 from speculation.ngrams import Ngrams
 from speculation.predictor import Predictor
-from speculation.sampling import START_KEEP, Rule
 from speculation.text import printable
 from speculation.trace import Trace
 from speculation.wire import (
@@ -81,8 +78,7 @@ class Drafter:
         self.config.check_sampling(request.sampling)
         stats, answer = DecodingStats(), _answer(request)
         alone = not self.config.needs_link
-        # The point-mass rule leaves the drawing to the verifier; here there is none.
-        how = replace(request.sampling, rule=Rule.COUPLED, keep=START_KEEP) if alone else request.sampling
+        how = request.sampling.alone if alone else request.sampling
         drafts = self._model and sampled(self._model, how, request.key, answer.digest)
         if self._link is not None and self.config.needs_link:
             model = drafts if self.config.drafts else None
@@ -278,9 +274,9 @@ class _Step:
         if commit.rest is None or not self._answer.rests(commit):
             return True
         try:
-            if not isinstance(self._model, DrawnModel):
+            if not isinstance(self._model, SampledModel):
                 raise ValueError("Commit.rest came to an answer that is drawn by another rule")
-            token = self._model.draw_rest(self._answer.digest, commit.rest)
+            token = self._model.sampler.finish(self._answer.digest, commit.rest)
         except ValueError as error:
             raise Contradiction(str(error)) from error
         if token is None:

@@ -10,10 +10,10 @@ from edge_drafter.branches import Branch, BranchQueue
 from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
 from edge_drafter.cutting import Cutter
-from edge_drafter.drawn import DrawnModel
 from edge_drafter.flights import Flight, Flights
 from edge_drafter.grower import Grower, work
 from edge_drafter.model import Clock, DraftModel
+from edge_drafter.sampled import SampledModel
 from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import Node, Origin, Rerooting, TokenTree
 from speculation.cancellation import Abandoned
@@ -60,7 +60,7 @@ class Speculator:
         self._controller = controller
         self._ngrams = ngrams if config.ngrams else None
         self._grower = Grower(model, clock, predictor, config.width)
-        self._source = model if isinstance(model, DrawnModel) else None
+        self._sampler = model.sampler if isinstance(model, SampledModel) else None
         self._tree = self._grower.tree
         self._queue = BranchQueue(config.queue_policy, config.branches, config.seed)
         self._flights = Flights()
@@ -156,9 +156,9 @@ class Speculator:
         prefix = extend_digest(self._answer.digest, [tree[node].token for node in tree.path_to(anchor)])
         self._round += 1
         start = self._answer.position + ahead
-        chosen, whole = ([], []) if self._source is None else self._source.evidence(prefix, tokens)
-        drawn = self._answer.tokens[-1] if ahead == 0 and self._answer.drawn_at == start - 1 >= 0 else None
-        message = Draft(step, self._round, start, prefix, tokens, None if is_chain else parents, chosen, whole, drawn)
+        message = Draft(step, self._round, start, prefix, tokens, None if is_chain else parents)
+        if self._sampler is not None:
+            message = self._sampler.attach(message)
         before = self._flights.at(anchor)
         now = self._clock()
         flight = Flight(

@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from speculation.acceptance import AcceptanceRule, Verdict
-from speculation.sampling import Logits, StepDraws, Tokens
+from speculation.acceptance import Verdict
+from speculation.sampling import AcceptanceRule, Logits, StepDraws, Tokens
 from speculation.vlm.forward import final_logits
 from speculation.vlm.load import ModelFolderError, Vlm
 from speculation.wire import ROOT
@@ -303,7 +303,7 @@ class ExitHeads:
         """Judge a draft by an exit's logits as the target's are judged; confidence is the rule's, not yet measured.
 
         None where the exit has to be silent: its walk ends where the draft goes on with a token outside the short list,
-        which the exit can neither accept nor rule out. `sampling` as in `AcceptanceRule.judge`.
+        which the exit can neither accept nor rule out. `sampling` is `draws` of `AcceptanceRule.judge`.
         """
         draws = sampling or StepDraws()
         short = self.short_list

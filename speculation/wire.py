@@ -88,7 +88,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Masses(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A distribution over tokens, or the head of one (rejection sampling only), see `speculation.rejection.pack`.
+    """A distribution over tokens, or the head of one (rejection sampling only), see `speculation.sampling.masses.pack`.
 
     `weights` are float32, little endian; divided by `total` they are probabilities. `ids` are their tokens, uint32,
     ascending; empty for a weight of every token of the vocabulary. `tail` is the probability of all tokens that may be

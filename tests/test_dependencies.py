@@ -40,7 +40,7 @@ ZMQ_FILES = {
 }  # fmt: skip
 POLICY = (
     "edge_drafter/",
-    "speculation/acceptance.py", "speculation/sampling.py", "speculation/wire.py", "speculation/prompts.py",
+    "speculation/acceptance.py", "speculation/sampling/", "speculation/wire.py", "speculation/prompts.py",
     "speculation/predictor.py", "speculation/cancellation.py",
     "cloud_verifier/scheduler.py", "cloud_verifier/ledger.py", "cloud_verifier/estimator.py", "cloud_verifier/step.py",
     "cloud_verifier/exit_queue.py", "cloud_verifier/server.py",

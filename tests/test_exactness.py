@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cloud_verifier.exit_queue import QueuePolicy as ExitPolicy
 from edge_drafter import DraftingConfig, Mode, QueuePolicy, StepRequest
 from speculation.exits import ExitHeads, Reliability
-from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings
+from speculation.sampling import GREEDY, MAX_KEY, Coupled
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
@@ -28,7 +28,7 @@ from tests.pair import CAPACITY, SERVER, Robot, run
 LINKED = [mode for mode in Mode if mode is not Mode.EDGE]
 ALONE = (Mode.CLOUD, Mode.SERVER_SD)
 """Modes in which the edge says nothing: what is lost stays lost until the link breaks, so nothing may be lost."""
-HOW = (GREEDY, SamplingSettings(0.7), SamplingSettings(1.0, 20), SamplingSettings(1.3, 0, 0.9))
+HOW = (GREEDY, Coupled(0.7), Coupled(1.0, 20), Coupled(1.3, 0, 0.9))
 
 
 def near(folder: Path, noise: float) -> Vlm:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,8 @@ from cloud_verifier.step import StepState, Tree
 from cloud_verifier.work import VerifyRow
 from edge_drafter import Drafter, DraftingConfig, DraftModel, Mode, StepRequest
 from speculation.acceptance import Verdict
-from speculation.rejection import Purpose, draw, draw_rest, noisy, uniform
-from speculation.sampling import MAX_KEY, Distribution, Rule, SamplingSettings
+from speculation.sampling import MAX_KEY, Distribution, Point, SamplingScheme, Sparse, Split, Whole
+from speculation.sampling.rejection import Purpose, draw, draw_rest, noisy, uniform
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import begin_digest, extend_digest
@@ -34,9 +34,9 @@ from tests.pair import CAPACITY, Robot, run
 from tests.test_exactness import Pair, pairs, rumours
 
 __all__ = ["pairs"]
-WHOLE, SPLIT = SamplingSettings(0.9, rule=Rule.WHOLE), SamplingSettings(0.9, rule=Rule.SPLIT)
-SPARSE = SamplingSettings(0.9, rule=Rule.SPARSE, keep=2)
-POINT = SamplingSettings(0.9, rule=Rule.POINT)
+WHOLE, SPLIT = Whole(0.9), Split(0.9)
+SPARSE = Sparse(0.9, keep=2)
+POINT = Point(0.9)
 
 
 def chain(mode: Mode, **changes: object) -> DraftingConfig:
@@ -67,7 +67,7 @@ def textbook(target: Vlm, draft: Vlm, request: StepRequest, gamma: int) -> tuple
                 token = int(np.argmax(noisy(q.row, digest, Purpose.DRAFT)))
                 last = uniform(digest, Purpose.ACCEPT) * q.row[token] >= p.row[token]
                 if last:
-                    token = draw_rest(p, q, digest, how.keep if how.rule is Rule.SPARSE else 0)
+                    token = draw_rest(p, q, digest, how.keep if isinstance(how, Sparse) else 0)
             answer.append(token)
             digest = extend_digest(digest, [token])
             if last or token in request.eos:
@@ -83,7 +83,7 @@ def textbook(target: Vlm, draft: Vlm, request: StepRequest, gamma: int) -> tuple
 def test_every_answer_is_the_textbooks(pairs: list[Pair], data: st.DataObject) -> None:
     pair = pairs[data.draw(st.integers(0, len(pairs) - 1), label="pair")]
     target, draft = pair.target, pair.drafts[data.draw(st.integers(0, 1), label="draft")]
-    how = data.draw(st.sampled_from([WHOLE, SPLIT, SPARSE, replace(SPARSE, top_k=20, keep=5)]), label="sampling")
+    how = data.draw(st.sampled_from([WHOLE, SPLIT, SPARSE, Sparse(0.9, top_k=20, keep=5)]), label="sampling")
     gamma = data.draw(st.integers(1, 4), label="gamma")
     request = StepRequest(
         1, PROMPTS[0], jpeg(data.draw(st.integers(0, 9))), target.eos, data.draw(st.integers(1, 10)), sampling=how,
@@ -103,8 +103,8 @@ def test_every_answer_is_the_textbooks(pairs: list[Pair], data: st.DataObject) -
     assert robot.answers == [textbook(target, draft, request, gamma)]
 
 
-@pytest.mark.parametrize("how", [SPLIT, SPARSE], ids=lambda how: how.rule.value)
-def test_what_the_edge_draws_survives_a_bad_link(how: SamplingSettings, pairs: list[Pair]) -> None:
+@pytest.mark.parametrize("how", [SPLIT, SPARSE], ids=lambda how: how.name)
+def test_what_the_edge_draws_survives_a_bad_link(how: SamplingScheme, pairs: list[Pair]) -> None:
     target, draft = pairs[0].target, pairs[0].drafts[0]
     request = StepRequest(1, PROMPTS[1], jpeg(3), target.eos, 16, sampling=how, key=5)
     bad = Weather(one_way_s=0.05, jitter_s=0.2, duplicates=0.2, losses=0.1, cut_after=8, seed=1)
@@ -172,7 +172,7 @@ class TableLink(FakeLink):
         )
 
 
-def answers(config: DraftingConfig, how: SamplingSettings, exits: int) -> Counter[tuple[int, ...]]:
+def answers(config: DraftingConfig, how: SamplingScheme, exits: int) -> Counter[tuple[int, ...]]:
     """Draw many answers, each with a key of its own."""
     found: Counter[tuple[int, ...]] = Counter()
     clock = FakeClock()
@@ -185,7 +185,7 @@ def answers(config: DraftingConfig, how: SamplingSettings, exits: int) -> Counte
     return found
 
 
-def expected(how: SamplingSettings) -> dict[tuple[int, ...], float]:
+def expected(how: SamplingScheme) -> dict[tuple[int, ...], float]:
     """Return the target's probability of every answer."""
     chances = {}
     for tokens in itertools.product(range(3), repeat=LENGTH):
@@ -204,12 +204,12 @@ def p_value(found: Counter[tuple[int, ...]], chances: dict[tuple[int, ...], floa
 @dataclass(frozen=True)
 class Case:
     config: DraftingConfig
-    how: SamplingSettings
+    how: SamplingScheme
     exits: int = 0
 
 
 CASES = {
-    f"{how.rule.value}, {name}": Case(config, how, exits)
+    f"{how.name}, {name}": Case(config, how, exits)
     for how in (WHOLE, SPLIT, SPARSE)
     for name, config, exits in (
         ("sd", chain(Mode.SD, gamma=2), 0),
@@ -232,6 +232,6 @@ def test_answers_are_samples_of_the_target(name: str) -> None:
 def test_the_check_finds_a_rule_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing what follows a rejection from p itself, not from what q leaves of it."""
     monkeypatch.setattr(
-        "edge_drafter.drawn.draw_rest", lambda target, source, digest, keep=0: draw(target.row, digest)[0]
+        "speculation.sampling.split.draw_rest", lambda target, source, digest, keep=0: draw(target.row, digest)[0]
     )
     assert p_value(answers(chain(Mode.SD, gamma=2), SPLIT, 0), expected(SPLIT)) < 1e-6

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from speculation.acceptance import Greedy
 from speculation.exits import ExitHeads, Head
+from speculation.sampling import Greedy
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, draft_chunk, final_logits, forward_layers, to_numpy
 from speculation.vlm.load import Vlm

@@ -20,8 +20,9 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from speculation.acceptance import AcceptanceRule, Greedy, Verdict
+from speculation.acceptance import Verdict
 from speculation.exits import ExitHeads, Head, Reliability, measure_reliability
+from speculation.sampling import AcceptanceRule, Greedy
 from speculation.vlm.cache import CacheFull, KVCache
 from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
 from speculation.vlm.load import Vlm

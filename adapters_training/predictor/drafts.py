@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 from adapters_training import wording
 from adapters_training.records import Frame, Task, read_shard, shards
-from speculation.acceptance import Greedy
 from speculation.predictor import FEATURES, features
+from speculation.sampling import Greedy
 from speculation.wire import ROOT
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from speculation.sampling import BITS, SamplingSettings, StepDraws, blocks, key_words
+from speculation.sampling import SamplingScheme, StepDraws
+from speculation.sampling.noise import BITS, blocks, key_words
 
 
 @torch.no_grad()
 def choose_rows(
-    logits: Tensor, settings: Sequence[SamplingSettings], draws: Sequence[StepDraws]
+    logits: Tensor, settings: Sequence[SamplingScheme], draws: Sequence[StepDraws]
 ) -> list[tuple[int, float]]:
     """Return what `speculation.sampling.choose` returns of every row of logits [n, vocabulary], in float64.
 
@@ -46,7 +47,7 @@ def gumbel_rows(draws: Sequence[StepDraws], vocabulary: int, device: torch.devic
     return -torch.log(-torch.log((bits.double() + 0.5) * 2.0**-BITS))
 
 
-def _outside(scaled: Tensor, settings: SamplingSettings) -> Tensor:
+def _outside(scaled: Tensor, settings: SamplingScheme) -> Tensor:
     outside = torch.zeros_like(scaled, dtype=torch.bool)
     if 0 < settings.top_k < scaled.shape[1]:
         outside = scaled < scaled.topk(settings.top_k).values[:, -1:]

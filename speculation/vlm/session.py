@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from speculation.cancellation import Stop
-from speculation.sampling import GREEDY, SamplingSettings, StepDraws, perturbed
+from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
 from speculation.vlm.load import Vlm
@@ -120,7 +120,7 @@ class VlmSession:
         prompt: str,
         image: bytes | npt.NDArray[np.uint8] | None,
         limit: int,
-        settings: SamplingSettings,
+        settings: SamplingScheme,
         key: int = 0,
     ) -> Iterator[tuple[int, Logits]]:
         """Begin a step and yield what the model alone draws with `key`, as `greedy` does.
@@ -128,13 +128,15 @@ class VlmSession:
         The logits are the model's own, neither perturbed nor cut.
         """
         self.begin(prompt, image)
-        for position in range(limit):
+        sampler, prefix = settings.alone.sampler(key), Prefix(0, b"")
+        for _ in range(limit):
             logits = self.root_logits()
-            token = int(np.argmax(perturbed(logits, settings, StepDraws(key, position))))
+            token = int(np.argmax(logits if sampler is None else sampler.rank(logits, prefix)))
             yield token, logits
             if token in self.vlm.eos:
                 return
             self.commit((), token)
+            prefix = prefix.after(token)
 
     def answer(self, prompt: str, image: bytes | npt.NDArray[np.uint8] | None, limit: int) -> str:
         """Return the words of the model's own greedy answer of at most `limit` tokens. Raises as `begin` does."""

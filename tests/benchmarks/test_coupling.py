@@ -22,7 +22,7 @@ from benchmarks.coupling import (
 from cloud_verifier.engine import VlmEngine
 from evaluation.experiment.questions import questions
 from speculation.exits import ExitHeads, Reliability
-from speculation.sampling import Distribution, SamplingSettings, StepDraws, question_key
+from speculation.sampling import Coupled, Distribution, StepDraws, question_key
 from speculation.vlm.load import Vlm
 
 chances = (
@@ -44,7 +44,7 @@ def test_agreement_lies_between_its_bound_and_what_rejection_reaches(p: np.ndarr
 def test_agreement_is_what_shared_noise_gives() -> None:
     dice = np.random.default_rng(0)
     p, q = dice.normal(size=12), dice.normal(size=12)
-    settings = SamplingSettings(0.8, 10, 0.95)
+    settings = Coupled(0.8, 10, 0.95)
     places = [compare(p, q, settings, StepDraws(question_key(0, number))) for number in range(3000)]
     expected = coupled_agreement(Distribution.of(p, settings).row, Distribution.of(q, settings).row)
     assert places[0].coupled == pytest.approx(expected) and 0.2 < expected < 0.8
@@ -99,5 +99,5 @@ def test_exits_have_a_verdict_at_every_token(target: Vlm) -> None:
     heads = ExitHeads(target, (1,), rank=4)
     heads.set_reliability({1: Reliability((0.0, 1.0), (0.25,))})
     (question,) = questions("random", 1)
-    found = exit_verdicts(VlmEngine(target, 1, 600, heads, max_draft=4), question, SamplingSettings(1.0), 3, 6)
+    found = exit_verdicts(VlmEngine(target, 1, 600, heads, max_draft=4), question, Coupled(1.0), 3, 6)
     assert [(layer, sure) for layer, _, sure in found] == [(1, 0.25)] * len(found) and 1 <= len(found) <= 6

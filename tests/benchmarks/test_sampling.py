@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import sampling
-from speculation.sampling import Rule
+from speculation.sampling import SCHEMES, Sparse
 
 
 def test_every_way_has_its_modes_and_a_base_to_compare_with() -> None:
     options = sampling.parser().parse_args(["--keep", "4"])
     found = {way.name: way for way in sampling.ways(options)}
-    assert set(found) == {"greedy", *(rule.value for rule in Rule)}
-    assert found["sparse"].settings.keep == 4
+    assert set(found) == set(SCHEMES)
+    assert isinstance(sparse := found["sparse"].settings, Sparse) and sparse.keep == 4
     arms = {f"{way.name} {mode.value}" for way in found.values() for mode in way.modes}
     assert {way.base for way in found.values()} == {"greedy cloud", "coupled cloud"} <= arms
     assert "split full" not in arms and "coupled full" in arms

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.step import ForeignDraft, StepState, empty_digest
 from cloud_verifier.work import VerifyRow
-from speculation.acceptance import rule_of
 from speculation.exits import ExitHeads, Head
-from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings, StepDraws, question_key
+from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, question_key
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, BeginStep, Draft, Fault, FaultCode, Hello, Idle, begin_digest, extend_digest
@@ -23,16 +22,16 @@ from tests.cloud_verifier.bench import HELLO, Bench, begin, draft, faults, token
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, jpeg
 
 LENGTH = 12
-HOW = (SamplingSettings(0.7), SamplingSettings(1.0, 20), SamplingSettings(1.3, 0, 0.9), SamplingSettings(0.7, 50, 0.9))
+HOW = (Coupled(0.7), Coupled(1.0, 20), Coupled(1.3, 0, 0.9), Coupled(0.7, 50, 0.9))
 
 
-def truth(vlm: Vlm, row: int, how: SamplingSettings, key: int) -> list[int]:
+def truth(vlm: Vlm, row: int, how: SamplingScheme, key: int) -> list[int]:
     session = VlmSession(vlm, CAPACITY)
     return [token for token, _ in session.sampled(PROMPTS[row], jpeg(row), LENGTH, how, key)]
 
 
 def random_draft(
-    dice: random.Random, state: StepState, right: Sequence[int], round: int, key: int, how: SamplingSettings
+    dice: random.Random, state: StepState, right: Sequence[int], round: int, key: int, how: SamplingScheme
 ) -> Draft:
     """Return a tree that follows the true answer for a while, with wrong branches; behind, at or ahead of the state."""
     start = dice.randint(0, min(len(right), state.position + 2))
@@ -54,7 +53,7 @@ def random_draft(
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from((*HOW, GREEDY)), st.integers(0, MAX_KEY), st.integers(0, 2**16), st.booleans())
 def test_any_trees_in_any_order_give_the_target_s_own_draws(
-    target: Vlm, how: SamplingSettings, key: int, seed: int, on_device: bool
+    target: Vlm, how: SamplingScheme, key: int, seed: int, on_device: bool
 ) -> None:
     dice, right = random.Random(seed), truth(target, 0, how, key)
     committed = right[: dice.randint(0, 3)]
@@ -96,7 +95,7 @@ def test_sessions_of_one_batch_draw_each_for_itself(target: Vlm) -> None:
 
 
 @pytest.mark.parametrize("how", HOW, ids=lambda how: how.text)
-def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingSettings) -> None:
+def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingScheme) -> None:
     """An exit whose logits are the target's says what the target says; on a short list, too, wherever it may speak."""
     heads = ExitHeads(target, (1,), rank=4)
     listed = sorted(random.Random(0).sample(range(target.vocabulary), 250))
@@ -108,11 +107,11 @@ def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingSettings) 
         logits = 3.0 * dice.normal(size=(3, target.vocabulary))
         outside = np.setdiff1d(np.arange(target.vocabulary), listed)
         logits[:, outside] -= 30.0  # so that list and vocabulary have one support
-        rule, draws = rule_of(how), StepDraws(question_key(4, number), number)
-        first = rule.judge([], [], logits[:1], draws).token
+        draws = StepDraws(question_key(4, number), number)
+        first = how.judge([], [], logits[:1], draws).token
         tokens, parents = [first, int(dice.integers(target.vocabulary))], [ROOT, 0]
-        final = rule.judge(tokens, parents, logits, draws)
-        early = heads.judge(rule, tokens, parents, logits[:, listed], sampling=draws)
+        final = how.judge(tokens, parents, logits, draws)
+        early = heads.judge(how, tokens, parents, logits[:, listed], sampling=draws)
         silent = tokens[1] not in listed
         assert (early is None) is silent
         if early is not None:

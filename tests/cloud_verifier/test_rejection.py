@@ -13,30 +13,31 @@ from cloud_verifier.engine import VlmEngine
 from cloud_verifier.step import HELD_DRAFTS, MAX_FETCHES, ForeignDraft, StepState, empty_digest
 from cloud_verifier.work import VerifyRow
 from speculation.acceptance import Verdict
-from speculation.rejection import Drawn, unpack
-from speculation.sampling import Distribution, Rule, SamplingSettings, StepDraws
+from speculation.sampling import Coupled, Distribution, Sparse, Split, StepDraws
+from speculation.sampling.masses import unpack
+from speculation.sampling.rejection import Drawn
 from speculation.vlm.load import Vlm
 from speculation.wire import BeginStep, Draft, Fault, FaultCode, Fetch, Hello, Idle, begin_digest, extend_digest
 from tests.cloud_verifier.bench import HELLO, Bench, begin
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, jpeg
 
-SPLIT = SamplingSettings(1.0, rule=Rule.SPLIT)
-SPARSE = SamplingSettings(1.0, rule=Rule.SPARSE, keep=2)
+SPLIT = Split(1.0)
+SPARSE = Sparse(1.0, keep=2)
 TARGET = Distribution(np.array([0.1, 0.4, 0.0, 0.3, 0.2, 0.0], dtype=np.float32), 1.0)
 
 
-def draft(how: SamplingSettings, prefix: list[int], tokens: list[int], round: int = 1, **more: object) -> Draft:
+def draft(how: Split, prefix: list[int], tokens: list[int], round: int = 1, **more: object) -> Draft:
     digest = extend_digest(begin_digest("p", b"j", how.text), prefix)
     return Draft(1, round, len(prefix), digest, tokens, None, [0.5] * len(tokens), **more)  # type: ignore[arg-type]
 
 
-def rejected(how: SamplingSettings, max_tokens: int = 8) -> StepState:
+def rejected(how: Split, max_tokens: int = 8) -> StepState:
     """Return a step whose draft 3, 2, 1 stood up to the 3."""
     state = StepState(BeginStep(1, "p", b"j", max_tokens=max_tokens), [5], how)
     assert state.offer(draft(how, [], [3, 2, 1]), (Drawn(0.5),) * 3) == []
     tree = state.take()
     assert [each.chance for each in tree.drawn] == [0.5] * 3
-    verdict = Verdict((0,), 4, 1.0, TARGET)
+    verdict = Verdict((0,), 4, 1.0, how.rest(TARGET))
     state.accept(tree, verdict.path, verdict.token, verdict.rest)
     return state
 
@@ -62,7 +63,7 @@ def test_a_draft_that_brings_another_token_than_its_prefix_says_is_none() -> Non
 def test_a_drawn_token_may_end_the_answer() -> None:
     state = StepState(BeginStep(1, "p", b"j", max_tokens=8), [4], SPLIT)
     state.offer(draft(SPLIT, [], [3, 2]), (Drawn(0.5),) * 2)
-    state.accept(state.take(), (0,), 1, TARGET)
+    state.accept(state.take(), (0,), 1, SPLIT.rest(TARGET))
     (last,) = state.offer(draft(SPLIT, [3, 4], [], round=2, drawn=4))
     assert last.done and last.tokens == [] and state.done
 
@@ -150,7 +151,7 @@ def test_a_session_that_rejects_leaves_the_others_draws_where_they_are(
     target: Vlm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coupled rows are drawn where the logits are, whoever shares their pass."""
-    coupled = VerifyRow(0, (5,), (-1,), False, SamplingSettings(1.0), StepDraws(7))
+    coupled = VerifyRow(0, (5,), (-1,), False, Coupled(1.0), StepDraws(7))
     rejecting = VerifyRow(1, (5,), (-1,), False, SPLIT, digest=bytes(8), drawn=(Drawn(0.5),))
     there = []
     on_device = engine._judge_on_device

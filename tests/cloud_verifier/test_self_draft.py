@@ -12,7 +12,7 @@ from cloud_verifier.config import StartError
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.self_draft import SelfDraft, check_pair
 from cloud_verifier.work import CapacityError, DraftWish, VerifyRow
-from speculation.sampling import SamplingSettings, StepDraws, choose
+from speculation.sampling import Coupled, StepDraws, choose
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, greedy, jpeg
@@ -101,7 +101,7 @@ def test_drafted_and_verified_in_one_place_the_answer_is_the_targets(target: Vlm
 
 def test_a_draft_is_drawn_as_the_targets_tokens_are(target: Vlm) -> None:
     """The target drafting for itself draws what it will be judged by; without the draws it is often wrong."""
-    settings = SamplingSettings(temperature=1.5)
+    settings = Coupled(temperature=1.5)
     draws = StepDraws(key=7, position=3)
     session = VlmSession(target, CAPACITY)
     session.begin(PROMPTS[0], jpeg(0), (3, 4, 5))

@@ -17,8 +17,7 @@ from cloud_verifier.step import StepState, Tree
 from edge_drafter import LinkLost
 from edge_drafter.model import Abandoned, Stop
 from speculation.acceptance import Verdict
-from speculation.rejection import read_draft
-from speculation.sampling import GREEDY, SamplingSettings
+from speculation.sampling import GREEDY, SamplingScheme
 from speculation.wire import ROOT, AnyMessage, BeginStep, Commit, Draft, EarlyTokens, EndStep, Fetch, decode, encode
 
 VOCABULARY = 8
@@ -158,7 +157,7 @@ class Weather:
     cut_after: int | None = None
     seed: int = 0
     eos: tuple[int, ...] = field(default=(EOS,))
-    sampling: SamplingSettings = GREEDY
+    sampling: SamplingScheme = GREEDY
 
     def delay(self, dice: random.Random) -> float:
         """Return how long a message is on its way."""
@@ -241,7 +240,7 @@ class FakeLink:
             self.begun.append(message)
             self._state = StepState(message, self._weather.eos, self._weather.sampling)
         elif isinstance(message, Draft) and self._state is not None and message.step == self._state.step:
-            drawn = read_draft(message, self._weather.sampling, VOCABULARY)
+            drawn = self._weather.sampling.read(message, VOCABULARY)
             for commit in self._state.offer(message, drawn):
                 self._reply(commit, now)
         elif isinstance(message, Fetch) and self._state is not None and message.step == self._state.step:

@@ -4,7 +4,7 @@ import pytest
 
 from edge_drafter import DraftingConfig, Mode, QueuePolicy
 from edge_drafter.branches import Branch, BranchQueue
-from speculation.sampling import Rule, SamplingSettings
+from speculation.sampling import Coupled, Point, SamplingScheme, Sparse, Split, Whole
 from speculation.wire import Idle
 
 
@@ -47,9 +47,8 @@ def test_bad_settings_are_named(changes: dict[str, object], sentence: str) -> No
         DraftingConfig(**changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("rule", [Rule.WHOLE, Rule.SPLIT, Rule.SPARSE])
-def test_rejection_sampling_takes_one_chain_at_a_time(rule: Rule) -> None:
-    how = SamplingSettings(1.0, rule=rule)
+@pytest.mark.parametrize("how", [Whole(1.0), Split(1.0), Sparse(1.0)])
+def test_rejection_sampling_takes_one_chain_at_a_time(how: SamplingScheme) -> None:
     for mode in (Mode.SD, Mode.FSD, Mode.CLOUD, Mode.EDGE):
         DraftingConfig.of(mode).check_sampling(how)
     needed = "idle=wait,width=1,draft_tokens=0,ahead=off,truncate=off,ngrams=off"
@@ -60,8 +59,8 @@ def test_rejection_sampling_takes_one_chain_at_a_time(rule: Rule) -> None:
         DraftingConfig.of(Mode.SERVER_SD).check_sampling(how)
     with pytest.raises(ValueError, match="set gamma=4 or another number"):
         DraftingConfig.of(Mode.SD, gamma="auto").check_sampling(how)
-    for free in (Rule.COUPLED, Rule.POINT):
-        DraftingConfig.of(Mode.FULL).check_sampling(SamplingSettings(1.0, rule=free))
+    for free in (Coupled(1.0), Point(1.0)):
+        DraftingConfig.of(Mode.FULL).check_sampling(free)
 
 
 def test_an_unknown_mode_names_the_known_ones() -> None:

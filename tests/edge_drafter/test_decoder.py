@@ -20,7 +20,7 @@ from edge_drafter.reply import AnswerLate, VerifierLost, VerifierRefused
 from speculation.emulation import Blackout, LinkConditions, WayConditions, load_link
 from speculation.exits import ExitHeads, Reliability
 from speculation.prompts import VOCABULARY_FILE, Vocabulary
-from speculation.sampling import SamplingSettings, question_key
+from speculation.sampling import Coupled, question_key
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from tests.cloud_verifier.process import Verifier, start
@@ -222,7 +222,7 @@ def test_the_target_says_which_objects_are_known(
 def test_sampled_answers_are_the_target_s_own_draws(verifier: Verifier, tiny_target: Path, draft: Vlm) -> None:
     """Over sockets, in every mode: the n-th question's key is a hash of seed and n."""
     session = VlmSession(load_vlm(tiny_target, dtype="float64"), 512)
-    how = SamplingSettings(0.7, 50, 0.95)
+    how = Coupled(0.7, 50, 0.95)
     edge = EdgeDecoder(config(Path(), verifier.address, sampling=how.text, seed=5), vlm=draft)
     try:
         assert edge.link is not None and edge.link.wait_nominal(20.0)

@@ -18,7 +18,7 @@ from edge_drafter import (
     StepResult,
 )
 from speculation.predictor import Predictor
-from speculation.sampling import GREEDY, Rule, SamplingSettings
+from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split
 from speculation.trace import Kind, Trace
 from speculation.wire import Draft, EndStep, Fault, FaultCode, decode, encode
 from tests.edge_drafter.fakes import (
@@ -374,8 +374,8 @@ def test_a_mode_without_its_parts_is_refused() -> None:
         Drafter(FakeModel(never), None, DraftingConfig.of("cloud"))
 
 
-@pytest.mark.parametrize("how", [GREEDY, SamplingSettings(1.0), SamplingSettings(1.0, rule=Rule.SPLIT)])
-def test_a_frame_is_hashed_once_on_each_side(how: SamplingSettings, hashes_of: Callable[[bytes], int]) -> None:
+@pytest.mark.parametrize("how", [GREEDY, Coupled(1.0), Split(1.0)])
+def test_a_frame_is_hashed_once_on_each_side(how: SamplingScheme, hashes_of: Callable[[bytes], int]) -> None:
     frame = b"a frame" * 100
     config = DraftingConfig.of("sd", width=1, draft_tokens=0)
     bench = Bench(counting(6), counting(6), Weather(sampling=how), config)

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from edge_drafter import Drafter, DraftingConfig, StepInterrupted, StepRequest
 from edge_drafter.sampled import SampledModel, sampled
-from speculation.sampling import GREEDY, MAX_KEY, Logits, SamplingSettings, StepDraws, choose, perturbed
+from speculation.sampling import GREEDY, MAX_KEY, Coupled, Logits, SamplingScheme, StepDraws, choose, perturbed
+from speculation.sampling.coupled import CoupledSampler
 from speculation.wire import ROOT
 from tests.edge_drafter.fakes import EOS, VOCABULARY, FakeClock, FakeLink, FakeModel, NextToken, Weather, alone
 
 KEYS = st.integers(0, MAX_KEY)
-SETTINGS = st.sampled_from([SamplingSettings(0.7), SamplingSettings(1.0, 4), SamplingSettings(1.5, 6, 0.9)])
+SETTINGS = st.sampled_from([Coupled(0.7), Coupled(1.0, 4), Coupled(1.5, 6, 0.9)])
 
 
 class LogitsModel(FakeModel):
@@ -35,17 +36,17 @@ class LogitsModel(FakeModel):
         row[EOS] -= 2.0
         return row + self._error * dice.normal(size=VOCABULARY)
 
-    def drawn(self, how: SamplingSettings, key: int) -> NextToken:
+    def drawn(self, how: SamplingScheme, key: int) -> NextToken:
         """Return the model alone: what it draws after a prefix."""
         return lambda prefix: choose(self._logits(prefix), how, StepDraws(key, len(prefix)))[0]
 
 
 @given(SETTINGS, KEYS, st.integers(0, 2**16))
-def test_every_row_is_noised_at_its_own_answer_position(how: SamplingSettings, key: int, seed: int) -> None:
+def test_every_row_is_noised_at_its_own_answer_position(how: SamplingScheme, key: int, seed: int) -> None:
     """Random growing and committing, against a model that is asked prefix by prefix."""
     dice, plain = random.Random(seed), LogitsModel(1)
     inner = LogitsModel(1)
-    model = SampledModel(inner, how, key)
+    model = SampledModel(inner, CoupledSampler(how, key), bytes(8))
     model.begin("p", b"j", [2, 3])
     for _ in range(12):
         if dice.random() < 0.6:
@@ -73,7 +74,7 @@ def test_greedy_needs_no_noise() -> None:
     assert sampled(model, GREEDY, 5, b"") is model
 
 
-def request(how: SamplingSettings, key: int, **changes: object) -> StepRequest:
+def request(how: SamplingScheme, key: int, **changes: object) -> StepRequest:
     fields: dict[str, object] = {"step": 1, "prompt": "p", "jpeg": b"j", "eos": (EOS,), "max_tokens": 24, **changes}
     return StepRequest(**fields, sampling=how, key=key)  # type: ignore[arg-type]
 
@@ -87,7 +88,7 @@ def request(how: SamplingSettings, key: int, **changes: object) -> StepRequest:
     st.integers(0, 99),
 )
 def test_answers_are_the_target_s_own_draws(
-    mode: str, how: SamplingSettings, key: int, models: int, weather: int
+    mode: str, how: SamplingScheme, key: int, models: int, weather: int
 ) -> None:
     """Over a link that delays, reorders, repeats and loses, with exits that are often wrong."""
     clock = FakeClock()
@@ -104,7 +105,7 @@ def test_answers_are_the_target_s_own_draws(
 
 
 @given(SETTINGS, KEYS)
-def test_mode_edge_draws_too(how: SamplingSettings, key: int) -> None:
+def test_mode_edge_draws_too(how: SamplingScheme, key: int) -> None:
     model = LogitsModel(3)
     result = Drafter(model, None, DraftingConfig.of("edge"), FakeClock()).run(request(how, key, committed=(1, 2)))
     assert result.tokens == alone(LogitsModel(3).drawn(how, key), 24, (1, 2))
@@ -112,14 +113,14 @@ def test_mode_edge_draws_too(how: SamplingSettings, key: int) -> None:
 
 def test_a_perfect_draft_is_always_accepted() -> None:
     """Coupling: the same logits and the same noise draw the same, at any temperature."""
-    clock, how = FakeClock(), SamplingSettings(1.5)
+    clock, how = FakeClock(), Coupled(1.5)
     link = FakeLink(LogitsModel(5).drawn(how, 9), clock, Weather(sampling=how))
     stats = Drafter(LogitsModel(5, 0.0, clock), link, DraftingConfig.of("sd"), clock).run(request(how, 9)).stats
     assert stats.drafted >= 7 and stats.accepted == stats.drafted
 
 
 def test_an_answer_that_is_taken_up_again_goes_on_with_its_draws() -> None:
-    clock, how, key = FakeClock(), SamplingSettings(1.0), 77
+    clock, how, key = FakeClock(), Coupled(1.0), 77
     target = LogitsModel(11)
     link = FakeLink(target.drawn(how, key), clock, Weather(cut_after=2, sampling=how))
     drafter = Drafter(LogitsModel(11, 1.0, clock), link, DraftingConfig.of("fsd"), clock)

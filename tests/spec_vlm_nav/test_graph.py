@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,8 @@ def test_every_node_has_a_file_a_script_and_its_parameter_file(name: str) -> Non
     scripts = (SOURCE / "setup.py").read_text()
     for process in GRAPHS[name].processes:
         if isinstance(process, NodeSpec):
-            assert (SOURCE / "spec_vlm_nav" / "nodes" / f"{process.executable}.py").exists()
+            module = process.module or f"spec_vlm_nav.nodes.{process.executable}"
+            assert find_spec(module) is not None
             assert f'"{process.executable}"' in scripts
             config = yaml.safe_load((SOURCE / "config" / process.config).read_text())
             assert f"/**/{process.name}" in config

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.acceptance import Greedy
 from speculation.exits import ExitFiles, ExitHeads, Head, Reliability, ShortList, measure_reliability
+from speculation.sampling import Greedy
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill
 from speculation.vlm.load import ModelFolderError, Vlm

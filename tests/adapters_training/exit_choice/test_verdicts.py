@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters_training.exit_choice.verdicts import Prompt, Verdicts, count_tokens, cut, measure, short_list
-from speculation.acceptance import Greedy
 from speculation.exits import ExitHeads, Head
+from speculation.sampling import Greedy
 from speculation.vlm.forward import to_numpy
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import prepare

@@ -19,8 +19,8 @@ from evaluation.virtual_time.recording import _ARRAYS, FORMAT, RecordedStep, Rec
 from evaluation.virtual_time.synthetic import EOS, FIRST_WORD, VOCABULARY, Synthetic, tilted
 from evaluation.virtual_time.timeline import Inbox, Timeline
 from evaluation.virtual_time.timings import Timings
-from speculation.acceptance import Greedy
 from speculation.distributions import Distributions
+from speculation.sampling import Greedy
 from speculation.wire import ROOT
 
 

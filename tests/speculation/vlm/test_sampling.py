@@ -8,12 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings, StepDraws, all_random_bits, choose, gumbel
+from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, choose
+from speculation.sampling.noise import all_random_bits, gumbel
 from speculation.vlm.sampling import choose_rows, gumbel_rows
 
 SETTINGS = (
-    GREEDY, SamplingSettings(1.0), SamplingSettings(0.7, 5), SamplingSettings(1.5, 0, 0.8),
-    SamplingSettings(0.7, 9, 0.9),
+    GREEDY, Coupled(1.0), Coupled(0.7, 5), Coupled(1.5, 0, 0.8),
+    Coupled(0.7, 9, 0.9),
 )  # fmt: skip
 DRAWS = st.builds(StepDraws, st.integers(0, MAX_KEY), st.integers(0, 512))
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -28,7 +29,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @given(st.lists(st.tuples(st.sampled_from(SETTINGS), DRAWS), min_size=1, max_size=9), st.integers(0, 2**31))
 def test_a_batch_of_any_sessions_is_drawn_as_each_row_alone(
-    rows: list[tuple[SamplingSettings, StepDraws]], seed: int
+    rows: list[tuple[SamplingScheme, StepDraws]], seed: int
 ) -> None:
     logits = 2.0 * np.random.default_rng(seed).normal(size=(len(rows), 41))
     found = choose_rows(torch.from_numpy(logits), [how for how, _ in rows], [draws for _, draws in rows])
@@ -55,6 +56,6 @@ def test_of_equals_the_lowest_is_taken(device: torch.device) -> None:
 
 def test_broken_rows_are_no_draws(device: torch.device) -> None:
     logits = torch.tensor([[0.0, torch.nan], [0.0, torch.inf], [0.0, 1.0]], device=device)
-    for how in (GREEDY, SamplingSettings(1.0, 0, 0.9)):
+    for how in (GREEDY, Coupled(1.0, 0, 0.9)):
         chances = [chance for _, chance in choose_rows(logits, [how] * 3, [StepDraws()] * 3)]
         assert np.isnan(chances[:2]).all() and chances[2] > 0.0

@@ -1,0 +1,48 @@
+"""Rejection sampling in which the draft's whole distributions go up (DSD)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from speculation.sampling.distribution import Distribution
+from speculation.sampling.masses import listed, pack
+from speculation.sampling.rejection import Drawn, RejectionScheme
+from speculation.wire import MAX_DRAFT_TOKENS, MAX_IMAGE_BYTES, Draft, Masses
+
+
+class Whole(RejectionScheme, frozen=True):
+    """The draft's q goes up whole, and the verifier samples what follows a rejection (DSD)."""
+
+    name: ClassVar[str] = "whole"
+    field: ClassVar[str] = "whole"
+
+    def draft_limit(self, vocabulary: int) -> int:
+        """See `SamplingScheme.draft_limit`: a distribution for every token, float32, has to fit a message."""
+        return max(1, min(MAX_DRAFT_TOKENS, MAX_IMAGE_BYTES // (4 * vocabulary)))
+
+    def prove(self, draft: Draft, sources: Sequence[Distribution]) -> Draft:
+        """See `RejectionScheme.prove`."""
+        whole = [pack(source) for source in sources]
+        size = sum(len(each.weights) + len(each.ids) for each in whole)
+        if size > MAX_IMAGE_BYTES:
+            raise ValueError(
+                f"sampling whole: the distributions of {len(draft.tokens)} draft tokens take {size / 1e6:.1f} MB, the "
+                f"limit is {MAX_IMAGE_BYTES / 1e6:.1f} MB; draft fewer tokens (gamma), or set top_k or top_p"
+            )
+        return msgspec.structs.replace(draft, whole=whole)
+
+    def drawn(self, draft: Draft, vocabulary: int) -> tuple[Drawn, ...]:
+        """See `RejectionScheme.drawn`."""
+        pairs = zip(draft.tokens, draft.whole, strict=True)
+        return tuple(Drawn(_chance(masses, token, vocabulary), masses, vocabulary) for token, masses in pairs)
+
+
+def _chance(masses: Masses, token: int, vocabulary: int) -> float:
+    """Return a token's probability in a distribution that must be whole."""
+    if masses.tail:
+        raise ValueError(f"Masses.tail is {masses.tail:g}: this is a part of a distribution")
+    ids, values = listed(masses, vocabulary)
+    return float(values[ids == token].sum()) / masses.total

@@ -1,0 +1,183 @@
+"""Texts of schemes, and a scheme of a few lines beside the known ones."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speculation import sampling
+from speculation.sampling import (
+    GREEDY,
+    SCHEMES,
+    Coupled,
+    DraftSampler,
+    Logits,
+    Point,
+    Prefix,
+    SamplingScheme,
+    Sparse,
+    Split,
+    StepDraws,
+    Tokens,
+)  # fmt: skip
+from speculation.wire import (
+    MAX_DRAFT_TOKENS,
+    BeginStep,
+    Draft,
+    Hello,
+    Idle,
+    Masses,
+    extend_digest,
+    parents_of,
+)  # fmt: skip
+
+FOLDER = Path(str(sampling.__file__)).parent
+SETTINGS = st.builds(Coupled, st.floats(0.01, 100.0), st.integers(0, 8), st.floats(0.0, 1.0, exclude_min=True))
+
+
+@given(SETTINGS)
+def test_texts_are_read_as_they_are_written(settings: SamplingScheme) -> None:
+    assert SamplingScheme.parse(settings.text) == settings
+    assert len(settings.text) <= 200 and Hello("t", 9, sampling=settings.text)
+
+
+def test_texts() -> None:
+    full = Coupled(0.7, 50, 0.9)
+    assert full.text == "coupled(temperature=0.7,top_k=50,top_p=0.9)"
+    assert SamplingScheme.parse(" coupled(top_p=0.9, temperature=.70, top_k=50) ") == full
+    assert Coupled(1.0).text == "coupled(temperature=1.0)"
+    assert SamplingScheme.parse("greedy") == GREEDY == SamplingScheme.parse(GREEDY.text)
+    assert SamplingScheme.parse("coupled(temperature=0,top_k=3)").text == "greedy"
+    assert Split(0.5).text == "split(temperature=0.5)"
+    assert SamplingScheme.parse("sparse(temperature=1,keep=8)") == Sparse(1.0, keep=8)
+    assert SamplingScheme.parse("point(temperature=1.0)") == Point(1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("nucleus", "'nucleus' is unknown; give greedy, coupled"),
+        ("coupled()", "'' is no field"),
+        ("coupled(top_k=3)", "names no temperature"),
+        ("coupled(temperature=0.001)", "temperature is 0.001; give 0 .greedy. or 0.01 to 100"),
+        ("coupled(temperature=nan)", "temperature is nan"),
+        ("coupled(temperature=-1)", "temperature is -1"),
+        ("coupled(temperature=warm)", "temperature is 'warm', no number"),
+        ("coupled(temperature=1,top_k=-1)", "top_k is -1; give 0 .all tokens. to 1048576"),
+        ("coupled(temperature=1,top_k=2.5)", "top_k is '2.5', no number"),
+        ("coupled(temperature=1,top_p=0)", "top_p is 0; give more than 0, up to 1"),
+        ("coupled(temperature=1,top_p=1.5)", "top_p is 1.5"),
+        ("coupled(temperature=1,heat=2)", "'heat=2' is no field; known are temperature, top_k, top_p"),
+        ("coupled(temperature=1,temperature=2)", "temperature is given twice"),
+        ("split(temperature=0)", "split draws at random; give a temperature above 0"),
+        ("split(temperature=1,keep=8)", "'keep=8' is no field"),
+        ("sparse(temperature=1,keep=0)", "keep is 0; give 1 to 4096"),
+    ],
+)
+def test_texts_that_mean_nothing_are_refused_in_a_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        SamplingScheme.parse(text)
+
+
+# --- the seam: a scheme of a few lines
+
+
+def second(row: Logits) -> int:
+    return int(np.argsort(-row, kind="stable")[1])
+
+
+class SecondSampler(DraftSampler):
+    def rank(self, logits: Logits, prefix: Prefix) -> Logits:
+        return np.where(np.arange(len(logits)) == np.argmax(logits), -np.inf, logits)
+
+
+class Second(SamplingScheme, frozen=True):
+    """Never the likeliest token, always the one after it."""
+
+    name: ClassVar[str] = "second"
+    random: ClassVar[bool] = False
+
+    def sampler(self, key: int) -> DraftSampler:
+        return SecondSampler()
+
+    def pick(self, row: Logits, draws: StepDraws, ids: Tokens | None = None) -> tuple[int, float]:
+        return second(row), 1.0
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> SamplingScheme:
+    monkeypatch.setitem(SCHEMES, "second", Second)
+    return SamplingScheme.parse("second")
+
+
+def test_a_new_scheme_has_a_text_and_is_named_in_help_and_errors(toy: SamplingScheme) -> None:
+    assert toy == Second() and toy.text == "second"
+    with pytest.raises(ValueError, match=r"give greedy, second, coupled\(temperature"):
+        SamplingScheme.parse("third")
+    with pytest.raises(ValueError, match="second has temperature 0, not 1"):
+        Second(1.0)
+
+
+def test_a_new_scheme_drafts_and_judges(toy: SamplingScheme) -> None:
+    """Draft and target are one model: all is accepted, and the answer is what the model alone gives."""
+    model = np.random.default_rng(0).normal(size=(8, 8))
+    sampler, prefix = toy.sampler(0), Prefix(0, bytes(8))
+    assert sampler is not None
+    tokens = [3]
+    for _ in range(4):
+        tokens.append(int(np.argmax(sampler.rank(model[tokens[-1]], prefix))))
+        prefix = prefix.after(tokens[-1])
+    assert all(token == second(model[before]) != int(np.argmax(model[before])) for before, token in pairwise(tokens))
+    draft = sampler.attach(Draft(1, 1, 0, bytes(8), tokens[1:]))
+    rule = toy.rule(draft.digest, toy.read(draft, 8))
+    verdict = rule.judge(draft.tokens, parents_of(draft), model[tokens])
+    assert verdict.path == (0, 1, 2, 3) and verdict.token == second(model[tokens[-1]])
+    assert rule.judge([int(np.argmax(model[3]))], [-1], model[[3, 0]]).path == ()
+
+
+def test_a_new_scheme_takes_trees_and_hints_and_is_judged_on_the_host(toy: SamplingScheme) -> None:
+    toy.check_begin(BeginStep(1, "p", b"j", idle=Idle.LEDGER, hints=[[1]], self_draft=2))
+    assert not toy.on_device and not toy.one_chain and toy.alone == toy and toy.draft_limit(151_936) == MAX_DRAFT_TOKENS
+    with pytest.raises(ValueError, match="are for rejection sampling, not for second"):
+        toy.read(Draft(1, 1, 0, bytes(8), [1], None, [0.5]), 8)
+    with pytest.raises(ValueError, match="leaves no token to the edge"):
+        SecondSampler().finish(bytes(8), Masses(bytes(4), 1.0))
+
+
+# --- prefixes
+
+
+@given(st.lists(st.integers(0, 9), max_size=12), st.data())
+def test_a_prefix_is_named_as_its_tokens_are(tokens: list[int], data: st.DataObject) -> None:
+    """Whenever, and of whichever of its own prefixes, the digest was asked for before."""
+    prefix = Prefix(2, bytes(8))
+    for place, token in enumerate(tokens):
+        prefix = prefix.after(token)
+        if data.draw(st.booleans()):
+            assert prefix.digest == extend_digest(bytes(8), tokens[: place + 1])
+    assert prefix.digest == extend_digest(bytes(8), tokens) and prefix.position == 2 + len(tokens)
+
+
+# --- who knows whom
+
+
+def test_greedy_and_coupled_answers_need_no_other_scheme() -> None:
+    """What their files import, followed to the end, is none of the others."""
+    others = {"point", "rejection", "masses", "whole", "split", "sparse"}
+    for name in ("greedy", "coupled"):
+        reached, new = set(), {name}
+        while new:
+            reached |= new
+            files = [FOLDER / f"{each}.py" for each in new]
+            found = {
+                word for file in files for word in re.findall(r"from speculation\.sampling\.(\w+)", file.read_text())
+            }
+            new = found - reached
+        assert not reached & others and {"scheme", "noise"} <= reached
