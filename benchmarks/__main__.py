@@ -1,4 +1,4 @@
-"""Every table and picture of docs/benchmarks.md, one program after another: `make benchmarks`, or a look with --quick.
+"""Every table and plot of docs/benchmarks.md, one program after another: `make benchmarks`, or a look with --quick.
 
 Each runs in a process of its own, so that none of them warms another up, and prints what it prints alone.
 """
@@ -12,20 +12,20 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.decoding.common import FACTS, QUICK_RECORDED, RECORDED
+from benchmarks.recordings import COUNT, EMBEDDED, QUICK_COUNT
 from evaluation.plots import OUT, add_outputs
 from evaluation.setting import several
 from evaluation.tables import table
 
 PROGRAMS = {
     "peers": "transformers' own generation on the same pair",
-    "sampling": "ways to draw answers, and their bytes",
+    "sampling": "sampling schemes, and their bytes",
     "decoding": "modes, round trips, ablation, queues, sweeps, cost",
-    "break_even": "where edge speculation pays, on drawn facts",
-    "break_even_embedded": "where it pays with the embedded pair's facts",
-    "analytic": "the papers' latency models, beside their tables and the clocked engine",
+    "break_even": "where edge speculation pays, on synthetic answers",
+    "break_even_embedded": "where it pays on the embedded pair's recorded answers",
+    "formulas": "the papers' latency formulas beside virtual time",
 }
-COMMANDS = {"decoding": ["decoding", "all"], "break_even_embedded": ["break_even", "--facts", str(FACTS)]}
+COMMANDS = {"decoding": ["decoding", "all"], "break_even_embedded": ["break_even", "--recording", str(EMBEDDED)]}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,14 +41,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def commands(name: str, options: argparse.Namespace) -> list[list[str]]:
-    """Return the command lines of a program with this one's options; facts that it needs are recorded first."""
+    """Return the command lines of a program with this one's options; a recording that it needs is made first."""
     flags = [f"--{flag}" for flag in ("quick", "save") if getattr(options, flag)]
     out = [] if options.out == OUT else ["--out", str(options.out)]
     program, *own = COMMANDS.get(name, [name])
     lines = [[sys.executable, "-m", f"benchmarks.{program}", *own, *flags, *out]]
-    if "--facts" in own and not FACTS.exists():
-        count = str(QUICK_RECORDED if options.quick else RECORDED)
-        record = [sys.executable, "-m", "benchmarks.clocked", "record", "--count", count, "--out", str(FACTS)]
+    if "--recording" in own and not EMBEDDED.exists():
+        count = str(QUICK_COUNT if options.quick else COUNT)
+        record = [sys.executable, "-m", "benchmarks.virtual_time", "record", "--count", count, "--out", str(EMBEDDED)]
         lines.insert(0, record)
     return lines
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed = failed or code
         rows.append((name, f"{time.monotonic() - began:.0f}", "done" if code == 0 else f"failed, exit code {code}"))
     print("\n" + table(("program", "seconds", "end"), rows))
-    print(f"pictures: {'docs/benchmarks' if options.save else _shown(options.out)}")
+    print(f"plots: {'docs/benchmarks' if options.save else _shown(options.out)}")
     return failed
 
 

@@ -18,8 +18,8 @@ from transformers import GenerationConfig as _GenerationConfig
 
 from edge_drafter import DecodingStats
 from evaluation.experiment.run import Answer, Question
+from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.load import Vlm
-from speculation.vlm.processing import Inputs, prepare
 
 GenerationConfig: Any = _GenerationConfig
 

@@ -20,7 +20,7 @@ from evaluation.experiment.run import WARM_UP
 from evaluation.experiment.sockets import modes_as_arms, sockets
 from evaluation.figures import report
 from evaluation.setting import add_drafting, add_link, add_pair, add_predictor, add_profile, machine
-from speculation.emulation import load_link
+from speculation.links import load_link
 
 MODES = [mode.value for mode in Mode]
 SPANS = 1_000_000

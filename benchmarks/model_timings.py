@@ -29,12 +29,12 @@ from evaluation.tables import Column, figures_table, table
 from speculation.exits import ExitHeads, Head
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward, prefill
+from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
 from speculation.vlm.positions import Grid, image_token_count, mrope_positions
-from speculation.vlm.processing import Inputs
 from speculation.vlm.settings import DTYPES
-from speculation.vlm.speed import timed, words
+from speculation.vlm.speed import text_inputs, timed
 
 BATCHES = (1, 2, 3, 4, 8, 12, 16, 32, 64)
 """Early Exits, Table 9."""
@@ -60,7 +60,7 @@ def measure(vlm: Vlm, options: argparse.Namespace) -> dict[str, Any]:
     on_gpu, repeats = vlm.device.type == "cuda", options.repeats
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(vlm.device)
-    inputs = _question(vlm, options) if vlm.sees_images else words(options.prompt)
+    inputs = _question(vlm, options) if vlm.sees_images else text_inputs(options.prompt)
     found: dict[str, Any] = {
         "parameters": sum(weight.numel() for weight in vlm.model.parameters()),
         "weight_bytes": loaded_bytes(vlm.model),
@@ -131,7 +131,7 @@ def _over_batch_and_length(vlm: Vlm, context: int, options: argparse.Namespace) 
 def _filled(vlm: Vlm, rows: int, context: int, room: int) -> KVCache:
     cache = KVCache(vlm, rows, context + room)
     for row in range(rows):
-        prefill(vlm, cache, row, words(context + 1))
+        prefill(vlm, cache, row, text_inputs(context + 1))
     return cache
 
 

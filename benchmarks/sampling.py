@@ -25,7 +25,7 @@ from evaluation.figures import median_interval
 from evaluation.plots import add_outputs, keep, new_figure, plain
 from evaluation.setting import add_link, add_pair, add_profile, machine
 from evaluation.tables import Column, figures_table, spread_columns
-from speculation.sampling import GREEDY, Rule, SamplingSettings
+from speculation.sampling import GREEDY, SCHEMES, SamplingScheme, Sparse
 
 WARM_UP = 1
 QUICK_STEPS = 2
@@ -48,30 +48,34 @@ COLUMNS = (
 class Way:
     """A way to sample answers and the modes that it goes with."""
 
-    settings: SamplingSettings
+    settings: SamplingScheme
 
     @property
     def name(self) -> str:
-        """The rule, or greedy."""
-        return GREEDY.text if self.settings.greedy else self.settings.rule.value
+        """The scheme's name."""
+        return self.settings.name
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         """Linear drafts, and trees where the rule takes them; the target alone once greedy, once sampled."""
-        base = (Mode.CLOUD,) if self.settings.rule is Rule.COUPLED else ()
-        return base + (PLAIN if self.settings.rule.rejects else FREE)
+        base = (Mode.CLOUD,) if self.settings.alone == self.settings else ()
+        return base + (PLAIN if self.settings.one_chain else FREE)
 
     @property
     def base(self) -> str:
         """The arm that it is compared with: the target alone, greedy or sampled."""
-        return f"{GREEDY.text if self.settings.greedy else Rule.COUPLED.value} {Mode.CLOUD.value}"
+        return f"{self.settings.alone.name} {Mode.CLOUD.value}"
 
 
 def ways(options: argparse.Namespace) -> list[Way]:
     """Return the ways to compare. Raises ValueError, naming the option."""
-    common = (options.temperature, options.top_k, options.top_p)
-    kept = {Rule.SPARSE: (options.keep,)}
-    return [Way(GREEDY), *(Way(SamplingSettings(*common, rule, *kept.get(rule, ()))) for rule in Rule)]
+    how = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p")}
+    sampled = [
+        scheme(**how, keep=options.keep) if issubclass(scheme, Sparse) else scheme(**how)
+        for scheme in SCHEMES.values()
+        if scheme.random
+    ]
+    return [Way(GREEDY), *map(Way, sampled)]
 
 
 def compare(compared: Sequence[Way], run: Run) -> dict[str, dict[str, Any]]:

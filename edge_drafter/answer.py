@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from speculation.sampling import GREEDY, SamplingSettings
+from speculation.sampling import GREEDY, SamplingScheme
 from speculation.wire import Commit, begin_digest, extend_digest
 
 HELD_COMMITS = 64
@@ -27,7 +27,7 @@ class Answer:
         ends: Collection[int],
         max_tokens: int,
         committed: Sequence[int] = (),
-        sampling: SamplingSettings = GREEDY,
+        sampling: SamplingScheme = GREEDY,
         key: int = 0,
     ) -> None:
         self.ends = frozenset(ends)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from speculation.sampling import SamplingSettings
+from speculation.sampling import SamplingScheme
 from speculation.settings import Field, check, fields_of
 from speculation.wire import MAX_DRAFT_TOKENS, Idle
 
@@ -175,7 +175,7 @@ class DraftingConfig(msgspec.Struct, frozen=True):
         given = read_changes(text)
         return cls(**{**mode.changes, **changes, **(given if mode.drafts else {})})
 
-    def check_sampling(self, sampling: SamplingSettings) -> None:
+    def check_sampling(self, sampling: SamplingScheme) -> None:
         """Raise ValueError where drafts of these settings cannot be judged by the rule of `sampling`.
 
         Rejection sampling judges one chain at a time, of tokens that were sampled: no tree, no tokens from elsewhere,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from edge_drafter.stats import DecodingStats
-from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings
+from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
 from speculation.wire import FaultCode
 
 
@@ -25,7 +25,7 @@ class StepRequest:
     """Seconds that this request may take; None waits as long as the link lives."""
     committed: tuple[int, ...] = ()
     """The answer so far, after an interruption."""
-    sampling: SamplingSettings = GREEDY
+    sampling: SamplingScheme = GREEDY
     """How tokens are sampled, as the session's Hello declared."""
     key: int = 0
     """Names the answer's random draws. A resumed question keeps it; two answers are the same where prompt, image,

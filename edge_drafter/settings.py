@@ -12,7 +12,7 @@ from msgspec import Meta
 from edge_drafter.config import START_GAMMA, DraftingConfig, Mode
 from edge_drafter.link import check_verifier
 from speculation.predictor import AUTO
-from speculation.sampling import GREEDY, MAX_KEY, SamplingSettings
+from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
 from speculation.settings import check, fields_of, from_flags
 from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS
@@ -89,9 +89,9 @@ class Draws(msgspec.Struct, frozen=True):
         check(self)
 
     @property
-    def settings(self) -> SamplingSettings:
+    def settings(self) -> SamplingScheme:
         """The rule as what it is. Raises ValueError for one that cannot be read."""
-        return SamplingSettings.parse(self.sampling)
+        return SamplingScheme.parse(self.sampling)
 
 
 class EdgeConfig(msgspec.Struct, frozen=True):

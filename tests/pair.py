@@ -10,8 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.clocked.link import VirtualMailbox
-from benchmarks.clocked.timeline import Inbox, Timeline
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.self_draft import SelfDraft
@@ -27,6 +25,8 @@ from edge_drafter import (
     StepRequest,
     sources_of,
 )
+from evaluation.virtual_time.link import VirtualMailbox
+from evaluation.virtual_time.timeline import Inbox, Timeline
 from speculation.exits import ExitHeads
 from speculation.profiles import DeviceProfile
 from speculation.vlm.load import Vlm

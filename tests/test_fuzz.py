@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.clocked.timeline import Timeline
 from cloud_verifier.config import ServerConfig
 from edge_drafter import Drafter, DraftingConfig, Mode, PacedModel, StepInterrupted, StepRequest, sources_of
+from evaluation.virtual_time.timeline import Timeline
 from speculation import wire
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession

@@ -1,1 +1,1 @@
-"""Every mode, technique and queue against the others: one table and one picture a command; see docs/benchmarks.md."""
+"""Every mode, technique and queue against the others: one table and one plot a command; see docs/benchmarks.md."""

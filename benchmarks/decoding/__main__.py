@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from benchmarks.decoding import ablation, batched, cost, modes, queues, sweeps
-from benchmarks.decoding.common import add_facts
-from edge_drafter.reply import AnswerLate, VerifierLost
+from benchmarks.recordings import add_recording
+from evaluation.experiment.command import command_line, main_of
 from evaluation.plots import add_outputs
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
@@ -25,9 +25,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    top = argparse.ArgumentParser(
-        prog="python -m benchmarks.decoding", description="Modes, techniques and queues, one against the others."
-    )
+    top = command_line("benchmarks.decoding", "Modes, techniques and queues, one against the others.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, what) in COMMANDS.items():
         line = commands.add_parser(name, help=what, description=module.__doc__,
@@ -36,31 +34,25 @@ def parser() -> argparse.ArgumentParser:
         line.set_defaults(action=module.run)
     every = commands.add_parser("all", help="all of these, one after another")
     add_outputs(every)
-    add_facts(every)
+    add_recording(every)
     every.set_defaults(action=run_all)
     return top
 
 
 def run_all(options: argparse.Namespace) -> None:
-    """Run every command with its own defaults and what `all` was told."""
-    told = {name: value for name, value in vars(options).items() if name not in ("command", "action")}
+    """Run every command with its own defaults and the options of `all` that it has."""
+    given = {name: value for name, value in vars(options).items() if name not in ("command", "action")}
     for name, (module, what) in COMMANDS.items():
         own = vars(parser().parse_args([name]))
         started = time.perf_counter()
         print(f"\n=== {name}: {what}", flush=True)
-        module.run(argparse.Namespace(**{**own, **{key: value for key, value in told.items() if key in own}}))
+        module.run(argparse.Namespace(**{**own, **{key: value for key, value in given.items() if key in own}}))
         print(f"=== {name}: {time.perf_counter() - started:.0f} s", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    options = parser().parse_args(arguments)
-    try:
-        options.action(options)
-    except (ValueError, OSError, RuntimeError, VerifierLost, AnswerLate) as error:
-        print(f"decoding: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return main_of(parser, lambda options: options.action(options), arguments)
 
 
 if __name__ == "__main__":

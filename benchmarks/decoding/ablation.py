@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 from typing import Any
 
-from tqdm import tqdm
-
-from benchmarks.clocked import Recording, Timings
-from benchmarks.clocked.figures import compare, figures_of, run_mode
-from benchmarks.decoding.common import (
-    GO2_FACTS,
-    VIRTUAL,
-    add_facts,
-    go2,
-    interval,
-    number,
-    recorded,
-    save,
-    share,
-    steps_of,
-)
-from benchmarks.decoding.pictures import draw_ablation
-from edge_drafter import Mode, StepResult
-from evaluation.figures import times_faster
+from benchmarks.decoding.common import GO2_SYNTHETIC, VIRTUAL, add_steps, go2, save, steps_of
+from benchmarks.decoding.plots import plot_ablation
+from benchmarks.recordings import add_recording, recorded
+from edge_drafter import Mode
+from evaluation.experiment.run import Arm
 from evaluation.plots import add_outputs, keep
-from evaluation.tables import table
+from evaluation.tables import Column, figures_table
+from evaluation.virtual_time import Recording, Timings, VirtualTime
+from evaluation.virtual_time.figures import figures_of, sd_at
 
 FULL, SD = Mode.FULL.value, Mode.SD.value
 WITHOUT = {
@@ -45,7 +31,7 @@ WITHOUT = {
     "interruption": "interrupt=off",
     "predicted ends": "stop_below=0",
 }
-"""`full` with one technique off, as `--drafting` says it. Without a queue of branches best_first needs one."""
+"""`full` with one technique off, as `--drafting` takes it. Without a queue of branches best_first needs one."""
 WITH = {
     "early tokens (fsd)": "early_tokens=on,branches=6,leaves=6",
     "own guess": "own_guess=on",
@@ -58,100 +44,66 @@ WITH = {
     "gamma=auto": "gamma=auto",
 }
 """`sd` with one technique on; drafts ahead and best leaf first need a pre-draft to work on."""
-STEPS, QUICK_STEPS = 40, 6
-DRAWN_SHARE = 5
-"""Drawn answers are about so many times as long as recorded ones; so many fewer are drawn."""
+WHOLE = "nothing changed"
+COLUMNS = (
+    Column("ms/token", "ms_per_token", ".0f"),
+    Column("x time", "slower"),
+    Column("useful (gamma 4)", "useful"),
+    Column("misses", "miss_rate", ".0%"),
+    Column("passes/token", "passes_per_token"),
+    Column("draft forwards/token", "forwards_per_token"),
+    Column("", "drafting", ""),
+)
+SYNTHETIC_SHARE = 5
+"""Synthetic answers are about so many times as long as recorded ones; so many fewer are decoded."""
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
     """Register what `ablation` takes."""
     add_outputs(line)
-    line.add_argument("--steps", type=int, help=f"recorded frames; a fifth as many are drawn (default: {STEPS}, with "
-                      f"--quick {QUICK_STEPS})")  # fmt: skip
-    line.set_defaults(own_steps=(STEPS, QUICK_STEPS))
-    add_facts(line)
+    add_steps(line, 40, 6, "recorded frames; a fifth as many are synthetic")
+    add_recording(line)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print a table for each source of facts, draw both, and save what was asked."""
+    """Print a table for each recording, plot both, and save what was asked."""
     steps, timings = steps_of(options), go2()
     sources = {
         "embedded pair": recorded(options, steps),
-        "drawn facts": GO2_FACTS.draw(max(1, steps // DRAWN_SHARE)),
+        "synthetic": GO2_SYNTHETIC.draw(max(1, steps // SYNTHETIC_SHARE)),
     }
     print(f"{timings}\n{VIRTUAL}")
-    found = {}
-    with tqdm(total=len(sources) * (len(WITHOUT) + len(WITH) + 3), unit="run", disable=None) as bar:
-        for name, recording in sources.items():
-            found[name] = ablate(recording, timings, bar.update)
+    found = {name: ablate(recording, timings) for name, recording in sources.items()}
     for name, arms in found.items():
         print(f"\n{name}: {len(sources[name].steps)} steps")
-        print(report(arms["without"], "full without", "x full's time"))
-        print(report(arms["with"], "sd with", "x sd's time"))
-    keep(draw_ablation({name: arms["without"][1:] for name, arms in found.items()}), "decoding_ablation", options)
+        for arm, first in (("without", "full without"), ("with", "sd with")):
+            print(figures_table(first, {row["name"]: row for row in arms[arm]}, COLUMNS))
+    keep(plot_ablation({name: arms["without"][1:] for name, arms in found.items()}), "decoding_ablation", options)
     counts = {name: len(recording.steps) for name, recording in sources.items()}
     data = {"kind": VIRTUAL, "steps": counts, "sources": found}
     save("ablation", options, data, timings, sources["embedded pair"])
 
 
-def ablate(
-    recording: Recording, timings: Timings, tell: Callable[[], object] = lambda: None
-) -> dict[str, list[dict[str, Any]]]:
-    """Return rows for `full` without each technique and for `sd` with each, the whole mode first."""
+def ablate(recording: Recording, timings: Timings) -> dict[str, list[dict[str, Any]]]:
+    """Return rows for `full` without each technique and for `sd` with each, the whole mode first.
 
-    def decoded(mode: str, text: str) -> list[StepResult]:
-        results = run_mode(mode, recording, timings, text=text)
-        tell()
-        return results
-
-    four = figures_of(run_mode(SD, recording, timings, gamma=4, stop_below=0.0), timings)
-    tell()
-    arms = {}
+    slower: how many times as long as in the whole mode its steps took, frame by frame.
+    """
+    tau = sd_at(4, recording, timings)["tau"]
+    backend, found = VirtualTime(recording, timings), {}
     for kind, mode, changes in (("without", FULL, WITHOUT), ("with", SD, WITH)):
-        whole = decoded(mode, "")
-        parts = {"nothing changed": whole, **{name: decoded(mode, text) for name, text in changes.items()}}
-        arms[kind] = rows(parts, whole, timings, four, {"nothing changed": "", **changes})
-    return arms
-
-
-def rows(
-    parts: Mapping[str, Sequence[StepResult]],
-    whole: Sequence[StepResult],
-    timings: Timings,
-    four: Mapping[str, Any],
-    changes: Mapping[str, str],
-) -> list[dict[str, Any]]:
-    """Return a row for each variant: its figures, and how many times as long as `whole` its steps took, by frame."""
-    figures = {name: figures_of(results, timings) for name, results in parts.items()}
-    compared = compare(figures, timings, (4, four), four["tau"])
-    return [
-        {
-            "name": name,
-            "drafting": changes[name],
-            "slower": times_faster([each.stats for each in parts[name]], [each.stats for each in whole]),
-            "ms_per_token": 1e3 * median(each.stats.per_token_s for each in parts[name]),
-            **{key: entry[key] for key in ("useful", "tau", "passes_per_token", "forwards_per_token", "miss_rate")},
-        }
-        for name, entry in compared.items()
-    ]
-
-
-def report(arm: Sequence[Mapping[str, Any]], first: str, ratio: str) -> str:
-    """Return a table with a row per variant."""
-    header = (first, "ms/token", ratio, "useful (gamma 4)", "misses", "passes/token", "draft forwards/token", "")
-    return table(
-        header,
-        [
-            (
-                row["name"],
-                f"{row['ms_per_token']:.0f}",
-                interval(row["slower"]),
-                number(row["useful"]),
-                share(row["miss_rate"]),
-                number(row["passes_per_token"]),
-                number(row["forwards_per_token"]),
-                f" {row['drafting']}",
-            )
-            for row in arm
-        ],
-    )
+        variants = {WHOLE: "", **changes}
+        run = backend.run([Arm(name, mode, {"text": text}) for name, text in variants.items()])
+        found[kind] = [
+            {
+                "name": name,
+                "drafting": text,
+                "slower": run.times_faster(name, WHOLE),
+                "ms_per_token": 1e3 * figures["per_token_s"]["median"],
+                "useful": figures["busy_s_per_s"] / tau,
+                **{key: figures[key] for key in ("tau", "passes_per_token", "forwards_per_token", "miss_rate")},
+            }
+            for name, text in variants.items()
+            for figures in (figures_of(run.answers[name], timings),)
+        ]
+    return found

@@ -13,25 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tqdm import tqdm
 
-from benchmarks.analytic.early_exits import COSTS, SERVER_BATCHES
-from benchmarks.analytic.specedge import RENTS
-from benchmarks.clocked import Recording, Timings
-from benchmarks.clocked.figures import figures_of, run_mode
-from benchmarks.decoding.common import (
-    VIRTUAL,
-    add_facts,
-    add_steps,
-    go2,
-    number,
-    recorded,
-    save,
-    steps_of,
-)
-from edge_drafter import DraftingConfig, Mode, StepResult
+from benchmarks.decoding.common import VIRTUAL, add_steps, go2, save, steps_of
+from benchmarks.recordings import add_recording, recorded
+from edge_drafter import DecodingStats, DraftingConfig, Mode
+from evaluation.experiment.run import Arm
 from evaluation.plots import add_outputs
-from evaluation.tables import table
+from evaluation.tables import Column, figures_table
+from evaluation.virtual_time import Recording, Timings, VirtualTime
+from evaluation.virtual_time.figures import figures_of
 from spec_vlm_nav.graph import PROJECT
 
 PRICES = PROJECT / "config" / "prices.yaml"
@@ -40,8 +30,33 @@ REQUEST = (100, 500)
 GAMMA, TAU = 4, 2.5
 MODES = (Mode.CLOUD, Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL, Mode.SERVER_SD)
 EDGES = (1, 4)
-ROW_SHARE = (SERVER_BATCHES[8] / SERVER_BATCHES[1] - 1.0) / 7.0
-"""Share of a target forward that each further robot in it adds: Early Exits, Table 9, 8 rows against 1 on an A100."""
+ROW_SHARE = (30.73 / 17.94 - 1.0) / 7.0
+"""Share of a target forward that each further robot in it adds: Early Exits, Table 9, ms of 8 rows and of 1, A100."""
+RENT_COLUMNS = (
+    Column("tokens/s", "tokens_per_s"),
+    Column("1k tokens/$, own edge", "own_edge"),
+    Column("x cloud", "own_edge_x_cloud"),
+    Column("1k tokens/$, rented edge", "rented_edge"),
+    Column("x cloud", "rented_edge_x_cloud"),
+)
+SPECEDGE_COLUMNS = (
+    Column("tokens/s", "rate"),
+    Column("paper: 1k tokens/$", "printed"),
+    Column("from these rents", "computed"),
+)
+WAYS = ("cloud AR", "cloud SD", "edge-cloud SD")
+PRINTED: Mapping[str, tuple[float, float, float]] = {
+    "Qwen1.5-0.5B/72B": (540.0, 360.0, 270.0),
+    "llama-3.1-8b/405b": (540.0, 312.0, 270.0),
+    "llama3-8b/70b": (454.0, 286.0, 217.0),
+    "Qwen-2-VL-7B/72B": (420.0, 390.0, 210.0),
+}
+"""Early Exits, Table 1: dollars of a million requests by `WAYS`."""
+SPECEDGE: Mapping[str, tuple[float, int, int, float]] = {
+    "server only": (31.78, 1, 0, 28.25),
+    "SpecEdge": (66.54, 1, 2, 50.60),
+}
+"""SpecEdge, Table 1, Qwen3 14B/1.7B, multi-turn: tokens/s of the server, A100s, RTX 4090s, 1000 tokens/$."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +88,19 @@ class Prices:
                 ModelPrice(str(each["name"]), str(each["provider"]), _pair(each["draft"]), _pair(each["target"]))
                 for each in data["api"]["models"]
             )
-            told = [f"{data[part]['source']}, {data[part]['date']}" for part in ("api", "rent")]
+            sources = [f"{data[part]['source']}, {data[part]['date']}" for part in ("api", "rent")]
             rents = [float(data["rent"][name]) for name in ("server", "edge")]
         except OSError as error:
             raise ValueError(f"--prices {path}: {error.strerror or error}") from None
         except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
-            said = " ".join(str(error).split())
-            raise ValueError(f"--prices {path} holds no prices as config/prices.yaml does ({said})") from None
+            why = " ".join(str(error).split())
+            raise ValueError(f"--prices {path} holds no prices as config/prices.yaml does ({why})") from None
         every = [*rents, *(price for each in models for price in (*each.draft, *each.target))]
         if not models or not all(price >= 0.0 for price in every) or rents[0] <= 0.0:
             raise ValueError(
                 f"--prices {path}: name a model at least; prices are not negative, a server's rent above 0"
             )
-        return cls(models, told[0], rents[0], rents[1], told[1])
+        return cls(models, sources[0], rents[0], rents[1], sources[1])
 
 
 def _pair(values: Any) -> tuple[float, float]:
@@ -98,7 +113,7 @@ def add_options(line: argparse.ArgumentParser) -> None:
     add_outputs(line)
     add_steps(line, 40, 8, "recorded frames")
     line.add_argument("--prices", type=Path, default=PRICES, help="YAML of prices (default: config/prices.yaml)")
-    add_facts(line)
+    add_recording(line)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -106,16 +121,20 @@ def run(options: argparse.Namespace) -> None:
     prices = Prices.load(options.prices)
     recording, timings = recorded(options, steps_of(options)), go2()
     shared = replace(timings, verify_row_s=ROW_SHARE * timings.verify_s)
-    modes = {}
-    for mode in tqdm(MODES, unit="mode", disable=None):
-        modes[mode.value] = spent(recording, shared, mode)
-    again, ours = paper_table(prices), our_table(prices, modes)
+    modes = spent(recording, shared, MODES)
+    again, ours, rents = paper_table(prices), our_table(prices, modes), rent_table(prices, modes)
     print(f"dollars of a million requests of {REQUEST[0]} tokens in and {REQUEST[1]} out; prices: {prices.api}")
-    print(f"\nas the paper has it, gamma {GAMMA}, tau {TAU}\n{again_text(again)}")
-    print(f"\nwith our passes, embedded pair, {len(recording.steps)} frames at the Go2's times\n{ours_text(ours)}")
+    kinds = {"computed": "", "paper": "paper: "}
+    columns = [Column(f"{head}{way}", f"{key}.{way}", ".0f") for key, head in kinds.items() for way in WAYS]
+    shown = {row["model"]: {key: dict(zip(WAYS, row[key] or (), strict=False)) for key in kinds} for row in again}
+    print(f"\nas the paper has it, gamma {GAMMA}, tau {TAU}\n{figures_table('draft/target', shown, columns)}")
+    print(f"\nwith our passes, embedded pair, {len(recording.steps)} frames at the Go2's times")
+    columns = [Column(mode, mode, ".0f") for mode in modes]
+    print(figures_table("draft/target", {row["model"]: row for row in ours}, columns))
     print(f"\ntokens per dollar; {prices.rent}: server ${prices.server:g}, rented edge ${prices.edge:g} per hour")
-    rents = rent_table(prices, modes)
-    print(f"{shared}\n{VIRTUAL}\n{rent_text(rents)}\n\n{specedge_text(prices)}")
+    rows = {f"{row['mode']}, {row['robots']}": row for row in rents}
+    print(f"{shared}\n{VIRTUAL}\n{figures_table('mode, robots', rows, RENT_COLUMNS)}\n")
+    print(figures_table("SpecEdge, Table 1 (14B/1.7B, multi-turn)", specedge_table(prices), SPECEDGE_COLUMNS))
     data = {"kind": VIRTUAL, "paper": again, "requests": ours, "modes": modes, "tokens_per_dollar": rents}
     save("cost", options, {"prices": asdict(prices), **data}, shared, recording)
 
@@ -133,7 +152,7 @@ def paper_table(prices: Prices) -> list[dict[str, Any]]:
     """Return the paper's Table 1 recomputed from prices, gamma and tau, beside what it prints."""
     ways = ((1.0, 0.0), (1.0 / TAU, GAMMA / TAU), (1.0 / TAU, 0.0))
     return [
-        {"model": price.name, "computed": [dollars(price, *way) for way in ways], "paper": COSTS.get(price.name)}
+        {"model": price.name, "computed": [dollars(price, *way) for way in ways], "paper": PRINTED.get(price.name)}
         for price in prices.models
     ]
 
@@ -149,48 +168,46 @@ def our_table(prices: Prices, modes: Mapping[str, Mapping[str, Any]]) -> list[di
     ]
 
 
-def spent(recording: Recording, timings: Timings, mode: Mode) -> dict[str, Any]:
-    """Return a mode's passes and billed draft tokens a token, and its tokens a second with one and with more robots.
+def spent(recording: Recording, timings: Timings, modes: Sequence[Mode]) -> dict[str, dict[str, Any]]:
+    """Return every mode's passes and billed draft tokens a token, and its tokens a second with one and more robots.
 
     A draft beside the target is billed gamma tokens a pass; one on the edge nothing.
     """
-    settings = DraftingConfig.of(mode)
-    alone = run_mode(mode.value, recording, timings)
-    figures = figures_of(alone, timings)
-    rates = {"1": throughput(alone, 1)}
-    for edges in EDGES[1:]:
-        rates[str(edges)] = throughput(run_mode(mode.value, recording, timings, edges=edges), edges)
-    passes = figures["passes_per_token"]
-    return {
-        "passes_per_token": passes,
-        "billed_drafts": passes * settings.fixed_gamma if settings.self_draft else 0.0,
-        "tokens_per_s": rates,
-        "drafts_on_edge": settings.drafts,
-    }
+    arms = [Arm[Any](f"{mode.value} {edges}", mode.value, {"edges": edges}) for mode in modes for edges in EDGES]
+    run = VirtualTime(recording, timings).run(arms)
+    found = {}
+    for mode in modes:
+        settings = DraftingConfig.of(mode)
+        passes = figures_of(run.answers[f"{mode.value} 1"], timings)["passes_per_token"]
+        found[mode.value] = {
+            "passes_per_token": passes,
+            "billed_drafts": passes * settings.fixed_gamma if settings.self_draft else 0.0,
+            "tokens_per_s": {str(edges): throughput(run.stats(f"{mode.value} {edges}"), edges) for edges in EDGES},
+            "drafts_on_edge": settings.drafts,
+        }
+    return found
 
 
-def throughput(results: Sequence[StepResult], edges: int) -> float:
+def throughput(stats: Sequence[DecodingStats], edges: int) -> float:
     """Return tokens per second of all robots, until the last of them has its last answer; they share steps by turns."""
-    busy = [sum(each.stats.total_s for each in results[edge::edges]) for edge in range(edges)]
-    return sum(each.stats.tokens for each in results) / max(busy)
+    busy = [sum(each.total_s for each in stats[edge::edges]) for edge in range(edges)]
+    return sum(each.tokens for each in stats) / max(busy)
 
 
 def rent_table(prices: Prices, modes: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return thousands of tokens per dollar by mode and number of robots: edges that cost no rent, and rented ones."""
-    rows = []
+    """Return thousands of tokens per dollar by mode and number of robots: edges that cost no rent, and rented ones.
+
+    `modes` has cloud, with which the others are compared.
+    """
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     for mode, each in modes.items():
         for edges, rate in each["tokens_per_s"].items():
             rented = prices.edge * int(edges) if each["drafts_on_edge"] else 0.0
-            rows.append(
-                {
-                    "mode": mode,
-                    "robots": int(edges),
-                    "tokens_per_s": rate,
-                    "own_edge": per_dollar(rate, prices.server),
-                    "rented_edge": per_dollar(rate, prices.server + rented),
-                }
-            )
-    return rows
+            own = {"own_edge": per_dollar(rate, prices.server), "rented_edge": per_dollar(rate, prices.server + rented)}
+            rows[mode, edges] = {"mode": mode, "robots": int(edges), "tokens_per_s": rate, **own}
+            for way, value in own.items():
+                rows[mode, edges][f"{way}_x_cloud"] = value / rows.get((Mode.CLOUD.value, edges), own)[way]
+    return list(rows.values())
 
 
 def per_dollar(tokens_per_s: float, rent: float) -> float:
@@ -198,54 +215,13 @@ def per_dollar(tokens_per_s: float, rent: float) -> float:
     return 3.6 * tokens_per_s / rent
 
 
-def again_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the paper's table, recomputed and printed."""
-    ways = ("cloud AR", "cloud SD", "edge-cloud SD")
-    header = ("draft/target", *ways, *(f"paper: {way}" for way in ways))
-    cells = [(row["model"], row["computed"], row["paper"] or (None,) * 3) for row in rows]
-    return table(header, [(name, *(number(v, 0) for v in (*ours, *printed))) for name, ours, printed in cells])
-
-
-def ours_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return dollars with the passes of our runs, a column for each mode."""
-    modes = [key for key in rows[0] if key != "model"]
-    return table(("draft/target", *modes), [(row["model"], *(number(row[mode], 0) for mode in modes)) for row in rows])
-
-
-def rent_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return tokens per dollar, a row for each mode and number of robots."""
-    header = ("mode", "robots", "tokens/s", "1k tokens/$, own edge", "x cloud", "1k tokens/$, rented edge", "x cloud")
-    cloud = {row["robots"]: row for row in rows if row["mode"] == Mode.CLOUD.value}
-    return table(
-        header,
-        [
-            (
-                row["mode"],
-                str(row["robots"]),
-                number(row["tokens_per_s"]),
-                *(
-                    cell
-                    for way in ("own_edge", "rented_edge")
-                    for cell in (number(row[way]), number(row[way] / cloud[row["robots"]][way]))
-                ),
-            )
-            for row in rows
-        ],
-    )
-
-
-def specedge_text(prices: Prices) -> str:
-    """Return SpecEdge's own lines, recomputed from its throughput and these rents."""
-    header = ("SpecEdge, Table 1 (14B/1.7B, multi-turn)", "tokens/s", "paper: 1k tokens/$", "from these rents")
-    return table(
-        header,
-        [
-            (
-                name,
-                number(rate),
-                number(printed),
-                number(per_dollar(rate, servers * prices.server + edges * prices.edge)),
-            )
-            for name, (rate, servers, edges, printed) in RENTS.items()
-        ],
-    )
+def specedge_table(prices: Prices) -> dict[str, dict[str, float]]:
+    """Return SpecEdge's own lines beside those that follow from its throughput and these rents."""
+    return {
+        name: {
+            "rate": rate,
+            "printed": printed,
+            "computed": per_dollar(rate, servers * prices.server + edges * prices.edge),
+        }
+        for name, (rate, servers, edges, printed) in SPECEDGE.items()
+    }

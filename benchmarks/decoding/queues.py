@@ -1,42 +1,48 @@
 """Which early token first: server queue x edge queue x threads, where sending a message takes time (Table 7).
 
 Early tokens are made faster than the link carries them, so they wait at the verifier, and more of them arrive than the
-edge has threads (Early Exits, Sec. 4.3 and Appendix A). Drawn facts, virtual time.
+edge has threads (Early Exits, Sec. 4.3 and Appendix A). Synthetic answers, virtual time.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tqdm import tqdm
-
-from benchmarks.analytic.early_exits import QUEUES, THREADS
-from benchmarks.clocked import SERVER, Recording, Timings, load_timings
-from benchmarks.clocked.figures import figures_of, run_mode
-from benchmarks.decoding.common import GSM8K_FACTS, VIRTUAL, add_steps, number, save, steps_of
+from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, add_steps, save, steps_of
 from cloud_verifier.exit_queue import QueuePolicy as ServerPolicy
 from edge_drafter.config import QueuePolicy as EdgePolicy
+from evaluation.experiment.run import Arm
 from evaluation.plots import add_outputs
-from evaluation.tables import table
+from evaluation.tables import Column, figures_table
+from evaluation.virtual_time import SERVER, Recording, Timings, VirtualTime, load_timings
+from evaluation.virtual_time.figures import figures_of
 
-MESSAGE_MS = 20.0
+THREADS = (3, 5, 10)
+PRINTED: Mapping[tuple[str, str], tuple[float, float, float]] = {
+    ("priority", "priority"): (79.85, 62.93, 27.57),
+    ("priority", "fifo"): (80.40, 63.48, 27.73),
+    ("random", "priority"): (82.32, 63.25, 26.92),
+    ("random", "fifo"): (84.56, 65.36, 27.68),
+    ("fifo", "priority"): (82.61, 64.43, 27.69),
+    ("fifo", "fifo"): (85.43, 65.67, 27.84),
+}
+"""Table 7: (edge queue, server queue) -> cache miss rate in percent with 3, 5 and 10 threads."""
+PAIRS = (*PRINTED, *((edge, ServerPolicy.NEWEST.value) for edge in dict.fromkeys(edge for edge, _ in PRINTED)))
+"""Edge queue and server queue: the paper's, and ours at the server."""
 EARLY_BYTES = 20
 """An early token's payload."""
-EDGES = tuple(dict.fromkeys(edge for edge, _ in QUEUES))
-PATIENT_S = 60.0
+RESEND_S = 60.0
 """No draft is sent again because a slow link is slow."""
-PAIRS = (*QUEUES, *((edge, ServerPolicy.NEWEST.value) for edge in EDGES))
-"""Edge queue and server queue: the paper's, and ours at the server."""
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
     """Register what `queues` takes."""
     add_outputs(line)
-    add_steps(line, 6, 1, "drawn answers")
-    line.add_argument("--message-ms", type=float, default=MESSAGE_MS, help="milliseconds that sending an early token "
+    add_steps(line, 6, 1, "synthetic answers")
+    line.add_argument("--message-ms", type=float, default=20.0, help="milliseconds that sending an early token "
                       "takes before it is on its way (default: %(default)g)")  # fmt: skip
 
 
@@ -44,13 +50,12 @@ def run(options: argparse.Namespace) -> None:
     """Print our miss rates beside the paper's, and save what was asked."""
     if not 0.1 <= options.message_ms <= 1000.0:
         raise ValueError(f"--message-ms {options.message_ms:g} is outside 0.1 to 1000")
-    recording, timings = GSM8K_FACTS.draw(steps_of(options)), slow_link(options.message_ms / 1e3)
-    with tqdm(total=len(PAIRS) * len(THREADS), unit="run", disable=None) as bar:
-        rows = miss_rates(recording, timings, options.message_ms / 1e3, bar.update)
-    print(f"{len(recording.steps)} drawn answers: {GSM8K_FACTS}\n{timings}\n{VIRTUAL}")
+    recording, timings = GSM8K_SYNTHETIC.draw(steps_of(options)), slow_link(options.message_ms / 1e3)
+    rows = miss_rates(recording, timings, options.message_ms / 1e3)
+    print(f"{len(recording.steps)} answers: {GSM8K_SYNTHETIC}\n{timings}\n{VIRTUAL}")
     print(f"an early token takes {options.message_ms:g} ms to leave and {1e3 * timings.one_way_s:g} ms on its way\n")
     print(report(rows))
-    save("queues", options, {"kind": VIRTUAL, "facts": repr(GSM8K_FACTS), "rows": rows}, timings)
+    save("queues", options, {"kind": VIRTUAL, "synthetic": repr(GSM8K_SYNTHETIC), "rows": rows}, timings)
 
 
 def slow_link(message_s: float) -> Timings:
@@ -58,9 +63,7 @@ def slow_link(message_s: float) -> Timings:
     return replace(load_timings("rtx_vicuna_7b"), down_bits_per_s=8.0 * EARLY_BYTES / message_s)
 
 
-def miss_rates(
-    recording: Recording, timings: Timings, message_s: float, tell: Callable[[], object] = lambda: None
-) -> list[dict[str, Any]]:
+def miss_rates(recording: Recording, timings: Timings, message_s: float) -> list[dict[str, Any]]:
     """Return a row for each pair of queues: miss rate and ms a token by threads, and the paper's percentages; None
     where it has none.
 
@@ -69,36 +72,36 @@ def miss_rates(
     rows = []
     for edge, server in PAIRS:
         config = SERVER.changed(queue_policy=ServerPolicy(server), early_rate=1.0 / message_s, early_burst=1)
-        misses, per_token = [], []
-        for threads in THREADS:
-            results = run_mode(
-                "fsd", recording, timings, server=config, branches=threads, leaves=threads,
-                queue_policy=EdgePolicy(edge), resend_s=PATIENT_S,
-            )  # fmt: skip
-            figures = figures_of(results, timings)
-            misses.append(figures["miss_rate"])
-            per_token.append(1e3 * figures["per_token_s"]["median"])
-            tell()
-        rows.append({"edge": edge, "server": server, "miss_rate": misses, "ms_per_token": per_token,
-                     "paper": QUEUES.get((edge, server))})  # fmt: skip
+        same = {"server": config, "queue_policy": EdgePolicy(edge), "resend_s": RESEND_S}
+        arms = [Arm[Any](f"{count}", "fsd", {"branches": count, "leaves": count, **same}) for count in THREADS]
+        answers = VirtualTime(recording, timings).run(arms).answers.values()
+        figures = [figures_of(each, timings) for each in answers]
+        rows.append(
+            {
+                "edge": edge,
+                "server": server,
+                "miss_rate": [each["miss_rate"] for each in figures],
+                "ms_per_token": [1e3 * each["per_token_s"]["median"] for each in figures],
+                "paper": PRINTED.get((edge, server)),
+            }
+        )
     return rows
 
 
-def report(rows: Sequence[dict[str, Any]]) -> str:
+def report(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a table with a row for each pair of queues: misses in percent by threads, ours and the paper's."""
-    header = (
-        "edge queue, server queue", *(f"misses % {count}T" for count in THREADS),
-        *(f"paper {count}T" for count in THREADS), *(f"ms/token {count}T" for count in THREADS),
-    )  # fmt: skip
-    return table(
-        header,
-        [
-            (
-                f"{row['edge']}, {row['server']}",
-                *(number(None if rate is None else 100.0 * rate, 1) for rate in row["miss_rate"]),
-                *(number(rate) for rate in row["paper"] or [None] * len(THREADS)),
-                *(number(value, 0) for value in row["ms_per_token"]),
-            )
-            for row in rows
-        ],
-    )
+    heads = {
+        "miss_rate": ("misses %", ".1f", 100.0),
+        "paper": ("paper", ".2f", 1.0),
+        "ms_per_token": ("ms/token", ".0f", 1.0),
+    }
+    columns = [
+        Column(f"{head} {count}T", f"{key}.{count}", form, factor)
+        for key, (head, form, factor) in heads.items()
+        for count in THREADS
+    ]
+    cells = {}
+    for row in rows:
+        by_threads = {key: dict(zip(map(str, THREADS), row[key] or (), strict=False)) for key in heads}
+        cells[f"{row['edge']}, {row['server']}"] = by_threads
+    return figures_table("edge queue, server queue", cells, columns)

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from edge_drafter import DecodingStats, DraftingConfig, Mode
-from edge_drafter.decoder import EdgeConfig, EdgeDecoder
+from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.settings import EdgeConfig
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
 from simulation.episode import oracle_policy, run_episode
 from simulation.geometry import Pose
 from simulation.world import World
 from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose, wrap
-from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.navigator import SETTLE_S
 from spec_vlm_nav.safety import Limits, SlewLimiter
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.prompts import NavigationAction, ResponseOrder, compose, parse_answer
@@ -34,7 +35,6 @@ POLICIES = (ORACLE, *MODES)
 SIM_MOTION = MotionConfig(forward_speed=0.45, turn_speed=0.7)
 SIM_LIMITS = Limits(vx=0.5, wz=0.8)
 """Executor and bridge as config/sim.yaml sets them."""
-SETTLE_S = NavigatorConfig.settle_s
 CONTROL_S = 0.05
 COUNTS = ("tokens", "cloud_passes", "drafted", "accepted", "interruptions")
 
@@ -162,9 +162,9 @@ class Answerers:
         edge = self._setting.edge
         if policy not in self._sessions:
             folder = self._setting.target_model if policy == TARGET else edge.draft_model
-            self._sessions[policy] = VlmSession(load_vlm(folder, dtype=edge.dtype), edge.capacity)
+            self._sessions[policy] = VlmSession(load_vlm(folder, edge.draft), edge.capacity)
         session = self._sessions[policy]
-        return lambda prompt, jpeg: Answer(session.answer(prompt, jpeg, edge.max_tokens))
+        return lambda prompt, jpeg: Answer(session.answer(prompt, jpeg, edge.decoding.max_tokens))
 
     def _decoder(self, rtt_ms: float | None) -> EdgeDecoder:
         """Return the one decoder that is open; another round trip needs another link."""
@@ -173,7 +173,7 @@ class Answerers:
             self._warm.clear()
             self._rtt_ms = rtt_ms
             mode = Mode.EDGE if rtt_ms is None else Mode.FSD
-            self._edge = EdgeDecoder(replace(self._setting.edge, mode=mode.value, extra_rtt_s=(rtt_ms or 0.0) / 1e3))
+            self._edge = EdgeDecoder(self._setting.edge.changed(mode=mode.value, extra_rtt_s=(rtt_ms or 0.0) / 1e3))
         return self._edge
 
 

@@ -15,8 +15,8 @@ from evaluation.experiment.run import Run
 from evaluation.journal import Journal
 from evaluation.setting import drafted_as, machine
 from spec_vlm_nav.graph import PROJECT
-from speculation.emulation import load_link
-from speculation.profile import load_profile
+from speculation.links import load_link
+from speculation.profiles import load_profile
 
 RESULTS = PROJECT / "benchmarks" / "results"
 NOT_SETTINGS = ("save", "out", "trace", "journal", "restart", "action", "command", "run", "own_steps")

@@ -25,7 +25,6 @@ from speculation.sampling.whole import Whole
 SCHEMES.update({scheme.name: scheme for scheme in (Greedy, Coupled, Point, Whole, Split, Sparse)})
 
 GREEDY = Greedy()
-SamplingSettings = SamplingScheme
 
 __all__ = [
     "FIRST_DRAWS",
@@ -43,7 +42,6 @@ __all__ = [
     "Prefix",
     "Row",
     "SamplingScheme",
-    "SamplingSettings",
     "Sparse",
     "Split",
     "StepDraws",

@@ -256,7 +256,7 @@ def generation_config(folder: Path) -> dict[str, Any]:
 def ignored_processors(folder: Path) -> dict[str, Any]:
     """Return what generation_config.json asks for that would change answers. It is not applied: see `load_vlm`.
 
-    Temperature, top_k and top_p are not among it: the robot's own `SamplingSettings` decide them.
+    Temperature, top_k and top_p are not among it: the robot's own `SamplingScheme` decide them.
     """
     wanted = generation_config(folder)
     settings = _LOGITS_SETTINGS | (_DRAW_SETTINGS if wanted.get("do_sample") else {})

@@ -1,4 +1,4 @@
-"""The break-even map: a grid of two by two, its picture, and what it is told."""
+"""The break-even map: a grid of two by two, its plot, and its options."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import break_even
-from benchmarks.clocked import Synthetic
-from benchmarks.clocked.figures import run_mode
-from evaluation import plots
+from evaluation.experiment import command
+from evaluation.virtual_time import Synthetic, run_mode
 
 
 def test_speculation_pays_near_and_costs_far_and_full_never_loses() -> None:
@@ -35,28 +34,37 @@ def test_only_ratios_of_times_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0] == pytest.approx(found[1])
 
 
-def test_every_marker_is_on_the_map_and_says_where_it_is_from() -> None:
+def test_the_saved_figures_are_those_of_this_code() -> None:
+    """The Go2's place of the map, to the last digit but for what another processor may round: no policy has changed."""
+    saved = json.loads((command.RESULTS / "break_even.json").read_text())
+    go2 = next(each for each in saved["systems"] if each["source"].startswith("Go2"))
+    assert saved["settings"]["steps"] == "5" and saved["settings"]["gammas"] == "1,2,4,8"
+    cell = break_even.at(go2["draft"], go2["way"], Synthetic(tokens=48).draw(5), "full", [1, 2, 4, 8])
+    for name, figures in cell.items():
+        assert figures == pytest.approx(go2[name], rel=1e-12), name
+
+
+def test_every_marker_is_on_the_map_and_names_its_source() -> None:
     found = {(each.paper, each.source.split(":")[0]): each for each in break_even.markers()}
     assert len(found) == 12
     for each in found.values():
-        assert break_even.LEAST < each.draft < break_even.MOST_DRAFT
-        assert break_even.LEAST < each.way < break_even.MOST_WAY
+        assert break_even.LEAST < each.place[0] < break_even.MOST_DRAFT
+        assert break_even.LEAST < each.place[1] < break_even.MOST_WAY
         assert "Table" in each.source or "Sec." in each.source
     go2 = next(each for each in found.values() if each.label == "Go2")
-    assert (go2.draft, go2.way) == pytest.approx((72 / 620, 120 / 620))
+    assert go2.place == pytest.approx((72 / 620, 120 / 620))
 
 
-def test_the_command_draws_and_saves(
+def test_the_command_plots_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
-    monkeypatch.setattr(plots, "KEPT", tmp_path)
+    monkeypatch.setattr("evaluation.plots.KEPT", tmp_path)
     monkeypatch.setattr(break_even, "GRID", break_even.QUICK_GRID)
-    flags = "--save --gammas 4 --draw tokens=12,layers=6,mean_exit=2 --steps 1 --mode fsd"
+    flags = "--save --gammas 4 --synthetic tokens=12,layers=6,mean_exit=2 --steps 1 --mode fsd"
     assert break_even.main(flags.split()) == 0
     printed = capsys.readouterr().out
-    assert "worst place of 30: fsd 0." in printed and "1 answers of 12 tokens, drawn facts, acceptance 0.727" in printed
+    assert "worst place of 30: fsd 0." in printed and "1 answers of 12 tokens, synthetic, acceptance 0.727" in printed
     assert 5_000 < (tmp_path / "break_even.png").stat().st_size < 120_000
     saved = json.loads((tmp_path / "break_even.json").read_text())
     assert len(saved["cells"]) == 30 and len(saved["systems"]) == 12
@@ -69,9 +77,9 @@ def test_the_command_draws_and_saves(
         ("--gammas 0", "--gammas 0"),
         ("--gammas four", "--gammas four"),
         ("--steps 0", "--steps 0"),
-        ("--facts none.npz", "none.npz"),
-        ("--facts none.npz --draw tokens=4", "--draw and --facts"),
-        ("--draw speed=1", "speed"),
+        ("--recording none.npz", "none.npz"),
+        ("--recording none.npz --synthetic tokens=4", "--synthetic and --recording"),
+        ("--synthetic speed=1", "speed"),
     ],
 )
 def test_bad_input_is_one_sentence(flags: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.C
     programs = [line[0] for line in ran if "record" not in line]
     assert programs == [
         "benchmarks.peers", "benchmarks.sampling", "benchmarks.decoding", "benchmarks.break_even",
-        "benchmarks.break_even", "benchmarks.analytic",
+        "benchmarks.break_even", "benchmarks.formulas",
     ]  # fmt: skip
     assert all(line[-3:] == ["--quick", "--out", "elsewhere"] for line in ran if "record" not in line)
     printed = capsys.readouterr().out
@@ -37,17 +37,17 @@ def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.C
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_facts_that_are_needed_are_recorded_first(
+def test_a_recording_that_is_needed_is_made_first(
     there: bool, ran: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = tmp_path / "embedded.npz"
+    recording = tmp_path / "embedded.npz"
     if there:
-        facts.touch()
-    monkeypatch.setattr(__main__, "FACTS", facts)
-    monkeypatch.setitem(__main__.COMMANDS, "break_even_embedded", ["break_even", "--facts", str(facts)])
+        recording.touch()
+    monkeypatch.setattr(__main__, "EMBEDDED", recording)
+    monkeypatch.setitem(__main__.COMMANDS, "break_even_embedded", ["break_even", "--recording", str(recording)])
     assert __main__.main(["--only", "break_even_embedded", "--save"]) == 0
-    first = [] if there else [["benchmarks.clocked", "record", "--count", "40", "--out", str(facts)]]
-    assert ran == [*first, ["benchmarks.break_even", "--facts", str(facts), "--save"]]
+    first = [] if there else [["benchmarks.virtual_time", "record", "--count", "40", "--out", str(recording)]]
+    assert ran == [*first, ["benchmarks.break_even", "--recording", str(recording), "--save"]]
 
 
 def test_a_quick_look_is_not_kept(capsys: pytest.CaptureFixture[str]) -> None:

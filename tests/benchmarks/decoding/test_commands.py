@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.clocked import Recording
-from benchmarks.decoding import __main__, common, modes
-from benchmarks.decoding.common import facts_file
+from benchmarks import recordings
+from benchmarks.decoding import __main__, modes
 from edge_drafter import Mode
 from evaluation import plots
+from evaluation.virtual_time import Recording
 
 
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
         ("modes --steps 0", "--steps 0"),
-        ("modes --clocked-steps -1 --settings go2", "--clocked-steps"),
+        ("modes --virtual-steps -1 --settings go2", "--virtual-steps"),
         ("modes --settings raw --drafting speed=1", "speed"),
         ("modes --settings raw --target-model config", "--target-model config"),
         ("modes --settings go2 --draft-model none", "--draft-model none"),
         ("ablation --steps -2", "--steps -2"),
-        ("ablation --facts config/links.json", "config/links.json"),
+        ("ablation --recording config/links.json", "config/links.json"),
         ("queues --message-ms 0", "--message-ms 0"),
         ("batched --steps 0", "--steps"),
         ("sweeps --steps 0", "--steps"),
@@ -43,24 +43,24 @@ def test_unknown_words_are_refused_by_the_parser(flags: str) -> None:
     assert stop.value.code == 2
 
 
-def test_each_order_of_answers_has_facts_of_its_own() -> None:
+def test_each_order_of_answers_has_a_recording_of_its_own() -> None:
     options = __main__.parser().parse_args(["cost"])
     first = __main__.parser().parse_args(["cost", "--response-order", "action_first"])
-    assert facts_file(options).name == "embedded.npz" and facts_file(first).name == "embedded_action_first.npz"
+    files = [recordings.recording_file(each).name for each in (options, first)]
+    assert files == ["embedded.npz", "embedded_action_first.npz"]
 
 
-def test_missing_facts_are_recorded_once_and_those_of_others_refused(
+def test_a_missing_recording_is_made_once_and_that_of_others_refused(
     tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(common, "RECORDED", 3)
+    monkeypatch.setattr(recordings, "COUNT", 3)
     monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
-    facts = tmp_path / "new" / "facts.npz"
+    file = tmp_path / "new" / "recording.npz"
     pair = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]
-    told = ["cost", "--facts", str(facts), "--frames", "random", "--max-tokens", "8", "--save"]
-    assert __main__.main([*told, *pair, "--steps", "2"]) == 0
-    assert len(Recording.load(facts).steps) == 3 and "recording 3 frames" in capsys.readouterr().out
+    same = ["cost", "--recording", str(file), "--frames", "random", "--max-tokens", "8", "--save"]
+    assert __main__.main([*same, *pair, "--steps", "2"]) == 0
+    assert len(Recording.load(file).steps) == 3 and "recording 3 frames" in capsys.readouterr().out
     saved = json.loads((tmp_path / "decoding_cost.json").read_text())
     assert set(saved["modes"]) == {mode.value for mode in Mode} - {"edge"}
     assert saved["timings"]["verify_row_s"] > 0.0 and "machine" not in saved
@@ -69,35 +69,34 @@ def test_missing_facts_are_recorded_once_and_those_of_others_refused(
         ([*pair, "--steps", "2", "--response-order", "action_first"], "order reason_first"),
         (["--target-model", str(tiny_target), "--draft-model", str(tiny_target)], "another draft model"),
     )
-    for flags, said in refusals:
-        assert __main__.main([*told, *flags]) == 2
+    for flags, reason in refusals:
+        assert __main__.main([*same, *flags]) == 2
         error = capsys.readouterr().err
-        assert said in error and error.count("\n") == 1
+        assert reason in error and error.count("\n") == 1
 
 
-def test_all_tells_every_command_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard = {}
+def test_all_hands_its_options_to_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {}
     for name, (module, _) in __main__.COMMANDS.items():
-        monkeypatch.setattr(module, "run", lambda options, name=name: heard.update({name: options}))
+        monkeypatch.setattr(module, "run", lambda options, name=name: given.update({name: options}))
     assert __main__.main(["all", "--quick", "--out", "elsewhere", "--seed", "3"]) == 0
-    assert list(heard) == list(__main__.COMMANDS)
-    for name, options in heard.items():
+    assert list(given) == list(__main__.COMMANDS)
+    for name, options in given.items():
         assert options.quick and options.out == Path("elsewhere") and options.command == name
-    assert heard["modes"].seed == 3 and heard["modes"].settings == list(modes.SETTINGS)
-    assert not hasattr(heard["queues"], "seed")
+    assert given["modes"].seed == 3 and given["modes"].settings == list(modes.SETTINGS)
+    assert not hasattr(given["queues"], "seed")
 
 
 def test_modes_over_real_sockets_and_on_virtual_time(
     tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(common, "RECORDED", 2)
+    monkeypatch.setattr(recordings, "COUNT", 2)
     monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
-    monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
     monkeypatch.setattr(plots, "KEPT", tmp_path / "kept")
-    flags = "modes --settings raw,go2 --rtt-ms 10 --steps 1 --clocked-steps 2 --frames random --max-tokens 5 --save"
+    flags = "modes --settings raw,go2 --rtt-ms 10 --steps 1 --virtual-steps 2 --frames random --max-tokens 5 --save"
     folders = ["--target-model", str(tiny_target), "--draft-model", str(tiny_draft)]
-    assert __main__.main([*flags.split(), *folders, "--facts", str(tmp_path / "facts.npz")]) == 0
+    assert __main__.main([*flags.split(), *folders, "--recording", str(tmp_path / "recording.npz")]) == 0
     printed = capsys.readouterr().out
     assert "this machine's own times" in printed and modes.VIRTUAL in printed
     raw, virtual = (json.loads((tmp_path / f"decoding_modes_{name}.json").read_text()) for name in ("raw", "go2"))
@@ -107,8 +106,8 @@ def test_modes_over_real_sockets_and_on_virtual_time(
     # Three messages a step at least wait for the declared way.
     assert real["modes"]["cloud"]["first_commit_s"]["min"] > 0.01
     assert "machine" in raw and "machine" not in virtual
-    (clocked,) = virtual["round_trips"]
-    assert set(clocked["modes"]) == {*real["modes"], "layer_split", modes.SD_BEST}
-    edge, tokens = clocked["modes"]["edge"], clocked["modes"]["cloud"]["tokens"]
+    (entry,) = virtual["round_trips"]
+    assert set(entry["modes"]) == {*real["modes"], "layer_split", modes.SD_BEST}
+    edge, tokens = entry["modes"]["edge"], entry["modes"]["cloud"]["tokens"]
     assert edge["tokens"] == tokens and edge["total_s"]["max"] == pytest.approx(5 * 0.072)
     assert (tmp_path / "kept" / "decoding_modes.png").read_bytes().startswith(b"\x89PNG")

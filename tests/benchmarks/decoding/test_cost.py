@@ -6,55 +6,51 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.analytic.early_exits import COSTS
-from benchmarks.analytic.specedge import RENTS
-from benchmarks.clocked import Synthetic
 from benchmarks.decoding import cost
 from benchmarks.decoding.common import go2
-from edge_drafter import DecodingStats, Mode, StepResult
+from edge_drafter import DecodingStats, Mode
+from evaluation.virtual_time import Synthetic
 
 PRICES = cost.Prices.load(cost.PRICES)
 
 
 def test_early_exits_table_1_follows_from_the_prices() -> None:
     rows = cost.paper_table(PRICES)
-    assert {row["model"] for row in rows} == set(COSTS)
+    assert {row["model"] for row in rows} == set(cost.PRINTED)
     for row in rows:
         assert row["computed"] == pytest.approx(row["paper"], abs=0.5)
 
 
 def test_specedges_tokens_per_dollar_follow_from_the_rents() -> None:
-    for rate, servers, edges, printed in RENTS.values():
+    for rate, servers, edges, printed in cost.SPECEDGE.values():
         rent = servers * PRICES.server + edges * PRICES.edge
         assert cost.per_dollar(rate, rent) == pytest.approx(printed, rel=0.005)
 
 
 def test_a_draft_beside_the_target_is_billed_and_one_on_the_edge_is_not() -> None:
     recording, timings = Synthetic(tokens=40).draw(4), go2()
-    sd, beside = (cost.spent(recording, timings, mode) for mode in (Mode.SD, Mode.SERVER_SD))
+    modes = cost.spent(recording, timings, (Mode.CLOUD, Mode.SD, Mode.SERVER_SD))
+    sd, beside = modes["sd"], modes["server_sd"]
     assert sd["billed_drafts"] == 0.0 and sd["drafts_on_edge"]
     assert beside["billed_drafts"] == pytest.approx(4 * beside["passes_per_token"]) and not beside["drafts_on_edge"]
     assert sd["tokens_per_s"]["4"] > sd["tokens_per_s"]["1"]
-    modes = {"cloud": cost.spent(recording, timings, Mode.CLOUD), "sd": sd, "server_sd": beside}
     for row in cost.our_table(PRICES, modes):
         assert row["sd"] < row["server_sd"] and row["sd"] < row["cloud"]
     rents = {(row["mode"], row["robots"]): row for row in cost.rent_table(PRICES, modes)}
     assert rents["sd", 4]["rented_edge"] < rents["sd", 4]["own_edge"]
     assert rents["server_sd", 1]["rented_edge"] == rents["server_sd", 1]["own_edge"]
-    assert cost.rent_text(list(rents.values())).count("\n") == len(rents)
+    assert rents["cloud", 4]["own_edge_x_cloud"] == 1.0
+    assert rents["sd", 4]["own_edge_x_cloud"] == rents["sd", 4]["own_edge"] / rents["cloud", 4]["own_edge"]
 
 
 def test_throughput_lasts_until_the_last_robot_is_done() -> None:
-    def step(tokens: int, total_s: float) -> StepResult:
-        return StepResult((), DecodingStats(tokens=tokens, total_s=total_s))
-
-    results = [step(10, 1.0), step(20, 4.0), step(30, 2.0)]
-    assert cost.throughput(results, 1) == pytest.approx(60 / 7.0)
-    assert cost.throughput(results, 2) == pytest.approx(60 / 4.0)
+    stats = [DecodingStats(tokens=tokens, total_s=total_s) for tokens, total_s in ((10, 1.0), (20, 4.0), (30, 2.0))]
+    assert cost.throughput(stats, 1) == pytest.approx(60 / 7.0)
+    assert cost.throughput(stats, 2) == pytest.approx(60 / 4.0)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("api: [", "holds no prices"),
         ("api: {source: a, date: b, models: []}", "'rent'"),
@@ -63,10 +59,10 @@ def test_throughput_lasts_until_the_last_robot_is_done() -> None:
         ("- 1", "holds no prices"),
     ],
 )
-def test_a_file_without_prices_is_refused(text: str, said: str, tmp_path: Path) -> None:
+def test_a_file_without_prices_is_refused(text: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text(text)
-    with pytest.raises(ValueError, match=said) as refused:
+    with pytest.raises(ValueError, match=reason) as refused:
         cost.Prices.load(path)
     assert "\n" not in str(refused.value)
     with pytest.raises(ValueError, match="No such file"):

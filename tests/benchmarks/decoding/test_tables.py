@@ -1,4 +1,4 @@
-"""The tables' rows: ablation, queues, sweeps, batches, on few drawn facts."""
+"""The tables' rows: ablation, queues, sweeps, batches, on few synthetic answers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.analytic.early_exits import QUEUES, THREADS
-from benchmarks.clocked import Recording, Synthetic, Timings, load_timings
 from benchmarks.decoding import ablation, batched, queues, sweeps
-from benchmarks.decoding.common import GSM8K_FACTS
-from benchmarks.decoding.pictures import draw_ablation, draw_sweeps
+from benchmarks.decoding.common import GSM8K_SYNTHETIC, go2
+from benchmarks.decoding.plots import plot_ablation, plot_sweeps
 from benchmarks.decoding.sweeps import GSM8K_RTX
 from edge_drafter import DraftingConfig
+from evaluation.virtual_time import Recording, Synthetic, Timings, load_timings
 
 RTX = load_timings("rtx_vicuna_7b")
 
 
-def drawn(tokens: int = 40, **changes: float) -> Recording:
-    return replace(GSM8K_FACTS, tokens=tokens, **changes).draw(2)
+def synthetic(tokens: int = 40, **changes: float) -> Recording:
+    return replace(GSM8K_SYNTHETIC, tokens=tokens, **changes).draw(2)
 
 
 @pytest.mark.parametrize(("mode", "changes"), [(ablation.FULL, ablation.WITHOUT), (ablation.SD, ablation.WITH)])
@@ -37,15 +36,15 @@ def test_the_ablation_compares_with_the_whole_mode_answer_by_answer(monkeypatch:
     assert whole["slower"] == (1.0, 1.0, 1.0) and without["slower"][0] > 1.0
     sd, fsd = arms["with"]
     assert sd["miss_rate"] == 1.0 and fsd["miss_rate"] < 1.0 and fsd["slower"][2] < 1.0
-    assert "early_tokens=off" in ablation.report(arms["without"], "full without", "x")
-    assert len(draw_ablation({"drawn": arms["without"][1:]}).axes) == 1
+    assert without["drafting"] == "early_tokens=off" and without["useful"] < whole["useful"]
+    assert len(plot_ablation({"synthetic": arms["without"][1:]}).axes) == 1
 
 
 def test_queues_matter_where_threads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(QUEUES) < set(queues.PAIRS), "the paper's, and ours"
+    assert set(queues.PRINTED) < set(queues.PAIRS), "the paper's, and ours"
     monkeypatch.setattr(queues, "PAIRS", [("priority", "priority"), ("priority", "newest"), ("fifo", "fifo")])
-    best, ours, worst = queues.miss_rates(drawn(), queues.slow_link(0.02), 0.02)
-    assert len(best["miss_rate"]) == len(THREADS)
+    best, ours, worst = queues.miss_rates(synthetic(), queues.slow_link(0.02), 0.02)
+    assert len(best["miss_rate"]) == len(queues.THREADS)
     assert best["miss_rate"][0] < worst["miss_rate"][0] and best["ms_per_token"][0] < worst["ms_per_token"][0]
     assert worst["miss_rate"][-1] < worst["miss_rate"][0]
     assert ours["paper"] is None
@@ -57,13 +56,13 @@ def test_an_early_token_takes_its_time_to_leave() -> None:
     assert queues.slow_link(0.02).down_bits_per_s * 0.02 == pytest.approx(8 * queues.EARLY_BYTES)
 
 
-def test_fewer_exits_are_columns_of_the_same_facts() -> None:
-    recording = drawn()
+def test_fewer_exits_are_columns_of_the_same_recording() -> None:
+    recording = synthetic()
     few = sweeps.thinned(recording, 3)
     assert few.exit_layers == (7, 15, 22) and sweeps.thinned(recording, 1).exit_layers == (15,)
     assert sweeps.thinned(recording, 31).exit_layers == recording.exit_layers
     whole, thin = recording.steps[0], few.steps[0]
-    assert whole.agrees is not None and thin.agrees is not None and thin.wrongs is not None
+    assert whole.agrees is not None and thin.agrees is not None and thin.wrong_choices is not None
     assert np.array_equal(thin.agrees, whole.agrees[:, [7, 15, 22]]) and thin.tokens == whole.tokens
     for count in (0, 32):
         with pytest.raises(ValueError, match="give 1 to 31"):
@@ -71,25 +70,23 @@ def test_fewer_exits_are_columns_of_the_same_facts() -> None:
 
 
 def test_sweeps_have_a_row_for_each_value() -> None:
-    data = sweeps.swept(drawn(), RTX, ((1, 30), (1, 4), (1, 31)))
+    data = sweeps.swept(synthetic(), RTX, ((1, 30), (1, 4), (1, 31)))
     assert [row["threads"] for row in data["threads_fifo"]] == [1, 30]
     assert [row["gamma"] for row in data["gammas"]] == [1, 4] and [row["exits"] for row in data["exits"]] == [1, 31]
     one, many = data["threads_fifo"]
     assert many["miss_rate"] < one["miss_rate"]
     # The largest number of threads, gamma 4 and all exits are one and the same run.
     assert data["threads"][-1]["fsd_over_sd"] == data["gammas"][-1]["fsd_over_sd"] == data["exits"][-1]["fsd_over_sd"]
-    assert "fsd x sd" in sweeps.report(data["threads"], "threads", "threads")
-    assert len(draw_sweeps(data, GSM8K_RTX).axes) == 6
+    assert len(plot_sweeps(data, GSM8K_RTX).axes) == 6
 
 
 def test_collecting_early_tokens_is_told_from_taking_those_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batched, "SIZES", (4,))
-    one, hand, collected = batched.compared(drawn(), RTX)
+    one, hand, collected = batched.compared(synthetic(), RTX)
     assert [row["way"] for row in (one, hand, collected)] == ["one", "at hand", "collected"]
     assert one["faster"] == (1.0, 1.0, 1.0)
     assert collected["miss_rate"] > hand["miss_rate"] and collected["faster"][1] < hand["faster"][1]
     assert hand["forwards_per_token"] < one["forwards_per_token"]
-    assert "at hand" in batched.report([one, hand, collected])
 
 
 def test_a_forward_of_eight_takes_what_table_9_says() -> None:
@@ -99,7 +96,5 @@ def test_a_forward_of_eight_takes_what_table_9_says() -> None:
 
 
 def test_timings_of_all_devices_have_a_draft_beside_the_target() -> None:
-    from benchmarks.decoding.common import go2, with_server_draft
-
     assert go2().server_draft_s == pytest.approx(0.011)
-    assert with_server_draft(Timings(server_draft_s=0.5)).server_draft_s == 0.5
+    assert Timings(server_draft_s=0.5).with_server_draft().server_draft_s == 0.5

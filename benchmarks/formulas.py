@@ -1,0 +1,189 @@
+"""The papers' latency formulas beside virtual time, at the same times and the same acceptance.
+
+    python -m benchmarks.formulas --save
+
+What the papers print, and where it parts from their formulas, is in docs/papers.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from tqdm import tqdm
+
+from edge_drafter import Mode
+from evaluation import formulas
+from evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from evaluation.experiment.run import Arm
+from evaluation.formulas import GAMMA, SYSTEMS, TOKENS, Times
+from evaluation.plots import COLOURS, PAPER, add_outputs, keep, new_figure
+from evaluation.tables import Column, figures_table
+from evaluation.virtual_time import PAPERS, Synthetic, Timings, VirtualTime
+from evaluation.virtual_time.figures import figures_of
+from speculation.acceptance import expected_tokens
+
+CLOUD, SD, FSD, PIPELINED = (mode.value for mode in (Mode.CLOUD, Mode.SD, Mode.FSD, Mode.PIPELINED))
+GO2 = PAPERS["go2"]
+QUICK_TOKENS = 60
+RTTS_MS, QUICK_RTTS_MS = (0, 50, 100, 150, 200, 250, 300), (0, 300)
+WAYS = {"formula": ("|", "#4c78a8", "paper's formula, Table 4"), "virtual": ("o", "#e45756", "virtual time"),
+        "printed": ("D", PAPER, "paper, measured")}  # fmt: skip
+"""Marker, colour and label of each kind of speed-up."""
+COLUMNS = (
+    *(Column(f"{title} {way}", f"{ratio}.{way}") for ratio, title in (("ar_to_sd", "cloud to sd:"),
+                                                                     ("sd_to_fsd", "sd to fsd:")) for way in WAYS),
+    Column("misses: virtual", "miss.virtual"),
+    Column("printed", "miss.printed"),
+)  # fmt: skip
+
+
+def answer_s(mode: str, times: Times, acceptance: float, miss: float, tau: float | None = None) -> float:
+    """Return the seconds of an answer by a mode's formula. Raises ValueError for a mode without one."""
+    tau = expected_tokens(acceptance, GAMMA) if tau is None else tau
+    found = {
+        CLOUD: lambda: formulas.cloud_s(times, TOKENS),
+        SD: lambda: formulas.sd_s(times, TOKENS, GAMMA, tau),
+        FSD: lambda: formulas.fsd_s(times, TOKENS, GAMMA, tau, miss),
+        PIPELINED: lambda: formulas.pipelined_s(times, TOKENS, GAMMA, acceptance),
+    }
+    if mode not in found:
+        raise ValueError(f"no paper has a formula for mode {mode!r}")
+    return found[mode]()
+
+
+def virtual(modes: Sequence[str], source: Synthetic, steps: int, timings: Timings) -> dict[str, dict[str, float]]:
+    """Return seconds a token, tau and misses of modes on synthetic answers.
+
+    A draft forward over several leaves takes no longer, as in the formulas.
+    """
+    timings = replace(timings, draft_leaf=0.0)
+    run = VirtualTime(source.draw(steps), timings).run([Arm[Any](mode, mode, {"gamma": GAMMA}) for mode in modes])
+    figures = {mode: figures_of(run.answers[mode], timings) for mode in modes}
+    return {
+        mode: {
+            "token_s": each["total_percentiles_s"]["mean"] * steps / each["tokens"],
+            "tau": each["tau"],
+            "miss": each["miss_rate"] or 0.0,
+        }
+        for mode, each in figures.items()
+    }
+
+
+def speed_ups(steps: int, tokens: int) -> dict[str, dict[str, Any]]:
+    """Return every system's speed-ups by Table 4, on virtual time, and as printed.
+
+    Synthetic answers have the acceptance that gives the printed tau, the printed miss rate and mean exit.
+    """
+    found = {}
+    for name, system in tqdm(SYSTEMS.items(), unit="system", disable=None):
+        acceptance = formulas.acceptance_for(system.tau, GAMMA)
+        source = Synthetic(tokens, acceptance, miss=system.miss, mean_exit=system.mean_exit, layers=system.layers)
+        ours = virtual((CLOUD, SD, FSD), source, steps, PAPERS[name])
+        formula = {mode: answer_s(mode, system, acceptance, system.miss, system.tau) for mode in ours}
+        found[name] = {
+            ratio: {
+                "formula": formula[slow] / formula[fast],
+                "virtual": ours[slow]["token_s"] / ours[fast]["token_s"],
+                "printed": getattr(system, ratio),
+            }
+            for ratio, slow, fast in (("ar_to_sd", CLOUD, SD), ("sd_to_fsd", SD, FSD))
+        }
+        found[name]["miss"] = {"virtual": ours[FSD]["miss"], "printed": system.miss}
+    return found
+
+
+def plot_speed_ups(found: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Return speed-ups of Early Exits' systems three times: by Table 4, on virtual time, as printed."""
+    figure = new_figure(4.2)
+    panels: Any = figure.subplots(1, 2, sharey=True)
+    ratios = (("ar_to_sd", "cloud decoding to SD"), ("sd_to_fsd", "SD to FSD"))
+    for axes, (ratio, title) in zip(panels, ratios, strict=True):
+        for row, system in enumerate(found.values()):
+            axes.plot(list(system[ratio].values()), [row] * len(WAYS), "-", color="#cccccc", zorder=1)
+            for way, (shape, colour, _) in WAYS.items():
+                bar = shape == "|"
+                axes.plot(system[ratio][way], row, shape, color=colour, markersize=18 if bar else 8,
+                          markeredgewidth=3 * bar)  # fmt: skip
+        axes.axvline(1.0, color="#888888", linestyle=":", zorder=0)
+        axes.set_title(f"{title}, times faster", fontsize=11)
+        axes.grid(axis="x", alpha=0.3)
+    panels[0].set_yticks(range(len(found)), [SYSTEMS[name].label for name in found], fontsize=9)
+    panels[0].invert_yaxis()
+    handles = [
+        Line2D([], [], marker=shape, linestyle="", color=colour, markersize=9, markeredgewidth=3 * (shape == "|"),
+               label=label)
+        for shape, colour, label in WAYS.values()
+    ]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
+    figure.suptitle("Early Exits: virtual time keeps to the formula where drafts can be ready; the printed figures "
+                    "differ", fontsize=12)  # fmt: skip
+    return figure
+
+
+def plot_round_trips(found: Mapping[str, Sequence[float]], rtts_s: Sequence[float], source: Synthetic) -> Figure:
+    """Return milliseconds a token over the round trip at the Go2's times: formulas as lines, virtual time as dots."""
+    figure = new_figure(4.6)
+    axes = figure.add_subplot()
+    fine = np.linspace(min(rtts_s), max(rtts_s), 100)
+    for mode, label in (
+        (CLOUD, "cloud (Early Exits, Table 4)"), (SD, "sd (Table 4)"), (FSD, "fsd (Table 4)"),
+        (PIPELINED, "pipelined (PicoSpec, Eq. 9)"),
+    ):  # fmt: skip
+        at = [replace(GO2, one_way_s=float(rtt_s) / 2.0) for rtt_s in fine]
+        line = [1e3 * answer_s(mode, each, source.rates[0], source.miss) / TOKENS for each in at]
+        axes.plot(1e3 * fine, line, color=COLOURS[mode], linewidth=2, label=label)
+        dots = [1e3 * each for each in found[mode]]
+        axes.plot([1e3 * each for each in rtts_s], dots, "o", color=COLOURS[mode], markeredgecolor="black")
+    axes.plot([], [], "o", color="white", markeredgecolor="black", label="virtual time")
+    axes.set_ylim(0.0)
+    axes.grid(alpha=0.3)
+    axes.set_xlabel("round trip, ms")
+    axes.set_ylabel("ms per token")
+    axes.set_title("The Go2's times: formulas (lines) and virtual time (dots)")
+    axes.legend(fontsize=9, ncols=2, loc="lower right")
+    return figure
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = command_line("benchmarks.formulas", __doc__)
+    line.add_argument("--steps", type=int, help="answers of each run (default: 8, quick: 1)")
+    add_outputs(line)
+    return line
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the table, plot both figures and save what was asked."""
+    options.steps = options.steps or (1 if options.quick else 8)
+    source = Synthetic(tokens=QUICK_TOKENS if options.quick else TOKENS)
+    systems = speed_ups(options.steps, source.tokens)
+    rtts_s = [each / 1e3 for each in (QUICK_RTTS_MS if options.quick else RTTS_MS)]
+    modes = (CLOUD, SD, FSD, PIPELINED)
+    trips = [replace(GO2, one_way_s=rtt_s / 2.0) for rtt_s in rtts_s]
+    found = [virtual(modes, source, options.steps, timings) for timings in tqdm(trips, disable=None)]
+    ours = {mode: [each[mode]["token_s"] for each in found] for mode in modes}
+    lines = {mode: [answer_s(mode, times, source.rates[0], source.miss) / TOKENS for times in trips] for mode in modes}
+    print(f"Early Exits, Tables 4, 5, 6 and 8; {options.steps} synthetic answers of {source.tokens} tokens")
+    print(figures_table("", {SYSTEMS[name].label: each for name, each in systems.items()}, COLUMNS))
+    keep(plot_speed_ups(systems), "formulas_early_exits", options)
+    keep(plot_round_trips(ours, rtts_s, source), "formulas_round_trip", options)
+    if options.save:
+        round_trips = {"rtt_s": rtts_s, "virtual_token_s": ours, "formula_token_s": lines}
+        data = {"settings": settings_of(options), "source": repr(source), "systems": systems}
+        write_result("formulas", {**data, "round_trips": round_trips})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison. Returns the exit code: 0, or 2 after one sentence on stderr."""
+    return main_of(parser, run, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""Which steps virtual time runs on: a recording of a pair of models, made where there is none, or a synthetic one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from evaluation.experiment.command import settings_of
+from evaluation.experiment.questions import add_questions, asked_of, check_prompts, in_words
+from evaluation.experiment.run import Question
+from evaluation.setting import add_pair, add_predictor, machine
+from evaluation.virtual_time import Recording, Synthetic
+from spec_vlm_nav.graph import PROJECT, RESPONSE_ORDER
+from speculation.predictor import AUTO
+from speculation.vlm.folder import folder_fingerprint
+
+EMBEDDED = PROJECT / "out" / "embedded.npz"
+COUNT, QUICK_COUNT = 40, 8
+"""Frames of the embedded pair that are recorded where there is no recording; no command needs more by itself."""
+TOP = 5
+"""Draft tokens kept for each place."""
+PROMPTING = ("frames", "seed", "response_order", "guide", "max_tokens", "dtype")
+"""Options that shape what is recorded, beside the models."""
+
+
+def add_models(line: argparse.ArgumentParser) -> None:
+    """Register the options that a recording is made with."""
+    add_pair(line)
+    line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
+    add_predictor(line)
+    add_questions(line)
+
+
+def add_recording(line: argparse.ArgumentParser) -> None:
+    """Register --recording and what making it needs."""
+    line.add_argument(
+        "--recording", type=Path,
+        help=f"file of `python -m benchmarks.virtual_time record`; {COUNT} frames are recorded into it where it is "
+        f"missing (default: {EMBEDDED.relative_to(PROJECT)})",
+    )  # fmt: skip
+    add_pair(line)
+    add_questions(line)
+    line.set_defaults(exits=None, predictor=AUTO)
+
+
+def add_source(line: argparse.ArgumentParser) -> None:
+    """Register --recording, --synthetic and --steps."""
+    line.add_argument("--recording", type=Path, help="file of `python -m benchmarks.virtual_time record`")
+    line.add_argument("--synthetic", metavar="NAME=VALUE,...", help=fields_help(Synthetic(), "synthetic recording"))
+    line.add_argument("--steps", type=int, help="steps (default: 20 synthetic ones, all recorded ones)")
+
+
+def fields_help(defaults: Any, what: str) -> str:
+    """Return a help text that names the fields of a frozen declaration with their defaults."""
+    shown = ", ".join(f"{each.name}={getattr(defaults, each.name)}" for each in fields(defaults))
+    return f"{what}: {shown}; values of a list are joined by +".replace("%", "%%")
+
+
+def changed(declaration: Any, text: str, flag: str) -> Any:
+    """Return a frozen declaration with NAME=VALUE,... changed. Raises ValueError, naming flag and field."""
+    known = {each.name: getattr(declaration, each.name) for each in fields(declaration)}
+    changes: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in known:
+            raise ValueError(f"{flag}: {name!r} is unknown; choose {', '.join(known)}")
+        try:
+            changes[name] = _value(value, known[name])
+        except ValueError:
+            raise ValueError(f"{flag}: {name}={value} is no number, nor numbers joined by +") from None
+    return replace(declaration, **changes)
+
+
+def _value(text: str, like: Any) -> Any:
+    if isinstance(like, str):
+        return text
+    if isinstance(like, tuple) or "+" in text:
+        kind: Callable[[str], Any] = int if isinstance(like, tuple) and "." not in text else float
+        return tuple(kind(each) for each in text.split("+"))
+    return int(text) if isinstance(like, int) and not isinstance(like, bool) else float(text)
+
+
+def source(options: argparse.Namespace) -> Recording:
+    """Return the recording of --recording, or a synthetic one. Raises ValueError where it has not as many steps."""
+    if options.recording is None:
+        synthetic: Synthetic = changed(Synthetic(), options.synthetic or "", "--synthetic")
+        return synthetic.draw(options.steps or 20)
+    if options.synthetic:
+        raise ValueError("--synthetic and --recording: choose one")
+    recording = Recording.load(options.recording)
+    if options.steps is not None and options.steps > len(recording.steps):
+        raise ValueError(f"--steps {options.steps}: {options.recording} has {len(recording.steps)}")
+    return replace(recording, steps=recording.steps[: options.steps])
+
+
+def recorded(options: argparse.Namespace, count: int) -> Recording:
+    """Return the first `count` recorded steps of the options' pair; a missing recording is made first.
+
+    So is the default one where it does not fit the options. Raises ValueError, in one sentence, for a named file that
+    does not.
+    """
+    path, pair = recording_file(options), check_pair(options)
+    why = misfit(Recording.load(path), options, pair, count) if path.exists() else "is missing"
+    if why and options.recording is not None and path.exists():
+        raise ValueError(f"--recording {path} {why}; name another file, it will be recorded")
+    if why:
+        frames = max(QUICK_COUNT if options.quick else COUNT, count)
+        print(f"recording {frames} frames into {path}")
+        write_recording(options, path, frames)
+    recording = Recording.load(path)
+    return replace(recording, steps=recording.steps[:count])
+
+
+def recording_file(options: argparse.Namespace) -> Path:
+    """Return the recording of the options' pair and order of answers."""
+    if options.recording is not None:
+        return Path(options.recording)
+    other = "" if options.response_order == RESPONSE_ORDER.default else f"_{options.response_order}"
+    return EMBEDDED.with_name(f"{EMBEDDED.stem}{other}.npz")
+
+
+def misfit(recording: Recording, options: argparse.Namespace, pair: Mapping[str, str], count: int) -> str:
+    """Return why a recording is not that of the options, or too short; empty where it is."""
+    for model, fingerprint in pair.items():
+        if recording.notes.get(model) != fingerprint:
+            return f"is about another {model} model"
+    settings = recording.notes.get("settings", {})
+    for name in PROMPTING:
+        if str(settings.get(name, getattr(options, name))) != str(getattr(options, name)):
+            return f"was recorded with --{name.replace('_', '-')} {settings[name]}"
+    return f"has {len(recording.steps)} steps, {count} are needed" if count > len(recording.steps) else ""
+
+
+def check_pair(options: argparse.Namespace) -> dict[str, str]:
+    """Return the fingerprints of target and draft. Raises ValueError, naming the option, for no model folder."""
+    found = {}
+    for model in ("target", "draft"):
+        folder = getattr(options, f"{model}_model")
+        try:
+            found[model] = folder_fingerprint(folder)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--{model}-model {folder}: {' '.join(str(error).split())}") from None
+    return found
+
+
+def record_questions(options: argparse.Namespace, count: int, top: int = TOP) -> tuple[Recording, list[Question]]:
+    """Return a recording of `count` of the options' questions, and these. Raises ValueError for unusable models."""
+    from evaluation.virtual_time.record import Models, record  # torch, late: virtual time needs none
+
+    asked = asked_of(options, count)
+    models = Models.load(
+        options.target_model, options.draft_model, options.exits, options.predictor, options.dtype,
+        in_words(options.frames),
+    )  # fmt: skip
+    check_prompts(models.target, asked, options.max_tokens)
+    return record(models, asked, options.max_tokens, top), asked
+
+
+def write_recording(options: argparse.Namespace, path: Path, count: int, top: int = TOP) -> Recording:
+    """Record `count` of the options' questions into a file."""
+    recording, _ = record_questions(options, count, top)
+    notes = {"settings": settings_of(options, "recording"), "machine": machine()}
+    recording = replace(recording, notes={**recording.notes, **notes})
+    recording.save(path)
+    tokens = sum(len(step.tokens) for step in recording.steps)
+    right = sum(
+        int(step.draft_tokens[place, 0]) == token for step in recording.steps for place, token in enumerate(step.tokens)
+    )
+    print(
+        f"{len(recording.steps)} steps, {tokens} tokens, exits after {list(recording.exit_layers) or 'none'}, the "
+        f"draft's likeliest token is right in {right / tokens:.1%}: {path}, {path.stat().st_size} bytes"
+    )
+    return recording

@@ -1,0 +1,150 @@
+"""Both policies on virtual time: run modes, record a pair of models, check against real sockets.
+
+See docs/virtual_time.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+from benchmarks.recordings import (
+    TOP,
+    add_models,
+    add_source,
+    changed,
+    fields_help,
+    record_questions,
+    source,
+    write_recording,
+)
+from edge_drafter import Mode
+from evaluation.experiment.command import command_line, main_of, settings_of, write_result
+from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
+from evaluation.virtual_time import PAPERS, Timings, load_timings
+from evaluation.virtual_time.figures import at_round_trip, report
+from evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
+from speculation.profiles import load_profile
+
+MODES = (*(mode.value for mode in Mode), LAYER_SPLIT)
+CHECKED = [mode.value for mode in Mode if mode not in (Mode.EDGE, Mode.SERVER_SD)]
+"""A verifier's durations do not separate its own draft forwards from the target's, so server_sd cannot be checked."""
+SHOWN = ["cloud", "sd", "fsd", "full"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    top = command_line("benchmarks.virtual_time", __doc__)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="every mode at every round trip, on a recording or a synthetic one")
+    add_source(run)
+    run.add_argument("--timings", default="go2", help=f"{', '.join(PAPERS)}, or a device profile (default: go2)")
+    run.add_argument("--times", default="", metavar="NAME=VALUE,...", help=fields_help(Timings(), "changes of these"))
+    run.add_argument("--split", default="", metavar="NAME=VALUE,...", help=fields_help(LayerSplit(), "layer_split"))
+    run.add_argument("--modes", type=several(MODES), default=SHOWN, help=f"of {','.join(MODES)}")
+    run.add_argument("--rtt-ms", type=milliseconds, help="round trips, e.g. 0,40,200 (default: the timings' own)")
+    add_drafting(run)
+    run.add_argument("--edges", type=int, default=1, help="robots that share the verifier and the steps (default: 1)")
+    run.add_argument("--save", metavar="NAME", help="write the figures to benchmarks/results/virtual_time_NAME.json")
+    run.set_defaults(action=run_modes)
+    record = commands.add_parser("record", help="write what a pair of models predicts on held-out frames")
+    add_models(record)
+    record.add_argument("--count", type=int, default=200, help="frames (default: 200)")
+    record.add_argument("--top", type=int, default=TOP, help=f"draft tokens kept for each place (default: {TOP})")
+    record.add_argument("--out", type=Path, required=True, help="the file, .npz")
+    record.set_defaults(action=write)
+    check = commands.add_parser("check", help="real sockets against virtual time at equal delays, medians per mode")
+    add_models(check)
+    check.add_argument("--steps", type=int, default=50, help="frames (default: 50)")
+    check.add_argument("--profile", default="go2_a100_scaled", help="declared delays (default: %(default)s)")
+    check.add_argument("--modes", type=several(CHECKED), default=SHOWN, help=f"of {','.join(CHECKED)}")
+    add_drafting(check)
+    check.add_argument("--within", type=float, default=0.1, help="share that medians may differ by (default: 0.1)")
+    check.add_argument("--save", metavar="NAME", help="write them to benchmarks/results/virtual_time_NAME.json")
+    check.set_defaults(action=check_time)
+    return top
+
+
+def run_modes(options: argparse.Namespace) -> int:
+    """Print a table for every round trip, and write them where asked."""
+    if options.edges < 1:
+        raise ValueError(f"--edges {options.edges}: give at least 1")
+    recording = source(options)
+    timings: Timings = changed(load_timings(options.timings), options.times, "--times")
+    split: LayerSplit = changed(LayerSplit(), options.split, "--split")
+    timings.layer_ends(recording.layers)
+    if Mode.SERVER_SD.value in options.modes and not timings.server_draft_s:
+        raise ValueError(
+            f"timings {timings.name} declare no server_draft_s, so server_sd would draft for nothing; give one with "
+            "--times, e.g. server_draft_s=0.011"
+        )
+    started = time.perf_counter()
+    round_trips = [None] if options.rtt_ms is None else [each / 1e3 for each in options.rtt_ms]
+    changes = {"gamma": options.gamma, "text": options.drafting}
+    entries = [
+        at_round_trip(rtt_s, options.modes, recording, timings, split, options.edges, **changes)
+        for rtt_s in tqdm(round_trips, unit="round trip", disable=None)
+    ]
+    name = options.recording.name if options.recording is not None else recording.notes["synthetic"]
+    print(f"{len(recording.steps)} steps of {name}\n{timings}\nvirtual time, {drafted_as(options)}")
+    for entry in entries:
+        print(
+            f"\nround trip {1e3 * entry['rtt_s']:g} ms; sd is fastest at gamma {entry['sd_best_gamma']}, tau "
+            f"{entry['sd_best_tau']:.2f} (gamma 4: {entry['sd_gamma_4_tau']:.2f})"
+        )
+        print(report(entry))
+    print(f"\n{time.perf_counter() - started:.1f} s of real time")
+    if options.save:
+        _save(options, {"timings": asdict(timings), "source": dict(recording.notes), "round_trips": entries})
+    return 0
+
+
+def write(options: argparse.Namespace) -> int:
+    """Write a recording of held-out frames."""
+    if options.count < 1 or options.top < 1:
+        raise ValueError(f"--count {options.count}, --top {options.top}: give at least 1")
+    if options.out.suffix != ".npz":
+        raise ValueError(f"--out {options.out}: name a .npz file")
+    write_recording(options, options.out, options.count, options.top)
+    return 0
+
+
+def check_time(options: argparse.Namespace) -> int:
+    """Compare real sockets with virtual time. Returns 1 where a mode's median is further off than allowed."""
+    profile = load_profile(options.profile)
+    if profile.is_raw:
+        raise ValueError(f"--profile {profile.name} declares no times for virtual time")
+    from benchmarks import virtual_time_check as check  # torch, late
+
+    recording, asked = record_questions(options, options.steps)
+    real = check.on_sockets(options, asked)
+    timings = check.declared_timings(profile, real)
+    found = check.agree(real, recording, timings, gamma=options.gamma, text=options.drafting)
+    print(
+        f"{options.steps} frames ({options.frames}), {drafted_as(options)}; real sockets, then virtual time\n{timings}"
+    )
+    print(check.report(found))
+    print(machine())
+    if options.save:
+        modes = {mode: each.figures() for mode, each in found.items()}
+        _save(options, {"machine": machine(), "timings": asdict(timings), "modes": modes})
+    return int(any(abs(each.error) > options.within or each.different for each in found.values()))
+
+
+def _save(options: argparse.Namespace, data: dict[str, object]) -> None:
+    write_result(f"virtual_time_{options.save}", {"settings": settings_of(options), **data})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. Returns its exit code, or 2 after one sentence on stderr."""
+    return main_of(parser, lambda options: int(options.action(options)), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""The experiment engine's backend on virtual time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tqdm import tqdm
+
+from edge_drafter import StepResult
+from evaluation.action_time import arrivals, evenly
+from evaluation.experiment.run import Answer, Arm, Run
+from evaluation.virtual_time.decoding import run_mode
+from evaluation.virtual_time.recording import RecordedStep, Recording
+from evaluation.virtual_time.timings import Timings
+from speculation.trace import Kind, Span, Trace
+
+SPANS = 1_000_000
+
+
+class VirtualTime:
+    """A `Backend`. Its questions are steps of a recording; an arm's changes are those of `run_mode`, a `recording` of
+    its own among them."""
+
+    def __init__(self, recording: Recording, timings: Timings, with_arrivals: bool = False) -> None:
+        """with_arrivals: every answer has when its tokens came, as `evaluation.action_time` reads it."""
+        self._recording = recording
+        self._timings = timings
+        self._with_arrivals = with_arrivals
+
+    def run(
+        self,
+        arms: Sequence[Arm[Any]],
+        asked: Sequence[RecordedStep] | None = None,
+        warm_up: Sequence[RecordedStep] | None = None,
+    ) -> Run:
+        """Return the answers of all arms; asked: None for all steps. warm_up: decoded first and not counted.
+
+        Raises as `run_mode`.
+        """
+        steps = asked or self._recording.steps
+        every = tqdm(arms, unit="arm", leave=False, disable=None)
+        return Run({arm.name: self._answers(arm, tuple(steps), tuple(warm_up or ())) for arm in every})
+
+    def _answers(
+        self, arm: Arm[Any], steps: tuple[RecordedStep, ...], warm_up: tuple[RecordedStep, ...]
+    ) -> list[Answer]:
+        recording = replace(self._recording, steps=(*warm_up, *steps))
+        trace = Trace(limit=SPANS) if self._with_arrivals else None
+        results = run_mode(
+            arm.mode, **{"recording": recording, "timings": self._timings, "trace": trace, **arm.changes}
+        )
+        if trace is not None:
+            return timed(results, trace.spans)[len(warm_up) :]
+        return [Answer(each.tokens, each.stats) for each in results[len(warm_up) :]]
+
+
+def timed(results: Sequence[StepResult], spans: Iterable[Span]) -> list[Answer]:
+    """Return results of virtual time with their arrivals; the trace has steps 1, 2, ... in their order.
+
+    Modes without commits in the trace (edge, layer_split) get one token a forward of a declared time: evenly.
+    """
+    steps: dict[object, list[Span]] = defaultdict(list)
+    for span in spans:
+        if span.name in (Kind.STEP.value, Kind.COMMIT.value):
+            steps[span.args["step"]].append(span)
+    answers = []
+    for number, result in enumerate(results, start=1):
+        own = steps[number]
+        begun = next((span.start for span in own if span.name == Kind.STEP.value), 0.0)
+        answers.append(Answer(result.tokens, result.stats, {"arrivals": arrivals(own, begun) or evenly(result.stats)}))
+    return answers

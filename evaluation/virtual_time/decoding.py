@@ -1,0 +1,118 @@
+"""Virtual time: production's own edge and verifier policies, side by side, where only clock, link and models are not.
+
+`edge_drafter.Drafter` and `cloud_verifier.server.Server` run as they are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.server import Server
+from edge_drafter import Drafter, DraftingConfig, Mode, StepInterrupted, StepRequest, StepResult, sources_of
+from evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
+from evaluation.virtual_time.link import VirtualLink, VirtualMailbox
+from evaluation.virtual_time.models import FINGERPRINT, RecordedDraftModel, RecordedEngine, RecordedServerDraft
+from evaluation.virtual_time.recording import Recording
+from evaluation.virtual_time.timeline import Timeline
+from evaluation.virtual_time.timings import Timings
+from speculation.predictor import Predictor
+from speculation.profiles import DeviceProfile
+from speculation.trace import Trace
+from speculation.wire import Hello, Welcome
+
+SERVER = ServerConfig.of(Path(FINGERPRINT), idle_s=86400.0)
+"""A verifier's settings by default; a session is never closed for being quiet."""
+
+
+def drafting(mode: Mode | str, recording: Recording, text: str = "", **changes: Any) -> DraftingConfig:
+    """Return a mode's settings as the edge has them with this pair: drafts end where the predictor stops them.
+
+    `text` and `changes` are those of `DraftingConfig.of`.
+    """
+    return DraftingConfig.of(mode, text, **{"stop_below": recording.stop_below, **changes})
+
+
+def run_mode(
+    mode: str,
+    recording: Recording,
+    timings: Timings,
+    split: LayerSplit | None = None,
+    edges: int = 1,
+    server: ServerConfig = SERVER,
+    trace: Trace | None = None,
+    collect: int = 1,
+    **changes: Any,
+) -> list[StepResult]:
+    """Decode a recording in one mode, `layer_split` among them; `changes` are those of its `DraftingConfig`.
+
+    `trace` and `collect` as in `decode`; `layer_split` has neither. Raises RuntimeError where an answer is not the
+    target's own: that is a fault of a policy.
+    """
+    if mode == LAYER_SPLIT:
+        return (split or LayerSplit()).decode(recording, timings)
+    config = drafting(mode, recording, **changes)
+    results = decode(recording, timings, config, edges=edges, server=server, trace=trace, collect=collect)
+    if mode != Mode.EDGE:
+        for index, (result, step) in enumerate(zip(results, recording.steps, strict=True)):
+            if result.tokens != step.tokens:
+                raise RuntimeError(f"mode {mode} answers step {index} with other tokens than the target")
+    return results
+
+
+def decode(
+    recording: Recording,
+    timings: Timings,
+    config: DraftingConfig,
+    *,
+    edges: int = 1,
+    server: ServerConfig = SERVER,
+    trace: Trace | None = None,
+    collect: int = 1,
+) -> list[StepResult]:
+    """Decode the steps of a recording one after another and return their results in that order.
+
+    Several edges share the steps and one verifier. `trace` takes the spans of the first edge. collect: early tokens of
+    a round reach the drafter once so many are there (batched pre-drafting of Early Exits, Appendix C), or never, where
+    the commit comes first. The same arguments give the same results to the last bit. Raises RuntimeError where a step
+    is interrupted: that is a fault of a policy.
+    """
+    timeline = Timeline()
+    mailbox = VirtualMailbox(timeline)
+    engine = RecordedEngine(recording, timings, timeline.sleep)
+    verifier = Server(
+        engine,
+        server.changed(max_sessions=max(edges, server.limits.max_sessions)),
+        DeviceProfile(timings.name),
+        mailbox,
+        clock=timeline.clock,
+        self_draft=RecordedServerDraft(recording, timings, timeline.sleep),
+    )
+    results: dict[int, StepResult] = {}
+
+    def edge(number: int) -> None:
+        link = VirtualLink(timeline, timings, mailbox, f"edge {number}".encode(), collect)
+        link.send(Hello(engine.model.tokenizer_fingerprint, engine.model.vocabulary))
+        welcome = link.receive(float("inf"))
+        if not isinstance(welcome, Welcome):
+            raise RuntimeError(f"the verifier answers Hello with {welcome}")
+        draft = RecordedDraftModel(recording, timings, timeline.sleep, link.wait_for_message)
+        drafter = Drafter(
+            sources_of(config, draft, cast(Predictor, draft.predictor)),
+            link,
+            config,
+            clock=timeline.clock,
+            trace=trace if number == 0 and trace is not None else Trace(timeline.clock, 1),
+            max_draft=welcome.max_draft,
+        )
+        for turn in range(number, len(recording.steps), edges):
+            step = recording.steps[turn]
+            request = StepRequest(turn + 1, step.prompt, recording.image(turn), recording.eos, recording.max_tokens)
+            try:
+                results[turn] = drafter.run(request)
+            except StepInterrupted as stop:
+                raise RuntimeError(f"step {turn} was interrupted on virtual time: {stop}") from stop
+
+    timeline.run([lambda number=number: edge(number) for number in range(edges)], [verifier.run])  # type: ignore[misc]
+    return [results[turn] for turn in range(len(recording.steps))]

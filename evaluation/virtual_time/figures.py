@@ -1,0 +1,134 @@
+"""Figures of runs on virtual time: modes compared at one round trip, and what the papers' formulas give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from edge_drafter import Mode, StepResult
+from evaluation import formulas
+from evaluation.figures import summary
+from evaluation.tables import MS, Column, figures_table
+from evaluation.virtual_time.decoding import run_mode
+from evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
+from evaluation.virtual_time.recording import Recording
+from evaluation.virtual_time.timings import Timings
+
+GAMMAS = tuple(range(1, 13))
+"""Draft lengths among which `sd` has its best one."""
+
+
+def best_sd(recording: Recording, timings: Timings) -> tuple[int, dict[str, Any]]:
+    """Return the draft length with which `sd` is fastest, and its figures; without a predictor's early ends."""
+    found = {gamma: sd_at(gamma, recording, timings) for gamma in GAMMAS}
+    best = min(found, key=lambda gamma: found[gamma]["total_s"]["median"])
+    return best, found[best]
+
+
+def sd_at(gamma: int, recording: Recording, timings: Timings) -> dict[str, Any]:
+    """Return the figures of `sd` with drafts of exactly `gamma` tokens."""
+    return figures_of(run_mode("sd", recording, timings, gamma=gamma, stop_below=0.0), timings)
+
+
+def figures_of(results: Sequence[StepResult], timings: Timings) -> dict[str, Any]:
+    """Return `evaluation.figures.summary` of a mode with hits and misses."""
+    stats = [result.stats for result in results]
+    return summary(stats) | {
+        "hits": sum(each.hits for each in stats),
+        "misses": sum(each.misses for each in stats),
+        "rounds": sum(each.rounds for each in stats),
+        "busy_s_per_s": sum(each.tokens for each in stats) * timings.verify_s / sum(each.total_s for each in stats),
+    }
+
+
+def compare(
+    modes: Mapping[str, Mapping[str, Any]], best: tuple[Any, Mapping[str, Any]], gamma_4_tau: float
+) -> dict[str, dict[str, Any]]:
+    """Return the modes' figures with what compares them: ratios of medians and the useful rate (DESIGN, Sec. 3).
+
+    useful: committed tokens x T_q / (time x tau of `sd` at its best gamma). useful_4: with tau at gamma 4 instead.
+    """
+    compared = {}
+    for mode, entry in modes.items():
+        more: dict[str, Any] = {
+            "useful": entry["busy_s_per_s"] / best[1]["tau"],
+            "useful_4": entry["busy_s_per_s"] / gamma_4_tau,
+        }
+        for base in (Mode.CLOUD.value, Mode.SD.value):
+            if base in modes:
+                more[f"times_{base}"] = modes[base]["total_s"]["median"] / entry["total_s"]["median"]
+        compared[mode] = {**entry, **more}
+    return compared
+
+
+def at_round_trip(
+    rtt_s: float | None,
+    modes: Sequence[str],
+    recording: Recording,
+    timings: Timings,
+    split: LayerSplit,
+    edges: int = 1,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Return the figures of all modes at one round trip (None: the timings' own)."""
+    timings = timings if rtt_s is None else replace(timings, one_way_s=rtt_s / 2.0)
+    entries = {mode: figures_of(run_mode(mode, recording, timings, split, edges, **changes), timings) for mode in modes}
+    best, four = best_sd(recording, timings), sd_at(4, recording, timings)
+    return {
+        "rtt_s": 2.0 * timings.one_way_s,
+        "sd_best_gamma": best[0],
+        "sd_best_tau": best[1]["tau"],
+        "sd_gamma_4_tau": four["tau"],
+        "modes": compare(entries, best, four["tau"]),
+        "formulas_s": by_formula(entries, recording, timings, split, changes.get("gamma", 4)),
+    }
+
+
+def by_formula(
+    entries: Mapping[str, Mapping[str, Any]], recording: Recording, timings: Timings, split: LayerSplit, gamma: Any
+) -> dict[str, float]:
+    """Return what the papers' formulas give per step, seconds; tau and miss rate are those of the runs."""
+    n = round(sum(len(step.tokens) for step in recording.steps) / len(recording.steps))
+    found = {Mode.CLOUD.value: formulas.cloud_s(timings, n)}
+    sd, fsd = entries.get(Mode.SD.value), entries.get(Mode.FSD.value)
+    if sd is not None and isinstance(gamma, int):
+        found[Mode.SD.value] = formulas.sd_s(timings, n, gamma, sd["tau"])
+    if fsd is not None and isinstance(gamma, int):
+        found[Mode.FSD.value] = formulas.fsd_s(timings, n, gamma, fsd["tau"], fsd["miss_rate"] or 0.0)
+    if LAYER_SPLIT in entries:
+        found[LAYER_SPLIT] = formulas.layer_split_s(timings, n, split.share, split.slowdown)
+    return found
+
+
+COLUMNS = (
+    Column("ms/token min", "per_token_s.min", ".1f", MS),
+    Column("median", "per_token_s.median", ".1f", MS),
+    Column("max", "per_token_s.max", ".1f", MS),
+    Column("x cloud", "times_cloud"),
+    Column("x sd", "times_sd"),
+    Column("tau", "tau"),
+    Column("hits", "hits_per_step", ".1f"),
+    Column("misses", "misses_per_step", ".1f"),
+    Column("passes/token", "passes_per_token"),
+    Column("useful", "useful"),
+    Column("at gamma 4", "useful_4"),
+    Column("wasted", "wasted_forwards", ".0%"),
+    Column("mean exit", "mean_exit", ".1f"),
+    Column("B up", "bytes_up_per_step", ".0f"),
+    Column("B down", "bytes_down_per_step", ".0f"),
+    Column("formula", "formula"),
+)
+
+
+def report(entry: Mapping[str, Any]) -> str:
+    """Return a table with a row per mode for one round trip; formula: over the median."""
+    rows = {}
+    for mode, each in entry["modes"].items():
+        seconds = entry["formulas_s"].get(mode)
+        rows[mode] = {
+            **each,
+            **{f"{name}_per_step": each[name] / each["steps"] for name in ("hits", "misses")},
+            "formula": None if seconds is None else seconds / each["total_s"]["median"],
+        }
+    return figures_table("mode", rows, COLUMNS)

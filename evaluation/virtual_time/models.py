@@ -1,0 +1,409 @@
+"""Draft model, predictor and target engine that look their outputs up in a recording and take their declared time.
+
+The policies see what they see in production: rows of logits, verdicts layer by layer. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cloud_verifier.work import LayerVerdicts, ModelInfo, Row
+from evaluation.virtual_time.recording import RecordedStep, Recording
+from evaluation.virtual_time.timings import Timings
+from speculation.acceptance import Verdict
+from speculation.cancellation import Abandoned, Stop
+from speculation.distributions import Distributions, Logits
+from speculation.wire import ROOT
+
+Sleep = Callable[[float], None]
+FINGERPRINT = "model"
+DRAFT_LAYERS = 28
+"""How often a draft forward checks whether it should be given up: Qwen2-VL-2B has so many layers."""
+_TAG = -60.0
+"""Logit below which a row's last column keeps the place that the row is about: e^-60 is nothing to a softmax."""
+_LEAST = 1e-12
+_WRONGS = 1 << 16
+"""Salts between two wrong verdicts of one place."""
+_TRUE_PATH = 0
+"""The key of a prefix of the answer; a prefix that has left it has its hash."""
+
+
+@dataclass(frozen=True)
+class _Prefix:
+    """`place` tokens of the answer, or of something else where `key` is not 0."""
+
+    place: int
+    key: int
+
+    def then(self, token: int, tokens: Sequence[int]) -> _Prefix:
+        on_path = self.key == _TRUE_PATH and self.place < len(tokens) and tokens[self.place] == token
+        return _Prefix(self.place + 1, _TRUE_PATH if on_path else _mix(self.key, token, self.place))
+
+
+def _mix(key: int, token: int, place: int) -> int:
+    """Return a number above 0 that depends on all three, equal in every run."""
+    number = (key * 0x9E3779B97F4A7C15 + token * 0xC2B2AE3D27D4EB4F + place * 0x165667B19E3779F9) & (2**64 - 1)
+    number ^= number >> 29
+    return number * 0xBF58476D1CE4E5B9 % (2**61 - 1) or 1
+
+
+def _noise(prefix: _Prefix, salt: int, recording: Recording) -> int:
+    """Return a token, never an end token, for a place about which nothing is known."""
+    token = _mix(prefix.key, salt, prefix.place) % recording.vocabulary
+    while token in recording.eos:
+        token = (token + 1) % recording.vocabulary
+    return token
+
+
+class RecordedPredictor:
+    """The acceptance predictor's outputs; a row of logits names its place in its last column."""
+
+    def __init__(self) -> None:
+        self.step: RecordedStep | None = None
+
+    def chance(self, logits: Logits, depth: int) -> float:
+        """See `Predictor.chance`."""
+        assert self.step is not None, "the draft model begins a step before it has logits"
+        acceptance = self.step.acceptance
+        return float(acceptance[round(_TAG - float(logits[-1])), min(depth, acceptance.shape[1]) - 1])
+
+    def chances(self, rows: Distributions, depths: Sequence[int]) -> list[float]:
+        """See `Predictor.acceptance`."""
+        return [self.chance(row, depth) for row, depth in zip(rows.logits, depths, strict=True)]
+
+
+class RecordedDraftModel:
+    """A `DraftModel`; counts nodes and forwards exactly as `speculation.vlm.session.VlmSession` does.
+
+    wait_for_message: waits for a message, at most so many seconds, and returns how many it took; without it `stop` is
+    called at the end of every layer.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        timings: Timings,
+        sleep: Sleep,
+        wait_for_message: Callable[[float], float] = lambda seconds: 0.0,
+    ) -> None:
+        self._recording = recording
+        self._timings = timings
+        self._sleep = sleep
+        self._wait_for_message = wait_for_message
+        self.predictor = RecordedPredictor()
+        self._step = recording.steps[0]
+        self._rows: Logits = np.empty((0, 0))
+        self._rest: Logits = np.empty(0)
+        self._root = _Prefix(0, _TRUE_PATH)
+        self._pending = 0
+        self._nodes: list[_Prefix] = []
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
+        """See `DraftModel.begin`."""
+        self._sleep(self._timings.edge_prefill_s)
+        step = self._recording.of_image(image)
+        if step is not self.predictor.step:
+            self._step = self.predictor.step = step
+            self._rows, self._rest = _rows(step, self._recording.vocabulary)
+        self._root = _Prefix(0, _TRUE_PATH)
+        for token in committed:
+            self._root = self._root.then(token, step.tokens)
+        self._pending = 1 + len(committed)
+        self._forget_nodes()
+
+    def root_logits(self, stop: Stop | None = None) -> Logits:
+        """See `DraftModel.root_logits`."""
+        if self._pending:
+            self._forward(0, stop)
+        return self._row(self._root)
+
+    def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
+        """See `DraftModel.extend`."""
+        self._forward(len(tokens), stop)
+        first = len(self._nodes)
+        for token, parent in zip(tokens, parents, strict=True):
+            before = self._root if parent == ROOT else self._nodes[parent]
+            self._nodes.append(before.then(token, self._step.tokens))
+        self._tokens += tokens
+        self._parents += parents
+        rows = [self._row(node) for node in self._nodes[first:]]
+        return rows[0][None] if len(rows) == 1 else np.stack(rows)
+
+    def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
+        """See `DraftModel.commit`."""
+        end = path[-1] if path else ROOT
+        before = self._nodes[end] if path else self._root
+        fed = zip(self._tokens, self._parents, strict=True)
+        root = next((n for n, (token, parent) in enumerate(fed) if parent == end and token == next_token), None)
+        self._root = before.then(next_token, self._step.tokens)
+        if root is None:
+            self._pending += 1
+            self._forget_nodes()
+            return {}
+        renamed = {root: ROOT}
+        for node in range(root + 1, len(self._nodes)):
+            if self._parents[node] in renamed:
+                renamed[node] = len(renamed) - 1
+        kept = [node for node in renamed if node != root]
+        self._nodes = [self._nodes[node] for node in kept]
+        self._tokens = [self._tokens[node] for node in kept]
+        self._parents = [renamed[self._parents[node]] for node in kept]
+        return renamed
+
+    def _forward(self, tokens: int, stop: Stop | None) -> None:
+        seconds = self._timings.draft_forward_s(tokens + self._pending)
+        if stop is None or seconds <= 0.0:
+            self._sleep(seconds)
+        else:
+            self._compute(seconds, stop)
+        self._pending = 0
+
+    def _compute(self, seconds: float, stop: Stop) -> None:
+        """Let a forward's time pass; call `stop` at the end of every layer in which a message came, and at the end."""
+        done, passed = 0, 0.0
+        while done < DRAFT_LAYERS and passed < seconds:
+            passed += self._wait_for_message(seconds - passed)
+            # One layer at least: a time below the clock's resolution rounds to nothing.
+            done = max(done, math.floor(DRAFT_LAYERS * (passed / seconds))) + 1
+            end = min(seconds, done * (seconds / DRAFT_LAYERS))
+            self._sleep(end - passed)
+            passed = max(passed, end)
+            if stop():
+                raise Abandoned
+
+    def _forget_nodes(self) -> None:
+        self._nodes, self._tokens, self._parents = [], [], []
+
+    def _row(self, prefix: _Prefix) -> Logits:
+        step = self._step
+        place = min(prefix.place, len(step.tokens) - 1)
+        row: Logits = self._rows[place]
+        if prefix.key == _TRUE_PATH and place == prefix.place:
+            return row
+        known = row[step.draft_tokens[place]]
+        row = row.copy()
+        row[step.draft_tokens[place]] = self._rest[place]
+        row[self._noises(prefix, len(known))] = known
+        return row
+
+    def _noises(self, prefix: _Prefix, count: int) -> list[int]:
+        """Return so many different tokens for a place about which nothing is known."""
+        found: dict[int, None] = {}
+        salt = 0
+        while len(found) < count:
+            found[_noise(prefix, salt, self._recording)] = None
+            salt += 1
+        return list(found)
+
+
+def _rows(step: RecordedStep, vocabulary: int) -> tuple[Logits, Logits]:
+    """Return logits [n, vocabulary + 1] whose softmax has the draft's probabilities, and those of all other tokens [n].
+
+    What the recorded tokens leave is spread evenly over the others. The last column is no token: it names the place
+    that the row is about.
+    """
+    n, known = step.draft_tokens.shape
+    probabilities = np.maximum(step.draft_probabilities.astype(np.float64), _LEAST)
+    rest = np.log(np.maximum(1.0 - probabilities.sum(axis=1), _LEAST) / max(1, vocabulary - known))
+    rows = np.repeat(rest[:, None], vocabulary + 1, axis=1)
+    np.put_along_axis(rows, step.draft_tokens.astype(np.intp), np.log(probabilities), axis=1)
+    rows[:, -1] = _TAG - np.arange(n)
+    return rows, rest
+
+
+@dataclass
+class _Session:
+    """An engine row: a recorded step and how far its answer is committed."""
+
+    step: RecordedStep
+    root: _Prefix
+    agrees: list[list[bool]] | None = None
+    confidences: list[list[float]] | None = None
+
+
+class RecordedEngine:
+    """A `cloud_verifier.work.Engine`: the target and its exits."""
+
+    def __init__(self, recording: Recording, timings: Timings, sleep: Sleep) -> None:
+        self._recording = recording
+        self._timings = timings
+        self._sleep = sleep
+        self._ends = timings.layer_ends(recording.layers)
+        self._exit_index = {layer: index for index, layer in enumerate(recording.exit_layers)}
+        self._sessions: dict[int, _Session] = {}
+        self._model = ModelInfo(
+            FINGERPRINT, FINGERPRINT, FINGERPRINT, recording.vocabulary + 1, recording.layers, recording.exit_layers,
+            recording.eos, reliability=recording.reliability,
+        )  # fmt: skip
+
+    @property
+    def model(self) -> ModelInfo:
+        """See `Engine.model`."""
+        return self._model
+
+    def prepare(self, prompt: str, jpeg: bytes) -> bytes:
+        """See `Engine.prepare`. It takes no time of its own: `cloud_prefill_s` holds all of it."""
+        return jpeg
+
+    def prefill(self, index: int, inputs: bytes, committed: Sequence[int], max_tokens: int) -> None:
+        """See `Engine.prefill`."""
+        self._sleep(self._timings.cloud_prefill_s)
+        step = self._recording.of_image(inputs)
+        root = _Prefix(0, _TRUE_PATH)
+        for token in committed:
+            root = root.then(token, step.tokens)
+        self._sessions[index] = session = _Session(step, root)
+        if step.agrees is not None and step.confidences is not None:
+            session.agrees, session.confidences = step.agrees.tolist(), step.confidences.tolist()
+
+    def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
+        """See `Engine.verify`."""
+        whole = self._timings.target_forward_s(len(rows), sum(1 + len(row.tokens) for row in rows))
+        with_exits = [row for row in rows if row.exits]
+        final = {row.index: self._final_verdict(row) for row in rows}
+        done = 0.0
+        for layer, end in enumerate(self._ends):
+            index = self._exit_index.get(layer) if with_exits else None
+            self._sleep(whole * (end - done) + (self._timings.exit_s if index is not None else 0.0))
+            done = end
+            verdicts: dict[int, Verdict] = {}
+            if layer == len(self._ends) - 1:
+                verdicts = final
+            elif index is not None:
+                for row in with_exits:
+                    early = self._exit_verdict(row, layer, index, final[row.index])
+                    if early is not None:
+                        verdicts[row.index] = early
+            yield LayerVerdicts(layer, verdicts)
+
+    def keep(self, index: int, path: Sequence[int], token: int) -> None:
+        """See `Engine.keep`. Only verdicts are kept, so the row goes on along the answer."""
+        session = self._sessions[index]
+        session.root = _Prefix(session.root.place + len(path) + 1, _TRUE_PATH)
+
+    def _final_verdict(self, row: Row) -> Verdict:
+        """Return the target's verdict: `speculation.acceptance.Greedy` on what the target predicts."""
+        session = self._sessions[row.index]
+        tokens = session.step.tokens
+
+        def predict(prefix: _Prefix) -> tuple[int, float]:
+            known = prefix.key == _TRUE_PATH and prefix.place < len(tokens)
+            return (tokens[prefix.place] if known else _noise(prefix, 0, self._recording)), 1.0
+
+        return _walk(row, session, predict)
+
+    def _exit_verdict(self, row: Row, layer: int, index: int, final: Verdict) -> Verdict | None:
+        """Return an exit's verdict; None where it gives none, as in `speculation.exits.ExitHeads.judge`."""
+        session = self._sessions[row.index]
+        step = session.step
+        if session.agrees is not None and session.confidences is not None:
+            place = min(session.root.place, len(step.tokens) - 1)
+            confidence = session.confidences[place][index]
+            if session.agrees[place][index]:
+                return Verdict(final.path, final.token, confidence)
+            nth = 0 if step.wrong_choices is None else int(step.wrong_choices[place, index])
+            return Verdict(final.path, self._wrong(row, session, final, nth), confidence)
+        assert step.exit_tokens is not None and step.exit_probabilities is not None, "a step has exits of one kind"
+        exit_tokens, exit_probabilities = step.exit_tokens, step.exit_probabilities
+
+        def predict(prefix: _Prefix) -> tuple[int, float]:
+            place = min(prefix.place, len(step.tokens) - 1)
+            known = prefix.key == _TRUE_PATH and place == prefix.place
+            token = int(exit_tokens[place, index]) if known else _noise(prefix, layer, self._recording)
+            return token, float(exit_probabilities[place, index])
+
+        verdict = _walk(row, session, predict)
+        end = verdict.path[-1] if verdict.path else ROOT
+        short = self._recording.short_list
+        children = (token for token, parent in zip(row.tokens, row.parents, strict=True) if parent == end)
+        if short is not None and any(token not in short for token in children):
+            return None
+        return verdict
+
+    def _wrong(self, row: Row, session: _Session, final: Verdict, nth: int) -> int:
+        """Return the nth token that is neither the target's nor the draft's after the accepted path."""
+        end = final.path[-1] if final.path else ROOT
+        taken = {token for token, parent in zip(row.tokens, row.parents, strict=True) if parent == end}
+        place = session.root.place + len(final.path)
+        salt = nth * _WRONGS
+        while True:
+            token = _noise(_Prefix(place, 1), salt, self._recording)
+            if token != final.token and token not in taken:
+                return token
+            salt += 1
+
+
+def _walk(row: Row, session: _Session, predict: Callable[[_Prefix], tuple[int, float]]) -> Verdict:
+    """Walk from the root to the child that `predict` names until there is none; of equal siblings the first counts."""
+    children: dict[tuple[int, int], int] = {}
+    for child, (token, parent) in enumerate(zip(row.tokens, row.parents, strict=True)):
+        children.setdefault((parent, token), child)
+    path: list[int] = []
+    node, confidence, prefix = ROOT, 1.0, session.root
+    while True:
+        token, probability = predict(prefix)
+        confidence *= probability
+        child_or_none = children.get((node, token))
+        if child_or_none is None:
+            return Verdict(tuple(path), token, confidence)
+        node = child_or_none
+        path.append(node)
+        prefix = prefix.then(token, session.step.tokens)
+
+
+class RecordedServerDraft:
+    """A `cloud_verifier.work.DraftEngine`: the recorded draft beside the target, one forward for all steps of a
+    batch (mode server_sd)."""
+
+    def __init__(self, recording: Recording, timings: Timings, sleep: Sleep) -> None:
+        self._recording = recording
+        self._timings = timings
+        self._sleep = sleep
+        self._rows: dict[int, tuple[RecordedDraftModel, bytes]] = {}
+
+    @property
+    def name(self) -> str:
+        """See `DraftEngine.name`."""
+        return FINGERPRINT
+
+    def prepare(self, prompt: str, jpeg: bytes) -> bytes:
+        """See `DraftEngine.prepare`."""
+        return jpeg
+
+    def prefill(self, index: int, inputs: bytes, max_tokens: int) -> None:
+        """See `DraftEngine.prefill`."""
+        self._sleep(self._timings.server_draft_prefill_s)
+        # It takes no time of its own: one forward serves all rows.
+        model = (
+            self._rows[index][0]
+            if index in self._rows
+            else RecordedDraftModel(self._recording, self._timings, lambda seconds: None)
+        )
+        self._rows[index] = (model, inputs)
+
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
+        """See `DraftEngine.draft`."""
+        models = {row.index: self._after_answer(row) for row in rows}
+        counts = {row.index: row.self_draft for row in rows}
+        drafts: dict[int, tuple[int, ...]] = dict.fromkeys(models, ())
+        while models:
+            self._sleep(self._timings.server_draft_s)
+            for index, model in list(models.items()):
+                known = drafts[index]
+                logits = model.extend(known[-1:], [len(known) - 2])[0] if known else model.root_logits()
+                token = int(np.argmax(logits))
+                drafts[index] = (*known, token)
+                if len(drafts[index]) >= counts[index] or token in self._recording.eos:
+                    del models[index]
+            yield drafts
+
+    def _after_answer(self, row: Row) -> RecordedDraftModel:
+        model, image = self._rows[row.index]
+        model.begin("", image, row.answer)
+        return model

@@ -1,0 +1,212 @@
+"""Record what a target, its exits and a draft predict on held-out frames, by teacher forcing.
+
+The target answers by itself; then one forward of each model over the whole answer gives its predictions, those of the
+exits and those of the draft at every place of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm import tqdm
+
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.engine import find_exits
+from evaluation.experiment.run import Question
+from evaluation.virtual_time.recording import RecordedStep, Recording, Table
+from speculation.exits import ExitHeads, Head
+from speculation.predictor import Predictor, features, find
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_numpy
+from speculation.vlm.inputs import prepare
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.session import VlmSession
+
+TOP = 5
+LARGEST_VOCABULARY = 4096
+"""Of more tokens than these, only the ones that occur are kept, under new numbers: rows of logits stay short."""
+FIRST_WORD, SPARE_WORDS = 256, 256
+"""New numbers begin at `FIRST_WORD`, so that they have three bytes on the wire; spare ones serve as wrong tokens."""
+CAPACITY = 2048
+
+
+@dataclass(frozen=True)
+class Models:
+    """The pair as production loads it: target and exits as the verifier, draft and predictor as the edge."""
+
+    target: Vlm
+    draft: Vlm
+    exits: ExitHeads | None
+    predictor: Predictor | None
+
+    @classmethod
+    def load(
+        cls,
+        target: Path,
+        draft: Path,
+        exits: Path | None = None,
+        predictor: str = "auto",
+        dtype: str = "float32",
+        text_only: bool = False,
+    ) -> Models:
+        """Load all parts; `text_only`: a pair of language models alone, asked without frames.
+
+        Raises ValueError, in one sentence, for a folder that cannot be used or does not fit.
+        """
+        config = ServerConfig.of(target, exits=exits, dtype=dtype, text_only=text_only)
+        config.check_exits()
+        vlm, small = load_vlm(config.model_folder, dtype=dtype), load_vlm(draft, dtype=dtype)
+        if vlm.tokenizer_fingerprint != small.tokenizer_fingerprint:
+            raise ValueError(f"draft {draft} has another tokenizer than target {target}; they must share one")
+        folder = find(predictor, small.folder)
+        guess = Predictor.load(folder, small.fingerprint) if folder is not None else None
+        return cls(vlm, small, find_exits(config, vlm), guess)
+
+    @property
+    def exit_layers(self) -> tuple[int, ...]:
+        """The layers with an exit."""
+        return self.exits.layers if self.exits is not None else ()
+
+
+def record(models: Models, asked: Sequence[Question], max_tokens: int, top: int = TOP) -> Recording:
+    """Return a recording of every question; answers have at most `max_tokens`, draft rows keep their `top` tokens."""
+    recorder = _Recorder(models, max_tokens, top)
+    steps = tuple(recorder.step(question) for question in tqdm(asked, unit="frame", disable=None))
+    exits = models.exits
+    short = exits.short_list if exits is not None and exits.head is Head.SHORT else None
+    recording = Recording(
+        steps,
+        models.target.vocabulary,
+        models.target.eos,
+        models.target.num_layers,
+        models.exit_layers,
+        max_tokens,
+        models.predictor.threshold if models.predictor is not None else 0.0,
+        {layer: Table(each.edges, each.agreement) for layer, each in exits.table.items()} if exits is not None else {},
+        frozenset(short.ids.tolist()) if short is not None else None,
+        {
+            "target": models.target.fingerprint,
+            "draft": models.draft.fingerprint,
+            "predictor": models.predictor is not None,
+            "cloud_prefill_s": median(recorder.cloud_prefill_s),
+            "edge_prefill_s": median(recorder.edge_prefill_s),
+        },
+    )
+    return compact(recording) if recording.vocabulary > LARGEST_VOCABULARY else recording
+
+
+class _Recorder:
+    def __init__(self, models: Models, max_tokens: int, top: int) -> None:
+        self._models = models
+        self._max_tokens = max_tokens
+        self._top = min(top, models.draft.vocabulary)
+        self._target = VlmSession(models.target, CAPACITY)
+        self._draft = VlmSession(models.draft, CAPACITY)
+        self._cache = KVCache(models.target, 1, CAPACITY)
+        self.cloud_prefill_s: list[float] = []
+        self.edge_prefill_s: list[float] = []
+
+    def step(self, question: Question) -> RecordedStep:
+        greedy = self._target.greedy(question.prompt, question.jpeg, self._max_tokens)
+        tokens = [token for token, _ in greedy]
+        exit_tokens, exit_probabilities = self._exits(question, tokens)
+        started = time.perf_counter()
+        self._draft.begin(question.prompt, question.jpeg)
+        self.edge_prefill_s.append(time.perf_counter() - started)
+        rows = self._draft.root_logits()[None]
+        if len(tokens) > 1:
+            rows = np.concatenate([rows, self._draft.extend(tokens[:-1], range(-1, len(tokens) - 2))])
+        wide = rows.astype(np.float64)
+        softmax = np.exp(wide - wide.max(axis=1, keepdims=True))
+        softmax /= softmax.sum(axis=1, keepdims=True)
+        likeliest = np.argsort(-wide, axis=1, kind="stable")[:, : self._top]
+        probabilities = np.take_along_axis(softmax, likeliest, axis=1)
+        return RecordedStep(
+            question.prompt,
+            len(question.jpeg),
+            tuple(tokens),
+            likeliest.astype(np.int32),
+            probabilities.astype(np.float32),
+            self._acceptance(rows, probabilities).astype(np.float32),
+            exit_tokens,
+            exit_probabilities,
+        )
+
+    def _acceptance(self, rows: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the chance of each place's likeliest token by depth [n, depths]; without a predictor the draft's."""
+        predictor = self._models.predictor
+        if predictor is None:
+            return probabilities[:, :1]
+        inputs = np.stack([features(row, 1) for row in rows])
+        columns = []
+        for depth in range(1, predictor.max_depth + 1):
+            inputs[:, -1] = depth
+            columns.append(predictor.probabilities(inputs))
+        return np.stack(columns, axis=1)
+
+    @torch.no_grad()
+    def _exits(self, question: Question, tokens: list[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return every exit's likeliest token at every place [n, exits], and that one's probability."""
+        models, exits = self._models, self._models.exits
+        exit_tokens = np.zeros((len(tokens), len(models.exit_layers)), dtype=np.int32)
+        probabilities = np.zeros(exit_tokens.shape, dtype=np.float32)
+        started = time.perf_counter()
+        root = prefill(models.target, self._cache, 0, prepare(models.target, question.prompt, question.jpeg))
+        self.cloud_prefill_s.append(time.perf_counter() - started)
+        if exits is None:
+            return exit_tokens, probabilities
+        chunk = draft_chunk(self._cache, 0, root, tokens[:-1], range(-1, len(tokens) - 2))
+        for output in forward_layers(models.target, self._cache, [chunk]):
+            if output.layer in models.exit_layers:
+                rows = to_numpy(exits.logits(output.layer, output.hidden[0])).astype(np.float64)
+                best = rows.argmax(axis=1)
+                place = models.exit_layers.index(output.layer)
+                short = exits.short_list if exits.head is Head.SHORT else None
+                exit_tokens[:, place] = best if short is None else short.ids[best]
+                probabilities[:, place] = 1.0 / np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1)
+        return exit_tokens, probabilities
+
+
+def compact(recording: Recording) -> Recording:
+    """Return the same recording with only the tokens that occur, under new numbers of three bytes on the wire."""
+    used = sorted(
+        {token for step in recording.steps for token in (*step.tokens, *step.draft_tokens.ravel().tolist())}
+        | {
+            token
+            for step in recording.steps
+            if step.exit_tokens is not None
+            for token in step.exit_tokens.ravel().tolist()
+        }
+        | set(recording.eos)
+    )
+    new = {token: FIRST_WORD + place for place, token in enumerate(used)}
+
+    def renumber(tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+        flat = [new[token] for token in tokens.ravel().tolist()]
+        return np.array(flat, dtype=np.int32).reshape(tokens.shape)
+
+    steps = tuple(
+        replace(
+            step,
+            tokens=tuple(new[token] for token in step.tokens),
+            draft_tokens=renumber(step.draft_tokens),
+            exit_tokens=renumber(step.exit_tokens) if step.exit_tokens is not None else None,
+        )
+        for step in recording.steps
+    )
+    short = recording.short_list
+    return replace(
+        recording,
+        steps=steps,
+        vocabulary=FIRST_WORD + len(used) + SPARE_WORDS,
+        eos=tuple(new[token] for token in recording.eos),
+        short_list=frozenset(new[token] for token in short if token in new) if short is not None else None,
+    )

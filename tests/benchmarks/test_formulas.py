@@ -1,0 +1,63 @@
+"""Formulas beside virtual time: they agree where they must; table, plots and JSON come out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import formulas
+from evaluation import plots
+from evaluation.experiment import command
+from evaluation.virtual_time import PAPERS, Synthetic
+from speculation.acceptance import expected_tokens
+
+
+def test_virtual_time_is_on_the_formulas_lines_over_the_round_trip() -> None:
+    """cloud exactly; sd and fsd within 4 %: 600 random tokens have a tau that is 2 % off at one sigma."""
+    source = Synthetic(tokens=200)
+    for rtt_s in (0.0, 0.2):
+        times = replace(PAPERS["go2"], one_way_s=rtt_s / 2.0)
+        found = formulas.virtual(("cloud", "sd", "fsd"), source, 3, times)
+        for mode, tolerance in (("cloud", 1e-6), ("sd", 0.04), ("fsd", 0.04)):
+            line = formulas.answer_s(mode, times, 0.727, 0.556) / 200
+            assert found[mode]["token_s"] == pytest.approx(line, rel=tolerance)
+
+
+def test_a_draft_that_takes_longer_than_a_verification_is_hardly_ever_ready() -> None:
+    """Early Exits, Table 5, Vicuna 13B on the Jetson: four forwards take 1596 ms, a verification 616 ms.
+
+    An answer's last drafts are shorter, and may be hit.
+    """
+    misses = formulas.speed_ups(2, 60)["jetson_vicuna_13b"]["miss"]
+    assert misses["virtual"] > 0.9 > misses["printed"]
+
+
+def test_a_mode_without_a_formula_is_refused() -> None:
+    with pytest.raises(ValueError, match="'full'"):
+        formulas.answer_s("full", PAPERS["go2"], 0.7, 0.5)
+
+
+def test_the_command_prints_plots_and_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "RESULTS", tmp_path)
+    monkeypatch.setattr(plots, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(formulas, "RTTS_MS", (0, 300))
+    assert formulas.main(["--steps", "1", "--save"]) == 0
+    assert "Jetson, Vicuna 160M/13B" in capsys.readouterr().out
+    sizes = {path.stem: path.stat().st_size for path in (tmp_path / "kept").iterdir()}
+    assert set(sizes) == {"formulas_early_exits", "formulas_round_trip"}
+    assert all(5_000 < size < 120_000 for size in sizes.values())
+    saved = json.loads((tmp_path / "formulas.json").read_text())
+    assert len(saved["systems"]) == 7
+    sd = saved["round_trips"]["formula_token_s"]["sd"]
+    assert sd[1] - sd[0] == pytest.approx(0.3 / expected_tokens(0.727, 4))
+
+
+def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert formulas.main(["--steps", "0"]) == 2
+    error = capsys.readouterr().err
+    assert "--steps 0" in error and error.count("\n") == 1

@@ -1,0 +1,92 @@
+"""The command: run, record, check."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import virtual_time, virtual_time_check
+from evaluation.experiment import command
+from evaluation.experiment.run import Answer, Arm, Run
+from evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
+from speculation.profiles import DeviceProfile
+
+
+def test_run_prints_a_table_and_writes_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "RESULTS", tmp_path)
+    flags = "run --synthetic tokens=12,layers=6,mean_exit=2 --steps 2 --modes cloud,sd,layer_split --rtt-ms 0,100"
+    assert virtual_time.main([*flags.split(), "--times", "verify_s=0.5", "--save", "trial"]) == 0
+    printed = capsys.readouterr().out
+    assert "round trip 100 ms" in printed and "layer_split" in printed
+    saved = json.loads((tmp_path / "virtual_time_trial.json").read_text())
+    assert [entry["rtt_s"] for entry in saved["round_trips"]] == pytest.approx([0.0, 0.1])
+    cloud = saved["round_trips"][1]["modes"]["cloud"]
+    assert cloud["total_s"]["median"] == pytest.approx(0.1 + 12 * 0.5)
+    assert "machine" not in saved, "virtual times depend on none"
+
+
+def test_the_check_sets_medians_side_by_side() -> None:
+    recording = Synthetic(tokens=12, layers=6, mean_exit=2.0).draw(3)
+    profile = DeviceProfile("trial", 0.01, 0.1, 0.02)
+    timings = Timings.of(profile, edge_prefill_s=0.03, cloud_prefill_s=0.05)
+    arms = [Arm(mode, mode) for mode in ("cloud", "sd")]
+    real = VirtualTime(recording, timings).run(arms, None, recording.steps[:2])
+    declared = virtual_time_check.declared_timings(profile, real)
+    assert (declared.edge_prefill_s, declared.cloud_prefill_s) == pytest.approx((0.03, 0.05))
+    assert replace(declared, edge_prefill_s=0.03, cloud_prefill_s=0.05) == timings
+    rows = virtual_time_check.agree(real, recording, timings, gamma=4)
+    assert [row.error for row in rows.values()] == pytest.approx([0.0, 0.0], abs=1e-9)
+    assert [row.error_as_waited for row in rows.values()] == pytest.approx([0.0, 0.0], abs=1e-9)
+    assert [row.different for row in rows.values()] == [0, 0]
+    slower = virtual_time_check.agree(real, recording, replace(timings, verify_s=0.2), gamma=4)
+    assert min(row.error for row in slower.values()) > 0.5
+    late = virtual_time_check.agree(real, recording, replace(timings, verify_s=0.05), gamma=4)
+    assert max(row.error for row in late.values()) < -0.2
+    assert [row.error_as_waited for row in late.values()] == pytest.approx([0.0, 0.0], abs=1e-9)
+    wrong = Run({"cloud": [Answer((1, 2), each.stats) for each in real.answers["cloud"]]})
+    assert virtual_time_check.agree(wrong, recording, timings)["cloud"].different == 3
+    assert "sd" in virtual_time_check.report(rows)
+
+
+def test_record_and_check_from_the_command_line(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --max-tokens 6 --guide never"
+    out = tmp_path / "recording.npz"
+    assert virtual_time.main(f"record {models} --count 2 --out {out}".split()) == 0
+    assert len(Recording.load(out).steps) == 2
+    flags = "--steps 1 --modes cloud,sd --within 1000"
+    assert virtual_time.main(f"check {models} {flags}".split()) == 0
+    assert "off by" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("run --synthetic miss=2", "miss"),
+        ("run --synthetic speed=2", "speed"),
+        ("run --times draft_s=fast", "draft_s=fast"),
+        ("run --split share=2", "share"),
+        ("run --timings orin", "orin"),
+        ("run --steps 0", "--steps"),
+        ("run --recording none.npz", "none.npz"),
+        ("run --edges 0", "--edges"),
+        ("run --modes server_sd", "server_draft_s=0.011"),
+        ("run --times link=string", "unknown link 'string'"),
+        ("run --times layer_shares=1+2", "2 weights"),
+        ("record --out recording.json", ".npz"),
+        ("record --out recording.npz --count 0", "--count"),
+        ("record --out recording.npz --target-model none", "none"),
+        ("check --profile raw", "raw"),
+        ("check --steps 0", "--steps"),
+    ],
+)
+def test_bad_input_is_one_sentence(flags: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert virtual_time.main(flags.split()) == 2
+    error = capsys.readouterr().err
+    assert named in error and error.count("\n") == 1

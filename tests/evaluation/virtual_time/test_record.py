@@ -1,0 +1,113 @@
+"""Recordings hold what the models predict."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cloud_verifier.engine import VlmEngine
+from cloud_verifier.work import Row
+from evaluation.experiment.questions import questions
+from evaluation.experiment.run import Question
+from evaluation.virtual_time import Recording, Timings, decode, drafting
+from evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
+from evaluation.virtual_time.record import Models, record
+from speculation.exits import ExitHeads, Head, Reliability
+from speculation.vlm.load import Vlm
+from speculation.vlm.session import VlmSession
+from speculation.wire import ROOT
+
+LIMIT = 12
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[Question]:
+    return questions("random", 2)
+
+
+@pytest.fixture(scope="module")
+def exits(target: Vlm) -> ExitHeads:
+    """Exits whose weights are random, so that they are sometimes right; measured as sure or not."""
+    heads = ExitHeads(target, (0, 2), rank=4)
+    heads.set_reliability({layer: Reliability((0.0, 0.01, 1.0), (0.2, 0.7)) for layer in heads.layers})
+    return heads
+
+
+@pytest.fixture(scope="module")
+def recording(target: Vlm, draft: Vlm, exits: ExitHeads, asked: list[Question]) -> Recording:
+    return record(Models(target, draft, exits, None), asked, LIMIT, top=3)
+
+
+def nothing(seconds: float) -> None: ...
+
+
+def test_the_answers_are_the_targets(recording: Recording, target: Vlm, asked: list[Question]) -> None:
+    session = VlmSession(target, 512)
+    for step, question in zip(recording.steps, asked, strict=True):
+        greedy = session.greedy(question.prompt, question.jpeg, LIMIT)
+        assert step.tokens == tuple(token for token, _ in greedy)
+        assert step.image_bytes == len(question.jpeg)
+
+
+def test_the_draft_predicts_as_the_draft_model(recording: Recording, draft: Vlm, asked: list[Question]) -> None:
+    session, model = VlmSession(draft, 512), RecordedDraftModel(recording, Timings(), nothing)
+    for number, (step, question) in enumerate(zip(recording.steps, asked, strict=True)):
+        session.begin(question.prompt, question.jpeg)
+        model.begin(question.prompt, recording.image(number))
+        for token in step.tokens:
+            real, virtual = session.root_logits(), model.root_logits()
+            assert int(real.argmax()) == int(virtual.argmax())
+            softmax = np.exp(real - real.max()) / np.exp(real - real.max()).sum()
+            assert np.exp(virtual.max()) == pytest.approx(softmax.max(), rel=1e-4)
+            assert session.commit((), token) == model.commit((), token) == {}
+
+
+def test_target_and_exits_predict_as_the_engine(
+    recording: Recording, target: Vlm, exits: ExitHeads, asked: list[Question]
+) -> None:
+    real = VlmEngine(target, 1, 512, exits, max_draft=16)
+    virtual = RecordedEngine(recording, Timings(), nothing)
+    compared = 0
+    for number, (step, question) in enumerate(zip(recording.steps, asked, strict=True)):
+        for place in range(len(step.tokens) - 3):
+            tokens = (*step.tokens[place : place + place % 3], (step.tokens[place] + 1) % target.vocabulary)
+            row = Row(0, tokens, tuple(range(ROOT, len(tokens) - 1)))
+            for engine, jpeg in ((real, question.jpeg), (virtual, recording.image(number))):
+                engine.prefill(0, engine.prepare(question.prompt, jpeg), step.tokens[:place], LIMIT)  # type: ignore[attr-defined]
+            for one, other in zip(real.verify([row]), virtual.verify([row]), strict=True):
+                assert sorted(one.verdicts) == sorted(other.verdicts)
+                for verdict in one.verdicts.values():
+                    again = other.verdicts[0]
+                    assert (verdict.path, verdict.token) == (again.path, again.token)
+                    if one.layer < 3:
+                        assert verdict.confidence == pytest.approx(again.confidence, rel=1e-4)
+                        compared += 1
+    assert compared > 20
+
+
+def test_a_short_list_is_recorded_as_it_is_used(
+    target: Vlm, draft: Vlm, exits: ExitHeads, asked: list[Question], recording: Recording
+) -> None:
+    ids = sorted(set(recording.steps[0].tokens) | {5, 6})
+    heads = ExitHeads(target, (0, 2), rank=4)
+    heads.set_short_list(ids)
+    heads.use(Head.SHORT)
+    heads.set_reliability({layer: Reliability((0.0, 1.0), (0.5,)) for layer in heads.layers}, Head.SHORT)
+    short = record(Models(target, draft, heads, None), asked[:1], LIMIT)
+    assert short.short_list == frozenset(ids)
+    found = short.steps[0].exit_tokens
+    assert found is not None and set(found.ravel().tolist()) <= set(ids)
+
+
+def test_every_mode_answers_as_the_recorded_target(recording: Recording) -> None:
+    timings = Timings(draft_s=0.01, verify_s=0.1, one_way_s=0.02)
+    for mode in ("cloud", "sd", "fsd"):
+        results = decode(recording, timings, drafting(mode, recording))
+        assert [result.tokens for result in results] == [step.tokens for step in recording.steps]
+
+
+def test_the_edge_alone_answers_as_far_as_the_draft_is_right(recording: Recording) -> None:
+    for result, step in zip(decode(recording, Timings(), drafting("edge", recording)), recording.steps, strict=True):
+        pairs = zip(step.tokens, step.draft_tokens[:, 0].tolist(), strict=True)
+        right = next((place for place, (token, first) in enumerate(pairs) if token != first), len(step.tokens))
+        assert result.tokens[: right + 1] == (*step.tokens[:right], *step.draft_tokens[right : right + 1, 0].tolist())

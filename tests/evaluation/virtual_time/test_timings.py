@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from evaluation.virtual_time.timings import PAPERS, Timings, load_timings
+
+
+def test_papers_and_profiles_are_known_by_name() -> None:
+    go2, profile = load_timings("go2"), load_timings("go2_a100")
+    assert (4 * go2.draft_s, go2.verify_s, go2.one_way_s) == pytest.approx((0.288, 0.62, 0.12))
+    assert (profile.draft_s, profile.verify_s, profile.one_way_s) == (0.072, 0.62, 0.12)
+    with pytest.raises(ValueError, match="jetson_vicuna_7b.*go2_a100_scaled"):
+        load_timings("orin")
+
+
+def test_eight_leaves_take_as_much_longer_as_measured() -> None:
+    go2 = PAPERS["go2"]
+    assert go2.draft_forward_s(1) == go2.draft_s
+    assert go2.draft_forward_s(8) / go2.draft_s == pytest.approx(8.97 / 7.76, abs=0.002)
+
+
+def test_a_target_forward_grows_with_tokens_and_sessions() -> None:
+    timings = Timings(verify_s=1.0, verify_token_s=0.1, verify_row_s=0.5)
+    assert timings.target_forward_s(1, 1) == 1.0
+    assert timings.target_forward_s(2, 6) == pytest.approx(2.0)
+
+
+def test_layers_are_even_or_weighted() -> None:
+    assert Timings().layer_ends(4) == (0.25, 0.5, 0.75, 1.0)
+    assert Timings(layer_shares=(3.0, 1.0)).layer_ends(2) == (0.75, 1.0)
+    with pytest.raises(ValueError, match="2 weights, the target 3"):
+        Timings(layer_shares=(3.0, 1.0)).layer_ends(3)
+
+
+@pytest.mark.parametrize("wrong", [{"draft_s": -1.0}, {"verify_s": float("nan")}, {"layer_shares": (0.0,)}])
+def test_times_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Timings(**wrong)  # type: ignore[arg-type]
