@@ -22,7 +22,7 @@ import torch
 from tqdm import tqdm
 
 from adapters_training.exit_choice.timing import time_forward
-from benchmarks.shapes import SHAPES, build, check_device
+from benchmarks.shapes import SHAPES, add_forwards, build, check_machine
 from evaluation.experiment import command
 from evaluation.setting import machine
 from evaluation.tables import Column, figures_table, table
@@ -33,7 +33,6 @@ from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
 from speculation.vlm.positions import Grid, image_token_count, mrope_positions
-from speculation.vlm.settings import DTYPES
 from speculation.vlm.speed import text_inputs, timed
 
 BATCHES = (1, 2, 3, 4, 8, 12, 16, 32, 64)
@@ -177,19 +176,14 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = command.command_line("benchmarks.model_timings", __doc__)
     line.add_argument("--preset", nargs="+", default=["tiny"], choices=list(SHAPES), help="shapes (default: tiny)")
-    line.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    line.add_argument("--dtype", default="bfloat16", choices=[name for name in DTYPES if name != "float64"])
-    line.add_argument("--gamma", type=int, default=4, help="drafted tokens of a verification (default: 4)")
     line.add_argument("--prompt", type=int, default=64, help="words of the prompt, in tokens (default: 64)")
     line.add_argument(
         "--frame", nargs=2, type=int, default=[480, 640], metavar=("HEIGHT", "WIDTH"), help="pixels (default: 480 640)"
     )
     line.add_argument("--batches", nargs="+", type=int, default=list(BATCHES), help="rows of a forward (Table 9's)")
     line.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS), help="tokens of a row, the root too")
-    line.add_argument("--repeats", type=int, default=10, help="timed repetitions, of which the median (default: 10)")
-    line.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
     line.add_argument("--out", type=Path, help="write the figures to this JSON file")
-    command.add_save(line)
+    add_forwards(line, repeats=10, dtype="bfloat16")
     return line
 
 
@@ -200,8 +194,7 @@ def run(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name} {getattr(options, name)}: give at least 1")
     if min(options.batches) < 1 or min(options.lengths) < 1 or min(options.frame) < PATCH * MERGE:
         raise ValueError(f"--batches and --lengths must be at least 1, --frame at least {PATCH * MERGE} pixels a side")
-    torch.set_num_threads(options.threads)
-    check_device(options.device)
+    check_machine(options)
     found: dict[str, dict[str, Any]] = {}
     for name in options.preset:
         found[name] = measure(build(name, options.device, options.dtype), options)
