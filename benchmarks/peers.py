@@ -17,14 +17,13 @@ import torch
 import transformers
 from matplotlib.figure import Figure
 
-from benchmarks.generation import Assisted, Generate, check_alike
+from benchmarks.generation import Generate, check_alike
 from edge_drafter import Mode
 from evaluation.experiment import command
 from evaluation.experiment.alone import Flip, TargetAlone, bugs, margins
 from evaluation.experiment.questions import warmed_up
 from evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from evaluation.experiment.sockets import modes_as_arms, sockets
-from evaluation.figures import spread
 from evaluation.plots import COLOURS, add_outputs, bar_plot, keep
 from evaluation.tables import Column, figures_table, spread_columns
 from speculation.vlm.load import Vlm, load_vlm
@@ -62,35 +61,31 @@ def peers_of(target: Vlm, draft: Vlm, max_tokens: int, gamma: int | str) -> list
     """
     lookup: dict[str, Any] = {"prompt_lookup_num_tokens": LOOKUP_TOKENS}
     # As many tokens a round as ours, always all of them: what the dynamic end of drafts, its default, costs or brings.
-    fixed = {
-        "num_assistant_tokens": gamma if isinstance(gamma, int) else 4,
-        "num_assistant_tokens_schedule": "constant",
-        "assistant_confidence_threshold": 0.0,
-    }
+    fixed: dict[str, Any] = {"num_assistant_tokens": gamma if isinstance(gamma, int) else 4}
+    fixed |= {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
     decoders: dict[str, Generate] = {
         GREEDY: Generate(target, max_tokens),
         LOOKUP: Generate(target, max_tokens, **lookup),
-        ASSISTED: Assisted(target, draft, max_tokens, sight=False),
+        ASSISTED: Generate(target, max_tokens, draft),
     }
     if target.sees_images:
         barred = target.tokenizer.convert_tokens_to_ids(list(IMAGE_TOKENS))
         decoders[LOOKUP_WORDS] = Generate(target, max_tokens, suppress_tokens=barred, **lookup)
-        decoders[SIGHTED] = Assisted(target, draft, max_tokens, sight=True)
-    decoders[FIXED if target.sees_images else FIXED_WORDS] = Assisted(target, draft, max_tokens, sight=True, **fixed)
+        decoders[SIGHTED] = Generate(target, max_tokens, draft, sight=True)
+    decoders[FIXED if target.sees_images else FIXED_WORDS] = Generate(target, max_tokens, draft, sight=True, **fixed)
     return [Arm(name, decode=decode, optional=True) for name, decode in decoders.items()]
 
 
 def figures_of(run: Run, flips: list[Flip]) -> dict[str, dict[str, Any]]:
     """Return the figures of every arm: rates are totals over totals, ratios are `generate`'s time over the arm's."""
     figures: dict[str, dict[str, Any]] = {}
+    totals = run.figures()
     for name, found in margins(flips, run.answers).items():
-        stats, seconds = run.stats(name), run.seconds(name)
-        tokens = sum(each.tokens for each in stats)
+        stats, seconds, tokens = run.stats(name), run.seconds(name), totals[name]["tokens"]
         figures[name] = {
-            "total_s": spread(seconds),
-            "tokens": tokens,
+            **{key: totals[name][key] for key in ("total_s", "tau")},
+            "tokens": int(tokens),
             "tokens_per_s": tokens / sum(seconds),
-            "tau": tokens / sum(each.rounds for each in stats),
             "forwards_per_token": sum(each.cloud_passes + 1 for each in stats) / tokens,
             "ratio_low_median_high": run.times_faster(GREEDY, name) if GREEDY in run.answers else None,
             "frames_other_than_target": len(found),
@@ -166,12 +161,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"{name}: left out, transformers fails: {why}")
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
     keep(plot(figures, title), command.result_name("peers", options.frames), options)
-    data = {
-        "transformers": transformers.__version__,
-        "figures": figures,
-        "flips": [asdict(flip) for flip in flips],
-        "refused": dict(measured.refused),
-    }
+    shown = {"figures": figures, "flips": [asdict(flip) for flip in flips], "refused": dict(measured.refused)}
+    data = {"transformers": transformers.__version__, **shown}
     command.finish(options, "peers", data, measured)
     return 1 if bugs(flips, options.dtype, OURS) else 0
 
