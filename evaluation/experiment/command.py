@@ -13,15 +13,7 @@ from typing import Any
 from evaluation.experiment.questions import add_questions, in_words
 from evaluation.experiment.run import Run
 from evaluation.journal import Journal
-from evaluation.setting import (
-    add_drafting,
-    add_link,
-    add_pair,
-    add_predictor,
-    add_profile,
-    drafted_as,
-    machine,
-)
+from evaluation.setting import add_drafting, add_link, add_pair, add_predictor, add_profile, drafted_as, machine
 from spec_vlm_nav.graph import PROJECT
 from speculation.links import load_link
 from speculation.profiles import load_profile
