@@ -132,10 +132,8 @@ def figures(frames: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, Any]:
     found: dict[str, Any] = {"frames": len(frames), "tokens": sum(map(len, frames))}
     for kind in KINDS:
         by_frame = [[token[kind] for token in tokens] for tokens in frames]
-        found[kind] = {
-            "mean": float(np.mean(np.concatenate(by_frame))),
-            **spread([float(np.mean(own)) for own in by_frame]),
-        }
+        mean = float(np.mean(np.concatenate(by_frame)))
+        found[kind] = {"mean": mean, **spread([float(np.mean(own)) for own in by_frame])}
     return found
 
 

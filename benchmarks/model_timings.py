@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from adapters_training.exit_choice.report import machine
 from adapters_training.exit_choice.timing import time_forward
 from benchmarks.shapes import SHAPES, add_forwards, build, check_machine
 from evaluation.experiment import command
-from evaluation.setting import machine
 from evaluation.tables import Column, figures_table, table
 from speculation.exits import ExitHeads, Head
 from speculation.vlm.cache import KVCache
@@ -192,12 +192,11 @@ def run(options: argparse.Namespace) -> None:
     for name in options.preset:
         found[name] = measure(build(name, options.device, options.dtype), options)
         torch.cuda.empty_cache()
-    gpu = f"{torch.cuda.get_device_name(torch.device(options.device))}, " if options.device.startswith("cuda") else ""
-    print(f"random weights, {options.dtype}, on {gpu}{machine()}")
+    print(f"random weights, {options.dtype}, on {machine(options.device)}")
     print(report(found))
     if len(found) == 2:
         print(pair_line(found, options.gamma))
-    data = {"settings": command.settings_of(options), "machine": f"{gpu}{machine()}", "models": found}
+    data = {"settings": command.settings_of(options), "machine": machine(options.device), "models": found}
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

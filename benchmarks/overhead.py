@@ -40,7 +40,7 @@ COLUMNS = (
     Column("forwards", "forwards.median", ".0f"),
     Column("policy us", "policy_cpu_s", ".1f", US),
     Column("% of a forward", "share_cpu", ".1f", 100.0),
-    Column("by the wall %", "share_wall", ".1f", 100.0),
+    Column("wall time %", "share_wall", ".1f", 100.0),
     *(
         Column(f"{title} us", f"{name}_cpu_s.median", ".0f", US)
         for title, name in (
@@ -121,9 +121,9 @@ class Stopwatch:
             self._book()  # first, so that what follows is no policy
             self._inside.append(part)
             before = self._spent[part]
-            policy = Part.POLICY
+            given = [self._timed(Part.POLICY, each) if callable(each) else each for each in arguments]
             try:
-                result = function(*[self._timed(policy, each) if callable(each) else each for each in arguments])
+                result = function(*given)
             finally:
                 self._book()
                 self._inside.pop()
@@ -168,8 +168,7 @@ def stopwatch() -> Iterator[dict[str, Any]]:
         others = time.process_time() - time.thread_time()
         watch.restart()
         result = step(drafter, request)
-        parts = watch.stop()
-        last["parts"] = {part.value: spent for part, spent in parts.items()}
+        last["parts"] = {part.value: spent for part, spent in watch.stop().items()}
         last["single"] = list(watch.single)
         last["others"] = max(0.0, time.process_time() - time.thread_time() - others)
         return result
@@ -239,7 +238,7 @@ def run(options: argparse.Namespace) -> None:
     single = median_forward(measured.answers[Mode.SD.value])
     entries = {mode: figures(answers, single) for mode, answers in measured.answers.items()}
     print(f"{command.described(options)}; a forward of one token in sd: median {US * single.cpu:.0f} us CPU, "
-          f"{US * single.wall:.0f} us by the wall")  # fmt: skip
+          f"{US * single.wall:.0f} us wall time")  # fmt: skip
     print("per draft forward, CPU time where nothing else is stated; median (min-max) over steps")
     print(figures_table("mode", entries, COLUMNS))
     above = [mode for mode, entry in entries.items() if entry["share_cpu"]["median"] >= TARGET]

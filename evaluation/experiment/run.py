@@ -12,7 +12,7 @@ import msgspec
 from tqdm import tqdm
 
 from edge_drafter import DecodingStats, StepResult
-from evaluation.figures import median_interval, summary
+from evaluation.figures import summary, times_faster
 from evaluation.journal import Journal
 
 WARM_UP = 2
@@ -97,8 +97,8 @@ class Run:
         return [one / other for one, other in zip(self.seconds(slow), self.seconds(fast), strict=True)]
 
     def times_faster(self, slow: str, fast: str) -> tuple[float, float, float]:
-        """Return how many times faster `fast` is: `median_interval` of the ratios."""
-        return median_interval(self.ratios(slow, fast))
+        """Return how many times faster `fast` is, as `evaluation.figures.times_faster`."""
+        return times_faster(self.stats(slow), self.stats(fast))
 
     def fastest(self) -> str:
         """Return the arm with the shortest median step."""
