@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ def plain(axes: Any, grid: str = "y") -> None:
         axes.spines[side].set_visible(False)
 
 
-def bar_plot(height: float, names: Sequence[str], title: str, label: str) -> tuple[Figure, Any]:
+def bar_plot(height: float, names: list[str], title: str, label: str) -> tuple[Figure, Any]:
     """Return a figure and its axes for horizontal bars, one row per name, the first on top; `label`: of the x axis."""
     figure = new_figure(height)
     axes = figure.add_subplot()
