@@ -109,20 +109,18 @@ def run(options: argparse.Namespace) -> None:
         ]
         measured = take_turns(arms, asked, before, seed=options.seed, journal=command.journal_of(options))
     rows: dict[str, dict[str, Any]] = {}
-    different = 0
     for mode in options.modes:
-        names = {side: f"{mode} {side}" for side in sides}
-        rows[mode] = {side: spread(measured.seconds(name)) for side, name in names.items()}
-        rows[mode]["faster"] = measured.times_faster(names["other"], names["this"])
-        pairs = zip(*(measured.answers[name] for name in names.values()), strict=True)
-        different += sum(one.tokens != other.tokens for one, other in pairs)
+        rows[mode] = {side: spread(measured.seconds(f"{mode} {side}")) for side in sides}
+        rows[mode]["faster"] = measured.times_faster(f"{mode} other", f"{mode} this")
+        pairs = zip(*(measured.answers[f"{mode} {side}"] for side in sides), strict=True)
+        rows[mode]["different"] = sum(one.tokens != other.tokens for one, other in pairs)
+    different = sum(row["different"] for row in rows.values())
     print(f"{command.described(options)}: median (min-max); ratios frame by frame")
     print(figures_table("mode", rows, COLUMNS))
     print(f"answers that differ: {different}\n{machine()}")
     if options.save:
-        settings = command.settings_of(options, "other")
-        data = {"settings": settings, "machine": machine(), "modes": rows, "different": different}
-        command.write_result("against", data)
+        about = {"settings": command.settings_of(options, "other"), "machine": machine()}
+        command.write_result("against", {**about, "modes": rows, "different": different})
 
 
 main = partial(command.main_of, parser, run)

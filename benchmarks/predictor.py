@@ -36,6 +36,12 @@ COLUMNS = (
     Column("hits", "hit_rate", ".0%"),
     Column("passes/token", "passes_per_token"),
 )
+CHANGES = (
+    Column("WDT per token", "waste_change", "+.0%"),
+    Column("median step", "latency_change", "+.1%"),
+    Column("mean step", "mean_change", "+.1%"),
+    Column("faster steps", "faster_steps", ".0%"),
+)
 
 
 def label(draft: str, mode: str, stops: str) -> str:
@@ -111,9 +117,7 @@ def run(options: argparse.Namespace) -> None:
     figures, rows = measured.figures(), compare(measured, names, options.modes)
     print(command.described(options))
     print(figures_table("draft, mode, stops", figures, COLUMNS))
-    for row in rows:
-        print(f"{row['draft']}, {row['mode']}: wasted draft time per token {row['waste_change']:+.0%}, step latency "
-              f"{row['latency_change']:+.1%} (median), {row['mean_change']:+.1%} (mean)")  # fmt: skip
+    print(figures_table("with the predictor", {f"{row['draft']}, {row['mode']}": row for row in rows}, CHANGES))
     print(f"frames on which the answers differ: {measured.different} of {options.steps}")
     thresholds = {name: predictor.threshold for name, predictor in found.items() if predictor is not None}
     command.finish(options, "predictor", {"thresholds": thresholds, "compared": rows, "figures": figures}, measured)
