@@ -20,10 +20,10 @@ from typing import Any
 
 from edge_drafter import DecodingStats, Mode
 from evaluation.experiment import command
-from evaluation.experiment.questions import add_questions, warmed_up
+from evaluation.experiment.questions import warmed_up
 from evaluation.experiment.run import WARM_UP, Answer, Arm, Question, take_turns
 from evaluation.figures import spread
-from evaluation.setting import add_pair, machine
+from evaluation.setting import machine
 from evaluation.tables import MS, Column, figures_table
 from spec_vlm_nav.graph import PROJECT
 
@@ -90,14 +90,9 @@ def checkout(folder: Path, options: argparse.Namespace) -> Iterator[Callable[[st
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = command.command_line("benchmarks.against", __doc__)
-    line.add_argument("--with", dest="other", type=Path, required=True, metavar="DIR", help="the other checkout")
-    command.add_steps(line, 60)
     modes = [mode.value for mode in Mode if mode is not Mode.SERVER_SD]
-    line.add_argument("--modes", nargs="+", default=["cloud", "sd", "full"], choices=modes)
-    add_pair(line)
-    add_questions(line)
-    command.add_save(line)
+    line = command.experiment_line("benchmarks.against", __doc__, 60, modes=modes, chosen=["cloud", "sd", "full"])
+    line.add_argument("--with", dest="other", type=Path, required=True, metavar="DIR", help="the other checkout")
     return line
 
 
@@ -114,20 +109,18 @@ def run(options: argparse.Namespace) -> None:
         ]
         measured = take_turns(arms, asked, before, seed=options.seed, journal=command.journal_of(options))
     rows: dict[str, dict[str, Any]] = {}
-    different = 0
     for mode in options.modes:
-        here, there = f"{mode} this", f"{mode} other"
         rows[mode] = {side: spread(measured.seconds(f"{mode} {side}")) for side in sides}
-        rows[mode]["faster"] = measured.times_faster(there, here)
-        pairs = zip(measured.answers[here], measured.answers[there], strict=True)
-        different += sum(one.tokens != other.tokens for one, other in pairs)
+        rows[mode]["faster"] = measured.times_faster(f"{mode} other", f"{mode} this")
+        pairs = zip(*(measured.answers[f"{mode} {side}"] for side in sides), strict=True)
+        rows[mode]["different"] = sum(one.tokens != other.tokens for one, other in pairs)
+    different = sum(row["different"] for row in rows.values())
     print(f"{command.described(options)}: median (min-max); ratios frame by frame")
     print(figures_table("mode", rows, COLUMNS))
     print(f"answers that differ: {different}\n{machine()}")
     if options.save:
-        settings = command.settings_of(options, "other")
-        data = {"settings": settings, "machine": machine(), "modes": rows, "different": different}
-        command.write_result("against", data)
+        about = {"settings": command.settings_of(options, "other"), "machine": machine()}
+        command.write_result("against", {**about, "modes": rows, "different": different})
 
 
 main = partial(command.main_of, parser, run)

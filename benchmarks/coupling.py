@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,10 +24,9 @@ from cloud_verifier import work
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from evaluation.experiment import command
-from evaluation.experiment.questions import add_questions, asked_of
+from evaluation.experiment.questions import asked_of
 from evaluation.experiment.run import Question
 from evaluation.figures import spread
-from evaluation.setting import add_pair, machine
 from evaluation.tables import Column, figures_table
 from speculation.sampling import (
     GREEDY,
@@ -60,25 +58,6 @@ ExitVerdict = tuple[int, bool, float]
 """Layer, whether its token was the target's, calibrated confidence."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """One token of a sample: whether both models sampled it, and what p and q let expect.
-
-    coupled: the probability that they do, over all noise. rejection: 1 - TV(p, q).
-    """
-
-    same: bool
-    coupled: float
-    rejection: float
-
-    def of(self, kind: str) -> float:
-        """Return the acceptance of one of `KINDS`; the bound is what coupling reaches at least."""
-        bound = self.rejection / (2.0 - self.rejection)
-        return {
-            "coupled": float(self.same), "coupled_expected": self.coupled, "rejection": self.rejection, "bound": bound,
-        }[kind]  # fmt: skip
-
-
 def coupled_agreement(p: Row, q: Row) -> float:
     """Return the probability that argmax(log p + g) = argmax(log q + g) over Gumbel noise g.
 
@@ -95,17 +74,19 @@ def coupled_agreement(p: Row, q: Row) -> float:
     return float((1.0 / (from_here[both] / p[both] + before[both] / q[both])).sum())
 
 
-def compare(p: Logits, q: Logits, settings: SamplingScheme, draws: StepDraws) -> Place:
-    """Return the acceptance of the draft's token, with logits q, where the target's logits are p."""
+def compare(p: Logits, q: Logits, settings: SamplingScheme, draws: StepDraws) -> dict[str, float]:
+    """Return the acceptance, by `KINDS`, of the draft's token, with logits q, where the target's logits are p."""
     ours, theirs = Distribution.of(p, settings).row, Distribution.of(q, settings).row
     same = choose(p, settings, draws)[0] == choose(q, settings, draws)[0]
-    return Place(same, coupled_agreement(ours, theirs), float(np.minimum(ours, theirs).sum()))
+    overlap = float(np.minimum(ours, theirs).sum())
+    expected = coupled_agreement(ours, theirs)
+    return dict(zip(KINDS, (float(same), expected, overlap, overlap / (2.0 - overlap)), strict=True))
 
 
 def follow(
     target: VlmSession, draft: VlmSession, question: Question, settings: SamplingScheme, key: int, limit: int
-) -> list[Place]:
-    """Return the places of the target's sample with `key`; the draft is fed that sample."""
+) -> list[dict[str, float]]:
+    """Return the acceptance at every token of the target's sample with `key`; the draft is fed that sample."""
     sample = list(target.sampled(question.prompt, question.jpeg, limit, settings, key))
     tokens = [token for token, _ in sample]
     draft.begin(question.prompt, question.jpeg)
@@ -139,19 +120,20 @@ def exit_verdicts(
 
 def exit_figures(verdicts: Sequence[ExitVerdict]) -> dict[str, dict[str, float]]:
     """Return, for every exit layer, the share of verdicts that were right and the mean confidence."""
-    layers = sorted({layer for layer, _, _ in verdicts})
-    own = {str(layer): [verdict[1:] for verdict in verdicts if verdict[0] == layer] for layer in layers}
-    means = {layer: np.mean(pairs, axis=0) for layer, pairs in own.items()}
-    return {layer: {"right": float(mean[0]), "confidence": float(mean[1])} for layer, mean in means.items()}
+    found = {}
+    for layer in sorted({layer for layer, _, _ in verdicts}):
+        right, confidence = np.mean([verdict[1:] for verdict in verdicts if verdict[0] == layer], axis=0)
+        found[str(layer)] = {"right": float(right), "confidence": float(confidence)}
+    return found
 
 
-def figures(frames: Sequence[Sequence[Place]]) -> dict[str, Any]:
+def figures(frames: Sequence[Sequence[Mapping[str, float]]]) -> dict[str, Any]:
     """Return the acceptance per token: over all tokens, and the least, median and largest mean of a frame."""
-    found: dict[str, Any] = {"frames": len(frames), "tokens": sum(len(places) for places in frames)}
+    found: dict[str, Any] = {"frames": len(frames), "tokens": sum(map(len, frames))}
     for kind in KINDS:
-        means = [float(np.mean([place.of(kind) for place in places])) for places in frames]
-        every = [place.of(kind) for places in frames for place in places]
-        found[kind] = {"mean": float(np.mean(every)), **spread(means)}
+        by_frame = [[token[kind] for token in tokens] for tokens in frames]
+        mean = float(np.mean(np.concatenate(by_frame)))
+        found[kind] = {"mean": mean, **spread([float(np.mean(own)) for own in by_frame])}
     return found
 
 
@@ -176,16 +158,16 @@ def measure(options: argparse.Namespace, wanted: Sequence[SamplingScheme]) -> di
     asked = asked_of(options, options.steps)
     exits = find_exits(ServerConfig.of(options.target_model), target.vlm)
     engine = VlmEngine(target.vlm, 1, CAPACITY, exits)
-    places: dict[str, list[list[Place]]] = {settings.text: [] for settings in wanted}
+    accepted: dict[str, list[list[dict[str, float]]]] = {settings.text: [] for settings in wanted}
     verdicts: dict[str, list[ExitVerdict]] = {settings.text: [] for settings in (GREEDY, *wanted)}
     for number, question in enumerate(tqdm(asked, unit="frame", disable=None)):
         key = question_key(options.seed, number)
         for settings in wanted:
-            places[settings.text].append(follow(target, draft, question, settings, key, options.max_tokens))
+            accepted[settings.text].append(follow(target, draft, question, settings, key, options.max_tokens))
         for settings in (GREEDY, *wanted) if exits is not None else ():
             verdicts[settings.text] += exit_verdicts(engine, question, settings, key, options.max_tokens)
     return {
-        "acceptance": {text: figures(frames) for text, frames in places.items()},
+        "acceptance": {text: figures(frames) for text, frames in accepted.items()},
         "exits": {text: exit_figures(each) for text, each in verdicts.items() if each},
     }
 
@@ -202,14 +184,10 @@ def exits_table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = command.command_line("benchmarks.coupling", __doc__)
-    add_pair(line)
-    line.add_argument("--steps", type=int, default=40, help="frames (default: 40)")
+    line = command.experiment_line("benchmarks.coupling", __doc__, 40, journal=False)
     line.add_argument("--temperatures", default="0.7,1.0", help="temperatures, comma-separated (default: 0.7,1.0)")
     line.add_argument("--top-k", type=int, default=0, help="0: all tokens (default)")
     line.add_argument("--top-p", type=float, default=1.0, help="1: all tokens (default)")
-    add_questions(line)
-    command.add_save(line)
     return line
 
 
@@ -222,8 +200,7 @@ def run(options: argparse.Namespace) -> None:
     print(figures_table("acceptance per token", rows, COLUMNS))
     if found["exits"]:
         print(exits_table(found["exits"]))
-    print(machine())
-    command.save_run(options, "coupling", found)
+    command.finish(options, "coupling", found)
 
 
 main = partial(command.main_of, parser, run)

@@ -14,9 +14,8 @@ from functools import partial
 from edge_drafter import Mode
 from evaluation.experiment import command
 from evaluation.experiment.alone import LIMITS, TARGET, TargetAlone, bugs, margins
-from evaluation.experiment.questions import add_questions, asked_of
+from evaluation.experiment.questions import asked_of
 from evaluation.experiment.sockets import modes_as_arms, sockets
-from evaluation.setting import add_drafting, add_pair, machine
 from speculation.vlm.load import load_vlm
 
 MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
@@ -24,13 +23,7 @@ MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = command.command_line("benchmarks.exactness", __doc__)
-    add_pair(line)
-    command.add_steps(line, 200)
-    add_drafting(line)
-    add_questions(line, dtype="float64")
-    command.add_save(line)
-    return line
+    return command.experiment_line("benchmarks.exactness", __doc__, 200, drafting=True, dtype="float64")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,8 +41,7 @@ def run(options: argparse.Namespace) -> int:
     wrong = bugs(flips, options.dtype, MODES)
     if options.dtype in LIMITS:
         print(f"flips above the limit of {LIMITS[options.dtype]:g} for {options.dtype}: {len(wrong)}")
-    print(machine())
-    command.save_run(options, "exactness", {"tokens": count, "flips": [asdict(flip) for flip in flips]})
+    command.finish(options, "exactness", {"tokens": count, "flips": [asdict(flip) for flip in flips]})
     return 1 if wrong else 0
 
 

@@ -16,19 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 from adapters_training.exit_choice.report import machine
 from adapters_training.exit_choice.timing import PassTimes, time_forward
-from benchmarks.shapes import SHAPES, build, check_device, shortened
+from benchmarks.shapes import SHAPES, add_forwards, build, check_machine
 from evaluation.experiment import command
 from evaluation.figures import spread
-from evaluation.tables import MS, Column, spread_columns, table
+from evaluation.tables import MS, Column, figures_table, spread_columns
 from spec_vlm_nav.graph import PROJECT
 from speculation.exits import ExitHeads, Head
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.settings import DTYPES
 
 
 def spaced(count: int, layers: int) -> list[int]:
@@ -38,19 +36,14 @@ def spaced(count: int, layers: int) -> list[int]:
     return sorted({int((index + 0.5) * (layers - 1) / count) for index in range(count)})
 
 
-def measure(
-    vlm: Vlm, counts: Sequence[int], tokens: int, whole_layers: int, options: argparse.Namespace
-) -> list[dict[str, Any]]:
+def measure(vlm: Vlm, tokens: int, whole_layers: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the figures of every number of exits; `tokens` are the short list's, `whole_layers` as in `figures`."""
-    ids = np.linspace(0, vlm.vocabulary - 1, tokens).astype(np.int64)
     entries = []
-    for count in tqdm(counts, unit="count", disable=None):
+    for count in tqdm(options.counts, unit="count", disable=None):
         heads = ExitHeads(vlm, spaced(count, vlm.num_layers), options.rank)
-        heads.set_short_list(ids.tolist())
-        times = time_forward(
-            vlm, heads, drafted=options.gamma, context=options.context, repeats=options.repeats, seed=count
-        )
-        entries.append(figures(times, whole_layers))
+        heads.set_short_list(np.linspace(0, vlm.vocabulary - 1, tokens).astype(np.int64).tolist())
+        how = {"drafted": options.gamma, "context": options.context, "repeats": options.repeats, "seed": count}
+        entries.append(figures(time_forward(vlm, heads, **how), whole_layers))
     return entries
 
 
@@ -59,8 +52,7 @@ def figures(times: PassTimes, whole_layers: int) -> dict[str, Any]:
 
     `share_of_all_layers` is computed for a target of `whole_layers` layers as long as the median one that ran.
     """
-    layer = float(np.median(times.layers))
-    verify = float(np.median(times.forward))
+    layer, verify = float(np.median(times.layers)), float(np.median(times.forward))
     whole = float(np.median(times.head)) + whole_layers * layer
     entry: dict[str, Any] = {
         "exits": len(next(iter(times.exits.values()))),
@@ -71,35 +63,23 @@ def figures(times: PassTimes, whole_layers: int) -> dict[str, Any]:
     for head, by_layer in times.exits.items():
         total = np.sum(list(by_layer.values()), axis=0)
         cost = float(np.median(total))
-        entry[head.value] = {
-            "cost_s": spread(total.tolist()),
-            "share": cost / verify,
-            "share_of_all_layers": cost / whole,
-            "layers": cost / layer,
-        }
+        shares = {"share": cost / verify, "share_of_all_layers": cost / whole, "layers": cost / layer}
+        entry[head.value] = {"cost_s": spread(total.tolist()), **shares}
     return entry
 
 
 def table_of(entries: Sequence[dict[str, Any]], whole_layers: int | None, cut: bool) -> str:
     """Return a row for every number of exits and head; `cut`: the share of all layers is computed, and marked so."""
-    rows = []
-    for entry in entries:
-        for head in Head:
-            cost = {"head": head.value, "verify_s": entry["verify_s"]["median"], **entry[head.value]}
-            rows.append((str(entry["exits"]), *(column.cell(cost) for column in _columns(whole_layers, cut))))
-    return table(("exits", *(column.title for column in _columns(whole_layers, cut))), rows)
-
-
-def _columns(whole_layers: int | None, cut: bool) -> list[Column]:
-    computed = [Column(f"share of {whole_layers} layers (computed)", "share_of_all_layers", ".1%")]
-    return [
-        Column("head", "head"),
+    computed = Column(f"share of {whole_layers} layers (computed)", "share_of_all_layers", ".1%")
+    columns = [
         *spread_columns("cost_s", form=".2f"),
-        Column("verification ms", "verify_s", ".2f", MS),
+        Column("verification ms", "verify_s.median", ".2f", MS),
         Column("share", "share", ".1%"),
-        *(computed if cut else ()),
+        *([computed] if cut else []),
         Column("in layers", "layers"),
     ]
+    rows = {f"{each['exits']} {head.value}": each | each[head.value] for each in entries for head in Head}
+    return figures_table("exits, head", rows, columns)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -111,13 +91,8 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--short-list", type=int, help="tokens of the short list (default: 4096, or an eighth of fewer)")
     line.add_argument("--counts", type=int, nargs="+", default=[1, 3, 6], help="numbers of exits (default: 1 3 6)")
     line.add_argument("--rank", type=int, default=64, help="of the adapters (default: 64)")
-    line.add_argument("--gamma", type=int, default=4, help="draft tokens (default: 4)")
     line.add_argument("--context", type=int, default=128, help="tokens before the draft (default: 128)")
-    line.add_argument("--repeats", type=int, default=50, help="timed forwards per number of exits (default: 50)")
-    line.add_argument("--device", default="cpu")
-    line.add_argument("--dtype", default="float32", choices=DTYPES)
-    line.add_argument("--threads", type=int, default=1)
-    command.add_save(line)
+    add_forwards(line, repeats=50, dtype="float32")
     return line
 
 
@@ -125,14 +100,20 @@ def run(options: argparse.Namespace) -> None:
     """Run the benchmark. Raises ValueError or RuntimeError, in one sentence, where it cannot."""
     if min(options.repeats, options.rank, *options.counts) < 1 or min(options.gamma, options.context) < 0:
         raise ValueError("--repeats, --rank and --counts must be at least 1, --gamma and --context at least 0")
-    vlm = _target(options)
+    if options.shape is not None:
+        check_machine(options)
+        vlm = build(options.shape, options.device, options.dtype, options.layers)
+    elif options.layers is not None:
+        raise ValueError("--layers needs --shape: a model folder has the layers that it has")
+    else:
+        vlm = load_vlm(options.target_model, device=options.device, dtype=options.dtype, threads=options.threads)
     whole = int(SHAPES[options.shape].text["num_hidden_layers"]) if options.shape else None
     tokens = options.short_list or min(4096, vlm.vocabulary // 8)
     if not 1 <= tokens <= vlm.vocabulary:
         raise ValueError(f"--short-list {tokens}: the target has {vlm.vocabulary} tokens")
     for count in options.counts:
         spaced(count, vlm.num_layers)
-    entries = measure(vlm, options.counts, tokens, whole or vlm.num_layers, options)
+    entries = measure(vlm, tokens, whole or vlm.num_layers, options)
     cut = whole is not None and whole != vlm.num_layers
     what = f"random {vlm.name}" if whole else f"target {vlm.name}"
     what += f", {vlm.num_layers} of its {whole} layers" if cut else ""
@@ -142,30 +123,13 @@ def run(options: argparse.Namespace) -> None:
     print(table_of(entries, whole, cut))
     print(machine(options.device))
     if options.save:
-        data = {
-            "settings": command.settings_of(options),
-            "machine": machine(options.device),
-            "layers": vlm.num_layers,
-            "layers_of_the_whole": whole or vlm.num_layers,
-            "hidden": vlm.hidden_size,
-            "vocabulary": vlm.vocabulary,
-            "short_list": tokens,
-            "counts": list(entries),
-        }
+        sizes = {"layers": vlm.num_layers, "layers_of_the_whole": whole or vlm.num_layers, "hidden": vlm.hidden_size,
+                 "vocabulary": vlm.vocabulary, "short_list": tokens}  # fmt: skip
+        about = {"settings": command.settings_of(options), "machine": machine(options.device)}
         name = options.shape or vlm.folder.name
         name += f"_{vlm.num_layers}_layers" if options.layers else ""
-        command.write_result(f"exit_cost_{name}_{options.device.partition(':')[0]}_{options.dtype}", data)
-
-
-def _target(options: argparse.Namespace) -> Vlm:
-    if options.shape is None:
-        if options.layers is not None:
-            raise ValueError("--layers needs --shape: a model folder has the layers that it has")
-        return load_vlm(options.target_model, device=options.device, dtype=options.dtype, threads=options.threads)
-    shape = shortened(options.shape, options.layers) if options.layers is not None else None
-    torch.set_num_threads(options.threads)
-    check_device(options.device)
-    return build(options.shape, options.device, options.dtype, shape)
+        name += f"_{options.device.partition(':')[0]}_{options.dtype}"
+        command.write_result(f"exit_cost_{name}", {**about, **sizes, "counts": entries})
 
 
 main = partial(command.main_of, parser, run)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -41,17 +41,22 @@ def arguments_of(vlm: Vlm, inputs: Inputs) -> dict[str, Tensor]:
 
 
 class Generate:
-    """transformers' `generate` of a target; `more` are arguments of it, such as prompt_lookup_num_tokens."""
+    """transformers' `generate` of a target, alone or assisted: a draft model proposes, in this process.
 
-    def __init__(self, target: Vlm, max_tokens: int, **more: Any) -> None:
-        self._target = target
-        self._more = more
-        self._config = GenerationConfig(
-            do_sample=False,
-            max_new_tokens=max_tokens,
-            eos_token_id=list(target.eos),
-            pad_token_id=target.eos[0],
-        )
+    more: arguments of `generate`, such as prompt_lookup_num_tokens; with `draft`, values of the assistant's generation
+    config. sight: the draft model gets the image. In transformers 5 it does not as shipped: the target's encoded image
+    is handed to the assistant, whose prefill then drops it as no first iteration, so that it embeds the bare
+    placeholders. Answers stay right, acceptance falls.
+    """
+
+    def __init__(
+        self, target: Vlm, max_tokens: int, draft: Vlm | None = None, *, sight: bool = False, **more: Any
+    ) -> None:
+        self._target, self._draft, self._sight, self._more = target, draft, sight, more
+        ends = {"eos_token_id": list(target.eos), "pad_token_id": target.eos[0]}
+        self._config = GenerationConfig(do_sample=False, max_new_tokens=max_tokens, **ends)
+        # One of its own: the schedule of another arm that shares the draft model must not leak in.
+        self._assistant = GenerationConfig(**ends, **more) if draft is not None else None
 
     def __call__(self, question: Question) -> Answer:
         """Answer one question. Raises ValueError where transformers refuses, or for a question that cannot be used.
@@ -59,42 +64,22 @@ class Generate:
         Every forward of the target that brings tokens is a round; as in a verifier, the prefill is no cloud pass.
         """
         began = time.perf_counter()
-        arguments = arguments_of(self._target, prepare(self._target, question.prompt, question.jpeg))
-        with forwards_of(self._target) as count:
-            output = self._generate(arguments)
-        tokens = tuple(output[0, arguments["input_ids"].shape[1] :].tolist())
-        stats = DecodingStats(tokens=len(tokens), rounds=count[0], cloud_passes=count[0] - 1)
+        target, draft, more, forwards = self._target, self._draft, self._more, list[None]()
+        arguments = arguments_of(target, prepare(target, question.prompt, question.jpeg))
+        # Not passed to generate(): what it leaves open would be filled from the checkpoint's own, penalties included.
+        target.model.generation_config = self._config
+        with ExitStack() as stack:
+            if draft is not None:
+                draft.model.generation_config = self._assistant
+                more = {"assistant_model": draft.model}
+                if self._sight and "pixel_values" in arguments:
+                    stack.enter_context(sighted(draft, arguments["pixel_values"], arguments["image_grid_thw"]))
+            stack.callback(target.text.register_forward_pre_hook(lambda *_: forwards.append(None)).remove)
+            output = target.model.generate(**arguments, **more)
+        tokens, rounds = tuple(output[0, arguments["input_ids"].shape[1] :].tolist()), len(forwards)
+        stats = DecodingStats(tokens=len(tokens), rounds=rounds, cloud_passes=rounds - 1)
         stats.total_s = time.perf_counter() - began
         return Answer(tokens, stats)
-
-    def _generate(self, arguments: dict[str, Tensor], **more: Any) -> Tensor:
-        # Not passed to generate(): what it leaves open would be filled from the checkpoint's own, penalties included.
-        self._target.model.generation_config = self._config
-        output: Tensor = self._target.model.generate(**arguments, **self._more, **more)
-        return output
-
-
-class Assisted(Generate):
-    """Assisted generation: a draft model proposes, `generate` of the target verifies; both in this process.
-
-    `sight`: the draft model gets the image. In transformers 5 it does not as shipped: the target's encoded image is
-    handed to the assistant, whose prefill then drops it as no first iteration, so that it embeds the bare placeholders.
-    Answers stay right, acceptance falls. `changes` are values of the assistant's generation config.
-    """
-
-    def __init__(self, target: Vlm, draft: Vlm, max_tokens: int, *, sight: bool, **changes: Any) -> None:
-        super().__init__(target, max_tokens)
-        self._draft = draft
-        self._sight = sight
-        # One of its own: the schedule of another arm that shares the draft model must not leak in.
-        self._assistant = GenerationConfig(eos_token_id=list(target.eos), pad_token_id=target.eos[0], **changes)
-
-    def _generate(self, arguments: dict[str, Tensor], **more: Any) -> Tensor:
-        self._draft.model.generation_config = self._assistant
-        if not (self._sight and "pixel_values" in arguments):
-            return super()._generate(arguments, assistant_model=self._draft.model)
-        with sighted(self._draft, arguments["pixel_values"], arguments["image_grid_thw"]):
-            return super()._generate(arguments, assistant_model=self._draft.model)
 
 
 def check_alike(target: Vlm, draft: Vlm, question: Question) -> None:
@@ -109,21 +94,6 @@ def check_alike(target: Vlm, draft: Vlm, question: Question) -> None:
                 f"{target.name} and {draft.name} prepare a question differently ({name}), transformers' assisted "
                 "generation gives both the same; take two models of one family with one frame size"
             )
-
-
-@contextmanager
-def forwards_of(vlm: Vlm) -> Iterator[list[int]]:
-    """Count the forwards of a model's decoder while the context lasts, in the one entry of the list."""
-    count = [0]
-
-    def add(*_: Any) -> None:
-        count[0] += 1
-
-    hook = vlm.text.register_forward_pre_hook(add)
-    try:
-        yield count
-    finally:
-        hook.remove()
 
 
 @contextmanager

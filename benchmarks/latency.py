@@ -15,11 +15,10 @@ from pathlib import Path
 from edge_drafter import Mode
 from edge_drafter.settings import MAX_RTT_S
 from evaluation.experiment import command
-from evaluation.experiment.questions import add_questions, warmed_up
+from evaluation.experiment.questions import warmed_up
 from evaluation.experiment.run import WARM_UP
 from evaluation.experiment.sockets import modes_as_arms, sockets
 from evaluation.figures import report
-from evaluation.setting import add_drafting, add_link, add_pair, add_predictor, add_profile, machine
 from speculation.links import load_link
 
 MODES = [mode.value for mode in Mode]
@@ -28,18 +27,12 @@ SPANS = 1_000_000
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = command.command_line("benchmarks.latency", __doc__)
-    add_pair(line)
-    add_profile(line, "go2_a100_scaled")
-    add_link(line)
+    line = command.experiment_line(
+        "benchmarks.latency", __doc__, 200, profile="go2_a100_scaled", link=True, modes=MODES,
+        chosen=["cloud", "sd", "fsd", "full"], drafting=True, predictor=True,
+    )  # fmt: skip
     line.add_argument("--rtt-ms", type=float, metavar="MS", help="round trip in place of the profile's own")
-    command.add_steps(line, 200)
-    line.add_argument("--modes", nargs="+", default=["cloud", "sd", "fsd", "full"], choices=MODES)
-    add_drafting(line)
-    add_predictor(line)
-    add_questions(line)
     line.add_argument("--trace", type=Path, help="write a Chrome/Perfetto trace of the edge here")
-    command.add_save(line)
     return line
 
 
@@ -62,10 +55,9 @@ def run(options: argparse.Namespace) -> None:
     for mode, entry in figures.items():
         if entry["early_received"]:
             print(f"{mode}: {entry['early_received']:.0f} early tokens, hits by exit layer {entry['early_hits']}")
-    print(machine())
     ratios = {f"{fast} against {slow}": measured.times_faster(slow, fast) for slow, fast in pairs}
     data = {"declared_link": asdict(load_link(options.link)), "figures": figures}
-    command.save_run(options, "latency", data | {"paired_ratio_low_median_high": ratios}, measured)
+    command.finish(options, "latency", data | {"paired_ratio_low_median_high": ratios}, measured)
 
 
 main = partial(command.main_of, parser, run)

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from adapters_training.exit_choice.report import machine
 from adapters_training.exit_choice.timing import time_forward
-from benchmarks.shapes import SHAPES, build, check_device
+from benchmarks.shapes import SHAPES, add_forwards, build, check_machine
 from evaluation.experiment import command
-from evaluation.setting import machine
 from evaluation.tables import Column, figures_table, table
 from speculation.exits import ExitHeads, Head
 from speculation.vlm.cache import KVCache
@@ -33,7 +33,6 @@ from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
 from speculation.vlm.positions import Grid, image_token_count, mrope_positions
-from speculation.vlm.settings import DTYPES
 from speculation.vlm.speed import text_inputs, timed
 
 BATCHES = (1, 2, 3, 4, 8, 12, 16, 32, 64)
@@ -57,25 +56,34 @@ ROWS = (
 @torch.no_grad()
 def measure(vlm: Vlm, options: argparse.Namespace) -> dict[str, Any]:
     """Return all figures of one model, milliseconds and bytes; a time is None where memory ran out."""
-    on_gpu, repeats = vlm.device.type == "cuda", options.repeats
+    on_gpu = vlm.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(vlm.device)
     inputs = _question(vlm, options) if vlm.sees_images else text_inputs(options.prompt)
+    context = len(inputs.ids)
     found: dict[str, Any] = {
         "parameters": sum(weight.numel() for weight in vlm.model.parameters()),
         "weight_bytes": loaded_bytes(vlm.model),
         "cache_bytes_per_token": KVCache(vlm, 1, 1).nbytes // 2,
-        "prompt_tokens": len(inputs.ids),
+        "prompt_tokens": context,
     }
     if vlm.sees_images:
         pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
         grid = torch.tensor([inputs.grid], device=vlm.device)
-        found["vision_ms"] = _median(vlm, repeats, lambda: vlm.model.model.get_image_features(pixels, grid))
-    cache = KVCache(vlm, 1, len(inputs.ids) + 2)
-    found["prefill_ms"] = _median(vlm, repeats, lambda: prefill(vlm, cache, 0, inputs))
-    found["decode_ms"] = _batch(vlm, cache, 1, repeats)
-    found |= _one_verification(vlm, len(inputs.ids), options)
-    found["verify_ms"] = _over_batch_and_length(vlm, len(inputs.ids), options)
+        found["vision_ms"] = _median(vlm, options, lambda: vlm.model.model.get_image_features(pixels, grid))
+    cache = KVCache(vlm, 1, context + 2)
+    found["prefill_ms"] = _median(vlm, options, lambda: prefill(vlm, cache, 0, inputs))
+    found["decode_ms"] = _batch(vlm, cache, 1, options)
+    middle = (vlm.num_layers - 1) // 2
+    heads = ExitHeads(vlm, [middle], EXIT_RANK) if vlm.num_layers > 1 else None  # the last layer is no exit
+    times = time_forward(vlm, heads, drafted=options.gamma, context=context, repeats=options.repeats)
+    (layers, head), verify_s = times.medians(), float(np.median(times.forward))
+    found |= {"gamma": options.gamma, "clock": times.clock.value, "verify_gamma_ms": _ms(verify_s)}
+    found |= {"layer_ms": [_ms(layer) for layer in layers], "head_ms": _ms(head)}
+    if heads is not None:
+        exit_s = times.cost_s(Head.FULL, middle)
+        found |= {"exit_ms": _ms(exit_s), "exit_share": exit_s / verify_s}
+    found["verify_ms"] = _over_batch_and_length(vlm, context, options)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     found["peak_bytes"] = torch.cuda.max_memory_allocated(vlm.device) if on_gpu else resident
     return found
@@ -91,25 +99,6 @@ def _question(vlm: Vlm, options: argparse.Namespace) -> Inputs:
     return Inputs(ids, pixels, grid, positions, delta)
 
 
-def _one_verification(vlm: Vlm, context: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Time a verification of gamma tokens, and what it is made of: layers, head, one exit."""
-    middle = (vlm.num_layers - 1) // 2
-    heads = ExitHeads(vlm, [middle], EXIT_RANK) if vlm.num_layers > 1 else None  # the last layer is no exit
-    times = time_forward(vlm, heads, drafted=options.gamma, context=context, repeats=options.repeats)
-    (layers, head), verify = times.medians(), float(np.median(times.forward))
-    found: dict[str, Any] = {
-        "gamma": options.gamma,
-        "clock": times.clock.value,
-        "verify_gamma_ms": round(1e3 * verify, 4),
-        "layer_ms": [round(1e3 * layer, 4) for layer in layers],
-        "head_ms": round(1e3 * head, 4),
-    }
-    if heads is not None:
-        exit_s = times.cost_s(Head.FULL, middle)
-        found |= {"exit_ms": round(1e3 * exit_s, 4), "exit_share": exit_s / verify}
-    return found
-
-
 def _over_batch_and_length(vlm: Vlm, context: int, options: argparse.Namespace) -> dict[str, dict[str, float | None]]:
     """Return milliseconds of a forward by rows and tokens of each row, behind `context` cached tokens."""
     times: dict[str, dict[str, float | None]] = {}
@@ -121,7 +110,7 @@ def _over_batch_and_length(vlm: Vlm, context: int, options: argparse.Namespace) 
             if cache is None or cache.rows != batch:
                 cache = None  # before the next is made
                 cache = _filled(vlm, batch, context, max(options.lengths))
-            row[str(length)] = _batch(vlm, cache, length, options.repeats)
+            row[str(length)] = _batch(vlm, cache, length, options)
         except (torch.OutOfMemoryError, MemoryError):
             row[str(length)] = cache = None
             torch.cuda.empty_cache()
@@ -135,20 +124,23 @@ def _filled(vlm: Vlm, rows: int, context: int, room: int) -> KVCache:
     return cache
 
 
-def _batch(vlm: Vlm, cache: KVCache, length: int, repeats: int) -> float:
-    chain = list(range(-1, length - 2))
-
+def _batch(vlm: Vlm, cache: KVCache, length: int, options: argparse.Namespace) -> float:
     def work() -> None:
         for row in range(cache.rows):
             cache.truncate(row, cache.length[row])
+        chain = range(-1, length - 2)
         chunks = [draft_chunk(cache, row, 0, [0] * (length - 1), chain) for row in range(cache.rows)]
         forward(vlm, cache, chunks)
 
-    return _median(vlm, repeats, work)
+    return _median(vlm, options, work)
 
 
-def _median(vlm: Vlm, repeats: int, work: Callable[[], object]) -> float:
-    return round(1e3 * statistics.median(timed(work, vlm.device, repeats)), 4)
+def _median(vlm: Vlm, options: argparse.Namespace, work: Callable[[], object]) -> float:
+    return _ms(statistics.median(timed(work, vlm.device, options.repeats)))
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 4)
 
 
 def report(found: dict[str, dict[str, Any]]) -> str:
@@ -177,19 +169,14 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = command.command_line("benchmarks.model_timings", __doc__)
     line.add_argument("--preset", nargs="+", default=["tiny"], choices=list(SHAPES), help="shapes (default: tiny)")
-    line.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    line.add_argument("--dtype", default="bfloat16", choices=[name for name in DTYPES if name != "float64"])
-    line.add_argument("--gamma", type=int, default=4, help="drafted tokens of a verification (default: 4)")
     line.add_argument("--prompt", type=int, default=64, help="words of the prompt, in tokens (default: 64)")
     line.add_argument(
         "--frame", nargs=2, type=int, default=[480, 640], metavar=("HEIGHT", "WIDTH"), help="pixels (default: 480 640)"
     )
     line.add_argument("--batches", nargs="+", type=int, default=list(BATCHES), help="rows of a forward (Table 9's)")
     line.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS), help="tokens of a row, the root too")
-    line.add_argument("--repeats", type=int, default=10, help="timed repetitions, of which the median (default: 10)")
-    line.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
     line.add_argument("--out", type=Path, help="write the figures to this JSON file")
-    command.add_save(line)
+    add_forwards(line, repeats=10, dtype="bfloat16")
     return line
 
 
@@ -200,18 +187,16 @@ def run(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name} {getattr(options, name)}: give at least 1")
     if min(options.batches) < 1 or min(options.lengths) < 1 or min(options.frame) < PATCH * MERGE:
         raise ValueError(f"--batches and --lengths must be at least 1, --frame at least {PATCH * MERGE} pixels a side")
-    torch.set_num_threads(options.threads)
-    check_device(options.device)
+    check_machine(options)
     found: dict[str, dict[str, Any]] = {}
     for name in options.preset:
         found[name] = measure(build(name, options.device, options.dtype), options)
         torch.cuda.empty_cache()
-    gpu = f"{torch.cuda.get_device_name(torch.device(options.device))}, " if options.device.startswith("cuda") else ""
-    print(f"random weights, {options.dtype}, on {gpu}{machine()}")
+    print(f"random weights, {options.dtype}, on {machine(options.device)}")
     print(report(found))
     if len(found) == 2:
         print(pair_line(found, options.gamma))
-    data = {"settings": command.settings_of(options), "machine": f"{gpu}{machine()}", "models": found}
+    data = {"settings": command.settings_of(options), "machine": machine(options.device), "models": found}
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

@@ -15,26 +15,134 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.stopwatch import Part, Seconds, Stopwatch, timing
 from edge_drafter import Drafter, Mode, PacedModel, StepRequest, StepResult
 from edge_drafter.link import ZmqLink
+from edge_drafter.protocols import Clock
 from edge_drafter.sources import model as model_source
 from evaluation.experiment import command
-from evaluation.experiment.questions import add_questions, asked_of
-from evaluation.experiment.run import WARM_UP, Answer, Arm, Question
+from evaluation.experiment.questions import asked_of
+from evaluation.experiment.run import WARM_UP, Answer, Question
 from evaluation.experiment.sockets import modes_as_arms, sockets
 from evaluation.figures import spread
-from evaluation.setting import add_drafting, add_pair, add_predictor, add_profile, machine
 from evaluation.tables import Column, figures_table
 from speculation.vlm.session import VlmSession
 
 TARGET = 0.1
 """The policy shall cost less than this share of a draft forward."""
 MODES = [mode.value for mode in Mode if mode.drafts]
+US = 1e6
+COLUMNS = (
+    Column("forwards", "forwards.median", ".0f"),
+    Column("policy us", "policy_cpu_s", ".1f", US),
+    Column("% of a forward", "share_cpu", ".1f", 100.0),
+    Column("wall time %", "share_wall", ".1f", 100.0),
+    *(
+        Column(f"{title} us", f"{name}_cpu_s.median", ".0f", US)
+        for title, name in (
+            ("reading", "read"), ("forward", "forward"), ("cache", "cache"), ("link", "link"),
+            ("link threads", "other_threads"),
+        )
+    ),
+)  # fmt: skip
+
+
+class Part(str, Enum):
+    """Where a step's time goes. POLICY is what no other part claims.
+
+    READ: the likeliest tokens and their probabilities, by the softmax and the predictor, read off the logits; any
+    drafter does that. CACHE: commits of the draft model, which move keys and values. LINK: sending (encoding included)
+    and receiving, waiting too. PACE: waiting for a declared forward's end.
+    """
+
+    POLICY = "policy"
+    PREFILL = "prefill"
+    FORWARD = "forward"
+    READ = "read"
+    CACHE = "cache"
+    LINK = "link"
+    PACE = "pace"
+
+
+class Seconds(NamedTuple):
+    """Time by the wall, and by the CPU of one thread."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+
+class Stopwatch:
+    """Splits time into parts without overlap: a part inside another one interrupts it.
+
+    Reading a thread's CPU time is a system call, which costs as much as a bit of policy, and the kernel may switch
+    threads there. So each change of parts reads wall, CPU, CPU, wall: by the wall nothing in between counts for any
+    part, and what one CPU reading costs, which every part contains once, is measured and subtracted.
+    """
+
+    def __init__(self, wall: Clock = time.perf_counter, cpu: Clock = time.thread_time) -> None:
+        self._wall, self._cpu = wall, cpu
+        self._inside: list[Part] = []
+        self.single: list[Seconds] = []
+        """Forwards of exactly one token since `restart`."""
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again with POLICY."""
+        self._spent = dict.fromkeys(Part, Seconds())
+        self.single.clear()
+        self._inside[:] = [Part.POLICY]
+        self._since = Seconds(cpu=self._cpu(), wall=self._wall())
+
+    def stop(self) -> dict[Part, Seconds]:
+        """Return what all parts took until now."""
+        self._book()
+        return dict(self._spent)
+
+    @contextmanager
+    def timing(self, part: Part, owner: Any, *names: str) -> Iterator[None]:
+        """Count time inside these functions of a module, or methods of a class, for `part` while the context lasts."""
+        before = {name: getattr(owner, name) for name in names}
+        for name, function in before.items():
+            setattr(owner, name, self._timed(part, function))
+        try:
+            yield
+        finally:
+            for name, function in before.items():
+                setattr(owner, name, function)
+
+    def _timed(self, part: Part, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function` with its time counted for `part`; functions among its arguments are the policy's."""
+
+        def call(*arguments: Any) -> Any:
+            self._book()  # first, so that what follows is no policy
+            self._inside.append(part)
+            before = self._spent[part]
+            given = [self._timed(Part.POLICY, each) if callable(each) else each for each in arguments]
+            try:
+                result = function(*given)
+            finally:
+                self._book()
+                self._inside.pop()
+            if part is Part.FORWARD and len(arguments) > 2 and len(arguments[1]) == 1:
+                after = self._spent[part]
+                self.single.append(Seconds(after.wall - before.wall, after.cpu - before.cpu))
+            return result
+
+        return call
+
+    def _book(self) -> None:
+        wall, cpu = self._wall(), self._cpu()
+        again = self._cpu()
+        part = self._inside[-1]
+        spent, since = self._spent[part], self._since
+        self._spent[part] = Seconds(spent.wall + wall - since.wall, spent.cpu + (cpu - since.cpu) - (again - cpu))
+        self._since = Seconds(cpu=again, wall=self._wall())
+
+
 TIMED: tuple[tuple[Part, Any, tuple[str, ...]], ...] = (
     (Part.PREFILL, VlmSession, ("begin",)),
     (Part.FORWARD, VlmSession, ("root_logits", "extend")),
@@ -44,20 +152,6 @@ TIMED: tuple[tuple[Part, Any, tuple[str, ...]], ...] = (
     (Part.READ, model_source, ("Distributions", "propose")),
 )
 """What is no policy: parts of a step, and the functions that they are made of. A step is `Drafter.run`."""
-US = 1e6
-COLUMNS = (
-    Column("forwards", "forwards.median", ".0f"),
-    Column("policy us", "policy_cpu_s", ".1f", US),
-    Column("% of a forward", "share_cpu", ".1f", 100.0),
-    Column("by the wall %", "share_wall", ".1f", 100.0),
-    *(
-        Column(f"{title} us", f"{name}_cpu_s.median", ".0f", US)
-        for title, name in (
-            ("reading", "read"), ("forward", "forward"), ("cache", "cache"), ("link", "link"),
-            ("link threads", "other_threads"),
-        )
-    ),
-)  # fmt: skip
 
 
 @contextmanager
@@ -74,30 +168,19 @@ def stopwatch() -> Iterator[dict[str, Any]]:
         others = time.process_time() - time.thread_time()
         watch.restart()
         result = step(drafter, request)
-        parts = watch.stop()
-        last["parts"] = {part.value: (spent.wall, spent.cpu) for part, spent in parts.items()}
-        last["single"] = [(each.wall, each.cpu) for each in watch.single]
+        last["parts"] = {part.value: spent for part, spent in watch.stop().items()}
+        last["single"] = list(watch.single)
         last["others"] = max(0.0, time.process_time() - time.thread_time() - others)
         return result
 
     with ExitStack() as timings:
         for part, owner, names in TIMED:
-            timings.enter_context(timing(watch, part, owner, *names))
+            timings.enter_context(watch.timing(part, owner, *names))
         Drafter.run = run  # type: ignore[method-assign, assignment]
         try:
             yield last
         finally:
             Drafter.run = step  # type: ignore[method-assign]
-
-
-def watched(arm: Arm[Question], decode: Callable[[Question], Answer], last: dict[str, Any]) -> Arm[Question]:
-    """Return an arm whose answers carry the times of their step."""
-
-    def ask(question: Question) -> Answer:
-        answer = decode(question)
-        return replace(answer, more=dict(last))
-
-    return replace(arm, decode=ask)
 
 
 def figures(answers: Sequence[Answer], single: Seconds) -> dict[str, Any]:
@@ -134,17 +217,10 @@ def median_forward(answers: Sequence[Answer]) -> Seconds:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
-    line = command.command_line("benchmarks.overhead", __doc__)
-    add_pair(line)
-    add_profile(line)
-    command.add_steps(line, 20)
-    line.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="sd is the measure, always there")
-    add_drafting(line)
-    add_predictor(line)
-    add_questions(line)
-    command.add_save(line)
-    return line
+    """Return the command line; sd is the measure, which always runs."""
+    return command.experiment_line(
+        "benchmarks.overhead", __doc__, 20, profile="raw", modes=MODES, drafting=True, predictor=True
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -152,19 +228,24 @@ def run(options: argparse.Namespace) -> None:
     options.modes = list(dict.fromkeys([Mode.SD.value, *options.modes]))
     asked = asked_of(options, options.steps)
     with sockets(options) as edges, stopwatch() as last:
-        arms = [watched(arm, edges.decoder(arm), last) for arm in modes_as_arms(options.modes)]
+
+        def watched(decode: Callable[[Question], Answer], question: Question) -> Answer:
+            answer = decode(question)
+            return replace(answer, more=dict(last))
+
+        arms = [replace(arm, decode=partial(watched, edges.decoder(arm))) for arm in modes_as_arms(options.modes)]
         measured = edges.run(arms, asked, asked[:WARM_UP], command.journal_of(options))
     single = median_forward(measured.answers[Mode.SD.value])
     entries = {mode: figures(answers, single) for mode, answers in measured.answers.items()}
     print(f"{command.described(options)}; a forward of one token in sd: median {US * single.cpu:.0f} us CPU, "
-          f"{US * single.wall:.0f} us by the wall")  # fmt: skip
+          f"{US * single.wall:.0f} us wall time")  # fmt: skip
     print("per draft forward, CPU time where nothing else is stated; median (min-max) over steps")
     print(figures_table("mode", entries, COLUMNS))
     above = [mode for mode, entry in entries.items() if entry["share_cpu"]["median"] >= TARGET]
     print(f"{TARGET:.0%} of a forward or more: {', '.join(above) or 'no mode'}")
-    print(f"frames on which the modes' tokens differ: {measured.different} of {options.steps}\n{machine()}")
+    print(f"frames on which the modes' tokens differ: {measured.different} of {options.steps}")
     data = {"forward_s": {"cpu": single.cpu, "wall": single.wall}, "modes": entries}
-    command.save_run(options, "overhead", data, measured)
+    command.finish(options, "overhead", data, measured)
 
 
 main = partial(command.main_of, parser, run)

@@ -13,21 +13,18 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from matplotlib.figure import Figure
 
-from benchmarks.generation import Assisted, Generate, check_alike
+from benchmarks.generation import Generate, check_alike
 from edge_drafter import Mode
 from evaluation.experiment import command
 from evaluation.experiment.alone import Flip, TargetAlone, bugs, margins
-from evaluation.experiment.questions import add_questions, warmed_up
+from evaluation.experiment.questions import warmed_up
 from evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from evaluation.experiment.sockets import modes_as_arms, sockets
-from evaluation.figures import spread
-from evaluation.plots import COLOURS, add_outputs, keep, new_figure, plain
-from evaluation.setting import add_drafting, add_pair, add_predictor, machine
+from evaluation.plots import COLOURS, add_outputs, bar_plot, keep
 from evaluation.tables import Column, figures_table, spread_columns
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import IMAGE_PLACE
@@ -64,41 +61,31 @@ def peers_of(target: Vlm, draft: Vlm, max_tokens: int, gamma: int | str) -> list
     """
     lookup: dict[str, Any] = {"prompt_lookup_num_tokens": LOOKUP_TOKENS}
     # As many tokens a round as ours, always all of them: what the dynamic end of drafts, its default, costs or brings.
-    fixed = {
-        "num_assistant_tokens": gamma if isinstance(gamma, int) else 4,
-        "num_assistant_tokens_schedule": "constant",
-        "assistant_confidence_threshold": 0.0,
-    }
+    fixed: dict[str, Any] = {"num_assistant_tokens": gamma if isinstance(gamma, int) else 4}
+    fixed |= {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
     decoders: dict[str, Generate] = {
         GREEDY: Generate(target, max_tokens),
         LOOKUP: Generate(target, max_tokens, **lookup),
-        ASSISTED: Assisted(target, draft, max_tokens, sight=False),
+        ASSISTED: Generate(target, max_tokens, draft),
     }
     if target.sees_images:
         barred = target.tokenizer.convert_tokens_to_ids(list(IMAGE_TOKENS))
         decoders[LOOKUP_WORDS] = Generate(target, max_tokens, suppress_tokens=barred, **lookup)
-        decoders[SIGHTED] = Assisted(target, draft, max_tokens, sight=True)
-    decoders[FIXED if target.sees_images else FIXED_WORDS] = Assisted(target, draft, max_tokens, sight=True, **fixed)
+        decoders[SIGHTED] = Generate(target, max_tokens, draft, sight=True)
+    decoders[FIXED if target.sees_images else FIXED_WORDS] = Generate(target, max_tokens, draft, sight=True, **fixed)
     return [Arm(name, decode=decode, optional=True) for name, decode in decoders.items()]
-
-
-def ours_of(drafting: str) -> list[Arm[Question]]:
-    """Return the arms of this system."""
-    forgetful = {"drafting": ",".join(filter(None, (drafting, "ngrams=off")))}
-    return [*modes_as_arms(OURS[:-1], rtt_s=0.0), Arm(FORGETFUL, Mode.FULL.value, {"rtt_s": 0.0, **forgetful})]
 
 
 def figures_of(run: Run, flips: list[Flip]) -> dict[str, dict[str, Any]]:
     """Return the figures of every arm: rates are totals over totals, ratios are `generate`'s time over the arm's."""
     figures: dict[str, dict[str, Any]] = {}
+    totals = run.figures()
     for name, found in margins(flips, run.answers).items():
-        stats, seconds = run.stats(name), run.seconds(name)
-        tokens = sum(each.tokens for each in stats)
+        stats, seconds, tokens = run.stats(name), run.seconds(name), totals[name]["tokens"]
         figures[name] = {
-            "total_s": spread(seconds),
-            "tokens": tokens,
+            **{key: totals[name][key] for key in ("total_s", "tau")},
+            "tokens": int(tokens),
             "tokens_per_s": tokens / sum(seconds),
-            "tau": tokens / sum(each.rounds for each in stats),
             "forwards_per_token": sum(each.cloud_passes + 1 for each in stats) / tokens,
             "ratio_low_median_high": run.times_faster(GREEDY, name) if GREEDY in run.answers else None,
             "frames_other_than_target": len(found),
@@ -109,42 +96,29 @@ def figures_of(run: Run, flips: list[Flip]) -> dict[str, dict[str, Any]]:
 
 def plot(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     """Return one bar an arm: the median step, a whisker from the fastest to the slowest, the ratio to `generate`."""
-    names = list(figures)
-    low, medians, high = (
-        1e3 * np.array([figures[name]["total_s"][key] for name in names]) for key in ("min", "median", "max")
-    )
-    colours = [OWN_COLOURS.get(name, PEER_COLOUR) for name in names]
-    figure = new_figure(1.5 + 0.42 * len(names))
-    axes = figure.add_subplot()
-    ends = np.stack([medians - low, high - medians])
-    axes.barh(range(len(names)), medians, 0.66, color=colours, xerr=ends, ecolor="#333333", capsize=2)
-    for row, name in enumerate(names):
-        ratio = figures[name]["ratio_low_median_high"]
-        label = f"{medians[row]:.0f} ms" + (f", {ratio[1]:.2f}x" if ratio is not None and name != GREEDY else "")
+    whose = {name: "this project" if name in (ALONE, *OURS) else "transformers" for name in figures}
+    labels = [f"{whose[name]}: {'target alone' if name == ALONE else name}" for name in figures]
+    words = "ms per step: median, whiskers to the fastest and the slowest (1.5x: faster than generate)"
+    figure, axes = bar_plot(1.5 + 0.42 * len(figures), labels, title, words)
+    for row, (name, entry) in enumerate(figures.items()):
+        low, middle, high = (1e3 * entry["total_s"][key] for key in ("min", "median", "max"))
+        colour = OWN_COLOURS.get(name, PEER_COLOUR)
+        ends = [[middle - low], [high - middle]]
+        axes.barh(row, middle, 0.66, color=colour, xerr=ends, ecolor="#333333", capsize=2)
+        ratio = entry["ratio_low_median_high"]
+        label = f"{middle:.0f} ms" + (f", {ratio[1]:.2f}x" if ratio is not None and name != GREEDY else "")
         axes.text(1.01, row, label, va="center", fontsize=10, transform=axes.get_yaxis_transform())
-    axes.set_yticks(range(len(names)), [_label(name) for name in names])
-    axes.invert_yaxis()
     axes.set_xlim(left=0)
-    plain(axes, "x")
-    axes.set_xlabel("ms per step: median, whiskers to the fastest and the slowest (1.5x: faster than generate)")
-    axes.set_title(title, fontsize=11)
     return figure
-
-
-def _label(name: str) -> str:
-    own = "target alone" if name == ALONE else name
-    return f"this project: {own}" if name in (ALONE, *OURS) else f"transformers: {name}"
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = command.command_line("benchmarks.peers", __doc__)
-    add_pair(line)
-    command.add_steps(line, None, f"{STEPS}, with --quick {QUICK_STEPS}")
+    default = f"{STEPS}, with --quick {QUICK_STEPS}"
+    line = command.experiment_line(
+        "benchmarks.peers", __doc__, None, steps_default=default, drafting=True, predictor=True, save=False
+    )
     line.add_argument("--threads", type=int, default=1, help="CPU threads of each model's process (default: 1)")
-    add_drafting(line)
-    add_predictor(line)
-    add_questions(line)
     add_outputs(line)
     return line
 
@@ -165,8 +139,14 @@ def run(options: argparse.Namespace) -> int:
     check_alike(target, draft, asked[0])
     alone = TargetAlone(target, options.max_tokens)
     with sockets(options, vlm=draft) as edges:
-        arms = [*peers_of(target, draft, options.max_tokens, options.gamma), alone.arm(ALONE)]
-        measured = edges.run([*arms, *ours_of(options.drafting)], asked, warm_up, command.journal_of(options))
+        forgetful = {"rtt_s": 0.0, "drafting": ",".join(filter(None, (options.drafting, "ngrams=off")))}
+        arms = [
+            *peers_of(target, draft, options.max_tokens, options.gamma),
+            alone.arm(ALONE),
+            *modes_as_arms(OURS[:-1], rtt_s=0.0),
+            Arm(FORGETFUL, Mode.FULL.value, forgetful),
+        ]
+        measured = edges.run(arms, asked, warm_up, command.journal_of(options))
     flips = alone.flips(measured, asked, ALONE)
     figures = figures_of(measured, flips)
     print(f"{command.described(options)}, transformers {transformers.__version__}; nothing declared, nothing waited "
@@ -179,16 +159,11 @@ def run(options: argparse.Namespace) -> int:
         print(f"{flip.mode}: frame {flip.frame} leaves at token {flip.position}, margin {flip.margin:.2g}")
     for name, why in measured.refused.items():
         print(f"{name}: left out, transformers fails: {why}")
-    print(machine())
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
     keep(plot(figures, title), command.result_name("peers", options.frames), options)
-    data = {
-        "transformers": transformers.__version__,
-        "figures": figures,
-        "flips": [asdict(flip) for flip in flips],
-        "refused": dict(measured.refused),
-    }
-    command.save_run(options, "peers", data, measured)
+    shown = {"figures": figures, "flips": [asdict(flip) for flip in flips], "refused": dict(measured.refused)}
+    data = {"transformers": transformers.__version__, **shown}
+    command.finish(options, "peers", data, measured)
     return 1 if bugs(flips, options.dtype, OURS) else 0
 
 

@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edge_drafter import Mode
 from evaluation.experiment import command
-from evaluation.experiment.questions import add_questions, asked_of
+from evaluation.experiment.questions import asked_of
 from evaluation.experiment.run import Arm, Question, Run
 from evaluation.experiment.sockets import sockets
-from evaluation.setting import add_drafting, add_pair, add_profile, machine
 from evaluation.tables import MS, Column, figures_table, spread_columns
 from speculation.predictor import OFF
 
@@ -35,6 +36,12 @@ COLUMNS = (
     Column("hits", "hit_rate", ".0%"),
     Column("passes/token", "passes_per_token"),
 )
+CHANGES = (
+    Column("WDT per token", "waste_change", "+.0%"),
+    Column("median step", "latency_change", "+.1%"),
+    Column("mean step", "mean_change", "+.1%"),
+    Column("faster steps", "faster_steps", ".0%"),
+)
 
 
 def label(draft: str, mode: str, stops: str) -> str:
@@ -47,29 +54,24 @@ def compare(run: Run, drafts: Sequence[str], modes: Sequence[str]) -> list[dict[
 
     `faster_steps`: the share of frames on which the predictor's step was the shorter one.
     """
+
+    def change(pair: Sequence[float]) -> float:
+        return pair[1] / pair[0] - 1.0 if pair[0] else 0.0
+
     figures, rows = run.figures(), []
     for draft, mode in [(draft, mode) for draft in drafts for mode in modes]:
         names = [label(draft, mode, stops) for stops in (WITHOUT, WITH)]
-        waste = [figures[name]["wasted_s_per_token"] for name in names]
-        medians = [figures[name]["total_s"]["median"] for name in names]
-        ratios = run.ratios(*names)
-        rows.append(
-            {
-                "draft": draft,
-                "mode": mode,
-                "wasted_s_per_token": waste,
-                "waste_change": _change(*waste),
-                "median_s": medians,
-                "latency_change": _change(*medians),
-                "mean_change": _change(*(sum(run.seconds(name)) for name in names)),
-                "faster_steps": sum(ratio > 1.0 for ratio in ratios) / len(ratios),
-            }
-        )
+        row: dict[str, Any] = {
+            "draft": draft,
+            "mode": mode,
+            "wasted_s_per_token": [figures[name]["wasted_s_per_token"] for name in names],
+            "median_s": [figures[name]["total_s"]["median"] for name in names],
+            "mean_change": change([sum(run.seconds(name)) for name in names]),
+            "faster_steps": float(np.mean([ratio > 1.0 for ratio in run.ratios(*names)])),
+        }
+        row |= {"waste_change": change(row["wasted_s_per_token"]), "latency_change": change(row["median_s"])}
+        rows.append(row)
     return rows
-
-
-def _change(before: float, after: float) -> float:
-    return after / before - 1.0 if before else 0.0
 
 
 def pair(words: str) -> tuple[str, Path, str]:
@@ -84,16 +86,12 @@ def pair(words: str) -> tuple[str, Path, str]:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     weaken = "a weak draft to compare with (docs/training.md): python -m adapters_training predictor weaken --help"
-    line = command.command_line("benchmarks.predictor", __doc__, epilog=weaken)
-    add_pair(line)
+    line = command.experiment_line(
+        "benchmarks.predictor", __doc__, 50, profile="go2_a100_scaled", modes=MODES, chosen=["sd", "fsd", "full"],
+        drafting=True, epilog=weaken,
+    )  # fmt: skip
     line.add_argument("--draft", type=pair, action="append", metavar="NAME=DRAFT[,PREDICTOR]",
                       help="folders; may be repeated (default: shipped=, the draft model)")  # fmt: skip
-    add_profile(line, "go2_a100_scaled")
-    command.add_steps(line, 50)
-    line.add_argument("--modes", nargs="+", default=["sd", "fsd", "full"], choices=MODES)
-    add_drafting(line)
-    add_questions(line)
-    command.add_save(line)
     return line
 
 
@@ -119,12 +117,10 @@ def run(options: argparse.Namespace) -> None:
     figures, rows = measured.figures(), compare(measured, names, options.modes)
     print(command.described(options))
     print(figures_table("draft, mode, stops", figures, COLUMNS))
-    for row in rows:
-        print(f"{row['draft']}, {row['mode']}: wasted draft time per token {row['waste_change']:+.0%}, step latency "
-              f"{row['latency_change']:+.1%} (median), {row['mean_change']:+.1%} (mean)")  # fmt: skip
-    print(f"frames on which the answers differ: {measured.different} of {options.steps}\n{machine()}")
+    print(figures_table("with the predictor", {f"{row['draft']}, {row['mode']}": row for row in rows}, CHANGES))
+    print(f"frames on which the answers differ: {measured.different} of {options.steps}")
     thresholds = {name: predictor.threshold for name, predictor in found.items() if predictor is not None}
-    command.save_run(options, "predictor", {"thresholds": thresholds, "compared": rows, "figures": figures}, measured)
+    command.finish(options, "predictor", {"thresholds": thresholds, "compared": rows, "figures": figures}, measured)
 
 
 main = partial(command.main_of, parser, run)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from evaluation.experiment.command import add_save
 from speculation.vlm.folder import ModelFolderError
 from speculation.vlm.load import DTYPES, MODEL_CLASSES, Vlm
 from speculation.vlm.memory import BYTES, available_bytes, gigabytes
@@ -27,24 +29,11 @@ class Shape:
     vision: dict[str, Any] = field(default_factory=dict)
     tied: bool = False
 
-    @property
-    def sees(self) -> bool:
-        """Whether it has a vision tower."""
-        return bool(self.vision)
-
 
 def _text(hidden: int, mlp: int, layers: int, heads: int, kv_heads: int, rows: int, **more: Any) -> dict[str, Any]:
-    return {
-        "hidden_size": hidden,
-        "intermediate_size": mlp,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "vocab_size": rows,
-        "bos_token_id": None,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-    } | more
+    sizes = {"hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": layers, "num_attention_heads": heads,
+             "num_key_value_heads": kv_heads, "vocab_size": rows}  # fmt: skip
+    return {**sizes, "bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0, **more}
 
 
 def _mrope(section: tuple[int, int, int], theta: float = 1e6, context: int = 32768) -> dict[str, Any]:
@@ -57,15 +46,8 @@ def _vision2(hidden: int) -> dict[str, Any]:
 
 
 def _vision2_5(hidden: int) -> dict[str, Any]:
-    return {
-        "depth": 32,
-        "hidden_size": 1280,
-        "intermediate_size": 3420,
-        "num_heads": 16,
-        "out_hidden_size": hidden,
-        "window_size": 112,
-        "fullatt_block_indexes": [7, 15, 23, 31],
-    }
+    sizes = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": hidden}
+    return {**sizes, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31]}
 
 
 _QWEN = _mrope((16, 24, 24))
@@ -104,27 +86,39 @@ def shortened(name: str, layers: int) -> Shape:
     return replace(shape, text=shape.text | {"num_hidden_layers": layers}, vision=vision)
 
 
-def parameters(name: str, shape: Shape | None = None) -> int:
-    """Return the number of a preset's weights, without making them; `shape` where it was shortened."""
+def parameters(shape: Shape) -> int:
+    """Return the number of weights of a shape, without making them."""
     with torch.device("meta"):
-        return sum(weight.numel() for weight in _model(shape or SHAPES[name], torch.float32).parameters())
+        return sum(weight.numel() for weight in _model(shape, torch.float32).parameters())
 
 
-def check_device(device: str) -> None:
-    """Raise ValueError for a device that torch does not have."""
+def add_forwards(line: argparse.ArgumentParser, repeats: int, dtype: str) -> None:
+    """Register how forwards are timed: --gamma, --repeats, --device, --dtype, --threads, --save; `dtype`: a default."""
+    line.add_argument("--gamma", type=int, default=4, help="drafted tokens of a verification (default: 4)")
+    line.add_argument("--repeats", type=int, default=repeats, help=f"timed forwards (default: {repeats})")
+    line.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    line.add_argument("--dtype", default=dtype, choices=DTYPES, help=f"(default: {dtype})")
+    line.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
+    add_save(line)
+
+
+def check_machine(options: argparse.Namespace) -> None:
+    """Set the CPU threads. Raises ValueError for a device that torch does not have."""
+    torch.set_num_threads(options.threads)
     try:
-        torch.empty(0, device=device)
+        torch.empty(0, device=options.device)
     except (RuntimeError, AssertionError) as error:  # torch's words for: no such device
-        raise ValueError(f"--device {device}: {(str(error) or 'not there').splitlines()[0]}") from None
+        raise ValueError(f"--device {options.device}: {(str(error) or 'not there').splitlines()[0]}") from None
 
 
-def build(name: str, device: str, dtype: str, shape: Shape | None = None) -> Vlm:
-    """Return a preset with random weights, made on the device. Raises ModelFolderError where they do not fit.
+def build(name: str, device: str, dtype: str, layers: int | None = None) -> Vlm:
+    """Return a preset with random weights, made on the device; of its layers only the first `layers`, where given.
 
-    It has no tokenizer: it is asked in token ids. `shape` is that of `name`, shortened.
+    It has no tokenizer: it is asked in token ids. Raises ModelFolderError where the weights do not fit, ValueError for
+    `layers` that the preset does not have.
     """
-    shape = shape or SHAPES[name]
-    need, free = parameters(name, shape) * BYTES[dtype], available_bytes(device)
+    shape = SHAPES[name] if layers is None else shortened(name, layers)
+    need, free = parameters(shape) * BYTES[dtype], available_bytes(device)
     if need > free:
         raise ModelFolderError(
             f"preset {name} takes {gigabytes(need)} in {dtype}, {device} has {gigabytes(free)} free; choose a smaller "
@@ -132,7 +126,7 @@ def build(name: str, device: str, dtype: str, shape: Shape | None = None) -> Vlm
         )
     with torch.device(device):
         model = _model(shape, DTYPES[dtype]).eval().requires_grad_(False)
-    images: Any = shape.sees or None  # that it sees is all that is asked of an image processor here
+    images: Any = bool(shape.vision) or None  # that it sees is all that is asked of an image processor here
     return Vlm(
         model=model,
         processor=Processor(None, images, ""),
@@ -146,17 +140,9 @@ def build(name: str, device: str, dtype: str, shape: Shape | None = None) -> Vlm
 
 
 def _model(shape: Shape, dtype: torch.dtype) -> Any:
-    model_class = MODEL_CLASSES[shape.kind]
-    if shape.sees:
-        config = model_class.config_class(
-            text_config=shape.text,
-            vision_config=shape.vision,
-            tie_word_embeddings=shape.tied,
-            image_token_id=shape.tokens - 2,
-            video_token_id=shape.tokens - 1,
-            vision_start_token_id=shape.tokens - 4,
-            vision_end_token_id=shape.tokens - 3,
-        )
-    else:
-        config = model_class.config_class(**shape.text, tie_word_embeddings=shape.tied)
+    model_class, last = MODEL_CLASSES[shape.kind], shape.tokens - 1
+    names = ("video_token_id", "image_token_id", "vision_end_token_id", "vision_start_token_id")
+    ids = {name: last - place for place, name in enumerate(names)}
+    seeing = {"text_config": shape.text, "vision_config": shape.vision, **ids}
+    config = model_class.config_class(**(seeing if shape.vision else shape.text), tie_word_embeddings=shape.tied)
     return model_class._from_config(config, attn_implementation="sdpa", dtype=dtype)

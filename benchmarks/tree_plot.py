@@ -10,12 +10,16 @@ that it took for likelier to the one where the verdict then lands.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import matplotlib
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from cloud_verifier import step as cloud
 from cloud_verifier.config import ServerConfig
@@ -25,20 +29,16 @@ from edge_drafter import DraftingConfig, StepRequest, sources_of
 from edge_drafter.controller import Controller
 from edge_drafter.step import Step
 from edge_drafter.step_drafter import Outcome, StepDrafter
-from edge_drafter.tree import Origin, TokenTree
+from edge_drafter.tree import Origin
 from evaluation.experiment.command import command_line, main_of
 from evaluation.experiment.questions import questions
 from evaluation.experiment.run import Question
+from evaluation.plots import new_figure
 from evaluation.setting import add_pair
 from speculation.predictor import AUTO, Predictor, find
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT, BeginStep, Draft, EarlyTokens
-
-matplotlib.use("Agg")
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 COLOURS = {Origin.COMMITTED: "#333333", Origin.DRAFT: "#4c78a8", Origin.EARLY: "#54a24b", Origin.LOOKUP: "#f58518"}
 SHOWN, LEAST = 20, 0.002
@@ -47,8 +47,7 @@ CAPACITY = 1024
 MAX_TOKENS = 64
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One token of a plot; `parent` is its place in the list, -1 for the root."""
 
     text: str
@@ -58,8 +57,7 @@ class Node:
     sent: bool
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One state of the tree; `mark` is the node that the title is about."""
 
     title: str
@@ -116,17 +114,19 @@ class Pair:
                 early = EarlyTokens(1, draft.round, start, node, verdict.token, output.layer, confidence)
                 raised = drafter.take_early_token(early)
                 predicted = (verdict.path, verdict.token)
-                word = f"'{self._word(verdict.token)}' (layer {output.layer}: {confidence:.2f}"
+                sure = f"layer {output.layer}: {confidence:.2f}"
                 if raised and (len(step.tree) > known or not panels):
-                    panels = [before, Panel(f"2  an exit predicts {word}", [], -1)]
+                    panels = [before, Panel(f"2  an exit predicts '{self._word(verdict.token)}' ({sure}", [], -1)]
                     claim = predicted
                 elif raised and predicted == claim:
-                    panels[1] = Panel(f"{panels[1].title}, layer {output.layer}: {confidence:.2f}", [], -1)
+                    panels[1] = panels[1]._replace(title=f"{panels[1].title}, {sure}")
             for _ in range(forwards):
                 if leaves := drafter.policy.next_leaves():
                     drafter.grow(leaves)
             if len(panels) == 2 and output.layer < last:
-                panels[1] = self._panel(step, panels[1].title, self._named(step, claim[0], claim[1]))
+                sent, (path, token) = step.sent.current, claim
+                anchor = sent.nodes[path[-1]] if sent is not None and path else step.tree.root
+                panels[1] = self._panel(step, panels[1].title, step.tree[anchor].children[token])
         final = output.verdicts[0]
         commit = state.accept(final)
         self.engine.keep(0, final.path, final.token)
@@ -137,30 +137,25 @@ class Pair:
             return []
         words = " ".join(self._word(token) for token in commit.tokens)
         title = f"3  the commit: '{words}'. What stood behind its last token is the next draft"
-        panels[1] = Panel(f"{panels[1].title}), and the draft goes on there", panels[1].nodes, panels[1].mark)
+        panels[1] = panels[1]._replace(title=f"{panels[1].title}), and the draft goes on there")
         return [*panels, self._panel(step, title, step.tree.root)]
-
-    def _named(self, step: Step, path: Sequence[int], token: int) -> int:
-        draft = step.sent.current
-        anchor = draft.nodes[path[-1]] if draft is not None and path else step.tree.root
-        return step.tree[anchor].children[token]
 
     def _panel(self, step: Step, title: str, mark: int) -> Panel:
         tree, draft = step.tree, step.sent.current
-        sent = set(draft.nodes) if draft is not None else set()
         keep = [tree.root, *tree.best_nodes(tree.root, SHOWN, 64, LEAST, frozenset())]
         if mark not in keep:
-            keep = [*keep, *(node for node in tree.path_to(mark) if node not in keep)]
+            keep += [node for node in tree.path_to(mark) if node not in keep]
         places = {node: place for place, node in enumerate(keep)}
-        nodes = [self._node(tree, node, places, node in sent) for node in keep]
+        nodes = []
+        for node in keep:
+            content = tree[node]
+            origin = Origin.COMMITTED if content.parent is None else content.origin
+            if content.parent is not None and content.layers:
+                origin = Origin.EARLY
+            word = self._word(content.token) if content.token >= 0 else "(prompt)"
+            parent = -1 if content.parent is None else places[content.parent]
+            nodes.append(Node(word, parent, content.reach, origin, draft is not None and node in draft.nodes))
         return Panel(title, nodes, places[mark])
-
-    def _node(self, tree: TokenTree, node: int, places: dict[int, int], sent: bool) -> Node:
-        content = tree[node]
-        parent = -1 if content.parent is None else places[content.parent]
-        origin = Origin.EARLY if content.layers else content.origin
-        word = self._word(content.token) if content.token >= 0 else "(prompt)"
-        return Node(word, parent, content.reach, Origin.COMMITTED if parent < 0 else origin, sent)
 
     def _word(self, token: int) -> str:
         return str(self.target.tokenizer.decode([token])).strip(" ").replace("\n", "↵") or "␣"
@@ -168,61 +163,46 @@ class Pair:
 
 def plot(panels: Sequence[Panel]) -> Figure:
     """Return the panels below each other: answer positions to the right, one row a leaf, the likeliest on top."""
-    rows = [sum(1 for place in range(len(p.nodes)) if all(n.parent != place for n in p.nodes)) for p in panels]
-    figure = Figure(figsize=(13, 1.2 + sum(0.9 + 0.3 * count for count in rows)), layout="constrained")
+    rows = [len(panel.nodes) - len({node.parent for node in panel.nodes} - {-1}) for panel in panels]
+    figure = new_figure(1.2 + sum(0.9 + 0.3 * count for count in rows), 13)
     for axes, panel in zip(figure.subplots(len(panels), 1, height_ratios=[2 + n for n in rows]), panels, strict=True):
         _plot_tree(axes, panel)
-    legend = [
-        Patch(facecolor=COLOURS[origin], label=label)
-        for origin, label in (
-            (Origin.COMMITTED, "committed"), (Origin.DRAFT, "the draft's"), (Origin.EARLY, "predicted by an exit"),
-        )
-    ]  # fmt: skip
+    labels = {"committed": Origin.COMMITTED, "the draft's": Origin.DRAFT, "predicted by an exit": Origin.EARLY}
+    legend = [Patch(facecolor=COLOURS[origin], label=label) for label, origin in labels.items()]
     legend.append(Patch(facecolor="white", edgecolor="black", linewidth=2.0, label="framed: sent, being verified"))
     figure.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False)
     return figure
 
 
-def _plot_tree(axes: Axes, panel: Panel) -> None:
-    nodes = panel.nodes
-    children: dict[int, list[int]] = {place: [] for place in range(-1, len(nodes))}
-    for place, node in enumerate(nodes):
-        children[node.parent].append(place)
-    heights: dict[int, float] = {}
-    rows = iter(range(len(nodes)))
+def _plot_tree(axes: Any, panel: Panel) -> None:
+    nodes, rows = panel.nodes, itertools.count()
+    places: dict[int, tuple[int, float]] = {}
 
-    def place_at(node: int) -> float:
-        below = [place_at(child) for child in sorted(children[node], key=lambda c: -nodes[c].reach)]
-        heights[node] = below[0] if below else float(next(rows))
-        return heights[node]
+    def put(node: int, depth: int) -> float:
+        children = [child for child, each in enumerate(nodes) if each.parent == node]
+        below = [put(child, depth + 1) for child in sorted(children, key=lambda child: -nodes[child].reach)]
+        places[node] = depth, below[0] if below else float(next(rows))
+        return places[node][1]
 
-    place_at(0)
-    depths = [0] * len(nodes)
+    put(0, 0)
     for place, node in enumerate(nodes):
-        if node.parent >= 0:
-            depths[place] = depths[node.parent] + 1
-    for place, node in enumerate(nodes):
-        x, y = depths[place], heights[place]
-        if node.parent >= 0:
-            axes.plot([x - 1, x - 0.5, x], [heights[node.parent], y, y], color="#aaaaaa", linewidth=1, zorder=1)
+        x, y = places[place]
+        if place:
+            axes.plot([x - 1, x - 0.5, x], [places[node.parent][1], y, y], color="#aaaaaa", linewidth=1, zorder=1)
+        share = 0.15 + 0.85 * min(1.0, node.reach)
+        faded = [1 - share * (1 - channel) for channel in to_rgb(COLOURS[node.origin])]
         axes.text(
             x, y, f"{node.text}  {node.reach:.2f}" if place else node.text, ha="center", va="center", fontsize=8,
             color="white" if node.reach > 0.45 or place == 0 else "black", zorder=2,
-            bbox={"boxstyle": "round,pad=0.25", "facecolor": _faded(COLOURS[node.origin], node.reach),
+            bbox={"boxstyle": "round,pad=0.25", "facecolor": faded,
                   "edgecolor": "black" if node.sent else "#cccccc", "linewidth": 1.8 if node.sent else 0.5},
         )  # fmt: skip
         if place == panel.mark and place:
             axes.annotate("", (x, y - 0.3), (x, y - 0.8), arrowprops={"arrowstyle": "-|>", "color": "#d62728"})
     axes.set_xlim(-0.6, 9.0)
-    axes.set_ylim(max(heights.values()) + 1.1, -1.0)
+    axes.set_ylim(max(height for _, height in places.values()) + 1.1, -1.0)
     axes.set_title(panel.title, loc="left", fontsize=10)
     axes.axis("off")
-
-
-def _faded(colour: str, reach: float) -> tuple[float, float, float]:
-    share = 0.15 + 0.85 * min(1.0, reach)
-    red, green, blue = matplotlib.colors.to_rgb(colour)
-    return (1 - share * (1 - red), 1 - share * (1 - green), 1 - share * (1 - blue))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -248,10 +228,7 @@ def run(options: argparse.Namespace) -> None:
     print(f"wrote {options.out}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    return main_of(parser, run, arguments)
-
+main = partial(main_of, parser, run)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,6 +5,7 @@ Rates are totals over totals. Seconds are spreads over steps. Ratios of times ar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from math import comb
@@ -28,8 +29,9 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """Return the percentiles p50, p90 and p99, interpolated, and the mean."""
     found = np.percentile(np.asarray(values, dtype=float), PERCENTILES)
-    return {f"p{q}": float(value) for q, value in zip(PERCENTILES, found, strict=True)} | {
-        "mean": float(np.mean(values))
+    return {
+        **{f"p{q}": float(each) for q, each in zip(PERCENTILES, found, strict=True)},
+        "mean": float(np.mean(values)),
     }
 
 
@@ -81,10 +83,9 @@ def summary(stats: Sequence[DecodingStats]) -> dict[str, Any]:
 
     first = [entry.first_commit_s for entry in stats if entry.first_commit_s is not None]
     later = [value for value in map(tpot, stats) if value is not None]
-    early: dict[int, int] = {}
+    early: Counter[int] = Counter()
     for entry in stats:
-        for layer, count in entry.early_hits.items():
-            early[layer] = early.get(layer, 0) + count
+        early.update(entry.early_hits)
     judged = total("hits") + total("misses")
     forwards, tokens, rounds, passes = map(total, ("draft_forwards", "tokens", "rounds", "cloud_passes"))
     return {
@@ -135,11 +136,10 @@ COLUMNS = (
 
 def report(figures: Mapping[str, Mapping[str, Any]], base: str = Mode.CLOUD.value) -> str:
     """Return a table with a row per mode; ratios are of medians, to `base` where it ran."""
-    ratios = {
-        mode: {"speed_up": figures[base]["total_s"]["median"] / entry["total_s"]["median"]} if base in figures else {}
-        for mode, entry in figures.items()
-    }
-    return figures_table("mode", {mode: {**entry, **ratios[mode]} for mode, entry in figures.items()}, COLUMNS)
+    medians = {mode: entry["total_s"]["median"] for mode, entry in figures.items()}
+    ratios = {mode: medians[base] / own if base in medians else None for mode, own in medians.items()}
+    rows = {mode: {**entry, "speed_up": ratios[mode]} for mode, entry in figures.items()}
+    return figures_table("mode", rows, COLUMNS)
 
 
 def table8(modes: Mapping[str, Mapping[str, Any]], gamma: int | None, one_way_s: float) -> dict[str, float | None]:

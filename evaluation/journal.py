@@ -20,8 +20,14 @@ class Journal:
         if restart:
             self._path.unlink(missing_ok=True)
             note.unlink(missing_ok=True)
-        self._check(note, dict(settings))
-        self._repair()
+        folder.mkdir(parents=True, exist_ok=True)
+        written = json.dumps(settings, indent=1)
+        if note.exists():
+            _check(note, json.loads(written))
+        else:
+            note.write_text(written + "\n", encoding="utf-8")
+        if self._path.exists():
+            self._cut_off_half_a_line()
 
     def add(self, piece: Mapping[str, Any]) -> None:
         """Append a finished piece; it is in the file, and nowhere else, when this returns."""
@@ -34,28 +40,8 @@ class Journal:
             with self._path.open(encoding="utf-8") as lines:
                 yield from (dict(json.loads(line)) for line in lines)
 
-    def _check(self, path: Path, settings: dict[str, Any]) -> None:
-        settings = json.loads(json.dumps(settings))
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-            return
-        try:
-            before = dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError):
-            raise ValueError(f"{path} is no JSON object; begin again with --restart") from None
-        names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
-        if names:
-            changes = ", ".join(f"{name} was {before.get(name)} and is {settings.get(name)}" for name in names)
-            raise ValueError(
-                f"{path.parent} holds results with other settings: {changes}; give another folder, or throw the old "
-                "ones away with --restart"
-            )
-
-    def _repair(self) -> None:
-        """Cut off a line that was not written to its end when the process was killed: it would spoil the next one."""
-        if not self._path.exists():
-            return
+    def _cut_off_half_a_line(self) -> None:
+        """Remove a line that was not written to its end when the process was killed: it would spoil the next one."""
         whole = 0
         with self._path.open("r+b") as file:
             for line in file:
@@ -67,3 +53,17 @@ class Journal:
                     break
                 whole += len(line)
             file.truncate(whole)
+
+
+def _check(note: Path, settings: dict[str, Any]) -> None:
+    try:
+        before = dict(json.loads(note.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise ValueError(f"{note} is no JSON object; begin again with --restart") from None
+    names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
+    if names:
+        changes = ", ".join(f"{name} was {before.get(name)} and is {settings.get(name)}" for name in names)
+        raise ValueError(
+            f"{note.parent} holds results with other settings: {changes}; give another folder, or throw the old ones "
+            "away with --restart"
+        )

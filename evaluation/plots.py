@@ -61,3 +61,15 @@ def plain(axes: Any, grid: str = "y") -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def bar_plot(height: float, names: list[str], title: str, label: str) -> tuple[Figure, Any]:
+    """Return a figure and its axes for horizontal bars, one row per name, the first on top; `label`: of the x axis."""
+    figure = new_figure(height)
+    axes = figure.add_subplot()
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.set_title(title, fontsize=11)
+    plain(axes, "x")
+    return figure, axes

@@ -22,22 +22,27 @@ from speculation.predictor import AUTO
 
 START_LIMIT_S = 120.0
 CONNECT_LIMIT_S, SILENCE_S = 20.0, 10.0
-"""More patient than a robot: on a busy machine a verifier may hold its breath for longer than a robot would wait."""
+"""More patient than a robot: on a busy machine a verifier may pause for longer than a robot would wait."""
 
 
 @contextmanager
 def verifier(model: Path, *flags: str) -> Iterator[str]:
-    """Run a verifier process and yield its address once it serves. Raises RuntimeError, with its words, if it ends."""
+    """Run a verifier process and yield its address once it serves. Raises RuntimeError, with its log, if it ends."""
     address = free_address()
     command = [sys.executable, "-m", "cloud_verifier", "serve", "--model", str(model), "--bind", address, *flags]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "verifier.log"
         with log.open("w") as sink:
-            process = subprocess.Popen(
-                command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": str(PROJECT)}, stderr=sink
-            )
+            environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+            process = subprocess.Popen(command, cwd=PROJECT, env=environment, stderr=sink)
         try:
-            _wait_until_serving(process, log)
+            end = time.monotonic() + START_LIMIT_S
+            while " serving " not in log.read_text():
+                if process.poll() is not None:
+                    raise RuntimeError(f"the verifier did not start: {log.read_text()[-1000:].strip()}")
+                if time.monotonic() > end:
+                    raise RuntimeError(f"the verifier did not start within {START_LIMIT_S:g} s")
+                time.sleep(0.05)
             yield address
             if process.poll() is not None:
                 raise RuntimeError(f"the verifier ended by itself: {log.read_text()[-1000:].strip()}")
@@ -49,16 +54,6 @@ def verifier(model: Path, *flags: str) -> Iterator[str]:
 def draft_flags(modes: Sequence[str], draft_model: Path) -> list[str]:
     """Return a verifier's flags for these modes: a draft model beside the target where one of them needs it."""
     return ["--draft-model", str(draft_model)] if Mode.SERVER_SD.value in modes else []
-
-
-def _wait_until_serving(process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_LIMIT_S
-    while " serving " not in log.read_text():
-        if process.poll() is not None:
-            raise RuntimeError(f"the verifier did not start: {log.read_text()[-1000:].strip()}")
-        if time.monotonic() > end:
-            raise RuntimeError(f"the verifier did not start within {START_LIMIT_S:g} s")
-        time.sleep(0.05)
 
 
 def machine() -> str:
@@ -95,8 +90,8 @@ def add_profile(line: argparse.ArgumentParser, default: str = "raw") -> None:
 def add_prompt_options(line: argparse.ArgumentParser) -> None:
     """Register --response-order and --guide: how models are asked."""
     for argument in (RESPONSE_ORDER, GUIDE):
-        flag = f"--{argument.name.replace('_', '-')}"
         shown = f"{argument.description} (default: %(default)s)"
+        flag = f"--{argument.name.replace('_', '-')}"
         line.add_argument(flag, default=argument.default, choices=argument.choices, help=shown)
 
 
@@ -112,36 +107,23 @@ def milliseconds(text: str) -> list[float]:
 
 
 def add_predictor(line: argparse.ArgumentParser) -> None:
-    """Add the option --predictor, as `EdgeConfig.predictor` has it."""
-    line.add_argument(
-        "--predictor",
-        default=AUTO,
-        metavar="FOLDER",
-        help="acceptance predictor; auto: the one in the draft model's folder, off: none (default: auto)",
-    )
+    """Register --predictor, as `EdgeConfig.predictor` has it."""
+    shown = "acceptance predictor; auto: the one in the draft model's folder, off: none (default: auto)"
+    line.add_argument("--predictor", default=AUTO, metavar="FOLDER", help=shown)
 
 
 def add_link(line: argparse.ArgumentParser) -> None:
-    """Add the option --link, as `EdgeConfig.link` has it."""
-    line.add_argument(
-        "--link",
-        default="",
-        metavar="NAME",
-        help="link of config/links.json to emulate, the profile's delay on top (default: none)",
-    )
+    """Register --link, as `EdgeConfig.link` has it."""
+    shown = "link of config/links.json to emulate, the profile's delay on top (default: none)"
+    line.add_argument("--link", default="", metavar="NAME", help=shown)
 
 
 def add_drafting(line: argparse.ArgumentParser) -> None:
     """Register --gamma and --drafting: what modes that draft do otherwise than they are known for."""
-    line.add_argument("--gamma", type=gamma, default=4, help="draft tokens per verification, auto or balance "
-                      "(default: 4)")  # fmt: skip
-    add_changes(line)
-
-
-def add_changes(line: argparse.ArgumentParser) -> None:
-    """Register --drafting."""
-    line.add_argument("--drafting", default="", metavar="NAME=VALUE,...", help="changes of the drafting settings of "
-                      "every mode that drafts, e.g. interrupt=off,width=3 (docs/decoding.md names them)")  # fmt: skip
+    shown = "draft tokens per verification, auto or balance (default: 4)"
+    line.add_argument("--gamma", type=gamma, default=4, help=shown)
+    shown = "changes of the drafting settings of every mode that drafts, e.g. interrupt=off,width=3 (docs/decoding.md)"
+    line.add_argument("--drafting", default="", metavar="NAME=VALUE,...", help=shown)
 
 
 def drafted_as(options: argparse.Namespace) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from edge_drafter import DecodingStats
@@ -70,7 +69,7 @@ class TargetAlone:
 
 
 def first_flip(
-    frame: int, mode: str, truth: Sequence[int], rows: Sequence[npt.NDArray[np.floating]], tokens: Sequence[int]
+    frame: int, mode: str, truth: Sequence[int], rows: Sequence[npt.NDArray[Any]], tokens: Sequence[int]
 ) -> Flip | None:
     """Return where `tokens` leave `truth`; None where they do not. A missing or added token has an infinite margin."""
     for position, (own, other) in enumerate(zip(truth, tokens, strict=False)):

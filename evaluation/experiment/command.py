@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluation.experiment.questions import in_words
+from evaluation.experiment.questions import add_questions, in_words
 from evaluation.experiment.run import Run
 from evaluation.journal import Journal
-from evaluation.setting import drafted_as, machine
+from evaluation.setting import add_drafting, add_link, add_pair, add_predictor, add_profile, drafted_as, machine
 from spec_vlm_nav.graph import PROJECT
 from speculation.links import load_link
 from speculation.profiles import load_profile
@@ -27,6 +27,53 @@ def command_line(module: str, doc: str | None, **more: Any) -> argparse.Argument
     """Return the parser of `python -m MODULE` with the module's docstring as its help."""
     form = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(prog=f"python -m {module}", description=doc, formatter_class=form, **more)
+
+
+def experiment_line(
+    module: str,
+    doc: str | None,
+    steps: int | None,
+    *,
+    steps_default: str = "",
+    journal: bool = True,
+    profile: str = "",
+    link: bool = False,
+    modes: Sequence[str] = (),
+    chosen: Sequence[str] = (),
+    drafting: bool = False,
+    predictor: bool = False,
+    dtype: str = "float32",
+    save: bool = True,
+    **more: Any,
+) -> argparse.ArgumentParser:
+    """Return `command_line` with the options of an experiment that asks a pair of models.
+
+    steps, profile, dtype: defaults; without a profile there is no such option. steps_default: words for a number of
+    steps that depends on other options. modes, chosen: the choices of --modes and its default.
+    """
+    line = command_line(module, doc, **more)
+    add_pair(line)
+    if profile:
+        add_profile(line, profile)
+    if link:
+        add_link(line)
+    frames = f"frames, each answered by every arm (default: {steps_default or steps})"
+    line.add_argument("--steps", type=int, default=steps, help=frames)
+    if journal:
+        kept = "keep every answer in this folder, to go on after an interruption"
+        line.add_argument("--journal", type=Path, metavar="DIR", help=kept)
+        line.add_argument("--restart", action="store_true", help="throw away what --journal holds")
+    if modes:
+        shown = "modes to compare (default: %(default)s)"
+        line.add_argument("--modes", nargs="+", default=list(chosen or modes), choices=modes, help=shown)
+    if drafting:
+        add_drafting(line)
+    if predictor:
+        add_predictor(line)
+    add_questions(line, dtype)
+    if save:
+        add_save(line)
+    return line
 
 
 def main_of(
@@ -49,16 +96,6 @@ def main_of(
     except KeyboardInterrupt:
         print(f"{name}: interrupted; with --journal the same command goes on", file=sys.stderr)
         return 130
-
-
-def add_steps(line: argparse.ArgumentParser, count: int | None, default: str = "") -> None:
-    """Register --steps and --journal; `default` describes the number where it depends on other options."""
-    line.add_argument("--steps", type=int, default=count, help=f"frames, each answered by every arm (default: "
-                      f"{default or count})")  # fmt: skip
-    line.add_argument(
-        "--journal", type=Path, metavar="DIR", help="keep every answer in this folder, to go on after an interruption"
-    )
-    line.add_argument("--restart", action="store_true", help="throw away what --journal holds")
 
 
 def add_save(line: argparse._ActionsContainer) -> None:
@@ -114,22 +151,23 @@ def result_name(base: str, source: str) -> str:
     return f"{base}_text" if in_words(source) else base
 
 
-def save_run(options: argparse.Namespace, base: str, data: Mapping[str, Any], run: Run | None = None) -> None:
-    """Write `data` with settings and machine where --save was given; of a run also every step's time.
+def finish(options: argparse.Namespace, base: str, data: Mapping[str, Any], run: Run | None = None) -> None:
+    """Print the machine; with --save, write `data` with settings and machine, and every step's time of a run.
 
     The result's name is `base` with the source, profile, link, round trip and dtype of the options.
     """
+    print(measured_on := machine())
     if not options.save:
         return
     rtt_ms = getattr(options, "rtt_ms", None)
-    parts = [getattr(options, "profile", ""), getattr(options, "link", ""), "" if rtt_ms is None else
-             f"rtt_{rtt_ms:g}_ms", options.dtype]  # fmt: skip
+    trip = "" if rtt_ms is None else f"rtt_{rtt_ms:g}_ms"
+    parts = [getattr(options, "profile", ""), getattr(options, "link", ""), trip, options.dtype]
     measured: dict[str, Any] = {}
     if run is not None:
         times = {arm: [round(seconds, 4) for seconds in run.seconds(arm)] for arm in run.answers}
         measured = {"frames_with_different_tokens": run.different, "step_s": times}
     name = "_".join([result_name(base, options.frames), *filter(None, parts)])
-    write_result(name, {"settings": settings_of(options), "machine": machine(), **data, **measured})
+    write_result(name, {"settings": settings_of(options), "machine": measured_on, **data, **measured})
 
 
 def write_result(name: str, data: Mapping[str, Any]) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -29,20 +30,12 @@ class Gsm8k(msgspec.Struct):
     question: Text
     answer: str
 
-    def prompt_and_category(self) -> tuple[str, str]:
-        """Return the prompt and its category."""
-        return self.question, "gsm8k"
-
 
 class HumanEval(msgspec.Struct):
     """Chen et al., arXiv 2107.03374."""
 
     prompt: Text
     task_id: str
-
-    def prompt_and_category(self) -> tuple[str, str]:
-        """Return the prompt and its category."""
-        return self.prompt, "human_eval"
 
 
 class Turns(msgspec.Struct):
@@ -51,12 +44,13 @@ class Turns(msgspec.Struct):
     turns: Annotated[list[Text], Meta(min_length=1)]
     category: str
 
-    def prompt_and_category(self) -> tuple[str, str]:
-        """Return the first turn and its category."""
-        return self.turns[0], self.category
 
-
-FORMS: tuple[type[Gsm8k | HumanEval | Turns], ...] = (Gsm8k, HumanEval, Turns)
+FORMS: dict[Any, Callable[[Any], tuple[str, str]]] = {
+    Gsm8k: lambda line: ("gsm8k", line.question),
+    HumanEval: lambda line: ("human_eval", line.prompt),
+    Turns: lambda line: (line.category, line.turns[0]),
+}
+"""Every form's category and prompt of a line."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +81,10 @@ def load_prompts(path: Path) -> list[TextPrompt]:
             where = f"{path} line {number}"
             try:
                 fields = msgspec.json.decode(line, type=dict[str, Any])
-                form = form or _form(fields, where)
-                text, category = cast(Turns, msgspec.convert(fields, form)).prompt_and_category()
+                form = form or next((each for each in FORMS if set(each.__struct_fields__) <= fields.keys()), None)
+                if form is None:
+                    raise ValueError(f"{where} has the fields {', '.join(sorted(fields)) or 'none'}; it needs {KNOWN}")
+                category, text = FORMS[form](msgspec.convert(fields, form))
             except (msgspec.DecodeError, RecursionError) as error:
                 raise ValueError(f"{where}: {error}") from None
             prompts.append(TextPrompt(category, text, where))
@@ -105,10 +101,3 @@ def pick(prompts: list[TextPrompt], count: int, seed: int = 0) -> list[TextPromp
     if count > len(prompts):
         raise ValueError(f"{count} prompts were asked for, the file holds {len(prompts)}; ask for at most as many")
     return [prompts[(place * len(prompts) // count + seed) % len(prompts)] for place in range(count)]
-
-
-def _form(fields: dict[str, Any], where: str) -> type[msgspec.Struct]:
-    for form in FORMS:
-        if set(form.__struct_fields__) <= fields.keys():
-            return form
-    raise ValueError(f"{where} has the fields {', '.join(sorted(fields)) or 'none'}; it needs {KNOWN}")

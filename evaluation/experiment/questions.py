@@ -88,14 +88,9 @@ def read_source(text: str) -> str:
 
 def add_questions(line: argparse.ArgumentParser, dtype: str = "float32") -> None:
     """Register the questions and how they are computed: --frames, --seed, prompt options, --max-tokens, --dtype."""
-    line.add_argument(
-        "--frames",
-        default="simulation",
-        type=read_source,
-        metavar="SOURCE",
-        help=f"{', '.join(FRAME_SOURCES)} (prompts of our own, for a pair of language models), or {TEXT_FILE}PATH of a "
-        "file in the form of GSM8K, HumanEval, MT-Bench or Spec-Bench (default: %(default)s)",
-    )
+    shown = (f"{', '.join(FRAME_SOURCES)} (prompts of our own, for a pair of language models), or {TEXT_FILE}PATH of a "
+             "file in the form of GSM8K, HumanEval, MT-Bench or Spec-Bench (default: %(default)s)")  # fmt: skip
+    line.add_argument("--frames", default="simulation", type=read_source, metavar="SOURCE", help=shown)
     line.add_argument("--seed", type=int, default=0, help="which held-out rooms, and of random draws (default: 0)")
     add_prompt_options(line)
     line.add_argument("--max-tokens", type=int, default=128)
@@ -126,23 +121,19 @@ def asked_as(options: argparse.Namespace) -> tuple[ResponseOrder, bool]:
 
     Raises ValueError for frames with a language model alone, or text with a target that sees images.
     """
-    _check_sight(options.target_model, options.frames)
-    guide = Guidance(options.guide).applies(Vocabulary.load(find_model(options.target_model)))
-    return ResponseOrder(options.response_order), guide
-
-
-def _check_sight(target: Path, source: str) -> None:
+    target, source = options.target_model, options.frames
     folder = find_model(target)
-    if not (folder / "config.json").is_file():
-        return  # loading it raises the error
-    sees = read_config(folder)["model_type"] in SEEING
-    if sees and in_words(source):
-        raise ValueError(
-            f"--frames {source} asks in words, and target {target} sees images; give a pair of language models alone "
-            "with --target-model and --draft-model"
-        )
-    if not sees and not in_words(source):
-        raise ValueError(f"target {target} is a language model alone; ask it with --frames text or text:PATH")
+    if (folder / "config.json").is_file():  # where there is none, loading it raises the error
+        sees = read_config(folder)["model_type"] in SEEING
+        if sees and in_words(source):
+            raise ValueError(
+                f"--frames {source} asks in words, and target {target} sees images; give a pair of language models "
+                "alone with --target-model and --draft-model"
+            )
+        if not sees and not in_words(source):
+            raise ValueError(f"target {target} is a language model alone; ask it with --frames text or text:PATH")
+    guide = Guidance(options.guide).applies(Vocabulary.load(folder))
+    return ResponseOrder(options.response_order), guide
 
 
 def _noise(count: int, seed: int, order: ResponseOrder, guide: bool) -> Iterator[Question]:
@@ -154,7 +145,8 @@ def _noise(count: int, seed: int, order: ResponseOrder, guide: bool) -> Iterator
 
 def _rooms(seed: int, order: ResponseOrder, guide: bool) -> Iterator[Question]:
     for room in itertools.count(UNSEEN_SEED + 1000 * seed):
-        yield from _walk(make_scene(room, Difficulty.MIDDLE), order, guide)
+        scene = make_scene(room, Difficulty.MIDDLE)
+        yield from _walk(scene, order, guide)
 
 
 def _walk(scene: Scene, order: ResponseOrder, guide: bool) -> list[Question]:

@@ -12,7 +12,7 @@ import msgspec
 from tqdm import tqdm
 
 from edge_drafter import DecodingStats, StepResult
-from evaluation.figures import median_interval, summary
+from evaluation.figures import summary, times_faster
 from evaluation.journal import Journal
 
 WARM_UP = 2
@@ -97,8 +97,8 @@ class Run:
         return [one / other for one, other in zip(self.seconds(slow), self.seconds(fast), strict=True)]
 
     def times_faster(self, slow: str, fast: str) -> tuple[float, float, float]:
-        """Return how many times faster `fast` is: `median_interval` of the ratios."""
-        return median_interval(self.ratios(slow, fast))
+        """Return how many times faster `fast` is, as `evaluation.figures.times_faster`."""
+        return times_faster(self.stats(slow), self.stats(fast))
 
     def fastest(self) -> str:
         """Return the arm with the shortest median step."""
@@ -130,69 +130,45 @@ def take_turns(
     once. leave_out: a question that an arm refuses with ValueError is left out; otherwise the error is raised, but for
     optional arms. total: the number of questions, where `asked` has no length.
     """
-    taken = _Taken(arms, journal, leave_out)
-    names = []
-    for index, question in enumerate(tqdm(asked, total=total, unit="frame", disable=None)):
-        names.append(name := question.name or str(index))
-        order = taken.due(name)
-        random.Random(f"{seed} {index}").shuffle(order)
-        try:
-            if order and not taken.warm:
-                for arm in arms:
-                    for first in [question] * WARM_UP if warm_up is None else warm_up:
-                        taken.ask(arm, first)
-                taken.warm = True
-            for arm in order:
-                taken.keep(name, arm, taken.ask(arm, question))
-        except ValueError as error:
-            if not leave_out:
-                raise
-            taken.left_out[name] = str(error)
-    return taken.run(names)
+    answers = read_answers(journal) if journal is not None else {}
+    refused, left_out, names, warm = dict[str, str](), dict[str, str](), list[str](), False
 
-
-class _Taken:
-    """The answers that `take_turns` has."""
-
-    def __init__(self, arms: Sequence[Arm[Any]], journal: Journal | None, leave_out: bool) -> None:
-        self.arms = arms
-        self.warm = False
-        self.refused: dict[str, str] = {}
-        self.left_out: dict[str, str] = {}
-        self._journal = journal
-        self._leave_out = leave_out
-        self._answers = read_answers(journal) if journal is not None else {}
-
-    def due(self, name: str) -> list[Arm[Any]]:
-        return [arm for arm in self.arms if (name, arm.name) not in self._answers and arm.name not in self.refused]
-
-    def ask(self, arm: Arm[Any], question: Question) -> Answer | None:
+    def ask(arm: Arm[Q], question: Q) -> Answer | None:
         """Return the answer; None of an optional arm that refuses, now or before."""
-        if arm.name in self.refused:
-            return None
         if arm.decode is None:
             raise TypeError(f"arm {arm.name} has no decoder; a backend makes one")
         try:
-            answer: Answer = arm.decode(question)
+            return arm.decode(question) if arm.name not in refused else None
         except ValueError as error:
             if not arm.optional:
                 raise
-            self.refused[arm.name] = " ".join(str(error).split())
+            refused[arm.name] = " ".join(str(error).split())
             return None
-        return answer
 
-    def keep(self, name: str, arm: Arm[Any], answer: Answer | None) -> None:
-        if answer is None:
-            return
-        self._answers[name, arm.name] = answer
-        if self._journal is not None:
-            self._journal.add({"question": name, "arm": arm.name, **msgspec.to_builtins(answer, str_keys=True)})
-
-    def run(self, names: Sequence[str]) -> Run:
-        kept = [name for name in names if name not in self.left_out]
-        present = [arm for arm in self.arms if arm.name not in self.refused]
-        answers = {arm.name: [self._answers[name, arm.name] for name in kept] for arm in present}
-        return Run(answers, kept, [arm.name for arm in present if arm.exact], self.refused, self.left_out)
+    for index, question in enumerate(tqdm(asked, total=total, unit="frame", disable=None)):
+        names.append(name := question.name or str(index))
+        order = [arm for arm in arms if (name, arm.name) not in answers and arm.name not in refused]
+        random.Random(f"{seed} {index}").shuffle(order)
+        try:
+            if order and not warm:
+                for arm in arms:
+                    for first in [question] * WARM_UP if warm_up is None else warm_up:
+                        ask(arm, first)
+                warm = True
+            for arm in order:
+                if (answer := ask(arm, question)) is not None:
+                    answers[name, arm.name] = answer
+                    if journal is not None:
+                        fields = msgspec.to_builtins(answer, str_keys=True)
+                        journal.add({"question": name, "arm": arm.name, **fields})
+        except ValueError as error:
+            if not leave_out:
+                raise
+            left_out[name] = str(error)
+    kept = [name for name in names if name not in left_out]
+    present = [arm for arm in arms if arm.name not in refused]
+    found = {arm.name: [answers[name, arm.name] for name in kept] for arm in present}
+    return Run(found, kept, [arm.name for arm in present if arm.exact], refused, left_out)
 
 
 def read_answers(journal: Journal) -> dict[tuple[str, str], Answer]:
@@ -202,7 +178,6 @@ def read_answers(journal: Journal) -> dict[tuple[str, str], Answer]:
         try:
             found[piece["question"], piece["arm"]] = msgspec.convert(piece, Answer, strict=False)
         except (msgspec.ValidationError, LookupError) as error:
-            raise ValueError(
-                f"line {number} of the journal is no answer ({error!r}); begin anew with --restart"
-            ) from None
+            why = f"line {number} of the journal is no answer ({error!r}); begin anew with --restart"
+            raise ValueError(why) from None
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from edge_drafter import Mode
@@ -79,7 +80,7 @@ class Edges:
     ) -> Run:
         """See `Backend.run` and `take_turns`. Raises ValueError, VerifierLost, AnswerLate."""
         check_prompts(self.vlm, [*(warm_up or ()), *asked], self.options.max_tokens)
-        ready = [Arm(arm.name, arm.mode, arm.changes, self.decoder(arm), arm.exact, arm.optional) for arm in arms]
+        ready = [replace(arm, decode=self.decoder(arm)) for arm in arms]
         return take_turns(ready, asked, warm_up, seed=self.options.seed, journal=journal)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.coupling import (
-    Place,
+    KINDS,
     compare,
     coupled_agreement,
     exit_figures,
@@ -34,7 +34,7 @@ chances = (
 def test_agreement_lies_between_its_bound_and_what_rejection_reaches(p: np.ndarray, q: np.ndarray) -> None:
     overlap = float(np.minimum(p, q).sum())
     agreement = coupled_agreement(p, q)
-    assert Place(True, agreement, overlap).of("bound") - 1e-12 <= agreement <= overlap + 1e-12
+    assert overlap / (2.0 - overlap) - 1e-12 <= agreement <= overlap + 1e-12
     slow = sum(
         1.0 / sum(max(p[i] / p[j], q[i] / q[j]) for i in range(4)) for j in range(4) if p[j] > 0.0 and q[j] > 0.0
     )
@@ -47,12 +47,15 @@ def test_agreement_is_what_shared_noise_gives() -> None:
     settings = Coupled(0.8, 10, 0.95)
     places = [compare(p, q, settings, StepDraws(question_key(0, number))) for number in range(3000)]
     expected = coupled_agreement(Distribution.of(p, settings).row, Distribution.of(q, settings).row)
-    assert places[0].coupled == pytest.approx(expected) and 0.2 < expected < 0.8
-    assert np.mean([place.same for place in places]) == pytest.approx(expected, abs=0.03)
+    assert places[0]["coupled_expected"] == pytest.approx(expected) and 0.2 < expected < 0.8
+    assert np.mean([place["coupled"] for place in places]) == pytest.approx(expected, abs=0.03)
+    assert places[0]["bound"] == pytest.approx(places[0]["rejection"] / (2.0 - places[0]["rejection"]))
+    assert places[0]["bound"] <= expected <= places[0]["rejection"]
 
 
 def test_figures_are_per_token_and_per_frame() -> None:
-    found = figures([[Place(True, 0.5, 1.0), Place(False, 0.5, 0.5)], [Place(True, 1.0, 1.0)]])
+    tokens = [dict(zip(KINDS, row, strict=True)) for row in ((1.0, 0.5, 1.0, 1.0), (0.0, 0.5, 0.5, 1 / 3), (1.0,) * 4)]
+    found = figures([tokens[:2], tokens[2:]])
     assert found["tokens"] == 3 and found["coupled"] == {
         "mean": pytest.approx(2 / 3), "min": 0.5, "median": 0.75, "max": 1.0
     }  # fmt: skip
@@ -80,12 +83,10 @@ def test_the_command_compares_a_pair(tiny_target: Path, tiny_draft: Path, capsys
         (["--draft-model", "nowhere"], "nowhere"),
     ],
 )
-def test_what_cannot_run_is_said_in_a_sentence(
-    option: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_run_is_one_sentence(option: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(option) == 2
-    said = capsys.readouterr().err
-    assert sentence in said and said.startswith("coupling: ") and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert sentence in error and error.startswith("coupling: ") and error.count("\n") == 1
 
 
 def test_exits_are_compared_with_the_target_s_own_samples() -> None:

@@ -97,5 +97,5 @@ def test_a_shortened_shape_keeps_its_widths_and_its_vocabulary() -> None:
     whole, short = shapes.SHAPES["qwen2-vl-2b"], shapes.shortened("qwen2-vl-2b", 4)
     assert short.text | {"num_hidden_layers": 28} == whole.text
     layer = 1536 * (2 * 1536 + 2 * 256) + 3 * 1536 * 8960
-    decoders = [shapes.parameters("qwen2-vl-2b", shapes.shortened("qwen2-vl-2b", layers)) for layers in (4, 5)]
+    decoders = [shapes.parameters(shapes.shortened("qwen2-vl-2b", layers)) for layers in (4, 5)]
     assert decoders[1] - decoders[0] == pytest.approx(layer, rel=1e-3)

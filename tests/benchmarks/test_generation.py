@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.generation import Assisted, Generate, arguments_of, check_alike
+from benchmarks.generation import Generate, arguments_of, check_alike
 from evaluation.experiment.questions import questions
 from evaluation.experiment.run import Question
 from speculation.vlm.inputs import prepare
@@ -42,19 +42,19 @@ def test_arguments_are_those_of_a_forward_from_scratch(target: Vlm, asked: list[
     text = load_vlm(tiny_text_model(tmp_path, layers=1))
     for vlm, image in ((target, asked[0].jpeg), (text, None)):
         inputs = prepare(vlm, asked[0].prompt, image)
-        told, expected = arguments_of(vlm, inputs), scratch_inputs(vlm, inputs)
-        assert told.keys() == expected.keys()
-        assert all(torch.equal(told[name], expected[name]) for name in told)
+        given, expected = arguments_of(vlm, inputs), scratch_inputs(vlm, inputs)
+        assert given.keys() == expected.keys()
+        assert all(torch.equal(given[name], expected[name]) for name in given)
 
 
-def test_generate_says_what_the_target_alone_says(target: Vlm, asked: list[Question]) -> None:
+def test_generate_answers_as_the_target_alone(target: Vlm, asked: list[Question]) -> None:
     for question in asked:
         answer = Generate(target, LIMIT)(question)
         assert answer.tokens == alone(target, question)
         assert answer.stats.rounds == answer.stats.cloud_passes + 1 == len(answer.tokens) and answer.stats.total_s > 0.0
 
 
-def test_what_a_checkpoint_wishes_of_sampling_is_left_out(tiny_target: Path, asked: list[Question]) -> None:
+def test_sampling_settings_of_a_checkpoint_are_left_out(tiny_target: Path, asked: list[Question]) -> None:
     vlm = load_vlm(tiny_target, dtype="float64")
     vlm.model.generation_config.repetition_penalty = 5.0
     vlm.model.generation_config.do_sample = True
@@ -66,7 +66,7 @@ def test_what_a_checkpoint_wishes_of_sampling_is_left_out(tiny_target: Path, ask
 def test_assisted_generation_changes_no_answer(
     target: Vlm, draft: Vlm, asked: list[Question], sight: bool, changes: dict[str, object]
 ) -> None:
-    arm = Assisted(target, draft, LIMIT, sight=sight, **changes)
+    arm = Generate(target, LIMIT, draft, sight=sight, **changes)
     for question in asked:
         answer = arm(question)
         assert answer.tokens == alone(target, question)
@@ -78,8 +78,8 @@ def test_a_perfect_draft_is_accepted_whole_if_and_only_if_it_sees(
     target: Vlm, twin: Vlm, asked: list[Question]
 ) -> None:
     """As shipped the assistant never sees the image; with sight its positions and pixels are all as the target's."""
-    seeing = [Assisted(target, twin, LIMIT, sight=True, **FIXED)(question) for question in asked]
-    blind = [Assisted(target, twin, LIMIT, sight=False, **FIXED)(question) for question in asked]
+    seeing = [Generate(target, LIMIT, twin, sight=True, **FIXED)(question) for question in asked]
+    blind = [Generate(target, LIMIT, twin, sight=False, **FIXED)(question) for question in asked]
     for answer in seeing:
         assert answer.stats.rounds == -(-len(answer.tokens) // 5)
     assert sum(answer.stats.rounds for answer in blind) > sum(answer.stats.rounds for answer in seeing)
@@ -92,7 +92,7 @@ def test_a_text_pair_is_assisted_without_images(tmp_path: Path) -> None:
     )
     question = Question("find the silver bottle", b"")
     check_alike(big, small, question)
-    for arm in (Generate(big, LIMIT, prompt_lookup_num_tokens=5), Assisted(big, small, LIMIT, sight=True)):
+    for arm in (Generate(big, LIMIT, prompt_lookup_num_tokens=5), Generate(big, LIMIT, small, sight=True)):
         assert arm(question).tokens == alone(big, question)
 
 

@@ -8,8 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from benchmarks.overhead import COLUMNS, figures, main, median_forward, parser
-from benchmarks.stopwatch import Part, Seconds, Stopwatch, timing
+from benchmarks.overhead import COLUMNS, Part, Seconds, Stopwatch, figures, main, median_forward, parser
 from edge_drafter import DecodingStats
 from evaluation.experiment.run import Answer
 from evaluation.tables import figures_table
@@ -107,11 +106,11 @@ def watch(machine: Machine) -> Iterator[Stopwatch]:
     """A stopwatch on the slow model and link, as `overhead` puts one on the real ones."""
     watch = machine.watch()
     with (
-        timing(watch, Part.PREFILL, SlowModel, "begin"),
-        timing(watch, Part.FORWARD, SlowModel, "root_logits", "extend"),
-        timing(watch, Part.CACHE, SlowModel, "commit"),
-        timing(watch, Part.PACE, PacedModel, "extend"),
-        timing(watch, Part.LINK, SlowLink, "send", "receive"),
+        watch.timing(Part.PREFILL, SlowModel, "begin"),
+        watch.timing(Part.FORWARD, SlowModel, "root_logits", "extend"),
+        watch.timing(Part.CACHE, SlowModel, "commit"),
+        watch.timing(Part.PACE, PacedModel, "extend"),
+        watch.timing(Part.LINK, SlowLink, "send", "receive"),
     ):
         yield watch
     watch.restart()
@@ -154,7 +153,7 @@ def test_functions_of_a_module_are_timed_while_they_shall_be() -> None:
     watch = machine.watch()
     module = ModuleType("functions")
     module.halve = halve = lambda value: (machine.work(2.0), value / 2)[1]  # type: ignore[attr-defined]
-    with timing(watch, Part.READ, module, "halve"):
+    with watch.timing(Part.READ, module, "halve"):
         assert module.halve(6.0) == 3.0
         machine.work(1.0)
     assert module.halve is halve

@@ -1,4 +1,4 @@
-"""The comparison of ways to draw, over real sockets with tiny models."""
+"""The comparison of sampling schemes, over real sockets with tiny models."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from benchmarks import sampling
 from speculation.sampling import SCHEMES, Sparse
 
 
-def test_every_way_has_its_modes_and_a_base_to_compare_with() -> None:
+def test_every_scheme_has_its_modes_and_a_base_to_compare_with() -> None:
     options = sampling.parser().parse_args(["--keep", "4"])
-    found = {way.name: way for way in sampling.ways(options)}
+    found = {scheme.name: scheme for scheme in sampling.schemes_of(options)}
     assert set(found) == set(SCHEMES)
-    assert isinstance(sparse := found["sparse"].settings, Sparse) and sparse.keep == 4
-    arms = {f"{way.name} {mode.value}" for way in found.values() for mode in way.modes}
-    assert {way.base for way in found.values()} == {"greedy cloud", "coupled cloud"} <= arms
+    assert isinstance(sparse := found["sparse"], Sparse) and sparse.keep == 4
+    arms = {f"{name} {mode.value}" for name, scheme in found.items() for mode in sampling.modes_of(scheme)}
+    assert {sampling.base_of(scheme) for scheme in found.values()} == {"greedy cloud", "coupled cloud"} <= arms
     assert "split full" not in arms and "coupled full" in arms
 
 
