@@ -70,17 +70,25 @@ def embedded(data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
+def read_image(data: bytes | None) -> Image.Image | None:
+    """Return a camera frame in RGB; None where it does not decode."""
+    try:
+        return Image.open(io.BytesIO(data or b"")).convert("RGB")
+    except (UnidentifiedImageError, OSError):
+        return None
+
+
 def thumbnail(data: bytes | None) -> str:
     """Return a camera frame at most `THUMBNAIL` pixels wide as an image's source; empty if it is no image."""
-    try:
-        image = Image.open(io.BytesIO(data or b""))
-        if image.width <= THUMBNAIL:
-            image.load()
-            return embedded(data or b"")
-        height = round(image.height * THUMBNAIL / image.width)
-        small = image.convert("RGB").resize((THUMBNAIL, height), Image.Resampling.BOX)
-    except (UnidentifiedImageError, OSError, ValueError):
+    image = read_image(data)
+    if image is None or data is None:
         return ""
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=JPEG_QUALITY)
-    return embedded(buffer.getvalue())
+    if image.width > THUMBNAIL:
+        small = image.resize((THUMBNAIL, round(image.height * THUMBNAIL / image.width)), Image.Resampling.BOX)
+        buffer = io.BytesIO()
+        small.save(buffer, "JPEG", quality=JPEG_QUALITY)
+        data = buffer.getvalue()
+    try:
+        return embedded(data)
+    except ValueError:
+        return ""

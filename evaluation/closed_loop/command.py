@@ -95,7 +95,8 @@ def run(options: argparse.Namespace) -> int:
     keys = episode_keys(options)
     load_profile(options.profile)
     load_link(options.link)
-    scene_of(0, "easy", object_name(options))
+    object_name = "" if options.target == RANDOM else str(options.target)
+    scene_of(0, "easy", object_name)
     if not 1 <= options.processes <= MAX_PROCESSES:
         raise ValueError(f"--processes {options.processes} is outside 1 to {MAX_PROCESSES}")
     if options.max_actions < 1:
@@ -105,7 +106,10 @@ def run(options: argparse.Namespace) -> int:
     missing = [key for key in keys if key not in done]
     bar = tqdm(total=len(keys), initial=len(keys) - len(missing), unit="episode", disable=None)
     with bar, served(options, missing) as address:
-        for episode in episodes(missing, setting(options, address), options.processes):
+        edge = edge_config(options, address, mode=Mode.EDGE.value)
+        order = ResponseOrder(options.response_order)
+        shared = Setting(edge, options.target_model, object_name, options.max_actions, order, guided(options))
+        for episode in episodes(missing, shared, options.processes):
             journal.add(asdict(episode))
             done[episode.key] = episode
             bar.update()
@@ -118,19 +122,16 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
     rows = figures(finished)
     declared = declared_name(options.profile, options.link)
     parts = []
-    for level in dict.fromkeys(row.difficulty for row in rows):
-        some = [row for row in rows if row.difficulty == level]
+    for level in dict.fromkeys(row["difficulty"] for row in rows):
+        some = [row for row in rows if row["difficulty"] == level]
         parts.append(f"{level} rooms, object: {options.target}, profile: {declared}\n{main_table(some)}")
-        parts.append(class_table(some))
-        parts.append(outcome_table(some))
+        parts += [class_table(some), outcome_table(some)]
     differ, compared = different_walks(finished)
     if compared:
         parts.append(f"rooms in which the modes of the same target act differently: {differ} of {compared}")
-    left_out = sum(row.episodes - row.spl_episodes for row in rows if row.policy == ORACLE)
-    if left_out:
+    if left_out := sum(row["episodes"] - row["spl_episodes"] for row in rows if row["policy"] == ORACLE):
         parts.append(f"SPL leaves out {left_out} rooms that the oracle does not solve")
-    interruptions = sum(episode.interruptions for episode in finished)
-    if interruptions:
+    if interruptions := sum(episode.interruptions for episode in finished):
         parts.append(f"the link was lost {interruptions} times; that time is in the answers")
     parts.append(f"{machine()}; episodes at once: {options.processes}")
     text = "\n\n".join(parts)
@@ -142,7 +143,7 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
         "processes": options.processes,
         "rooms_with_different_walks": differ,
         "rooms_compared": compared,
-        "figures": [asdict(row) for row in rows],
+        "figures": rows,
     }
     (options.out / "closed_loop.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     for path in write_plots(options.out, rows, finished, declared):
@@ -192,18 +193,6 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     return chosen
 
 
-def setting(options: argparse.Namespace, address: str) -> Setting:
-    """Return what every process needs to run episodes."""
-    edge = edge_config(options, address, mode=Mode.EDGE.value)
-    order = ResponseOrder(options.response_order)
-    return Setting(edge, options.target_model, object_name(options), options.max_actions, order, guided(options))
-
-
-def object_name(options: argparse.Namespace) -> str:
-    """Return what every robot looks for; empty for each room's own object."""
-    return "" if options.target == RANDOM else str(options.target)
-
-
 def guided(options: argparse.Namespace) -> bool:
     """Whether prompts explain the robot: by the target's vocabulary, or the draft's where there is no target."""
     target = _found(options.target_model)
@@ -239,9 +228,11 @@ def episodes(keys: Sequence[EpisodeKey], shared: Setting, processes: int) -> Ite
         return
     # Spawned, not forked: a GL context does not survive a fork.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(keys)), context, _begin, (shared,)) as pool:
+    # Ctrl-C reaches all processes; the pool's print no traceback of their own.
+    quiet = signal.SIGINT, signal.SIG_DFL
+    with ProcessPoolExecutor(min(processes, len(keys)), context, signal.signal, quiet) as pool:
         try:
-            for future in as_completed([pool.submit(_work, key) for key in keys]):
+            for future in as_completed([pool.submit(_work, key, shared) for key in keys]):
                 yield future.result()
         except BrokenProcessPool:
             raise RuntimeError("a process of the episodes was ended from outside; the same command goes on") from None
@@ -249,18 +240,11 @@ def episodes(keys: Sequence[EpisodeKey], shared: Setting, processes: int) -> Ite
             pool.shutdown(cancel_futures=True)
 
 
-_worker: tuple[Setting, Answerers] | None = None
+_answerers: list[Answerers] = []
+"""Of a process of the pool, opened by its first episode."""
 
 
-def _begin(shared: Setting) -> None:
-    """Prepare a process: its models and links are opened when they are needed."""
-    global _worker
-    # Ctrl-C reaches all processes; this one prints no traceback of its own.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _worker = (shared, Answerers(shared))
-
-
-def _work(key: EpisodeKey) -> Episode:
-    if _worker is None:
-        raise RuntimeError("the process was not prepared")
-    return run_one(key, *_worker)
+def _work(key: EpisodeKey, shared: Setting) -> Episode:
+    if not _answerers:
+        _answerers.append(Answerers(shared))
+    return run_one(key, shared, _answerers[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evaluation.page import Card, Section, embedded, png, thumbnail, write_page
 from evaluation.report.movie import write_movie
-from evaluation.report.plots import plot_frames, plot_latency, plot_top
+from evaluation.report.plots import plot_latency, plot_top
 from evaluation.report.run import HELD, Decision, Run, load_run
 from evaluation.report.tables import decoding_rows
 from evaluation.report.timeline import median_step, plot_step, steps
@@ -56,8 +56,6 @@ def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | N
         plot = keep("latency.png", png(plot_latency(run)), "time of each answer by stage")
         sections.append(Section("Where the time of each answer went", OVERLAP, plots=[plot]))
         sections.append(Section("Decoding", rows=decoding_rows(run.stats)))
-    if any(decision.frame is not None for decision in run.decisions):
-        keep("steps.png", png(plot_frames(run), 80), "")
     sections.append(Section("What it saw, and what it did", cards=[_card(entry) for entry in run.decisions]))
     files = {"bag": bag, TRACE: trace, LOG: folder / LOG, MOVIE: film}
     links = [
