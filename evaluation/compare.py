@@ -93,12 +93,13 @@ def run(options: argparse.Namespace) -> int:
     print(f"A {options.a}\nB {options.b}")
     for sentence in differences(one, other):
         print(f"  {sentence}")
-    shared = [label for label in one["arms"] if label in other["arms"]]
-    lonely = [label for label in {**one["arms"], **other["arms"]} if label not in shared]
-    if lonely:
+    if lonely := [
+        label for label in {**one["arms"], **other["arms"]} if label not in one["arms"].keys() & other["arms"]
+    ]:
         print(f"  only in one of the two: {', '.join(lonely)}")
-    for label in shared:
-        print(f"\n{side_by_side(one, other, label)}")
+    for label in one["arms"]:
+        if label in other["arms"]:
+            print(f"\n{side_by_side(one, other, label)}")
     print()
     for label, entry in changed_answers(one, other).items():
         count, actions = entry["frames"], entry["other_action"]
@@ -109,10 +110,9 @@ def run(options: argparse.Namespace) -> int:
             f"{label}: tokens differ on {entry['other_tokens']} of {count} frames, actions on {len(actions)} "
             f"({percent(1.0 - len(actions) / count)} agree)"
         )
-        for frame, (before, after) in list(actions.items())[:SHOWN_FRAMES]:
-            print(f"  {frame}: {before} -> {after}")
-        if len(actions) > SHOWN_FRAMES:
-            print(f"  and {len(actions) - SHOWN_FRAMES} more")
+        lines = [f"  {frame}: {before} -> {after}" for frame, (before, after) in actions.items()]
+        more = len(lines) - SHOWN_FRAMES
+        print(*lines[:SHOWN_FRAMES], *([f"  and {more} more"] if more > 0 else []), sep="\n", end="\n" if lines else "")
     return 0
 
 

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from edge_drafter import Mode
-from evaluation.agreement import Pair, agreement, agreement_table, percent
+from evaluation.agreement import agreement, agreement_table, percent
 from evaluation.experiment.alone import TARGET
 from evaluation.experiment.run import Answer, Run
 from evaluation.figures import percentiles, report, stale, table8
@@ -226,7 +226,9 @@ def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     if target:
         lines = agreement_table(target)
         same = ", ".join(f"{label} {percent(row['identical_tokens'])}" for label, row in target.items())
-        sections.append((f"Agreement with {_name(data['reference'])}", f"{lines}\nidentical tokens: {same}"))
+        name = f"mode {data['reference']}, whose tokens are the target's"
+        name = "the target alone" if data["reference"] == TARGET else name
+        sections.append((f"Agreement with {name}", f"{lines}\nidentical tokens: {same}"))
     oracle = {label: arm["oracle"] for label, arm in arms.items() if arm["oracle"]}
     if data["target_alone_oracle"]:
         oracle["target alone"] = data["target_alone_oracle"]
@@ -249,24 +251,21 @@ def _ages(answers: Sequence[Answer]) -> list[float]:
     return ages
 
 
+def _with(answers: Sequence[Answer], truths: Iterable[str]) -> dict[str, Any]:
+    """Return the agreement of answers with actions, in words; what is no action is left out."""
+    read = [(to_action(answer.more["action"]), to_action(truth)) for answer, truth in zip(answers, truths, strict=True)]
+    return agreement([(action, truth) for action, truth in read if truth is not None])
+
+
 def _with_oracle(answers: Sequence[Answer]) -> dict[str, Any] | None:
-    pairs = [
-        (to_action(answer.more["action"]), truth)
-        for answer in answers
-        if (truth := to_action(answer.more["oracle"])) is not None
-    ]
-    return agreement(pairs) if pairs else None
+    found = _with(answers, (answer.more["oracle"] for answer in answers))
+    return found if found["frames"] else None
 
 
 def _with_reference(answers: Sequence[Answer], reference: Sequence[Answer]) -> dict[str, Any]:
-    both = list(zip(answers, reference, strict=True))
-    pairs: list[Pair] = [
-        (to_action(answer.more["action"]), action)
-        for answer, truth in both
-        if (action := to_action(truth.more["action"])) is not None
-    ]
-    same = sum(answer.tokens == truth.tokens for answer, truth in both)
-    return agreement(pairs) | {"identical_tokens": same / len(both), "compared": len(both)}
+    same = sum(answer.tokens == truth.tokens for answer, truth in zip(answers, reference, strict=True))
+    found = _with(answers, (truth.more["action"] for truth in reference))
+    return found | {"identical_tokens": same / len(answers), "compared": len(answers)}
 
 
 def _digest(answers: Iterable[tuple[str, str, Answer]]) -> str:
@@ -275,7 +274,3 @@ def _digest(answers: Iterable[tuple[str, str, Answer]]) -> str:
     for frame, arm, answer in answers:
         digest.update(f"{frame}:{arm}:{tuple(answer.tokens)}\n".encode())
     return digest.hexdigest()[:12]
-
-
-def _name(label: str) -> str:
-    return "the target alone" if label == TARGET else f"mode {label}, whose tokens are the target's"

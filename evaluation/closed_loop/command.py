@@ -39,20 +39,7 @@ from evaluation.closed_loop.plots import write_plots
 from evaluation.closed_loop.scores import LEVELS, class_table, different_walks, figures, main_table, outcome_table
 from evaluation.experiment.sockets import edge_config
 from evaluation.journal import Journal
-from evaluation.setting import (
-    add_drafting,
-    add_link,
-    add_pair,
-    add_predictor,
-    add_profile,
-    add_prompt_options,
-    draft_flags,
-    machine,
-    milliseconds,
-    several,
-    verifier,
-)
-from spec_vlm_nav.graph import PROJECT
+from evaluation.setting import add_decoding, draft_flags, machine, verifier
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.links import declared_name, load_link
 from speculation.predictor import name as predictor_name
@@ -71,19 +58,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--seeds", default="0-19", help="rooms, e.g. 0-19 or 3,5,8-11 (default: %(default)s)")
     line.add_argument("--difficulty", default="middle", choices=(*LEVELS, "all"))
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
-    line.add_argument("--modes", type=several(MODES), default=["cloud", "sd", "fsd", "full"],
-                      help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd,full)")  # fmt: skip
-    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
-                      help="round trips declared on top of the profile's (default: 0)")  # fmt: skip
-    for add in (add_prompt_options, add_profile, add_link, add_pair, add_drafting, add_predictor):
-        add(line)
-    line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
+    add_decoding(line, MODES, max_tokens=96, out="closed_loop")
     line.add_argument("--max-actions", type=int, default=40)
-    line.add_argument("--max-tokens", type=int, default=96)
-    line.add_argument("--dtype", default="float32")
     line.add_argument("--processes", type=int, default=1, help="episodes at once; times are valid with 1 (default: 1)")
-    line.add_argument("--out", type=Path, default=PROJECT / "out" / "closed_loop", help="results; run again to go on")
-    line.add_argument("--restart", action="store_true", help="throw away what --out holds")
     line.set_defaults(run=run)
 
 
