@@ -76,7 +76,7 @@ class Bags:
                     "image": hashlib.sha256(item.jpeg).hexdigest()[:16],
                     "instruction": item.instruction,
                     "prompt": item.prompt,
-                    "oracle": item.label.action.text if item.label is not None else "",
+                    "oracle": item.label.action if item.label is not None else "",
                 }
                 yield Question(item.prompt, item.jpeg, name)
 

@@ -6,9 +6,8 @@ import shutil
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
@@ -79,10 +78,6 @@ class BagWriter:
                 self._connections[topic] = self._writer.add_connection(topic, kind, typestore=self.types)
             self._writer.write(self._connections[topic], stamp_ns, payload)
 
-    def make(self, kind: str, /, **fields: Any) -> Any:
-        """Return a message of `kind` with zeros for every field that is not given."""
-        return make(self.types, kind, **fields)
-
     def put(self, topic: str, stamp_ns: int, message: Any) -> None:
         """Append a message that `make` made."""
         kind = message.__msgtype__
@@ -96,8 +91,7 @@ class BagWriter:
                 self._writer.close()
 
 
-@dataclass(frozen=True)
-class Topic:
+class Topic(NamedTuple):
     """A topic of a bag: its message type, e.g. 'sensor_msgs/msg/Image', and how many messages the bag lists."""
 
     name: str

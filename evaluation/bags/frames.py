@@ -6,6 +6,7 @@ memory. What cannot be used is passed on as a sentence, and the frames around it
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,6 @@ from evaluation.bags.files import BagReader, Topic, header_stamp
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 from spec_vlm_nav.messages import AskedPrompt
 from speculation.prompts import (
-    NavigationAction,
     ResponseOrder,
     Vocabulary,
     compose,
@@ -34,39 +34,33 @@ ORACLE = "oracle_action"
 """Last part of the name of the topic that carries an `OracleLabel` per frame."""
 
 
-@dataclass(frozen=True)
-class OracleLabel:
-    """What the oracle would do about the frame whose header is stamped `stamp_ns`, and which objects it shows."""
+class OracleLabel(msgspec.Struct, frozen=True):
+    """What the oracle would do about the frame whose header is stamped `stamp_ns`, and which objects it shows.
+
+    Raises ValueError for an action that is none.
+    """
 
     stamp_ns: int
-    action: NavigationAction
+    action: str
+    """In words, e.g. 'turn left small'."""
     reason: str = ""
     visible: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if to_navigation_action(self.action) is None:
+            raise ValueError(f"an oracle label has the action {self.action!r}, which is none")
+
     def to_json(self) -> str:
         """Return the text of the topic's std_msgs/String."""
-        return msgspec.json.encode(_LabelText(self.stamp_ns, self.action.text, self.reason, self.visible)).decode()
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> OracleLabel:
         """Read the text of a label. Raises ValueError, naming the field, for anything else."""
         try:
-            label = msgspec.json.decode(text, type=_LabelText)
+            return msgspec.json.decode(text, type=cls)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise ValueError(f"an oracle label must be JSON with stamp_ns and action: {error}") from None
-        action = to_navigation_action(label.action)
-        if action is None:
-            raise ValueError(f"an oracle label has the action {label.action!r}, which is none")
-        return cls(label.stamp_ns, action, label.reason, label.visible)
-
-
-class _LabelText(msgspec.Struct, frozen=True):
-    """An `OracleLabel` as JSON."""
-
-    stamp_ns: int
-    action: str
-    reason: str = ""
-    visible: tuple[str, ...] = ()
 
 
 Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
@@ -154,28 +148,25 @@ class FrameSource:
     def __iter__(self) -> Iterator[BagFrame | LeftOut]:
         """Yield the frames in order of time; a damaged end, an undecodable image or a bad label is a `LeftOut`."""
         try:
-            instructions = self._instructions()
-            labels, problems = self._stamped(ORACLE, OracleLabel.from_json)
-            yield from problems
-            prompts: dict[int, AskedPrompt] = {}
-            if not (self._selection.instruction or self._selection.anew):
-                prompts, problems = self._stamped(PROMPT, AskedPrompt.from_json)
-                yield from problems
-            yield from self._frames(instructions, prompts, labels)
+            yield from self._frames()
         except ValueError as error:
             yield LeftOut(f"{error}; what comes after is left out")
 
-    def _frames(
-        self, instructions: list[tuple[int, str]], prompts: dict[int, AskedPrompt], labels: dict[int, OracleLabel]
-    ) -> Iterator[BagFrame | LeftOut]:
-        seen = given = 0
+    def _frames(self) -> Iterator[BagFrame | LeftOut]:
         selection = self._selection
         instruction = selection.instruction
+        instructions = deque(self._instructions())
+        labels, problems = self._stamped(ORACLE, OracleLabel.from_json)
+        yield from problems
+        prompts: dict[int, AskedPrompt] = {}
+        if not (instruction or selection.anew):
+            prompts, problems = self._stamped(PROMPT, AskedPrompt.from_json)
+            yield from problems
+        seen = False
         for index, stamp_ns, raw in self._selected():
-            seen += 1
-            while given < len(instructions) and instructions[given][0] <= stamp_ns:
-                instruction = instructions[given][1]
-                given += 1
+            seen = True
+            while instructions and instructions[0][0] <= stamp_ns:
+                _, instruction = instructions.popleft()
             problem = "no instruction had been given yet; give one with --instruction"
             if instruction:
                 problem = instruction_problem(instruction, self._vocabulary)
@@ -218,7 +209,7 @@ class FrameSource:
             return []
         topics = self._named(INSTRUCTION)
         if len(topics) > 1:
-            names = ", ".join(topic.name for topic in topics)
+            names = ", ".join(topics)
             raise ValueError(
                 f"bag {self._bag.path} has several instruction topics ({names}); give one with --instruction"
             )
@@ -236,13 +227,13 @@ class FrameSource:
                 found[entry.stamp_ns] = entry
         return found, problems
 
-    def _named(self, name: str) -> list[Topic]:
+    def _named(self, name: str) -> list[str]:
         topics = self._bag.topics.values()
-        return [topic for topic in topics if topic.name.rpartition("/")[2] == name and topic.kind == TEXT]
+        return [topic.name for topic in topics if topic.name.rpartition("/")[2] == name and topic.kind == TEXT]
 
-    def _texts(self, topics: list[Topic]) -> Iterator[tuple[int, Any]]:
+    def _texts(self, topics: list[str]) -> Iterator[tuple[int, Any]]:
         if topics:
-            for topic, stamp_ns, raw in self._bag.messages([entry.name for entry in topics]):
+            for topic, stamp_ns, raw in self._bag.messages(topics):
                 yield stamp_ns, self._bag.decode(topic, raw)
 
 

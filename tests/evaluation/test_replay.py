@@ -31,7 +31,7 @@ def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
     topic, stamp_ns, _ = messages[3]
     messages[3] = (topic, stamp_ns, bags.compressed(b"\xff\xd8\xff", stamp_ns))
     for index in range(FRAMES):
-        label = OracleLabel(bags.stamp_of(index), STOP)
+        label = OracleLabel(bags.stamp_of(index), STOP.text)
         messages.append(("/oracle_action", bags.stamp_of(index), bags.text(label.to_json())))
     messages.append(("/vlm_nav/prompt", bags.stamp_of(1), bags.text(AskedPrompt(bags.stamp_of(1), ASKED).to_json())))
     return bags.write(tmp_path_factory.mktemp("replay") / "walk", messages)

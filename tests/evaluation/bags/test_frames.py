@@ -30,7 +30,7 @@ def load(path: Path, selection: Selection = ASKED) -> tuple[list[BagFrame], list
 @pytest.mark.parametrize("kind", ["mcap", "sqlite3", "humble", "file"])
 def test_every_storage_gives_the_same_frames(tmp_path: Path, kind: str) -> None:
     plugin = StoragePlugin.MCAP if kind in ("mcap", "file") else StoragePlugin.SQLITE3
-    label = OracleLabel(bags.stamp_of(1), STOP, "reached", ("red ball",))
+    label = OracleLabel(bags.stamp_of(1), STOP.text, "reached", ("red ball",))
     messages = [bags.told("find the red ball"), *bags.camera(3, "/dog/front/image")]
     messages.append(("/sim/oracle_action", bags.stamp_of(2), bags.text(label.to_json())))
     path = bags.write(tmp_path / "bag", messages, plugin)
@@ -168,7 +168,7 @@ def test_a_bags_own_definition_is_used(tmp_path: Path) -> None:
 
 def test_a_label_survives_its_text_and_a_bad_one_is_named(tmp_path: Path) -> None:
     for action in ACTIONS:
-        label = OracleLabel(5, action, "search", ("red ball", "blue chair"))
+        label = OracleLabel(5, action.text, "search", ("red ball", "blue chair"))
         assert OracleLabel.from_json(label.to_json()) == label
     for text in (
         "{",
