@@ -18,17 +18,6 @@ PAGES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent)
 
 
 @dataclass(frozen=True)
-class Card:
-    """A small image with its caption."""
-
-    image: str
-    """A source as `embedded` returns it, empty for none."""
-    title: str
-    text: str
-    detail: str = ""
-
-
-@dataclass(frozen=True)
 class Section:
     """A part of a page; what is empty is left out, and all text is plain."""
 
@@ -40,7 +29,8 @@ class Section:
     """(source, description); a source is a file beside the page or `embedded` data. Several stand side by side."""
     rows: Sequence[Sequence[str]] = ()
     """Cells of a table."""
-    cards: Sequence[Card] = ()
+    cards: Sequence[tuple[str, str, str, str]] = ()
+    """Small images with captions: (source as `embedded` returns it, empty for none, title, text, detail)."""
     lines: Sequence[str] = ()
     """A list."""
     links: Sequence[tuple[str, str, str]] = ()

@@ -6,8 +6,9 @@ import shutil
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
@@ -91,12 +92,16 @@ class BagWriter:
                 self._writer.close()
 
 
-class Topic(NamedTuple):
+@dataclass(frozen=True)
+class Topic:
     """A topic of a bag: its message type, e.g. 'sensor_msgs/msg/Image', and how many messages the bag lists."""
 
     name: str
     kind: str
     count: int
+
+
+Reading = TypeVar("Reading", bound="BagReader")
 
 
 class BagReader:
@@ -121,7 +126,7 @@ class BagReader:
             name: Topic(name, info.msgtype or "", info.msgcount) for name, info in self._reader.topics.items()
         }
 
-    def __enter__(self) -> BagReader:
+    def __enter__(self: Reading) -> Reading:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,6 +165,11 @@ class BagReader:
             first = received_ns if first is None else first
             where = f"after {(received_ns - first) * 1e-9:.1f} s"
             yield connection.topic, received_ns, raw
+
+    def decoded(self, topics: Collection[str]) -> Iterator[tuple[str, int, Any]]:
+        """Yield (topic, receive time in ns, message) of these topics in order of time; raises as `messages`."""
+        for topic, received_ns, raw in self.messages(topics) if topics else ():
+            yield topic, received_ns, self.decode(topic, raw)
 
     def decode(self, topic: str, raw: bytes) -> Any:
         """Return a message. Raises ValueError for bytes that do not fit the topic's type."""
@@ -202,6 +212,4 @@ def read(folder: Path, kinds: Collection[str] = ()) -> Iterator[tuple[str, int, 
     Raises ValueError if `folder` holds no bag, or a damaged one.
     """
     with BagReader(folder) as bag:
-        topics = [topic.name for topic in bag.topics.values() if not kinds or topic.kind in kinds]
-        for topic, received_ns, raw in bag.messages(topics) if topics else ():
-            yield topic, received_ns, bag.decode(topic, raw)
+        yield from bag.decoded([topic.name for topic in bag.topics.values() if not kinds or topic.kind in kinds])

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -116,33 +116,27 @@ class LeftOut:
     index: int | None = None
 
 
-class FrameSource:
+class FrameSource(BagReader):
     """The questions of one bag; may be iterated again and gives the same. A context manager.
 
     Raises ValueError, in one sentence, for a bag that cannot be read or has not the one camera topic.
     """
 
     def __init__(self, path: Path, selection: Selection, vocabulary: Vocabulary | None = None) -> None:
-        self._bag = BagReader(path)
+        super().__init__(path)
         self._selection, self._vocabulary = selection, vocabulary
         try:
-            self.topic = _camera(self._bag, selection.topic)
+            self.topic = _camera(self, selection.topic)
         except ValueError:
-            self._bag.__exit__()
+            self.__exit__()
             raise
-
-    def __enter__(self) -> FrameSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bag.__exit__()
 
     def __len__(self) -> int:
         """About how many frames come, for a progress bar."""
         selection = self._selection
         count = max(0, self.topic.count - selection.skip)
         if selection.fps:
-            count = min(count, int(self._bag.seconds * selection.fps) + 1)
+            count = min(count, int(self.seconds * selection.fps) + 1)
         return min(count, selection.limit) if selection.limit else count
 
     def __iter__(self) -> Iterator[BagFrame | LeftOut]:
@@ -174,7 +168,7 @@ class FrameSource:
                 yield LeftOut(problem, index)
                 continue
             try:
-                message = self._bag.decode(self.topic.name, raw)
+                message = self.decode(self.topic.name, raw)
                 jpeg = to_jpeg(message, self.topic.kind)
             except ValueError as error:
                 yield LeftOut(str(error), index)
@@ -184,12 +178,12 @@ class FrameSource:
             prompt = asked.prompt if asked else compose(instruction, (), selection.order, selection.guide)
             yield BagFrame(index, stamp_ns, jpeg, instruction, prompt, labels.get(taken_ns))
         if not seen and self.topic.count > selection.skip:
-            yield LeftOut(f"bag {self._bag.path} lists {self.topic.count} frames on {self.topic.name} but holds none")
+            yield LeftOut(f"bag {self.path} lists {self.topic.count} frames on {self.topic.name} but holds none")
 
     def _selected(self) -> Iterator[tuple[int, int, bytes]]:
         selection, taken, first, last = self._selection, 0, 0, -1
         period_ns = round(1e9 / selection.fps) if selection.fps else 0
-        for index, (_, stamp_ns, raw) in enumerate(self._bag.messages([self.topic.name])):
+        for index, (_, stamp_ns, raw) in enumerate(self.messages([self.topic.name])):
             if index < selection.skip:
                 continue
             if period_ns:
@@ -209,16 +203,15 @@ class FrameSource:
             return []
         topics = self._named(INSTRUCTION)
         if len(topics) > 1:
-            names = ", ".join(topics)
             raise ValueError(
-                f"bag {self._bag.path} has several instruction topics ({names}); give one with --instruction"
+                f"bag {self.path} has several instruction topics ({', '.join(topics)}); give one with --instruction"
             )
-        return [(stamp, str(message.data)) for stamp, message in self._texts(topics)]
+        return [(stamp, str(message.data)) for _, stamp, message in self.decoded(topics)]
 
     def _stamped(self, name: str, read: Callable[[str], Stamped]) -> tuple[dict[int, Stamped], list[LeftOut]]:
         """Return the entries of the topics called `name` by their frames' stamps, and what cannot be read."""
         found, problems = {}, []
-        for _, message in self._texts(self._named(name)):
+        for _, _, message in self.decoded(self._named(name)):
             try:
                 entry = read(message.data)
             except ValueError as error:
@@ -228,13 +221,8 @@ class FrameSource:
         return found, problems
 
     def _named(self, name: str) -> list[str]:
-        topics = self._bag.topics.values()
+        topics = self.topics.values()
         return [topic.name for topic in topics if topic.name.rpartition("/")[2] == name and topic.kind == TEXT]
-
-    def _texts(self, topics: list[str]) -> Iterator[tuple[int, Any]]:
-        if topics:
-            for topic, stamp_ns, raw in self._bag.messages(topics):
-                yield stamp_ns, self._bag.decode(topic, raw)
 
 
 def _camera(bag: BagReader, wanted: str) -> Topic:

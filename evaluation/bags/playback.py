@@ -57,8 +57,7 @@ def items(bag: Path, camera_topic: str = "", odom_topic: str = "") -> Iterator[I
             cameras = [topic.name for topic in reader.topics.values() if topic.kind in CAMERAS]
             missing = f"images on {camera_topic}" if camera_topic else f"topic of type {RAW} or {COMPRESSED}"
             raise ValueError(f"bag {bag} has no {missing}; its camera topics are {', '.join(cameras) or 'none'}")
-        for name, stamp_ns, raw in reader.messages([topic.name for topic in (camera, odometry) if topic is not None]):
-            message = reader.decode(name, raw)
+        for name, stamp_ns, message in reader.decoded([topic.name for topic in (camera, odometry) if topic]):
             if name == camera.name:
                 yield Item(stamp_ns, to_jpeg(message, camera.kind), True, str(message.header.frame_id))
             else:
