@@ -90,12 +90,11 @@ def run(options: argparse.Namespace) -> int:
     print(f"A {options.a}\nB {options.b}")
     for sentence in differences(one, other):
         print(f"  {sentence}")
-    if lonely := [
-        label for label in {**one["arms"], **other["arms"]} if label not in one["arms"].keys() & other["arms"]
-    ]:
-        print(f"  only in one of the two: {', '.join(lonely)}")
+    shared = one["arms"].keys() & other["arms"].keys()
+    if single := [label for label in {**one["arms"], **other["arms"]} if label not in shared]:
+        print(f"  only in one of the two: {', '.join(single)}")
     for label in one["arms"]:
-        if label in other["arms"]:
+        if label in shared:
             print(f"\n{side_by_side(one, other, label)}")
     print()
     for label, entry in changed_answers(one, other).items():

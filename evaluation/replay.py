@@ -14,6 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
@@ -27,7 +29,8 @@ from evaluation.setting import CONNECT_LIMIT_S, add_decoding, machine
 from speculation.links import load_link
 from speculation.predictor import name as predictor_name
 from speculation.profiles import load_profile
-from speculation.prompts import Guidance, ResponseOrder, parse_answer
+from speculation.prompts import Guidance, parse_answer
+from speculation.settings import add_flags, from_flags
 from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_ANSWER_TOKENS, Welcome
 
@@ -103,7 +106,7 @@ def arms_of(modes: Sequence[str], rtts_ms: Sequence[float]) -> list[ReplayArm]:
     return [ReplayArm(mode, rtt) for rtt in rtts_ms for mode in modes if mode != "edge" or rtt == rtts_ms[0]]
 
 
-def greeted(edges: Sequence[EdgeDecoder], profile: str) -> Welcome:
+def connected(edges: Sequence[EdgeDecoder], profile: str) -> Welcome:
     """Wait for all links. Raises VerifierLost without a verifier, ValueError where another profile is declared."""
     for edge in edges:
         if edge.link is None or not edge.link.wait_nominal(CONNECT_LIMIT_S) or edge.link.welcome is None:
@@ -154,10 +157,7 @@ def fingerprint(bag: Path) -> str:
 def run(options: argparse.Namespace) -> int:
     """Run the command. Raises ValueError, RuntimeError or VerifierLost, in one sentence, where it cannot."""
     ways = arms_of(options.modes, options.rtt_ms)
-    selection = Selection(
-        options.topic, options.skip, options.fps, options.limit, options.instruction,
-        ResponseOrder(options.response_order), anew=options.anew,
-    )  # fmt: skip
+    selection = from_flags(Selection, {**vars(options), "order": options.response_order, "guide": False})
     declared = {"declared": asdict(load_profile(options.profile)), "declared_link": asdict(load_link(options.link))}
     bags = name_bags(options.bags)
     for flag, value in (("gamma", options.gamma), ("max-tokens", options.max_tokens)):
@@ -170,7 +170,7 @@ def run(options: argparse.Namespace) -> int:
         shared = {} if linked else {"mode": Mode.EDGE.value}
         arms = [Arm[Any](way.label, way.mode, {**shared, "extra_rtt_s": way.rtt_ms / 1e3}) for way in ways]
         decoders = [edges.edge(**arm.changes) for arm in arms]
-        welcome = greeted(decoders, options.profile) if linked else None
+        welcome = connected(decoders, options.profile) if linked else None
         if options.check:
             arms.append(target_alone(options, welcome).arm())
         # The target's list of objects; the draft's where no mode needs a target.
@@ -191,7 +191,7 @@ def run(options: argparse.Namespace) -> int:
         journal = Journal(options.out, STEPS, settings, options.restart)
         if done := sum(1 for _ in journal.pieces()):
             print(f"going on: {done} results are in {options.out} already")
-        asked = Bags(bags, replace(selection, guide=guide), objects, stack)
+        asked = Bags(bags, structs.replace(selection, guide=guide), objects, stack)
         ready = [asked.noted(arm, edges, decoders[0]) for arm in arms]
         measured = take_turns(ready, asked, journal=journal, leave_out=True, total=len(asked))
     for name, reason in measured.left_out.items():
@@ -215,11 +215,6 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
     line.add_argument("--keys", default="", help="folder of CURVE keys for --verifier")
     line.add_argument("--allow-plain", action="store_true", help="trust a --verifier elsewhere without keys")
-    line.add_argument("--topic", default="", help="camera topic (default: the bag's only one)")
-    line.add_argument("--instruction", default="", help="what is asked (default: the bag's own)")
-    line.add_argument("--anew", action="store_true", help="put the instruction even where the bag has what was asked")
-    line.add_argument("--skip", type=int, default=0, help="frames to pass over at the start of each bag")
-    line.add_argument("--fps", type=float, default=0.0, help="at most so many frames per second of the bag; 0: all")
-    line.add_argument("--limit", type=int, default=0, help="at most so many frames of each bag; 0: all")
+    add_flags(line, Selection, without=("order", "guide"))
     line.add_argument("--check", action="store_true", help="also let the target answer alone and compare with that")
     line.set_defaults(run=run)

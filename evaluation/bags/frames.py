@@ -10,20 +10,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from evaluation.bags.files import BagReader, Topic, header_stamp
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 from spec_vlm_nav.messages import AskedPrompt
-from speculation.prompts import (
-    ResponseOrder,
-    Vocabulary,
-    compose,
-    instruction_problem,
-    to_navigation_action,
-)
+from speculation.prompts import ResponseOrder, Vocabulary, compose, instruction_problem, to_navigation_action
+from speculation.settings import check
 
 TEXT = "std_msgs/msg/String"
 INSTRUCTION = "instruction"
@@ -66,31 +62,23 @@ class OracleLabel(msgspec.Struct, frozen=True):
 Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Which frames of a bag are asked about what. Raises ValueError, naming the flag, for a value out of range."""
+class Selection(msgspec.Struct, frozen=True):
+    """Which frames of a bag are asked about what. Raises ValueError, naming the setting, for a value out of range."""
 
-    topic: str = ""
-    """Camera topic; empty: the bag's only one."""
-    skip: int = 0
-    """Frames passed over at the start."""
-    fps: float = 0.0
-    """At most so many frames per second of the bag's time; 0: all."""
-    limit: int = 0
-    """At most so many frames of a bag; 0: all."""
-    instruction: str = ""
-    """Asked instead of the bag's own."""
+    topic: Annotated[str, Meta(description="camera topic; empty: the bag's only one")] = ""
+    skip: Annotated[int, Meta(ge=0, description="frames passed over at the start of each bag")] = 0
+    fps: Annotated[float, Meta(ge=0, description="at most so many frames per second of the bag's time; 0: all")] = 0.0
+    limit: Annotated[int, Meta(ge=0, description="at most so many frames of each bag; 0: all")] = 0
+    instruction: Annotated[str, Meta(description="asked instead of the bag's own")] = ""
+    anew: Annotated[bool, Meta(description="make the prompt anew also where the bag has the one that was asked")] = (
+        False
+    )
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
     """How the prompt is made, as in `speculation.prompts.compose`."""
-    anew: bool = False
-    """Make the prompt anew also where the bag has the one that was asked about the frame."""
 
     def __post_init__(self) -> None:
-        for name in ("skip", "fps", "limit"):
-            value = getattr(self, name)
-            if not 0 <= value < 1e9:
-                raise ValueError(f"--{name} {value}: give 0 or more")
+        check(self)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def test_the_target_decides_whether_prompts_explain_the_robot(
         (("--modes", "warp"), "give one or more of cloud,edge,sd,fsd"),
         (("--rtt-ms", "-1"), "give milliseconds from 0 to 10000"),
         (("--gamma", "some"), "give a number or auto"),
-        (("--skip", "-1"), "--skip -1: give 0 or more"),
+        (("--skip", "-1"), "skip -1 is outside 0 to any"),
         (("--profile", "warp"), "unknown device profile"),
         (("--link", "string"), "unknown link 'string'; links.json has wifi"),
         (("--drafting", "branches=-1"), "branches -1 is outside 0 to any"),
