@@ -215,6 +215,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
     line.add_argument("--keys", default="", help="folder of CURVE keys for --verifier")
     line.add_argument("--allow-plain", action="store_true", help="trust a --verifier elsewhere without keys")
-    add_flags(line, Selection, without=("order", "guide"))
+    add_flags(line, Selection, without=("order", "guide", "anew"))
+    # A flag that may be followed by a bag takes no value.
+    line.add_argument("--anew", action="store_true", help="put the instruction even where the bag has what was asked")
     line.add_argument("--check", action="store_true", help="also let the target answer alone and compare with that")
     line.set_defaults(run=run)

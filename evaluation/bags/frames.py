@@ -70,9 +70,8 @@ class Selection(msgspec.Struct, frozen=True):
     fps: Annotated[float, Meta(ge=0, description="at most so many frames per second of the bag's time; 0: all")] = 0.0
     limit: Annotated[int, Meta(ge=0, description="at most so many frames of each bag; 0: all")] = 0
     instruction: Annotated[str, Meta(description="asked instead of the bag's own")] = ""
-    anew: Annotated[bool, Meta(description="make the prompt anew also where the bag has the one that was asked")] = (
-        False
-    )
+    anew: bool = False
+    """Make the prompt anew also where the bag has the one that was asked about the frame."""
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
     """How the prompt is made, as in `speculation.prompts.compose`."""

@@ -12,7 +12,7 @@ from typing import Any
 import cv2
 import pytest
 
-from evaluation.__main__ import main
+from evaluation.__main__ import main, parser
 from evaluation.bags.frames import FrameSource, OracleLabel, Selection
 from evaluation.replay import arms_of, fingerprint, name_bags
 from spec_vlm_nav.messages import AskedPrompt
@@ -148,6 +148,11 @@ def test_what_cannot_be_replayed_is_one_sentence(
         status = int(refused.code or 0)
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert status == 2 and complaint in said
+
+
+def test_a_bag_may_follow_a_flag_without_a_value() -> None:
+    found = parser().parse_args(["replay", "--anew", "walk"])
+    assert found.anew is True and found.bags == [Path("walk")]
 
 
 def test_every_mode_meets_every_round_trip_but_edge_has_no_link() -> None:
