@@ -42,8 +42,7 @@ def load(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{file} is no valid JSON: {error}") from None
     needed = ("settings", "machine", "arms", "answers", "tokens")
-    missing = [name for name in needed if not isinstance(data, dict) or name not in data]
-    if missing:
+    if missing := [name for name in needed if not isinstance(data, dict) or name not in data]:
         raise ValueError(f"{file} is no report of a replay: it has no {', '.join(missing)}")
     return dict(data)
 
@@ -53,7 +52,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     before, after = ({**data["settings"], "machine": data["machine"].partition(", load")[0]} for data in (one, other))
     return [
         f"{name} differs: {before.get(name)!r} against {after.get(name)!r}"
-        for name in dict.fromkeys([*before, *after])
+        for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]
 
@@ -61,18 +60,16 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 def changed_answers(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return, per arm of both reports: frames in both, frames with other tokens, and those with another action."""
     changed = {}
-    for label in one["answers"]:
-        if label not in other["answers"]:
-            continue
-        left, right = one["answers"][label], other["answers"][label]
-        both = [frame for frame in left if frame in right]
-        changed[label] = {
-            "frames": len(both),
-            "other_tokens": sum(left[frame][1] != right[frame][1] for frame in both),
-            "other_action": {
-                frame: [left[frame][0], right[frame][0]] for frame in both if left[frame][0] != right[frame][0]
-            },
-        }
+    for label, left in one["answers"].items():
+        if label in other["answers"]:
+            both = {frame: (left[frame], right) for frame, right in other["answers"][label].items() if frame in left}
+            changed[label] = {
+                "frames": len(both),
+                "other_tokens": sum(before[1] != after[1] for before, after in both.values()),
+                "other_action": {
+                    frame: [before[0], after[0]] for frame, (before, after) in both.items() if before[0] != after[0]
+                },
+            }
     return changed
 
 
@@ -93,12 +90,12 @@ def run(options: argparse.Namespace) -> int:
     print(f"A {options.a}\nB {options.b}")
     for sentence in differences(one, other):
         print(f"  {sentence}")
-    shared = [label for label in one["arms"] if label in other["arms"]]
-    lonely = [label for label in {**one["arms"], **other["arms"]} if label not in shared]
-    if lonely:
-        print(f"  only in one of the two: {', '.join(lonely)}")
-    for label in shared:
-        print(f"\n{side_by_side(one, other, label)}")
+    shared = one["arms"].keys() & other["arms"].keys()
+    if single := [label for label in {**one["arms"], **other["arms"]} if label not in shared]:
+        print(f"  only in one of the two: {', '.join(single)}")
+    for label in one["arms"]:
+        if label in shared:
+            print(f"\n{side_by_side(one, other, label)}")
     print()
     for label, entry in changed_answers(one, other).items():
         count, actions = entry["frames"], entry["other_action"]
@@ -109,10 +106,9 @@ def run(options: argparse.Namespace) -> int:
             f"{label}: tokens differ on {entry['other_tokens']} of {count} frames, actions on {len(actions)} "
             f"({percent(1.0 - len(actions) / count)} agree)"
         )
-        for frame, (before, after) in list(actions.items())[:SHOWN_FRAMES]:
-            print(f"  {frame}: {before} -> {after}")
-        if len(actions) > SHOWN_FRAMES:
-            print(f"  and {len(actions) - SHOWN_FRAMES} more")
+        lines = [f"  {frame}: {before} -> {after}" for frame, (before, after) in actions.items()]
+        more = len(lines) - SHOWN_FRAMES
+        print(*lines[:SHOWN_FRAMES], *([f"  and {more} more"] if more > 0 else []), sep="\n", end="\n" if lines else "")
     return 0
 
 

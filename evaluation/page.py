@@ -18,17 +18,6 @@ PAGES = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent)
 
 
 @dataclass(frozen=True)
-class Card:
-    """A small image with its caption."""
-
-    image: str
-    """A source as `embedded` returns it, empty for none."""
-    title: str
-    text: str
-    detail: str = ""
-
-
-@dataclass(frozen=True)
 class Section:
     """A part of a page; what is empty is left out, and all text is plain."""
 
@@ -40,7 +29,8 @@ class Section:
     """(source, description); a source is a file beside the page or `embedded` data. Several stand side by side."""
     rows: Sequence[Sequence[str]] = ()
     """Cells of a table."""
-    cards: Sequence[Card] = ()
+    cards: Sequence[tuple[str, str, str, str]] = ()
+    """Small images with captions: (source as `embedded` returns it, empty for none, title, text, detail)."""
     lines: Sequence[str] = ()
     """A list."""
     links: Sequence[tuple[str, str, str]] = ()
@@ -70,17 +60,25 @@ def embedded(data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
+def read_image(data: bytes | None) -> Image.Image | None:
+    """Return a camera frame in RGB; None where it does not decode."""
+    try:
+        return Image.open(io.BytesIO(data or b"")).convert("RGB")
+    except (UnidentifiedImageError, OSError):
+        return None
+
+
 def thumbnail(data: bytes | None) -> str:
     """Return a camera frame at most `THUMBNAIL` pixels wide as an image's source; empty if it is no image."""
-    try:
-        image = Image.open(io.BytesIO(data or b""))
-        if image.width <= THUMBNAIL:
-            image.load()
-            return embedded(data or b"")
-        height = round(image.height * THUMBNAIL / image.width)
-        small = image.convert("RGB").resize((THUMBNAIL, height), Image.Resampling.BOX)
-    except (UnidentifiedImageError, OSError, ValueError):
+    image = read_image(data)
+    if image is None or data is None:
         return ""
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=JPEG_QUALITY)
-    return embedded(buffer.getvalue())
+    if image.width > THUMBNAIL:
+        small = image.resize((THUMBNAIL, round(image.height * THUMBNAIL / image.width)), Image.Resampling.BOX)
+        buffer = io.BytesIO()
+        small.save(buffer, "JPEG", quality=JPEG_QUALITY)
+        data = buffer.getvalue()
+    try:
+        return embedded(data)
+    except ValueError:
+        return ""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 from edge_drafter import Mode
 from evaluation.experiment.command import add_save
@@ -32,6 +34,36 @@ PAPER = "#222222"
 def new_figure(height: float, width: float = WIDTH) -> Figure:
     """Return an empty figure of `width` x `height` inches that lays itself out."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def stacked_bars(
+    axes: Any, places: Any, parts: Mapping[str, tuple[Any, Sequence[float]]], size: float = 0.65, upright: bool = False
+) -> list[Any]:
+    """Add a bar at each of `places`, made of parts; return the bars of every part.
+
+    parts: the name in the legend, a colour, and a value for each bar. upright: bars stand, else they lie.
+    """
+    add = axes.bar if upright else axes.barh
+    ends = np.zeros(len(places))
+    made = []
+    for name, (colour, values) in parts.items():
+        made.append(add(places, values, size, ends, color=colour, label=name))
+        ends = ends + np.asarray(values, dtype=float)
+    return made
+
+
+def name_rows(axes: Any, names: Sequence[str]) -> None:
+    """Name the rows of lying bars, the first one on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+
+
+def heat_map(axes: Any, shares: Any, texts: Sequence[Sequence[str]], colours: Any, dark: float = 2.0) -> None:
+    """Show shares from 0 to 1 with a text on each; it is white where the share is above `dark`."""
+    axes.imshow(shares, cmap=colours, vmin=0.0, vmax=1.0, aspect="auto")
+    for (row, column), share in np.ndenumerate(np.asarray(shares)):
+        colour = "w" if share > dark else "k"
+        axes.text(column, row, texts[row][column], ha="center", va="center", color=colour, fontsize=10)
 
 
 def add_outputs(line: argparse.ArgumentParser) -> None:

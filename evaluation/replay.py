@@ -10,9 +10,11 @@ import argparse
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
@@ -23,24 +25,13 @@ from evaluation.experiment.run import Answer, Arm, Question, take_turns
 from evaluation.experiment.sockets import Edges, sockets
 from evaluation.journal import Journal
 from evaluation.replay_report import ReplayArm, build, headlines, left_out_lines, text, write
-from evaluation.setting import (
-    CONNECT_LIMIT_S,
-    add_drafting,
-    add_link,
-    add_pair,
-    add_predictor,
-    add_profile,
-    add_prompt_options,
-    machine,
-    milliseconds,
-    several,
-)
-from spec_vlm_nav.graph import PROJECT
+from evaluation.setting import CONNECT_LIMIT_S, add_decoding, machine
 from speculation.links import load_link
 from speculation.predictor import name as predictor_name
 from speculation.profiles import load_profile
-from speculation.prompts import Guidance, ResponseOrder, parse_answer
-from speculation.vlm.load import DTYPES, load_vlm
+from speculation.prompts import Guidance, parse_answer
+from speculation.settings import add_flags, from_flags
+from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_ANSWER_TOKENS, Welcome
 
 STEPS = "steps"
@@ -54,18 +45,15 @@ SETTINGS = (
 """Options that shape what is measured, beside the bags and the models."""
 
 
-@dataclass(frozen=True)
-class BagQuestion(Question):
-    """A frame of a bag as a question; `notes`: what else the report needs to know about it."""
-
-    notes: dict[str, Any] = field(default_factory=dict)
-
-
 class Bags:
-    """The questions of some bags, one after the other; what cannot be used is in `left_out`."""
+    """The frames of some bags as questions, one after the other.
+
+    `notes`: what else a report needs to know, by question; `left_out`: what cannot be used.
+    """
 
     def __init__(self, bags: dict[str, Path], selection: Selection, objects: Any, stack: ExitStack) -> None:
         self.left_out: list[dict[str, Any]] = []
+        self.notes: dict[str, dict[str, Any]] = {}
         self._sources: dict[str, FrameSource] = {}
         for name, path in bags.items():
             try:
@@ -77,26 +65,40 @@ class Bags:
         """About how many frames come."""
         return sum(map(len, self._sources.values()))
 
-    def __iter__(self) -> Iterator[BagQuestion]:
+    def __iter__(self) -> Iterator[Question]:
         for bag, source in self._sources.items():
             for item in source:
                 if isinstance(item, LeftOut):
                     self.leave_out(bag, item.index, item.reason)
                     continue
-                notes = {
+                name = f"{bag}:{item.index}"
+                self.notes[name] = {
                     "bag": bag,
                     "index": item.index,
                     "stamp_ns": item.stamp_ns,
                     "image": hashlib.sha256(item.jpeg).hexdigest()[:16],
                     "instruction": item.instruction,
                     "prompt": item.prompt,
-                    "oracle": item.label.action.text if item.label is not None else "",
+                    "oracle": item.label.action if item.label is not None else "",
                 }
-                yield BagQuestion(item.prompt, item.jpeg, f"{bag}:{item.index}", notes)
+                yield Question(item.prompt, item.jpeg, name)
 
     def leave_out(self, bag: str, frame: int | None, reason: str) -> None:
         """Note a bag, or one of its frames, that is not evaluated."""
         self.left_out.append({"bag": bag, "frame": frame, "reason": reason})
+
+    def noted(self, arm: Arm[Any], edges: Edges, edge: EdgeDecoder) -> Arm[Question]:
+        """Return an arm whose answers carry the question's notes, their text and their action."""
+        decode = edges.decoder(arm)
+
+        def ask(question: Question) -> Answer:
+            answer = decode(question)
+            words = edge.text(answer.tokens)
+            action = parse_answer(words).action
+            found = {"text": words, "action": action.text if action is not None else ""}
+            return replace(answer, more={**self.notes[question.name], **answer.more, **found})
+
+        return Arm(arm.name, decode=ask)
 
 
 def arms_of(modes: Sequence[str], rtts_ms: Sequence[float]) -> list[ReplayArm]:
@@ -104,7 +106,7 @@ def arms_of(modes: Sequence[str], rtts_ms: Sequence[float]) -> list[ReplayArm]:
     return [ReplayArm(mode, rtt) for rtt in rtts_ms for mode in modes if mode != "edge" or rtt == rtts_ms[0]]
 
 
-def greeted(edges: Sequence[EdgeDecoder], profile: str) -> Welcome:
+def connected(edges: Sequence[EdgeDecoder], profile: str) -> Welcome:
     """Wait for all links. Raises VerifierLost without a verifier, ValueError where another profile is declared."""
     for edge in edges:
         if edge.link is None or not edge.link.wait_nominal(CONNECT_LIMIT_S) or edge.link.welcome is None:
@@ -126,20 +128,6 @@ def target_alone(options: argparse.Namespace, welcome: Welcome | None) -> Target
             "name the verifier's with --target-model"
         )
     return TargetAlone(vlm, options.max_tokens)
-
-
-def noted(arm: Arm[Any], edges: Edges, edge: EdgeDecoder) -> Arm[BagQuestion]:
-    """Return an arm whose answers carry the question's notes, their text and their action."""
-    decode = edges.decoder(arm)
-
-    def ask(question: BagQuestion) -> Answer:
-        answer = decode(question)
-        words = edge.text(answer.tokens)
-        action = parse_answer(words).action
-        found = {"text": words, "action": action.text if action is not None else ""}
-        return replace(answer, more={**question.notes, **answer.more, **found})
-
-    return Arm(arm.name, decode=ask)
 
 
 def name_bags(paths: Sequence[Path]) -> dict[str, Path]:
@@ -169,10 +157,7 @@ def fingerprint(bag: Path) -> str:
 def run(options: argparse.Namespace) -> int:
     """Run the command. Raises ValueError, RuntimeError or VerifierLost, in one sentence, where it cannot."""
     ways = arms_of(options.modes, options.rtt_ms)
-    selection = Selection(
-        options.topic, options.skip, options.fps, options.limit, options.instruction,
-        ResponseOrder(options.response_order), anew=options.anew,
-    )  # fmt: skip
+    selection = from_flags(Selection, {**vars(options), "order": options.response_order, "guide": False})
     declared = {"declared": asdict(load_profile(options.profile)), "declared_link": asdict(load_link(options.link))}
     bags = name_bags(options.bags)
     for flag, value in (("gamma", options.gamma), ("max-tokens", options.max_tokens)):
@@ -185,7 +170,7 @@ def run(options: argparse.Namespace) -> int:
         shared = {} if linked else {"mode": Mode.EDGE.value}
         arms = [Arm[Any](way.label, way.mode, {**shared, "extra_rtt_s": way.rtt_ms / 1e3}) for way in ways]
         decoders = [edges.edge(**arm.changes) for arm in arms]
-        welcome = greeted(decoders, options.profile) if linked else None
+        welcome = connected(decoders, options.profile) if linked else None
         if options.check:
             arms.append(target_alone(options, welcome).arm())
         # The target's list of objects; the draft's where no mode needs a target.
@@ -206,8 +191,8 @@ def run(options: argparse.Namespace) -> int:
         journal = Journal(options.out, STEPS, settings, options.restart)
         if done := sum(1 for _ in journal.pieces()):
             print(f"going on: {done} results are in {options.out} already")
-        asked = Bags(bags, replace(selection, guide=guide), objects, stack)
-        ready = [noted(arm, edges, decoders[0]) for arm in arms]
+        asked = Bags(bags, structs.replace(selection, guide=guide), objects, stack)
+        ready = [asked.noted(arm, edges, decoders[0]) for arm in arms]
         measured = take_turns(ready, asked, journal=journal, leave_out=True, total=len(asked))
     for name, reason in measured.left_out.items():
         bag, _, index = name.rpartition(":")
@@ -226,30 +211,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Register the command."""
     line = commands.add_parser("replay", help="decode the frames of bags in several modes", description=__doc__)
     line.add_argument("bags", nargs="+", type=Path, metavar="BAG", help="rosbag2 folder, or a single .mcap or .db3")
-    line.add_argument("--modes", type=several([mode.value for mode in Mode]),
-                      default=["cloud", "sd", "fsd", "full"],
-                      help=f"of {', '.join(mode.value for mode in Mode)} (default: cloud,sd,fsd,full)")  # fmt: skip
-    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
-                      help="round trips to declare on top of the profile's own (default: 0)")  # fmt: skip
-    add_profile(line)
-    add_link(line)
-    add_pair(line)
-    line.add_argument("--exits", type=Path, help="folder of exit heads (default: where the verifier finds them)")
+    add_decoding(line, [mode.value for mode in Mode], max_tokens=128, out="replay")
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
     line.add_argument("--keys", default="", help="folder of CURVE keys for --verifier")
     line.add_argument("--allow-plain", action="store_true", help="trust a --verifier elsewhere without keys")
-    line.add_argument("--topic", default="", help="camera topic (default: the bag's only one)")
-    line.add_argument("--instruction", default="", help="what is asked (default: the bag's own)")
+    add_flags(line, Selection, without=("order", "guide", "anew"))
+    # A flag that may be followed by a bag takes no value.
     line.add_argument("--anew", action="store_true", help="put the instruction even where the bag has what was asked")
-    add_prompt_options(line)
-    line.add_argument("--skip", type=int, default=0, help="frames to pass over at the start of each bag")
-    line.add_argument("--fps", type=float, default=0.0, help="at most so many frames per second of the bag; 0: all")
-    line.add_argument("--limit", type=int, default=0, help="at most so many frames of each bag; 0: all")
-    add_drafting(line)
-    add_predictor(line)
-    line.add_argument("--max-tokens", type=int, default=128)
-    line.add_argument("--dtype", default="float32", choices=list(DTYPES))
     line.add_argument("--check", action="store_true", help="also let the target answer alone and compare with that")
-    line.add_argument("--restart", action="store_true", help="throw away what --out holds")
-    line.add_argument("--out", type=Path, default=PROJECT / "out" / "replay", help="folder for results and report")
     line.set_defaults(run=run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from edge_drafter.stats import CLOUD_STAGES, EDGE_STAGES
 from evaluation.agreement import KINDS, UNREADABLE
-from evaluation.plots import MODE_COLOURS, new_figure, plain
+from evaluation.plots import MODE_COLOURS, heat_map, name_rows, new_figure, plain, stacked_bars
 
 STAGE_NAMES = {
     "prefill_s": "edge: prefill",
@@ -45,8 +45,7 @@ def plot_latency(data: Mapping[str, Any]) -> Figure:
         axes.text(1.0, row, f" p50 {1e3 * found['p50']:.0f}\n p99 {1e3 * found['p99']:.0f}", va="center", fontsize=9,
                   transform=axes.get_yaxis_transform())  # fmt: skip
     axes.set_xlim(0, 1.05 * longest)
-    axes.set_yticks(range(len(arms)), list(arms))
-    axes.invert_yaxis()
+    name_rows(axes, list(arms))
     plain(axes, "x")
     axes.set_xlabel("time to action, ms (box: p25 to p75, whiskers: p5 to p95, bar: p99, dots: single frames)")
     axes.set_title(f"Time to action, {data['frames']} frames, profile {data['settings']['profile']}")
@@ -64,20 +63,17 @@ def plot_stages(data: Mapping[str, Any]) -> Figure:
         **dict(zip(CLOUD_STAGES, (colours[9], colours[8], colours[13]), strict=True)),
     }
     for stages, offset in ((EDGE_STAGES, -0.19), (CLOUD_STAGES, 0.19)):
-        left = np.zeros(len(arms))
-        for stage in stages:
-            widths = np.array([1e3 * arm["figures"]["stages_s"][stage] for arm in arms.values()])
-            axes.barh(
-                np.arange(len(arms)) + offset, widths, 0.34, left=left, label=STAGE_NAMES[stage], color=shades[stage]
-            )
-            left += widths
+        parts = {
+            STAGE_NAMES[stage]: (shades[stage], [1e3 * arm["figures"]["stages_s"][stage] for arm in arms.values()])
+            for stage in stages
+        }
+        stacked_bars(axes, np.arange(len(arms)) + offset, parts, 0.34)
     for row, arm in enumerate(arms.values()):
         mean = 1e3 * arm["figures"]["total_percentiles_s"]["mean"]
         axes.plot([mean, mean], [row - 0.4, row + 0.4], "k-", linewidth=2, label="time to action" if row == 0 else None)
         axes.annotate(f"{mean:.0f}", (mean, row), (4, 0), textcoords="offset points", va="center", fontsize=9)
     axes.margins(x=0.08)
-    axes.set_yticks(range(len(arms)), list(arms))
-    axes.invert_yaxis()
+    name_rows(axes, list(arms))
     plain(axes, "x")
     axes.set_xlabel("ms per step, mean (upper bar: edge; lower bar: verifier, at the same time)")
     axes.set_title("Where the time goes")
@@ -95,29 +91,21 @@ def plot_agreement(data: Mapping[str, Any]) -> Figure | None:
     if not panels:
         return None
     labels = list(panels.values())[:4]
+    kinds = [kind.replace(" ", "\n") for kind in KINDS]
+    columns = [*kinds, f"{UNREADABLE[:6]}-\n{UNREADABLE[6:]}"]
     figure = new_figure(4.4, 0.6 + 4.2 * len(labels))
     for column, names in enumerate(labels):
         entry = data["arms"][names[0]][against]
         axes = figure.add_subplot(1, len(labels), column + 1)
-        _heat(axes, entry["confusion"], first=column == 0, against=against)
+        counts = np.asarray(entry["confusion"])
+        shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+        heat_map(axes, shares, [[str(count or "") for count in row] for row in counts], "Blues", dark=0.5)
+        axes.set_xticks(range(len(columns)), columns, fontsize=8)
+        axes.set_yticks(range(len(KINDS)), kinds if column == 0 else [], fontsize=8)
+        axes.set_xlabel("answered")
         shown = ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
         shown = shown if len(names) < len(data["arms"]) else "all modes alike"
         rates = f"kind {entry['kind']:.0%}, exact {entry['exact']:.0%}"
         axes.set_title(f"{shown}\n{rates}", fontsize=10)
+    figure.axes[0].set_ylabel(f"by the {against}")
     return figure
-
-
-def _heat(axes: Any, confusion: Sequence[Sequence[int]], first: bool, against: str) -> None:
-    counts = np.asarray(confusion)
-    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-    axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-    for row, column in np.ndindex(*counts.shape):
-        if counts[row, column]:
-            dark = shares[row, column] > 0.5
-            axes.text(column, row, str(counts[row, column]), ha="center", va="center", color="w" if dark else "k")
-    names = [*(kind.replace(" ", "\n") for kind in KINDS), f"{UNREADABLE[:6]}-\n{UNREADABLE[6:]}"]
-    axes.set_xticks(range(len(names)), names, fontsize=8)
-    axes.set_yticks(range(len(KINDS)), [kind.replace(" ", "\n") for kind in KINDS] if first else [], fontsize=8)
-    axes.set_xlabel("answered")
-    if first:
-        axes.set_ylabel(f"by the {against}")

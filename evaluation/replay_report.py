@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from edge_drafter import Mode
-from evaluation.agreement import Pair, agreement, agreement_table, percent
+from evaluation.agreement import agreement, agreement_table, percent
 from evaluation.experiment.alone import TARGET
 from evaluation.experiment.run import Answer, Run
 from evaluation.figures import percentiles, report, stale, table8
@@ -147,19 +147,17 @@ def write(folder: Path, data: Mapping[str, Any]) -> Path:
 def headlines(data: Mapping[str, Any]) -> list[str]:
     """Return what was measured, with what, on what."""
     settings = data["settings"]
-    declared = (
-        f"declared delays: {settings['declared']['scale']}" if settings["profile"] != "raw" else "no declared delays"
-    )
+    raw = settings["profile"] == "raw"
+    declared = "no declared delays" if raw else f"declared delays: {settings['declared']['scale']}"
     lines = [
         f"{data['frames']} frames of {len(settings['bags'])} bag(s), profile {settings['profile']} ({declared}), "
         f"{settings['dtype']}, gamma {settings['gamma']}",
         *([f"link {settings['link']} ({settings['declared_link']['scale']})"] if settings.get("link") else []),
         f"target {settings['target']}, draft {settings['draft']}, tokens {data['tokens']}",
         data["machine"],
+        *overruns(data),
     ]
-    lines += overruns(data)
-    interrupted = sum(arm["figures"]["interruptions"] for arm in data["arms"].values())
-    if interrupted:
+    if interrupted := sum(arm["figures"]["interruptions"] for arm in data["arms"].values()):
         lines.append(f"the link was lost {interrupted:.0f} times; the steps concerned took the longer for it")
     if data["left_out"]:
         lines.append(f"left out: {len(data['left_out'])}; see the end")
@@ -172,14 +170,12 @@ def overruns(data: Mapping[str, Any]) -> list[str]:
     sentences = []
     for rtt, rows in data["table8"].items():
         # What queues and losses of an emulated link add is no overrun.
-        one_way = 0.0 if data["settings"].get("link") else declared["one_way_s"] + float(rtt) / 2e3
-        limits = {**declared, "one_way_s": one_way}
-        for name, words in (
-            ("draft_s", "a draft forward"),
-            ("verify_s", "a target forward"),
-            ("one_way_s", "a message"),
+        one_way_s = 0.0 if data["settings"].get("link") else declared["one_way_s"] + float(rtt) / 2e3
+        for words, took, limit in (
+            ("a draft forward", rows["draft_s"], declared["draft_s"]),
+            ("a target forward", rows["verify_s"], declared["verify_s"]),
+            ("a message", rows["one_way_s"], one_way_s),
         ):
-            took, limit = rows[name], limits[name]
             if limit > 0.0 and took is not None and took > OVERRUN * limit:
                 sentences.append(
                     f"NOT the profile's times: {words} took {1e3 * took:.0f} ms where {1e3 * limit:.0f} ms are "
@@ -205,8 +201,8 @@ def left_out_lines(data: Mapping[str, Any]) -> list[str]:
 
 
 def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    arms: Mapping[str, Any] = data["arms"]
-    rows = data["table8"]
+    """Return the tables under their titles."""
+    arms, rows = data["arms"], data["table8"]
     header = ("", *(f"this run +{rtt} ms" if rtt != "0" else "this run" for rtt in rows), "the paper")
     cells = [
         (row.title, *(row.cell(columns) for columns in rows.values()), row.cell({row.path: paper}))
@@ -217,26 +213,24 @@ def _sections(data: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Table 8 of the paper, for this run", table(header, cells)),
         (times, figures_table("", arms, TIMES)),
     ]
-    for rtt in data["table8"]:
+    for rtt in rows:
         own = {label: arm["figures"] for label, arm in arms.items() if f"{arm['rtt_ms']:g}" == rtt}
         base = next((label for label in own if arms[label]["mode"] == Mode.CLOUD.value), "")
         name = f"Decoding, {rtt} ms declared on top of the profile's round trip" if rtt != "0" else "Decoding"
         sections.append((name, report(own, base)))
-    target = {label: arm["target"] for label, arm in arms.items() if arm["target"]}
-    if target:
-        lines = agreement_table(target)
+    if target := {label: arm["target"] for label, arm in arms.items() if arm["target"]}:
         same = ", ".join(f"{label} {percent(row['identical_tokens'])}" for label, row in target.items())
-        sections.append((f"Agreement with {_name(data['reference'])}", f"{lines}\nidentical tokens: {same}"))
-    oracle = {label: arm["oracle"] for label, arm in arms.items() if arm["oracle"]}
-    if data["target_alone_oracle"]:
-        oracle["target alone"] = data["target_alone_oracle"]
-    if oracle:
+        name = f"mode {data['reference']}, whose tokens are the target's"
+        name = "the target alone" if data["reference"] == TARGET else name
+        sections.append((f"Agreement with {name}", f"{agreement_table(target)}\nidentical tokens: {same}"))
+    labelled = {**{label: arm["oracle"] for label, arm in arms.items()}, "target alone": data["target_alone_oracle"]}
+    if oracle := {label: row for label, row in labelled.items() if row}:
         turns: dict[str, list[str]] = {}
         for label, row in oracle.items():
             counts = ", ".join(f"{name} {count}" for name, count in row["left_right"].items())
             turns.setdefault(counts, []).append(label)
-        lines = "\n".join(f"{counts}   ({', '.join(labels)})" for counts, labels in turns.items())
-        sections.append(("Agreement with the oracle", f"{agreement_table(oracle)}\n{lines}"))
+        lines = [f"{counts}   ({', '.join(labels)})" for counts, labels in turns.items()]
+        sections.append(("Agreement with the oracle", "\n".join([agreement_table(oracle), *lines])))
     return sections
 
 
@@ -249,24 +243,21 @@ def _ages(answers: Sequence[Answer]) -> list[float]:
     return ages
 
 
+def _with(answers: Sequence[Answer], truths: Iterable[str]) -> dict[str, Any]:
+    """Return the agreement of answers with actions, in words; what is no action is left out."""
+    read = [(to_action(answer.more["action"]), to_action(truth)) for answer, truth in zip(answers, truths, strict=True)]
+    return agreement([(action, truth) for action, truth in read if truth is not None])
+
+
 def _with_oracle(answers: Sequence[Answer]) -> dict[str, Any] | None:
-    pairs = [
-        (to_action(answer.more["action"]), truth)
-        for answer in answers
-        if (truth := to_action(answer.more["oracle"])) is not None
-    ]
-    return agreement(pairs) if pairs else None
+    found = _with(answers, (answer.more["oracle"] for answer in answers))
+    return found if found["frames"] else None
 
 
 def _with_reference(answers: Sequence[Answer], reference: Sequence[Answer]) -> dict[str, Any]:
-    both = list(zip(answers, reference, strict=True))
-    pairs: list[Pair] = [
-        (to_action(answer.more["action"]), action)
-        for answer, truth in both
-        if (action := to_action(truth.more["action"])) is not None
-    ]
-    same = sum(answer.tokens == truth.tokens for answer, truth in both)
-    return agreement(pairs) | {"identical_tokens": same / len(both), "compared": len(both)}
+    same = sum(answer.tokens == truth.tokens for answer, truth in zip(answers, reference, strict=True))
+    found = _with(answers, (truth.more["action"] for truth in reference))
+    return found | {"identical_tokens": same / len(answers), "compared": len(answers)}
 
 
 def _digest(answers: Iterable[tuple[str, str, Answer]]) -> str:
@@ -275,7 +266,3 @@ def _digest(answers: Iterable[tuple[str, str, Answer]]) -> str:
     for frame, arm, answer in answers:
         digest.update(f"{frame}:{arm}:{tuple(answer.tokens)}\n".encode())
     return digest.hexdigest()[:12]
-
-
-def _name(label: str) -> str:
-    return "the target alone" if label == TARGET else f"mode {label}, whose tokens are the target's"

@@ -19,6 +19,7 @@ from simulation.speed import host
 from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
 from speculation.predictor import AUTO
+from speculation.vlm.load import DTYPES
 
 START_LIMIT_S = 120.0
 CONNECT_LIMIT_S, SILENCE_S = 20.0, 10.0
@@ -93,6 +94,24 @@ def add_prompt_options(line: argparse.ArgumentParser) -> None:
         shown = f"{argument.description} (default: %(default)s)"
         flag = f"--{argument.name.replace('_', '-')}"
         line.add_argument(flag, default=argument.default, choices=argument.choices, help=shown)
+
+
+def add_decoding(line: argparse.ArgumentParser, modes: Sequence[str], max_tokens: int, out: str) -> None:
+    """Register what `replay` and `closed-loop` share: what is decoded how, under which conditions, and where it goes.
+
+    out: the default folder of the results, inside the project's `out`.
+    """
+    line.add_argument("--modes", type=several(modes), default=["cloud", "sd", "fsd", "full"],
+                      help=f"some of {', '.join(modes)} (default: cloud,sd,fsd,full)")  # fmt: skip
+    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
+                      help="round trips declared on top of the profile's own (default: 0)")  # fmt: skip
+    for add in (add_prompt_options, add_profile, add_link, add_pair, add_drafting, add_predictor):
+        add(line)
+    line.add_argument("--exits", type=Path, help="folder of exit heads (default: where the verifier finds them)")
+    line.add_argument("--max-tokens", type=int, default=max_tokens, help="(default: %(default)s)")
+    line.add_argument("--dtype", default="float32", choices=list(DTYPES))
+    line.add_argument("--out", type=Path, default=PROJECT / "out" / out, help="results; the same command goes on there")
+    line.add_argument("--restart", action="store_true", help="throw away what --out holds")
 
 
 def milliseconds(text: str) -> list[float]:

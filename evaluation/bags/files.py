@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
@@ -79,10 +79,6 @@ class BagWriter:
                 self._connections[topic] = self._writer.add_connection(topic, kind, typestore=self.types)
             self._writer.write(self._connections[topic], stamp_ns, payload)
 
-    def make(self, kind: str, /, **fields: Any) -> Any:
-        """Return a message of `kind` with zeros for every field that is not given."""
-        return make(self.types, kind, **fields)
-
     def put(self, topic: str, stamp_ns: int, message: Any) -> None:
         """Append a message that `make` made."""
         kind = message.__msgtype__
@@ -103,6 +99,9 @@ class Topic:
     name: str
     kind: str
     count: int
+
+
+Reading = TypeVar("Reading", bound="BagReader")
 
 
 class BagReader:
@@ -127,7 +126,7 @@ class BagReader:
             name: Topic(name, info.msgtype or "", info.msgcount) for name, info in self._reader.topics.items()
         }
 
-    def __enter__(self) -> BagReader:
+    def __enter__(self: Reading) -> Reading:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,6 +165,11 @@ class BagReader:
             first = received_ns if first is None else first
             where = f"after {(received_ns - first) * 1e-9:.1f} s"
             yield connection.topic, received_ns, raw
+
+    def decoded(self, topics: Collection[str]) -> Iterator[tuple[str, int, Any]]:
+        """Yield (topic, receive time in ns, message) of these topics in order of time; raises as `messages`."""
+        for topic, received_ns, raw in self.messages(topics) if topics else ():
+            yield topic, received_ns, self.decode(topic, raw)
 
     def decode(self, topic: str, raw: bytes) -> Any:
         """Return a message. Raises ValueError for bytes that do not fit the topic's type."""
@@ -208,6 +212,4 @@ def read(folder: Path, kinds: Collection[str] = ()) -> Iterator[tuple[str, int, 
     Raises ValueError if `folder` holds no bag, or a damaged one.
     """
     with BagReader(folder) as bag:
-        topics = [topic.name for topic in bag.topics.values() if not kinds or topic.kind in kinds]
-        for topic, received_ns, raw in bag.messages(topics) if topics else ():
-            yield topic, received_ns, bag.decode(topic, raw)
+        yield from bag.decoded([topic.name for topic in bag.topics.values() if not kinds or topic.kind in kinds])

@@ -6,24 +6,20 @@ memory. What cannot be used is passed on as a sentence, and the frames around it
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from evaluation.bags.files import BagReader, Topic, header_stamp
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 from spec_vlm_nav.messages import AskedPrompt
-from speculation.prompts import (
-    NavigationAction,
-    ResponseOrder,
-    Vocabulary,
-    compose,
-    instruction_problem,
-    to_navigation_action,
-)
+from speculation.prompts import ResponseOrder, Vocabulary, compose, instruction_problem, to_navigation_action
+from speculation.settings import check
 
 TEXT = "std_msgs/msg/String"
 INSTRUCTION = "instruction"
@@ -34,69 +30,54 @@ ORACLE = "oracle_action"
 """Last part of the name of the topic that carries an `OracleLabel` per frame."""
 
 
-@dataclass(frozen=True)
-class OracleLabel:
-    """What the oracle would do about the frame whose header is stamped `stamp_ns`, and which objects it shows."""
+class OracleLabel(msgspec.Struct, frozen=True):
+    """What the oracle would do about the frame whose header is stamped `stamp_ns`, and which objects it shows.
+
+    Raises ValueError for an action that is none.
+    """
 
     stamp_ns: int
-    action: NavigationAction
+    action: str
+    """In words, e.g. 'turn left small'."""
     reason: str = ""
     visible: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if to_navigation_action(self.action) is None:
+            raise ValueError(f"an oracle label has the action {self.action!r}, which is none")
+
     def to_json(self) -> str:
         """Return the text of the topic's std_msgs/String."""
-        return msgspec.json.encode(_LabelText(self.stamp_ns, self.action.text, self.reason, self.visible)).decode()
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> OracleLabel:
         """Read the text of a label. Raises ValueError, naming the field, for anything else."""
         try:
-            label = msgspec.json.decode(text, type=_LabelText)
+            return msgspec.json.decode(text, type=cls)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise ValueError(f"an oracle label must be JSON with stamp_ns and action: {error}") from None
-        action = to_navigation_action(label.action)
-        if action is None:
-            raise ValueError(f"an oracle label has the action {label.action!r}, which is none")
-        return cls(label.stamp_ns, action, label.reason, label.visible)
-
-
-class _LabelText(msgspec.Struct, frozen=True):
-    """An `OracleLabel` as JSON."""
-
-    stamp_ns: int
-    action: str
-    reason: str = ""
-    visible: tuple[str, ...] = ()
 
 
 Stamped = TypeVar("Stamped", OracleLabel, AskedPrompt)
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Which frames of a bag are asked about what. Raises ValueError, naming the flag, for a value out of range."""
+class Selection(msgspec.Struct, frozen=True):
+    """Which frames of a bag are asked about what. Raises ValueError, naming the setting, for a value out of range."""
 
-    topic: str = ""
-    """Camera topic; empty: the bag's only one."""
-    skip: int = 0
-    """Frames passed over at the start."""
-    fps: float = 0.0
-    """At most so many frames per second of the bag's time; 0: all."""
-    limit: int = 0
-    """At most so many frames of a bag; 0: all."""
-    instruction: str = ""
-    """Asked instead of the bag's own."""
+    topic: Annotated[str, Meta(description="camera topic; empty: the bag's only one")] = ""
+    skip: Annotated[int, Meta(ge=0, description="frames passed over at the start of each bag")] = 0
+    fps: Annotated[float, Meta(ge=0, description="at most so many frames per second of the bag's time; 0: all")] = 0.0
+    limit: Annotated[int, Meta(ge=0, description="at most so many frames of each bag; 0: all")] = 0
+    instruction: Annotated[str, Meta(description="asked instead of the bag's own")] = ""
+    anew: bool = False
+    """Make the prompt anew also where the bag has the one that was asked about the frame."""
     order: ResponseOrder = ResponseOrder.REASON_FIRST
     guide: bool = False
     """How the prompt is made, as in `speculation.prompts.compose`."""
-    anew: bool = False
-    """Make the prompt anew also where the bag has the one that was asked about the frame."""
 
     def __post_init__(self) -> None:
-        for name in ("skip", "fps", "limit"):
-            value = getattr(self, name)
-            if not 0 <= value < 1e9:
-                raise ValueError(f"--{name} {value}: give 0 or more")
+        check(self)
 
 
 @dataclass(frozen=True)
@@ -122,60 +103,51 @@ class LeftOut:
     index: int | None = None
 
 
-class FrameSource:
+class FrameSource(BagReader):
     """The questions of one bag; may be iterated again and gives the same. A context manager.
 
     Raises ValueError, in one sentence, for a bag that cannot be read or has not the one camera topic.
     """
 
     def __init__(self, path: Path, selection: Selection, vocabulary: Vocabulary | None = None) -> None:
-        self._bag = BagReader(path)
+        super().__init__(path)
         self._selection, self._vocabulary = selection, vocabulary
         try:
-            self.topic = _camera(self._bag, selection.topic)
+            self.topic = _camera(self, selection.topic)
         except ValueError:
-            self._bag.__exit__()
+            self.__exit__()
             raise
-
-    def __enter__(self) -> FrameSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bag.__exit__()
 
     def __len__(self) -> int:
         """About how many frames come, for a progress bar."""
         selection = self._selection
         count = max(0, self.topic.count - selection.skip)
         if selection.fps:
-            count = min(count, int(self._bag.seconds * selection.fps) + 1)
+            count = min(count, int(self.seconds * selection.fps) + 1)
         return min(count, selection.limit) if selection.limit else count
 
     def __iter__(self) -> Iterator[BagFrame | LeftOut]:
         """Yield the frames in order of time; a damaged end, an undecodable image or a bad label is a `LeftOut`."""
         try:
-            instructions = self._instructions()
-            labels, problems = self._stamped(ORACLE, OracleLabel.from_json)
-            yield from problems
-            prompts: dict[int, AskedPrompt] = {}
-            if not (self._selection.instruction or self._selection.anew):
-                prompts, problems = self._stamped(PROMPT, AskedPrompt.from_json)
-                yield from problems
-            yield from self._frames(instructions, prompts, labels)
+            yield from self._frames()
         except ValueError as error:
             yield LeftOut(f"{error}; what comes after is left out")
 
-    def _frames(
-        self, instructions: list[tuple[int, str]], prompts: dict[int, AskedPrompt], labels: dict[int, OracleLabel]
-    ) -> Iterator[BagFrame | LeftOut]:
-        seen = given = 0
+    def _frames(self) -> Iterator[BagFrame | LeftOut]:
         selection = self._selection
         instruction = selection.instruction
+        instructions = deque(self._instructions())
+        labels, problems = self._stamped(ORACLE, OracleLabel.from_json)
+        yield from problems
+        prompts: dict[int, AskedPrompt] = {}
+        if not (instruction or selection.anew):
+            prompts, problems = self._stamped(PROMPT, AskedPrompt.from_json)
+            yield from problems
+        seen = False
         for index, stamp_ns, raw in self._selected():
-            seen += 1
-            while given < len(instructions) and instructions[given][0] <= stamp_ns:
-                instruction = instructions[given][1]
-                given += 1
+            seen = True
+            while instructions and instructions[0][0] <= stamp_ns:
+                _, instruction = instructions.popleft()
             problem = "no instruction had been given yet; give one with --instruction"
             if instruction:
                 problem = instruction_problem(instruction, self._vocabulary)
@@ -183,7 +155,7 @@ class FrameSource:
                 yield LeftOut(problem, index)
                 continue
             try:
-                message = self._bag.decode(self.topic.name, raw)
+                message = self.decode(self.topic.name, raw)
                 jpeg = to_jpeg(message, self.topic.kind)
             except ValueError as error:
                 yield LeftOut(str(error), index)
@@ -193,12 +165,12 @@ class FrameSource:
             prompt = asked.prompt if asked else compose(instruction, (), selection.order, selection.guide)
             yield BagFrame(index, stamp_ns, jpeg, instruction, prompt, labels.get(taken_ns))
         if not seen and self.topic.count > selection.skip:
-            yield LeftOut(f"bag {self._bag.path} lists {self.topic.count} frames on {self.topic.name} but holds none")
+            yield LeftOut(f"bag {self.path} lists {self.topic.count} frames on {self.topic.name} but holds none")
 
     def _selected(self) -> Iterator[tuple[int, int, bytes]]:
         selection, taken, first, last = self._selection, 0, 0, -1
         period_ns = round(1e9 / selection.fps) if selection.fps else 0
-        for index, (_, stamp_ns, raw) in enumerate(self._bag.messages([self.topic.name])):
+        for index, (_, stamp_ns, raw) in enumerate(self.messages([self.topic.name])):
             if index < selection.skip:
                 continue
             if period_ns:
@@ -218,16 +190,15 @@ class FrameSource:
             return []
         topics = self._named(INSTRUCTION)
         if len(topics) > 1:
-            names = ", ".join(topic.name for topic in topics)
             raise ValueError(
-                f"bag {self._bag.path} has several instruction topics ({names}); give one with --instruction"
+                f"bag {self.path} has several instruction topics ({', '.join(topics)}); give one with --instruction"
             )
-        return [(stamp, str(message.data)) for stamp, message in self._texts(topics)]
+        return [(stamp, str(message.data)) for _, stamp, message in self.decoded(topics)]
 
     def _stamped(self, name: str, read: Callable[[str], Stamped]) -> tuple[dict[int, Stamped], list[LeftOut]]:
         """Return the entries of the topics called `name` by their frames' stamps, and what cannot be read."""
         found, problems = {}, []
-        for _, message in self._texts(self._named(name)):
+        for _, _, message in self.decoded(self._named(name)):
             try:
                 entry = read(message.data)
             except ValueError as error:
@@ -236,14 +207,9 @@ class FrameSource:
                 found[entry.stamp_ns] = entry
         return found, problems
 
-    def _named(self, name: str) -> list[Topic]:
-        topics = self._bag.topics.values()
-        return [topic for topic in topics if topic.name.rpartition("/")[2] == name and topic.kind == TEXT]
-
-    def _texts(self, topics: list[Topic]) -> Iterator[tuple[int, Any]]:
-        if topics:
-            for topic, stamp_ns, raw in self._bag.messages([entry.name for entry in topics]):
-                yield stamp_ns, self._bag.decode(topic, raw)
+    def _named(self, name: str) -> list[str]:
+        topics = self.topics.values()
+        return [topic.name for topic in topics if topic.name.rpartition("/")[2] == name and topic.kind == TEXT]
 
 
 def _camera(bag: BagReader, wanted: str) -> Topic:

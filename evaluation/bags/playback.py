@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from evaluation.bags.files import BagReader, typestore
 from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
+from speculation.settings import check
 
 CAMERAS = (RAW, COMPRESSED)
 ODOMETRY = "nav_msgs/msg/Odometry"
@@ -24,24 +28,15 @@ class Item:
     frame_id: str = ""
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True):
     """How a bag is played. Raises ValueError, naming the setting, for a value out of range."""
 
-    rate: float = 1.0
-    """Times its own speed."""
-    start_s: float = 0.0
-    """Left out at its start."""
-    laps: int = 1
-    """0: for ever."""
+    rate: Annotated[float, Meta(ge=0.01, le=100.0, description="how many times as fast as it was recorded")] = 1.0
+    start: Annotated[float, Meta(ge=0.0, le=1e6, description="seconds that are left out at its start")] = 0.0
+    laps: Annotated[int, Meta(ge=0, le=1_000_000, description="how often it is played; 0: for ever")] = 1
 
     def __post_init__(self) -> None:
-        if not 0.01 <= self.rate <= 100.0:
-            raise ValueError(f"rate {self.rate:g} is outside 0.01 to 100")
-        if not (math.isfinite(self.start_s) and self.start_s >= 0.0):
-            raise ValueError(f"start {self.start_s:g} s: give 0 or more")
-        if self.laps < 0:
-            raise ValueError(f"laps {self.laps}: give 0 (for ever) or more")
+        check(self)
 
 
 def items(bag: Path, camera_topic: str = "", odom_topic: str = "") -> Iterator[Item]:
@@ -57,8 +52,7 @@ def items(bag: Path, camera_topic: str = "", odom_topic: str = "") -> Iterator[I
             cameras = [topic.name for topic in reader.topics.values() if topic.kind in CAMERAS]
             missing = f"images on {camera_topic}" if camera_topic else f"topic of type {RAW} or {COMPRESSED}"
             raise ValueError(f"bag {bag} has no {missing}; its camera topics are {', '.join(cameras) or 'none'}")
-        for name, stamp_ns, raw in reader.messages([topic.name for topic in (camera, odometry) if topic is not None]):
-            message = reader.decode(name, raw)
+        for name, stamp_ns, message in reader.decoded([topic.name for topic in (camera, odometry) if topic]):
             if name == camera.name:
                 yield Item(stamp_ns, to_jpeg(message, camera.kind), True, str(message.header.frame_id))
             else:
@@ -78,7 +72,7 @@ def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float
         last_frame: float | None = None
         for item in lap():
             first = item.stamp_ns if first is None else first
-            since_s = (item.stamp_ns - first) * 1e-9 - pace.start_s
+            since_s = (item.stamp_ns - first) * 1e-9 - pace.start
             if since_s < 0.0:
                 continue
             due = since_s / pace.rate
@@ -87,6 +81,6 @@ def timed(lap: Callable[[], Iterable[Item]], pace: Pace) -> Iterator[tuple[float
                 last_frame = due
             yield begun + due, item
         if last_frame is None:
-            raise ValueError(f"the bag has no camera frame after its first {pace.start_s:g} s; choose a smaller start")
+            raise ValueError(f"the bag has no camera frame after its first {pace.start:g} s; choose a smaller start")
         begun += due + gap
         lap_number += 1

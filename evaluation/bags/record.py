@@ -7,13 +7,13 @@ import math
 import random
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from evaluation.bags.files import BagWriter
+from evaluation.bags.files import BagWriter, make
 from evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from evaluation.bags.playback import ODOMETRY
 from simulation.camera import Image
@@ -43,8 +43,7 @@ ASTRAY = 0.5
 TURNS = tuple(action for action in ACTIONS if action.radians and action.size is not ActionSize.LARGE)
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """A camera frame, taken `seconds` after the walk began, with what the oracle sees in it and would do.
 
     `done`: the actions that the walk had carried out by then.
@@ -57,8 +56,7 @@ class Look:
     done: tuple[NavigationAction, ...]
 
 
-@dataclass(frozen=True)
-class Odometry:
+class Odometry(NamedTuple):
     """Where the base is and how it moves, `seconds` after the walk began."""
 
     seconds: float
@@ -107,68 +105,56 @@ def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odo
             tick += 1
 
 
-class LabelledBag(BagWriter):
-    """Takes walks, on the live graph's topics; see docs/evaluation.md."""
-
-    def __init__(self, folder: Path, order: ResponseOrder = ResponseOrder.REASON_FIRST) -> None:
-        super().__init__(folder)
-        self._order = order
-        self._instruction = ""
-
-    def instruction(self, stamp_ns: int, text: str) -> None:
-        """Write the instruction that is valid from now on."""
-        self._instruction = text
-        self._text(f"/{INSTRUCTION}", stamp_ns, text)
-
-    def look(self, stamp_ns: int, look: Look) -> None:
-        """Write a frame, what a model would be asked about it, and its label."""
-        data = np.frombuffer(encode_jpeg(look.image), np.uint8)
-        image = self.make(COMPRESSED, header=self._header(stamp_ns, "front_camera_optical"), format="jpeg", data=data)
-        self.put("/camera/image/compressed", stamp_ns, image)
-        asked = AskedPrompt(stamp_ns, compose(self._instruction, look.done, self._order))
-        self._text(f"/vlm_nav/{PROMPT}", stamp_ns, asked.to_json())
-        label = OracleLabel(stamp_ns, look.decision.action, look.decision.reason.value, look.visible)
-        self._text(f"/{ORACLE}", stamp_ns, label.to_json())
-
-    def odometry(self, stamp_ns: int, moment: Odometry) -> None:
-        """Write where the base is."""
-        message = self.make(ODOMETRY, header=self._header(stamp_ns, "odom"), child_frame_id="base_link")
-        pose, speed, velocity = message.pose.pose, message.twist.twist, moment.velocity
-        pose.position.x, pose.position.y, yaw = moment.pose
-        pose.orientation.z, pose.orientation.w = math.sin(yaw / 2), math.cos(yaw / 2)
-        speed.linear.x, speed.linear.y, speed.angular.z = velocity.vx, velocity.vy, velocity.wz
-        self.put("/odom", stamp_ns, message)
-
-    def _text(self, topic: str, stamp_ns: int, text: str) -> None:
-        self.put(topic, stamp_ns, self.make(TEXT, data=text))
-
-    def _header(self, stamp_ns: int, frame: str) -> object:
-        seconds, rest = divmod(stamp_ns, 1_000_000_000)
-        stamp = self.make("builtin_interfaces/msg/Time", sec=seconds, nanosec=rest)
-        return self.make("std_msgs/msg/Header", stamp=stamp, frame_id=frame)
+def write_look(bag: BagWriter, stamp_ns: int, look: Look, prompt: str) -> None:
+    """Write a frame, what a model would be asked about it, and its label."""
+    data = np.frombuffer(encode_jpeg(look.image), np.uint8)
+    header = _header(bag, stamp_ns, "front_camera_optical")
+    image = make(bag.types, COMPRESSED, header=header, format="jpeg", data=data)
+    bag.put("/camera/image/compressed", stamp_ns, image)
+    label = OracleLabel(stamp_ns, look.decision.action.text, look.decision.reason.value, look.visible)
+    for topic, text in ((f"/vlm_nav/{PROMPT}", AskedPrompt(stamp_ns, prompt)), (f"/{ORACLE}", label)):
+        bag.put(topic, stamp_ns, make(bag.types, TEXT, data=text.to_json()))
 
 
-def record(bag: LabelledBag, seed: int, frames: int, difficulty: str, target: str, camera_hz: float, size: int) -> int:
-    """Write `frames` frames, room after room from `seed` on; return the number of rooms begun."""
-    room, left, start_ns = seed, frames, START_NS
-    with tqdm(total=frames, unit="frame", disable=None) as bar:
+def write_odometry(bag: BagWriter, stamp_ns: int, moment: Odometry) -> None:
+    """Write where the base is."""
+    message = make(bag.types, ODOMETRY, header=_header(bag, stamp_ns, "odom"), child_frame_id="base_link")
+    pose, speed, velocity = message.pose.pose, message.twist.twist, moment.velocity
+    pose.position.x, pose.position.y, yaw = moment.pose
+    pose.orientation.z, pose.orientation.w = math.sin(yaw / 2), math.cos(yaw / 2)
+    speed.linear.x, speed.linear.y, speed.angular.z = velocity.vx, velocity.vy, velocity.wz
+    bag.put("/odom", stamp_ns, message)
+
+
+def _header(bag: BagWriter, stamp_ns: int, frame: str) -> Any:
+    seconds, rest = divmod(stamp_ns, 1_000_000_000)
+    stamp = make(bag.types, "builtin_interfaces/msg/Time", sec=seconds, nanosec=rest)
+    return make(bag.types, "std_msgs/msg/Header", stamp=stamp, frame_id=frame)
+
+
+def record(bag: BagWriter, options: argparse.Namespace) -> int:
+    """Write as many frames as the options want, room after room; return the number of rooms begun."""
+    room, left, start_ns = options.seed, options.frames, START_NS
+    order = ResponseOrder(options.response_order)
+    with tqdm(total=left, unit="frame", disable=None) as bar:
         while left:
-            scene = scene_of(room, difficulty, target)
+            scene = scene_of(room, options.difficulty, options.target)
             room += 1
-            bag.instruction(start_ns, f"find the {scene.target.text}")
+            instruction = f"find the {scene.target.text}"
+            bag.put(f"/{INSTRUCTION}", start_ns, make(bag.types, TEXT, data=instruction))
             end_ns = start_ns
-            for moment in walk(scene, camera_hz, size):
+            for moment in walk(scene, options.camera_hz, options.size):
                 end_ns = start_ns + round(moment.seconds * 1e9)
                 if isinstance(moment, Odometry):
-                    bag.odometry(end_ns, moment)
+                    write_odometry(bag, end_ns, moment)
                     continue
-                bag.look(end_ns, moment)
+                write_look(bag, end_ns, moment, compose(instruction, moment.done, order))
                 bar.update()
                 left -= 1
                 if not left:
                     break
             start_ns = end_ns + round(PAUSE_S * 1e9)
-    return room - seed
+    return int(room - options.seed)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -179,10 +165,8 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} {value} is outside {least:g} to {most:g}")
     if options.out.exists() and not (options.out / "metadata.yaml").exists():
         raise ValueError(f"--out {options.out} is there and is no bag, so it is not replaced; choose another name")
-    with closing(LabelledBag(options.out, ResponseOrder(options.response_order))) as bag:
-        rooms = record(
-            bag, options.seed, options.frames, options.difficulty, options.target, options.camera_hz, options.size
-        )
+    with closing(BagWriter(options.out)) as bag:
+        rooms = record(bag, options)
     size = sum(file.stat().st_size for file in options.out.iterdir())
     print(f"{options.out}: {options.frames} frames of {rooms} rooms, {size / 1e6:.2f} MB")
     return 0

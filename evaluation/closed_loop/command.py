@@ -39,20 +39,7 @@ from evaluation.closed_loop.plots import write_plots
 from evaluation.closed_loop.scores import LEVELS, class_table, different_walks, figures, main_table, outcome_table
 from evaluation.experiment.sockets import edge_config
 from evaluation.journal import Journal
-from evaluation.setting import (
-    add_drafting,
-    add_link,
-    add_pair,
-    add_predictor,
-    add_profile,
-    add_prompt_options,
-    draft_flags,
-    machine,
-    milliseconds,
-    several,
-    verifier,
-)
-from spec_vlm_nav.graph import PROJECT
+from evaluation.setting import add_decoding, draft_flags, machine, verifier
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.links import declared_name, load_link
 from speculation.predictor import name as predictor_name
@@ -71,19 +58,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--seeds", default="0-19", help="rooms, e.g. 0-19 or 3,5,8-11 (default: %(default)s)")
     line.add_argument("--difficulty", default="middle", choices=(*LEVELS, "all"))
     line.add_argument("--target", default="silver bottle", help="object to find; random: each room's own")
-    line.add_argument("--modes", type=several(MODES), default=["cloud", "sd", "fsd", "full"],
-                      help=f"some of {', '.join(MODES)} (default: cloud,sd,fsd,full)")  # fmt: skip
-    line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
-                      help="round trips declared on top of the profile's (default: 0)")  # fmt: skip
-    for add in (add_prompt_options, add_profile, add_link, add_pair, add_drafting, add_predictor):
-        add(line)
-    line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
+    add_decoding(line, MODES, max_tokens=96, out="closed_loop")
     line.add_argument("--max-actions", type=int, default=40)
-    line.add_argument("--max-tokens", type=int, default=96)
-    line.add_argument("--dtype", default="float32")
     line.add_argument("--processes", type=int, default=1, help="episodes at once; times are valid with 1 (default: 1)")
-    line.add_argument("--out", type=Path, default=PROJECT / "out" / "closed_loop", help="results; run again to go on")
-    line.add_argument("--restart", action="store_true", help="throw away what --out holds")
     line.set_defaults(run=run)
 
 
@@ -95,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
     keys = episode_keys(options)
     load_profile(options.profile)
     load_link(options.link)
-    scene_of(0, "easy", object_name(options))
+    object_name = "" if options.target == RANDOM else str(options.target)
+    scene_of(0, "easy", object_name)
     if not 1 <= options.processes <= MAX_PROCESSES:
         raise ValueError(f"--processes {options.processes} is outside 1 to {MAX_PROCESSES}")
     if options.max_actions < 1:
@@ -105,7 +83,10 @@ def run(options: argparse.Namespace) -> int:
     missing = [key for key in keys if key not in done]
     bar = tqdm(total=len(keys), initial=len(keys) - len(missing), unit="episode", disable=None)
     with bar, served(options, missing) as address:
-        for episode in episodes(missing, setting(options, address), options.processes):
+        edge = edge_config(options, address, mode=Mode.EDGE.value)
+        order = ResponseOrder(options.response_order)
+        shared = Setting(edge, options.target_model, object_name, options.max_actions, order, guided(options))
+        for episode in episodes(missing, shared, options.processes):
             journal.add(asdict(episode))
             done[episode.key] = episode
             bar.update()
@@ -118,19 +99,16 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
     rows = figures(finished)
     declared = declared_name(options.profile, options.link)
     parts = []
-    for level in dict.fromkeys(row.difficulty for row in rows):
-        some = [row for row in rows if row.difficulty == level]
+    for level in dict.fromkeys(row["difficulty"] for row in rows):
+        some = [row for row in rows if row["difficulty"] == level]
         parts.append(f"{level} rooms, object: {options.target}, profile: {declared}\n{main_table(some)}")
-        parts.append(class_table(some))
-        parts.append(outcome_table(some))
+        parts += [class_table(some), outcome_table(some)]
     differ, compared = different_walks(finished)
     if compared:
         parts.append(f"rooms in which the modes of the same target act differently: {differ} of {compared}")
-    left_out = sum(row.episodes - row.spl_episodes for row in rows if row.policy == ORACLE)
-    if left_out:
+    if left_out := sum(row["episodes"] - row["spl_episodes"] for row in rows if row["policy"] == ORACLE):
         parts.append(f"SPL leaves out {left_out} rooms that the oracle does not solve")
-    interruptions = sum(episode.interruptions for episode in finished)
-    if interruptions:
+    if interruptions := sum(episode.interruptions for episode in finished):
         parts.append(f"the link was lost {interruptions} times; that time is in the answers")
     parts.append(f"{machine()}; episodes at once: {options.processes}")
     text = "\n\n".join(parts)
@@ -142,7 +120,7 @@ def report(options: argparse.Namespace, finished: Sequence[Episode]) -> None:
         "processes": options.processes,
         "rooms_with_different_walks": differ,
         "rooms_compared": compared,
-        "figures": [asdict(row) for row in rows],
+        "figures": rows,
     }
     (options.out / "closed_loop.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     for path in write_plots(options.out, rows, finished, declared):
@@ -192,18 +170,6 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     return chosen
 
 
-def setting(options: argparse.Namespace, address: str) -> Setting:
-    """Return what every process needs to run episodes."""
-    edge = edge_config(options, address, mode=Mode.EDGE.value)
-    order = ResponseOrder(options.response_order)
-    return Setting(edge, options.target_model, object_name(options), options.max_actions, order, guided(options))
-
-
-def object_name(options: argparse.Namespace) -> str:
-    """Return what every robot looks for; empty for each room's own object."""
-    return "" if options.target == RANDOM else str(options.target)
-
-
 def guided(options: argparse.Namespace) -> bool:
     """Whether prompts explain the robot: by the target's vocabulary, or the draft's where there is no target."""
     target = _found(options.target_model)
@@ -239,9 +205,11 @@ def episodes(keys: Sequence[EpisodeKey], shared: Setting, processes: int) -> Ite
         return
     # Spawned, not forked: a GL context does not survive a fork.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(keys)), context, _begin, (shared,)) as pool:
+    # Ctrl-C reaches all processes; the pool's print no traceback of their own.
+    quiet = signal.SIGINT, signal.SIG_DFL
+    with ProcessPoolExecutor(min(processes, len(keys)), context, signal.signal, quiet) as pool:
         try:
-            for future in as_completed([pool.submit(_work, key) for key in keys]):
+            for future in as_completed([pool.submit(_work, key, shared) for key in keys]):
                 yield future.result()
         except BrokenProcessPool:
             raise RuntimeError("a process of the episodes was ended from outside; the same command goes on") from None
@@ -249,18 +217,11 @@ def episodes(keys: Sequence[EpisodeKey], shared: Setting, processes: int) -> Ite
             pool.shutdown(cancel_futures=True)
 
 
-_worker: tuple[Setting, Answerers] | None = None
+_answerers: list[Answerers] = []
+"""Of a process of the pool, opened by its first episode."""
 
 
-def _begin(shared: Setting) -> None:
-    """Prepare a process: its models and links are opened when they are needed."""
-    global _worker
-    # Ctrl-C reaches all processes; this one prints no traceback of its own.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _worker = (shared, Answerers(shared))
-
-
-def _work(key: EpisodeKey) -> Episode:
-    if _worker is None:
-        raise RuntimeError("the process was not prepared")
-    return run_one(key, *_worker)
+def _work(key: EpisodeKey, shared: Setting) -> Episode:
+    if not _answerers:
+        _answerers.append(Answerers(shared))
+    return run_one(key, shared, _answerers[0])

@@ -71,18 +71,14 @@ class EpisodeKey:
     difficulty: str
     seed: int
     policy: str
-    rtt_ms: float | None = None
+    rtt_ms: float | None
     """A round trip on top of the profile's own, ms; None for a policy without a link."""
 
 
 @dataclass(frozen=True)
-class Episode:
+class Episode(EpisodeKey):
     """A finished episode: what was walked, and where its time went."""
 
-    difficulty: str
-    seed: int
-    policy: str
-    rtt_ms: float | None
     target: str
     object_class: str
     outcome: str
@@ -112,15 +108,8 @@ class Episode:
         return None if self.standing_s is None else self.standing_s + self.moving_s
 
 
-@dataclass(frozen=True)
-class Answer:
-    """An answer's text and what it took; no figures where it was not decoded by the edge."""
-
-    text: str
-    stats: DecodingStats | None = None
-
-
-Answerer = Callable[[str, bytes], Answer]
+Answerer = Callable[[str, bytes], "tuple[str, DecodingStats | None]"]
+"""Prompt and JPEG in; the answer's text and what it took out, None where it was not decoded by the edge."""
 
 
 class Answerers:
@@ -138,17 +127,29 @@ class Answerers:
 
         Decoding raises VerifierLost or AnswerLate.
         """
+        config = self._setting.edge
         if not is_timed(policy):
-            return self._alone(policy)
-        edge = self._decoder(rtt_ms)
+            if policy not in self._sessions:
+                folder = self._setting.target_model if policy == TARGET else config.draft_model
+                self._sessions[policy] = VlmSession(load_vlm(folder, config.draft), config.capacity)
+            session = self._sessions[policy]
+            return lambda prompt, jpeg: (session.answer(prompt, jpeg, config.decoding.max_tokens), None)
+        if self._edge is None or rtt_ms not in (None, self._rtt_ms):
+            # Another round trip needs another link.
+            self.close()
+            self._warm.clear()
+            self._rtt_ms = rtt_ms
+            mode = Mode.EDGE if rtt_ms is None else Mode.FSD
+            self._edge = EdgeDecoder(config.changed(mode=mode.value, extra_rtt_s=(rtt_ms or 0.0) / 1e3))
+        edge = self._edge
 
-        def answer(prompt: str, jpeg: bytes) -> Answer:
+        def answer(prompt: str, jpeg: bytes) -> tuple[str, DecodingStats | None]:
             if policy not in self._warm:
                 # The first answer pays for the handshake, for first calls into the libraries and for estimates.
                 edge.decode(prompt, jpeg, mode=policy)
                 self._warm.add(policy)
             result = edge.decode(prompt, jpeg, mode=policy)
-            return Answer(edge.text(result.tokens), result.stats)
+            return edge.text(result.tokens), result.stats
 
         return answer
 
@@ -158,30 +159,12 @@ class Answerers:
             self._edge.close()
             self._edge = None
 
-    def _alone(self, policy: str) -> Answerer:
-        edge = self._setting.edge
-        if policy not in self._sessions:
-            folder = self._setting.target_model if policy == TARGET else edge.draft_model
-            self._sessions[policy] = VlmSession(load_vlm(folder, edge.draft), edge.capacity)
-        session = self._sessions[policy]
-        return lambda prompt, jpeg: Answer(session.answer(prompt, jpeg, edge.decoding.max_tokens))
-
-    def _decoder(self, rtt_ms: float | None) -> EdgeDecoder:
-        """Return the one decoder that is open; another round trip needs another link."""
-        if self._edge is None or rtt_ms not in (None, self._rtt_ms):
-            self.close()
-            self._warm.clear()
-            self._rtt_ms = rtt_ms
-            mode = Mode.EDGE if rtt_ms is None else Mode.FSD
-            self._edge = EdgeDecoder(self._setting.edge.changed(mode=mode.value, extra_rtt_s=(rtt_ms or 0.0) / 1e3))
-        return self._edge
-
 
 def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
     """Run one episode. Raises ValueError for a difficulty, object or model that cannot be used."""
     scene = scene_of(key.seed, key.difficulty, setting.object_name)
     instruction = f"find the {scene.target.text}"
-    answers: list[Answer] = []
+    answers: list[tuple[str, DecodingStats | None]] = []
     if key.policy == ORACLE:
         policy = oracle_policy(scene)
     else:
@@ -191,21 +174,18 @@ def run_one(key: EpisodeKey, setting: Setting, answerers: Answerers) -> Episode:
         def policy(frame: Image, _: World) -> NavigationAction | None:
             answers.append(ask(compose(instruction, done, setting.order, setting.guide), encode_jpeg(frame)))
             # The real robot would stand, look again, see the same and give up: the answer is greedy.
-            action = parse_answer(answers[-1].text).action
+            action = parse_answer(answers[-1][0]).action
             if action is not None:
                 done.append(action)
             return action
 
     result = run_episode(scene, policy, setting.max_actions)
-    stats = [answer.stats for answer in answers if answer.stats is not None]
+    stats = [entry for _, entry in answers if entry is not None]
     answers_s = tuple(entry.total_s for entry in stats)
     looks = len(result.actions) if key.policy == ORACLE else len(answers)
     legs = zip(result.actions, result.poses, result.poses[1:], strict=False)
     return Episode(
-        difficulty=key.difficulty,
-        seed=key.seed,
-        policy=key.policy,
-        rtt_ms=key.rtt_ms,
+        **vars(key),
         target=scene.target.text,
         object_class=scene.target.object_class,
         outcome=result.outcome.value,

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from statistics import mean, median
+from typing import Any, TypeAlias
 
 from evaluation.closed_loop.episodes import ORACLE, POLICIES, TARGET, Episode, is_linked
-from evaluation.tables import table
+from evaluation.tables import MS, Column, figures_table, table
 from simulation.scene import Difficulty
 
 Z95 = 1.959964
 LEVELS = tuple(level.name.lower() for level in Difficulty)
-Group = tuple[str, str, "float | None"]
+Group: TypeAlias = tuple[str, str, "float | None"]
+Row: TypeAlias = dict[str, Any]
+"""The figures of a group, see `figures`."""
+COLUMNS = (
+    Column("found", "of"),
+    Column("95 %", "interval"),
+    Column("SPL", "spl"),
+    Column("path m", "path_m"),
+    Column("collisions", "collisions"),
+    Column("actions", "actions", ".1f"),
+    Column("to goal s", "time_to_goal_s", ".1f"),
+    Column("standing s", "standing_to_goal_s", ".1f"),
+    Column("standing", "standing_share", ".0%"),
+    Column("answer ms", "answer_s", ".0f", MS),
+    Column("passes/token", "passes_per_token"),
+)
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
@@ -40,53 +57,25 @@ def spl(walks: Iterable[tuple[bool, float, float]]) -> float | None:
     return mean(terms) if terms else None
 
 
-@dataclass(frozen=True)
-class Figures:
-    """One row of the table. Times are seconds; None where the policy has no times or nothing was found."""
-
-    difficulty: str
-    policy: str
-    rtt_ms: float | None
-    episodes: int
-    found: int
-    low: float
-    high: float
-    """95 % interval of the success rate."""
-    spl: float | None
-    spl_episodes: int
-    """Seeds that the oracle solves: SPL is over these, and its path counts as the shortest."""
-    path_m: float
-    collisions: float
-    actions: float
-    """Means over all episodes."""
-    time_to_goal_s: float | None
-    standing_to_goal_s: float | None
-    """Medians over the episodes that found the target."""
-    standing_share: float | None
-    """Standing over all time, of all episodes."""
-    answer_s: float | None
-    """Median of all answers."""
-    tokens_per_answer: float | None
-    passes_per_token: float | None
-    outcomes: dict[str, int]
-    by_class: dict[str, tuple[int, int]]
-
-
 def group(episodes: Iterable[Episode]) -> dict[Group, list[Episode]]:
     """Return the episodes by (difficulty, policy, round trip): policies without a link first, then link by link."""
-    groups: dict[Group, list[Episode]] = defaultdict(list)
-    for episode in episodes:
-        groups[episode.difficulty, episode.policy, episode.rtt_ms].append(episode)
 
-    def place(key: Group) -> tuple[float, ...]:
-        level, policy, rtt_ms = key
-        return LEVELS.index(level), -1.0 if rtt_ms is None else rtt_ms, POLICIES.index(policy)
+    def place(episode: Episode) -> tuple[float, ...]:
+        rtt_ms = -1.0 if episode.rtt_ms is None else episode.rtt_ms
+        return LEVELS.index(episode.difficulty), rtt_ms, POLICIES.index(episode.policy), episode.seed
 
-    return {key: sorted(groups[key], key=lambda episode: episode.seed) for key in sorted(groups, key=place)}
+    members = groupby(sorted(episodes, key=place), attrgetter("difficulty", "policy", "rtt_ms"))
+    return {key: list(some) for key, some in members}
 
 
-def figures(episodes: Iterable[Episode]) -> list[Figures]:
-    """Return one row per difficulty, policy and round trip. SPL needs the oracle's episodes among them."""
+def figures(episodes: Iterable[Episode]) -> list[Row]:
+    """Return one row per difficulty, policy and round trip. SPL needs the oracle's episodes among them.
+
+    Times are seconds; None where the policy has no times or nothing was found. low, high: 95 % interval of the success
+    rate. spl_episodes: rooms that the oracle solves; SPL is over these, and its path counts as the shortest. path_m,
+    collisions, actions: means over all episodes. *_to_goal_s: medians over the episodes that found the target.
+    standing_share: standing over all time, of all episodes. answer_s: median of all answers.
+    """
     groups = group(episodes)
     shortest = {
         (episode.difficulty, episode.seed): episode.path_m
@@ -97,7 +86,7 @@ def figures(episodes: Iterable[Episode]) -> list[Figures]:
     return [_row(key, members, shortest) for key, members in groups.items()]
 
 
-def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[str, int], float]) -> Figures:
+def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[str, int], float]) -> Row:
     found = [episode for episode in episodes if episode.success]
     low, high = wilson(len(found), len(episodes))
     solved = [episode for episode in episodes if (episode.difficulty, episode.seed) in shortest]
@@ -109,28 +98,28 @@ def _row(key: Group, episodes: Sequence[Episode], shortest: dict[tuple[str, int]
     classes: dict[str, list[bool]] = defaultdict(list)
     for episode in episodes:
         classes[episode.object_class].append(episode.success)
-    return Figures(
-        difficulty=key[0],
-        policy=key[1],
-        rtt_ms=key[2],
-        episodes=len(episodes),
-        found=len(found),
-        low=low,
-        high=high,
-        spl=spl((e.success, e.path_m, shortest[e.difficulty, e.seed]) for e in solved),
-        spl_episodes=len(solved),
-        path_m=mean(episode.path_m for episode in episodes),
-        collisions=mean(episode.collisions for episode in episodes),
-        actions=mean(len(episode.actions) for episode in episodes),
-        time_to_goal_s=median(episode.total_s or 0.0 for episode in times) if times else None,
-        standing_to_goal_s=median(episode.standing_s or 0.0 for episode in times) if times else None,
-        standing_share=sum(episode.standing_s or 0.0 for episode in standing) / whole if whole else None,
-        answer_s=median(answers) if answers else None,
-        tokens_per_answer=tokens / len(answers) if answers else None,
-        passes_per_token=sum(e.cloud_passes for e in episodes) / tokens if tokens and is_linked(key[1]) else None,
-        outcomes=dict(Counter(episode.outcome for episode in episodes).most_common()),
-        by_class={name: (sum(results), len(results)) for name, results in sorted(classes.items())},
-    )
+    return {
+        "difficulty": key[0],
+        "policy": key[1],
+        "rtt_ms": key[2],
+        "episodes": len(episodes),
+        "found": len(found),
+        "low": low,
+        "high": high,
+        "spl": spl((e.success, e.path_m, shortest[e.difficulty, e.seed]) for e in solved),
+        "spl_episodes": len(solved),
+        "path_m": mean(episode.path_m for episode in episodes),
+        "collisions": mean(episode.collisions for episode in episodes),
+        "actions": mean(len(episode.actions) for episode in episodes),
+        "time_to_goal_s": median(episode.total_s or 0.0 for episode in times) if times else None,
+        "standing_to_goal_s": median(episode.standing_s or 0.0 for episode in times) if times else None,
+        "standing_share": sum(episode.standing_s or 0.0 for episode in standing) / whole if whole else None,
+        "answer_s": median(answers) if answers else None,
+        "tokens_per_answer": tokens / len(answers) if answers else None,
+        "passes_per_token": sum(e.cloud_passes for e in episodes) / tokens if tokens and is_linked(key[1]) else None,
+        "outcomes": dict(Counter(episode.outcome for episode in episodes).most_common()),
+        "by_class": {name: (sum(results), len(results)) for name, results in sorted(classes.items())},
+    }
 
 
 def different_walks(episodes: Iterable[Episode]) -> tuple[int, int]:
@@ -148,52 +137,45 @@ def name_of(policy: str, rtt_ms: float | None) -> str:
     return policy if rtt_ms is None else f"{policy}, {rtt_ms:g} ms"
 
 
-def main_table(rows: Sequence[Figures]) -> str:
+def main_table(rows: Sequence[Row]) -> str:
     """Return success, walk and time, one row per policy and link."""
-    header = (
-        "policy, round trip", "found", "95 %", "SPL", "path m", "collisions", "actions", "to goal s", "standing s",
-        "standing", "answer ms", "passes/token",
-    )  # fmt: skip
-    return table(header, [_cells(row) for row in rows])
+    shown = {
+        name_of(row["policy"], row["rtt_ms"]): {
+            **row,
+            "of": f"{row['found']}/{row['episodes']}",
+            "interval": f"{100 * row['low']:.0f}-{100 * row['high']:.0f} %",
+        }
+        for row in rows
+    }
+    return figures_table("policy, round trip", shown, COLUMNS)
 
 
-def _cells(row: Figures) -> tuple[str, ...]:
-    answer_ms = None if row.answer_s is None else 1e3 * row.answer_s
-    values = (
-        (row.spl, ".2f"), (row.path_m, ".2f"), (row.collisions, ".2f"), (row.actions, ".1f"),
-        (row.time_to_goal_s, ".1f"), (row.standing_to_goal_s, ".1f"), (row.standing_share, ".0%"), (answer_ms, ".0f"),
-        (row.passes_per_token, ".2f"),
-    )  # fmt: skip
-    found = f"{row.found}/{row.episodes}", f"{100 * row.low:.0f}-{100 * row.high:.0f} %"
-    cells = ("-" if value is None else format(value, form) for value, form in values)
-    return (name_of(row.policy, row.rtt_ms), *found, *cells)
-
-
-def class_table(rows: Sequence[Figures]) -> str:
+def class_table(rows: Sequence[Row]) -> str:
     """Return found/asked by object class, one column per policy; the first link stands for all of them."""
-    columns = first_links(rows)
-    classes = sorted({name for row in columns for name in row.by_class})
-    lines = [(name, *(found_of_asked(row, name) for row in columns)) for name in classes]
-    return table(("object", *(row.policy for row in columns)), lines)
+    return _by_policy("object", rows, "by_class", found_of_asked)
 
 
-def found_of_asked(row: Figures, object_class: str) -> str:
+def found_of_asked(row: Row, object_class: str) -> str:
     """Return e.g. '3/4'; '-' where nothing was asked."""
-    found, asked = row.by_class.get(object_class, (0, 0))
+    found, asked = row["by_class"].get(object_class, (0, 0))
     return f"{found}/{asked}" if asked else "-"
 
 
-def outcome_table(rows: Sequence[Figures]) -> str:
+def outcome_table(rows: Sequence[Row]) -> str:
     """Return how episodes ended, one column per policy; the first link stands for all of them."""
+    return _by_policy("ended", rows, "outcomes", lambda row, name: str(row["outcomes"].get(name, 0)))
+
+
+def _by_policy(head: str, rows: Sequence[Row], counted: str, cell: Callable[[Row, str], str]) -> str:
     columns = first_links(rows)
-    outcomes = sorted({name for row in columns for name in row.outcomes})
-    lines = [(name, *(str(row.outcomes.get(name, 0)) for row in columns)) for name in outcomes]
-    return table(("ended", *(row.policy for row in columns)), lines)
+    names = sorted({name for row in columns for name in row[counted]})
+    return table((head, *(row["policy"] for row in columns)),
+                 [(name, *(cell(row, name) for row in columns)) for name in names])  # fmt: skip
 
 
-def first_links(rows: Sequence[Figures]) -> list[Figures]:
+def first_links(rows: Sequence[Row]) -> list[Row]:
     """Return one row per difficulty and policy, that of the smallest round trip: links change times, not walks."""
-    seen: dict[tuple[str, str], Figures] = {}
+    seen: dict[tuple[str, str], Row] = {}
     for row in rows:
-        seen.setdefault((row.difficulty, row.policy), row)
+        seen.setdefault((row["difficulty"], row["policy"]), row)
     return list(seen.values())

@@ -12,9 +12,11 @@ import time
 from array import array
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 from action_msgs.msg import GoalStatus
+from msgspec import Meta
 from nav_msgs.msg import Odometry
 from rclpy.action import ActionClient
 from rclpy.node import Node
@@ -28,7 +30,9 @@ from std_msgs.msg import String
 from evaluation.bags.files import BagWriter, kind_of
 from evaluation.bags.playback import Item, Pace, items, timed
 from spec_vlm_nav.navigator import State
-from spec_vlm_nav.nodes.common import parameter, run
+from spec_vlm_nav.nodes.common import run, settings
+from spec_vlm_nav.parameters import Parameters
+from speculation.settings import check
 
 CAMERA, ODOM, INSTRUCTION, STATS, STATE = (
     "camera/image/compressed", "odom", "instruction", "decoding_stats", "navigation_state",
@@ -47,25 +51,37 @@ FATAL = (_RESULT.INVALID_INPUT, _RESULT.LINK_LOST)
 """How a goal ends that would end the same way again; after any other, the next goal asks about the next frames."""
 
 
+class PlayerSettings(msgspec.Struct, frozen=True):
+    """What the node depends on."""
+
+    bag: Annotated[Path, Meta(description="folder of the bag that is played")] = Path()
+    instruction: Annotated[str, Meta(description="what is asked about its frames")] = ""
+    out: Annotated[str, Meta(description="folder of a new bag with played frames and answers; empty: none")] = ""
+    camera_topic: Annotated[str, Meta(description="Image or CompressedImage topic of the bag; empty: its first")] = ""
+    odom_topic: Annotated[str, Meta(description="Odometry topic of the bag; empty: its first")] = ""
+    pace: Pace = Pace()
+    wait_s: Annotated[float, Meta(ge=1.0, le=3600.0, description="how long the first frame waits for its answer")] = (
+        120.0
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+PLAYER = Parameters(PlayerSettings)
+
+
 class BagPlayer(Node):
     """Shows the bag, keeps a goal running, and records both. Raises ValueError for a bag that cannot be played."""
 
     def __init__(self) -> None:
         super().__init__("bag_player")
-        bag = Path(parameter(self, "bag", "", "folder of the bag that is played"))
-        self._instruction = parameter(self, "instruction", "", "what is asked about its frames")
-        out = parameter(self, "out", "", "folder of a new bag with the played frames and the answers; empty: none")
-        camera = parameter(self, "camera_topic", "", "Image or CompressedImage topic of the bag; empty: its first")
-        odometry = parameter(self, "odom_topic", "", "Odometry topic of the bag; empty: its first")
-        pace = Pace(
-            parameter(self, "rate", 1.0, "how many times as fast as it was recorded", 0.01, 100.0),
-            parameter(self, "start", 0.0, "seconds that are left out at its start", 0.0, 1e6),
-            parameter(self, "laps", 1, "how often it is played; 0: for ever", 0, 1_000_000),
-        )
-        self._wait_s = parameter(self, "wait_s", 120.0, "how long the first frame waits for an answer, s", 1.0, 3600.0)
+        chosen = settings(self, PLAYER)
+        bag, out = chosen.bag, chosen.out
+        self._instruction, self._wait_s = chosen.instruction, chosen.wait_s
         if not self._instruction.strip():
             raise ValueError("no instruction; give for example instruction:='find the silver bottle'")
-        self._items = timed(partial(items, bag, camera, odometry), pace)
+        self._items = timed(partial(items, bag, chosen.camera_topic, chosen.odom_topic), chosen.pace)
         self._next: tuple[float, Item] | None = next(entry for entry in self._items if entry[1].is_frame)
         if out and Path(out).resolve() == bag.resolve():
             raise ValueError(f"out {out} is the bag that is played; name another folder")

@@ -6,13 +6,12 @@ import argparse
 import os
 from pathlib import Path
 
-from evaluation.page import Card, Section, embedded, png, thumbnail, write_page
+from evaluation.page import Section, embedded, png, thumbnail, write_page
 from evaluation.report.movie import write_movie
-from evaluation.report.plots import plot_frames, plot_latency, plot_top
-from evaluation.report.run import HELD, Decision, Run, load_run
+from evaluation.report.plots import plot_latency, plot_top
+from evaluation.report.run import HELD, Decision, load_run
 from evaluation.report.tables import decoding_rows
 from evaluation.report.timeline import median_step, plot_step, steps
-from simulation.scene import Scene
 from speculation.trace import load
 
 PAGE, TRACE, LOG, MOVIE = "report.html", "trace.json", "log.txt", "run.gif"
@@ -37,7 +36,13 @@ def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | N
     """
     run = load_run(bag)
     answers = steps(load(trace)) if trace is not None else []
-    top, scene, problem = _top(run)
+    scene = run.scene()
+    problem = "" if scene else "Odometry alone: the bag does not hold the room that the robot was in."
+    try:
+        top = png(plot_top(run, scene))
+    except (ImportError, RuntimeError) as error:
+        scene, problem = None, f"Odometry alone, since the simulator cannot render here: {error}"
+        top = png(plot_top(run, None))
     folder.mkdir(parents=True, exist_ok=True)
 
     def keep(name: str, data: bytes, description: str) -> tuple[str, str]:
@@ -56,8 +61,6 @@ def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | N
         plot = keep("latency.png", png(plot_latency(run)), "time of each answer by stage")
         sections.append(Section("Where the time of each answer went", OVERLAP, plots=[plot]))
         sections.append(Section("Decoding", rows=decoding_rows(run.stats)))
-    if any(decision.frame is not None for decision in run.decisions):
-        keep("steps.png", png(plot_frames(run), 80), "")
     sections.append(Section("What it saw, and what it did", cards=[_card(entry) for entry in run.decisions]))
     files = {"bag": bag, TRACE: trace, LOG: folder / LOG, MOVIE: film}
     links = [
@@ -66,35 +69,20 @@ def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | N
         if path is not None and path.exists()
     ]
     sections.append(Section("Files", links=links))
-    return write_page(folder / PAGE, headline or run.headline(), sections, [_lead(run)])
-
-
-def _top(run: Run) -> tuple[bytes, Scene | None, str]:
-    """Return the view from above, the room if it can be rendered, and a sentence where it cannot."""
-    scene = run.scene()
-    problem = "Odometry alone: the bag does not hold the room that the robot was in."
-    if scene is not None:
-        try:
-            return png(plot_top(run, scene)), scene, ""
-        except (ImportError, RuntimeError) as error:
-            problem = f"Odometry alone, since the simulator cannot render here: {error}"
-    return png(plot_top(run, None)), None, problem
-
-
-def _lead(run: Run) -> str:
     instruction = f'Instruction: "{run.instructions[-1]}". ' if run.instructions else ""
     bumps = f", {run.truth['collisions']} collisions" if run.truth else ""
     held = sum(decision.action == HELD for decision in run.decisions)
-    return f"{instruction}Walked {run.length:.2f} m in {len(run.decisions)} decisions, of these {held} HOLD{bumps}."
+    lead = f"{instruction}Walked {run.length:.2f} m in {len(run.decisions)} decisions, of these {held} HOLD{bumps}."
+    return write_page(folder / PAGE, headline or run.headline(), sections, [lead])
 
 
-def _card(entry: Decision) -> Card:
+def _card(entry: Decision) -> tuple[str, str, str, str]:
     figures, detail = entry.stats, ""
     if figures is not None:
         judged = figures.hits + figures.misses
         detail = f"{1e3 * figures.total_s:.0f} ms, {figures.tokens} tokens"
         detail += f", hits {figures.hits}/{judged}" if judged else ""
-    return Card(thumbnail(entry.frame), f"{entry.step}: {entry.action}", entry.reasoning, detail)
+    return thumbnail(entry.frame), f"{entry.step}: {entry.action}", entry.reasoning, detail
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,15 +8,16 @@ import textwrap
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from tqdm import tqdm
 
-from evaluation.report.plots import TARGET, plot_top, read_image
+from evaluation.page import read_image
+from evaluation.report.plots import TARGET, plot_top
 from evaluation.report.run import Decision, Place, Run
 from simulation.scene import Scene
 from simulation.world import World
@@ -28,17 +29,16 @@ MOST_MOVING = 90
 STEP_S = 0.25
 _GRID_PIXELS = 460
 _SECOND_NS = 1_000_000_000
-View = Callable[[Place, float], Image.Image]
+View = Callable[["Shot"], Image.Image]
 
 
-@dataclass(frozen=True)
-class Shot:
-    """One image of the movie: when and where, metres walked, the decision that is carried out, how long it stands."""
+class Shot(NamedTuple):
+    """One image of the movie: when and where, the decision that is carried out, how long it stands, metres walked."""
 
     place: Place
-    walked: float
-    decision: Decision | None
+    decision: Decision
     milliseconds: int
+    walked: float = 0.0
 
 
 def shots(run: Run) -> list[Shot]:
@@ -52,20 +52,18 @@ def shots(run: Run) -> list[Shot]:
     seconds = sum(min(gap, _SECOND_NS // 5) for gap in gaps) / _SECOND_NS
     gap_ns = int(max(STEP_S, seconds / MOST_MOVING) * _SECOND_NS)
     found = [
-        Shot(place._replace(at_ns=decision.at_ns), 0.0, decision, READING_MS)
+        Shot(place._replace(at_ns=decision.at_ns), decision, READING_MS)
         for decision in run.decisions
         if (place := run.place_at(decision.at_ns)) is not None
     ]
     shown_at = -gap_ns
     for place in moving:
         if place.at_ns - shown_at >= gap_ns:
-            found.append(Shot(place, 0.0, run.decisions[bisect_right(times, place.at_ns) - 1], MOVING_MS))
+            found.append(Shot(place, run.decisions[bisect_right(times, place.at_ns) - 1], MOVING_MS))
             shown_at = place.at_ns
     found.sort(key=lambda shot: shot.place.at_ns)
-    for index, (before, shot) in enumerate(pairwise(found), start=1):
-        walked = found[index - 1].walked + math.dist(before.place[1:3], shot.place[1:3])
-        found[index] = replace(shot, walked=walked)
-    return found
+    ways = [0.0, *(math.dist(before.place[1:3], shot.place[1:3]) for before, shot in pairwise(found))]
+    return [shot._replace(walked=walked) for shot, walked in zip(found, accumulate(ways), strict=False)]
 
 
 def write_movie(path: Path, run: Run, scene: Scene | None, limit_bytes: int = LIMIT_BYTES) -> Path | None:
@@ -78,7 +76,7 @@ def write_movie(path: Path, run: Run, scene: Scene | None, limit_bytes: int = LI
         frames = run.frames_at(shot.place.at_ns for shot in chosen)
         pairs = tqdm(zip(chosen, frames, strict=True), "movie", len(chosen), leave=False, disable=None)
         images = [
-            _compose(shot, read_image(frame), outside(shot.place, shot.walked)).quantize(
+            _compose(shot, read_image(frame), outside(shot)).quantize(
                 # Median cut would drop the rare bright colours, and with them the object that is looked for.
                 COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE,
             )
@@ -95,9 +93,9 @@ def write_movie(path: Path, run: Run, scene: Scene | None, limit_bytes: int = LI
 def _in_room(world: World) -> View:
     """The robot from behind in its simulated room; its legs move with the way it has walked."""
 
-    def view(place: Place, walked: float) -> Image.Image:
-        world.set_pose(*place[1:])
-        world.set_gait(2 * math.pi * walked / 0.25, 0.8)
+    def view(shot: Shot) -> Image.Image:
+        world.set_pose(*shot.place[1:])
+        world.set_gait(2 * math.pi * shot.walked / 0.25, 0.8)
         return Image.fromarray(world.render_third_person(PANEL, PANEL))
 
     return view
@@ -112,13 +110,13 @@ def _on_grid(run: Run) -> View:
     figure.savefig(buffer, dpi=figure.dpi)
     to_pixels, base = figure.axes[0].transData, Image.open(buffer).convert("RGB")
 
-    def view(place: Place, walked: float) -> Image.Image:
-        shown = base.copy()
+    def view(shot: Shot) -> Image.Image:
+        shown, yaw = base.copy(), shot.place.yaw
         pen = ImageDraw.Draw(shown)
-        x, above = to_pixels.transform(place[1:3])
+        x, above = to_pixels.transform(shot.place[1:3])
         y = _GRID_PIXELS - above
         pen.circle((x, y), 12, fill=TARGET)
-        pen.line((x, y, x + 24 * math.cos(place.yaw), y - 24 * math.sin(place.yaw)), fill=TARGET, width=5)
+        pen.line((x, y, x + 24 * math.cos(yaw), y - 24 * math.sin(yaw)), fill=TARGET, width=5)
         return shown.resize((PANEL, PANEL), Image.Resampling.BOX)
 
     return view
@@ -127,17 +125,14 @@ def _on_grid(run: Run) -> View:
 def _compose(shot: Shot, frame: Image.Image | None, outside: Image.Image) -> Image.Image:
     """Return both views side by side over the text; the frame as a whole, on grey where it is not square."""
     canvas = Image.new("RGB", (2 * PANEL + 4, PANEL + STRIP), "white")
-    panel = Image.new("RGB", (PANEL, PANEL), "#d1d5db")
-    if frame is not None:
-        panel = ImageOps.pad(frame, (PANEL, PANEL), Image.Resampling.LANCZOS, "#d1d5db")
-    canvas.paste(panel, (0, 0))
+    panel = frame or Image.new("RGB", (PANEL, PANEL), "#d1d5db")
+    canvas.paste(ImageOps.pad(panel, (PANEL, PANEL), Image.Resampling.LANCZOS, "#d1d5db"), (0, 0))
     canvas.paste(outside, (PANEL + 4, 0))
-    if shot.decision is not None:
-        pen = ImageDraw.Draw(canvas)
-        title = f"step {shot.decision.step}: {shot.decision.action}"
-        pen.text((8, PANEL + 6), title, fill="#111827", font=_font("DejaVu Sans:bold", 17))
-        reasoning = textwrap.fill(shot.decision.reasoning, 76, max_lines=3, placeholder=" ...")
-        pen.multiline_text((8, PANEL + 30), reasoning, fill="#374151", font=_font("DejaVu Sans", 13), spacing=3)
+    pen = ImageDraw.Draw(canvas)
+    title = f"step {shot.decision.step}: {shot.decision.action}"
+    pen.text((8, PANEL + 6), title, fill="#111827", font=_font("DejaVu Sans:bold", 17))
+    reasoning = textwrap.fill(shot.decision.reasoning, 76, max_lines=3, placeholder=" ...")
+    pen.multiline_text((8, PANEL + 30), reasoning, fill="#374151", font=_font("DejaVu Sans", 13), spacing=3)
     return canvas
 
 

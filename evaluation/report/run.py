@@ -104,10 +104,9 @@ class Run:
     def headline(self) -> str:
         """Return how the run went, in a line: by ground truth where there is one, else by the last decision."""
         name = f'"{self.instructions[-1]}"' if self.instructions else "a run"
-        count = f"{len(self.decisions)} decisions"
         if not self.decisions:
             return f"{name}: nothing was decided"
-        last = self.decisions[-1].action
+        count, last = f"{len(self.decisions)} decisions", self.decisions[-1].action
         if not self.truth:
             return f"{name}: {count}, the last {last}"
         target, distance, visible = (self.truth[key] for key in ("target", "distance", "visible"))

@@ -26,11 +26,9 @@ def step_lines(stats: Any) -> list[str]:
 
 def decoding_table(stats: Sequence[Any]) -> str:
     """Return a run's figures as aligned text; a sentence if nothing was decoded."""
-    if not stats:
-        return "no answer was decoded"
-    rows = decoding_rows(stats)
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+    rows = decoding_rows(stats) if stats else []
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows) or "no answer was decoded"
 
 
 def decoding_rows(stats: Sequence[Any]) -> list[tuple[str, str]]:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from evaluation.page import Card, Section, embedded, png, thumbnail, write_page
+from evaluation.page import Section, embedded, png, thumbnail, write_page
 
 
 def test_text_is_never_markup(tmp_path: Path) -> None:
     evil = "<script>alert('x')</script> & \"so\""
     section = Section(
-        evil, evil, evil, [("a.png", evil)], [[evil]], [Card("", evil, evil, evil)], [evil], [("b", evil, evil)]
+        evil, evil, evil, [("a.png", evil)], [[evil]], [("", evil, evil, evil)], [evil], [("b", evil, evil)]
     )
     text = write_page(tmp_path / "deep" / "page.html", evil, [section], [evil]).read_text()
     assert "<script" not in text and text.count("&lt;script&gt;") == 14
@@ -54,5 +54,5 @@ def test_large_frames_shrink_and_small_ones_stay_as_they_are(tmp_path: Path) -> 
     small = np.frombuffer(b64decode(thumbnail(frame(1280)).partition(",")[2]), np.uint8)
     assert cv2.imdecode(small, cv2.IMREAD_COLOR).shape == (180, 360, 3)
     assert thumbnail(b"no image") == thumbnail(b"") == thumbnail(None) == thumbnail(frame(200)[:300]) == ""
-    card = Section("cards", cards=[Card(thumbnail(b"no image"), "title", "text")])
+    card = Section("cards", cards=[(thumbnail(b"no image"), "title", "text", "")])
     assert "no frame" in write_page(tmp_path / "page.html", "title", [card]).read_text()

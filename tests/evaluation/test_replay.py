@@ -12,7 +12,7 @@ from typing import Any
 import cv2
 import pytest
 
-from evaluation.__main__ import main
+from evaluation.__main__ import main, parser
 from evaluation.bags.frames import FrameSource, OracleLabel, Selection
 from evaluation.replay import arms_of, fingerprint, name_bags
 from spec_vlm_nav.messages import AskedPrompt
@@ -31,7 +31,7 @@ def bag(tmp_path_factory: pytest.TempPathFactory) -> Path:
     topic, stamp_ns, _ = messages[3]
     messages[3] = (topic, stamp_ns, bags.compressed(b"\xff\xd8\xff", stamp_ns))
     for index in range(FRAMES):
-        label = OracleLabel(bags.stamp_of(index), STOP)
+        label = OracleLabel(bags.stamp_of(index), STOP.text)
         messages.append(("/oracle_action", bags.stamp_of(index), bags.text(label.to_json())))
     messages.append(("/vlm_nav/prompt", bags.stamp_of(1), bags.text(AskedPrompt(bags.stamp_of(1), ASKED).to_json())))
     return bags.write(tmp_path_factory.mktemp("replay") / "walk", messages)
@@ -130,7 +130,7 @@ def test_the_target_decides_whether_prompts_explain_the_robot(
         (("--modes", "warp"), "give one or more of cloud,edge,sd,fsd"),
         (("--rtt-ms", "-1"), "give milliseconds from 0 to 10000"),
         (("--gamma", "some"), "give a number or auto"),
-        (("--skip", "-1"), "--skip -1: give 0 or more"),
+        (("--skip", "-1"), "skip -1 is outside 0 to any"),
         (("--profile", "warp"), "unknown device profile"),
         (("--link", "string"), "unknown link 'string'; links.json has wifi"),
         (("--drafting", "branches=-1"), "branches -1 is outside 0 to any"),
@@ -148,6 +148,11 @@ def test_what_cannot_be_replayed_is_one_sentence(
         status = int(refused.code or 0)
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert status == 2 and complaint in said
+
+
+def test_a_bag_may_follow_a_flag_without_a_value() -> None:
+    found = parser().parse_args(["replay", "--anew", "walk"])
+    assert found.anew is True and found.bags == [Path("walk")]
 
 
 def test_every_mode_meets_every_round_trip_but_edge_has_no_link() -> None:

@@ -28,7 +28,7 @@ def test_a_bag_keeps_its_own_pace_from_its_first_message_on() -> None:
 
 
 def test_rate_and_start_change_when_and_from_where() -> None:
-    shown = list(timed(lambda: frames(10.0, 11.0, 12.0, 13.0), Pace(rate=2.0, start_s=1.5)))
+    shown = list(timed(lambda: frames(10.0, 11.0, 12.0, 13.0), Pace(rate=2.0, start=1.5)))
     assert [(due, item.payload) for due, item in shown] == [(0.25, b"jpeg 12"), (0.75, b"jpeg 13")]
 
 
@@ -53,12 +53,12 @@ def test_a_bag_without_frames_is_a_sentence_and_no_endless_loop() -> None:
     with pytest.raises(ValueError, match="no camera frame after its first 0 s"):
         list(timed(lambda: [], Pace(laps=0)))
     with pytest.raises(ValueError, match="after its first 60 s; choose a smaller start"):
-        list(timed(lambda: frames(0.0, 1.0), Pace(start_s=60.0)))
+        list(timed(lambda: frames(0.0, 1.0), Pace(start=60.0)))
 
 
-@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": float("nan")}, {"start_s": -1.0}, {"laps": -1}])
+@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": float("nan")}, {"start": -1.0}, {"laps": -1}])
 def test_a_pace_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="outside|give 0"):
+    with pytest.raises(ValueError, match="is outside"):
         Pace(**wrong)
 
 

@@ -38,10 +38,10 @@ def test_links_are_outermost_modes_innermost_and_only_linked_modes_are_repeated(
     keys = closed_loop.episode_keys(chosen)
     assert len(keys) == len(set(keys)) == 3 * 3 * (2 + 2)
     assert keys[:4] == [
-        EpisodeKey("easy", 3, ORACLE),
-        EpisodeKey("easy", 3, "edge"),
+        EpisodeKey("easy", 3, ORACLE, None),
+        EpisodeKey("easy", 3, "edge", None),
         EpisodeKey("easy", 3, "sd", 0.0),
-        EpisodeKey("easy", 5, ORACLE),
+        EpisodeKey("easy", 5, ORACLE, None),
     ]
     assert {key.policy for key in keys[27:]} == {"sd"} and {key.rtt_ms for key in keys[27:]} == {40.0}
 

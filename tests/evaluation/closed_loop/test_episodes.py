@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from evaluation.closed_loop.episodes import (
     SETTLE_S,
     SIM_LIMITS,
     SIM_MOTION,
-    Answer,
+    Answerer,
     Episode,
     EpisodeKey,
     Setting,
@@ -47,13 +46,13 @@ class FixedAnswer:
         self.text, self.asked = text, 0
         self.prompts: list[str] = []
 
-    def of(self, policy: str, rtt_ms: float | None) -> Callable[[str, bytes], Answer]:
-        def answer(prompt: str, jpeg: bytes) -> Answer:
+    def of(self, policy: str, rtt_ms: float | None) -> Answerer:
+        def answer(prompt: str, jpeg: bytes) -> tuple[str, DecodingStats | None]:
             assert jpeg.startswith(b"\xff\xd8")
             self.asked += 1
             self.prompts.append(prompt)
             stats = DecodingStats(total_s=0.5, tokens=4, cloud_passes=2, drafted=6, accepted=3)
-            return Answer(self.text, stats if is_timed(policy) else None)
+            return self.text, stats if is_timed(policy) else None
 
         return answer
 
@@ -80,7 +79,7 @@ def test_prompts_hold_the_walk_so_far() -> None:
     turn = NavigationAction(ActionKind.TURN_LEFT, ACTIONS[0].size)
     models: Any = FixedAnswer(format_answer("I see nothing.", turn, ResponseOrder.ACTION_FIRST))
     setting = replace(SETTING, order=ResponseOrder.ACTION_FIRST, guide=True)
-    run_one(EpisodeKey("middle", 3, "target"), setting, models)
+    run_one(EpisodeKey("middle", 3, "target", None), setting, models)
     find = "find the silver bottle"
     assert models.prompts == [compose(find, [turn] * count, setting.order, True) for count in range(3)]
 

@@ -35,7 +35,7 @@ def test_the_page_of_a_simulated_run_shows_its_room_and_carries_its_plots(tmp_pa
     assert "FOUND &lt;it&gt;" in text and "2 collisions" in text and "find the silver bottle" in text
     assert "Odometry alone" not in text
     assert re.findall(r'src="(?!data:)', text) == []
-    for name in ("top.png", "steps.png", "latency.png"):
+    for name in ("top.png", "latency.png"):
         plot = cv2.imread(str(tmp_path / "out" / name))
         assert plot is not None and plot.std() > 5.0
     kinds = [kind for kind, _ in embedded(text)]
