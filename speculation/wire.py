@@ -14,7 +14,7 @@ import math
 import re
 import struct
 from enum import IntEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -258,14 +258,12 @@ class Fetch(Message, tag=11, frozen=True):
     digest: Digest
 
 
+# A new message is a struct above and its name here.
 AnyMessage: TypeAlias = (
     Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault | Fetch
 )
 
-_BY_TAG: dict[object, type[Message]] = {
-    kind.__struct_config__.tag: kind
-    for kind in (Hello, Welcome, BeginStep, Draft, EarlyTokens, Commit, EndStep, Ping, Pong, Fault, Fetch)
-}
+_BY_TAG: dict[object, type[Message]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyMessage)}
 _PLACE = re.compile(r"(?P<what>.*?) - at `\$\[(?P<index>\d+)\](?P<rest>.*)`", re.DOTALL)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
