@@ -78,10 +78,7 @@ def test_an_unknown_mode_names_the_known_ones() -> None:
 ROOT = Path(__file__).resolve().parents[2]
 NEW_MODE = """
 import importlib, importlib.util, pathlib, sys
-
-def str_of(entry):
-    return getattr(entry, "value", entry) if isinstance(entry, str) else None
-
+LINKED = {"sd", "fsd", "proactive", "pipelined", "full"}
 path = pathlib.Path("edge_drafter/config.py")
 text = path.read_text(encoding="utf-8")
 entry = '    TOY = "toy", {"own_guess": True, "leaves": 2}\\n'
@@ -90,35 +87,35 @@ module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(
 sys.modules["edge_drafter.config"] = module
 exec(compile(text.replace("    FULL = (\\n", entry + "    FULL = (\\n"), str(path), "exec"), module.__dict__)
 
+import pkgutil
+import benchmarks, evaluation
 from edge_drafter import DraftingConfig, Mode
 from edge_drafter.settings import EdgeConfig
+from spec_vlm_nav import graph
 from speculation.settings import fields_of
 from tests.edge_drafter.fakes import Weather, alone, hashed_draft, hashed_target
 from tests.edge_drafter.test_drafter import Bench, request
-from tests.test_dependencies import modules
 
-drafting = {mode.value for mode in Mode if mode.drafts and mode.needs_link} - {"toy"}
-lists, lacking = [], []
-for name in modules():
-    if ".nodes" in name or name.endswith((".launching", ".__main__")):
-        continue
-    for key, known in vars(importlib.import_module(name)).items():
-        if isinstance(known, (tuple, list, set, frozenset, dict)) and known and drafting <= {*map(str_of, known)}:
-            lists.append(f"{name}.{key}")
-            if "toy" not in {*map(str_of, known)}:
-                lacking.append(lists[-1])
-assert len(lists) >= 5 and not lacking, (lists, lacking)
+lists = {"launch files": graph.MODE.choices}
+for package in (benchmarks, evaluation):
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if ".nodes" in found.name or found.name.endswith("__main__"):
+            continue
+        for name, value in vars(importlib.import_module(found.name)).items():
+            if isinstance(value, (tuple, list, dict, set, frozenset)) and LINKED <= {str(getattr(v, "value", v)) for v in value}:
+                lists[f"{found.name}.{name}"] = {str(getattr(each, "value", each)) for each in value}
+assert len(lists) > 5, lists
+lacking = [name for name, known in lists.items() if "toy" not in known]
+assert not lacking, lacking
 assert "toy" in next(field.description for field in fields_of(EdgeConfig) if field.name == "mode")
 assert EdgeConfig.flat(pathlib.Path("draft"), mode="toy").decoding.settings("toy").leaves == 2
 target = hashed_target(1)
 result = Bench(target, hashed_draft(target, 1, 0.8), Weather(), DraftingConfig.of("toy", "width=2")).run(request())
 assert result.tokens == alone(target, 24) and result.stats.predraft_s > 0.0
-print([mode.value for mode in Mode], lists)
+print([mode.value for mode in Mode])
 """
-"""Adds an entry to the table of modes in a process of its own, before anything else is imported.
-
-Every list of the project that has all modes which draft for a verifier must have the new one.
-"""
+"""Adds an entry to the table of modes in a process of its own, before anything else is imported; then looks through
+every list of modes in the programs for it."""
 
 
 def test_a_new_mode_is_one_entry_in_the_table() -> None:
