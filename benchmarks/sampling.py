@@ -25,7 +25,7 @@ from evaluation.figures import median_interval
 from evaluation.plots import add_outputs, keep, new_figure, plain
 from evaluation.setting import add_link, add_pair, add_profile, machine
 from evaluation.tables import Column, figures_table, spread_columns
-from speculation.sampling import GREEDY, SCHEMES, SamplingScheme, Sparse
+from speculation.sampling import SCHEMES, SamplingScheme, Sparse
 
 WARM_UP = 1
 QUICK_STEPS = 2
@@ -75,7 +75,7 @@ def ways(options: argparse.Namespace) -> list[Way]:
         for scheme in SCHEMES.values()
         if scheme.random
     ]
-    return [Way(GREEDY), *map(Way, sampled)]
+    return [*(Way(scheme()) for scheme in SCHEMES.values() if not scheme.random), *map(Way, sampled)]
 
 
 def compare(compared: Sequence[Way], run: Run) -> dict[str, dict[str, Any]]:
