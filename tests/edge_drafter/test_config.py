@@ -80,6 +80,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NEW_MODE = """
 import importlib, importlib.util, pathlib, sys
 LINKED = {"sd", "fsd", "proactive", "pipelined", "full"}
+CONTAINERS = (tuple, list, dict, set, frozenset)
 path = pathlib.Path("edge_drafter/config.py")
 text = path.read_text(encoding="utf-8")
 entry = '    TOY = "toy", {"own_guess": True, "leaves": 2}\\n'
@@ -103,9 +104,9 @@ for package in (benchmarks, evaluation):
         if ".nodes" in found.name or found.name.endswith("__main__"):
             continue
         for name, value in vars(importlib.import_module(found.name)).items():
-            if isinstance(value, (tuple, list, dict, set, frozenset)):
-                known = {str(getattr(each, "value", each)) for each in value}
-                lists |= {f"{found.name}.{name}": known} if LINKED <= known else {}
+            known = {str(getattr(each, "value", each)) for each in value} if isinstance(value, CONTAINERS) else set()
+            if LINKED <= known:
+                lists[f"{found.name}.{name}"] = known
 assert len(lists) > 5, lists
 lacking = [name for name, known in lists.items() if "toy" not in known]
 assert not lacking, lacking
