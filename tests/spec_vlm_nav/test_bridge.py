@@ -143,6 +143,13 @@ def test_silence_and_nan_brake_until_the_robot_confirms_and_stands(velocity: Vel
     assert any(line.startswith("warning stop: cmd_vel is") for line in world.log.lines)
 
 
+def test_after_a_stop_it_speeds_up_from_standing() -> None:
+    world = World(Limits(acceleration=1.0), stand_up_s=0.0)
+    world.live(1.0, Velocity(0.4))
+    world.live(1.0)
+    assert world.live(TICK_S, Velocity(0.4))[-1].velocity.vx == pytest.approx(0.05)
+
+
 def test_nothing_is_sent_after_the_last_stop() -> None:
     world = World(stand_up_s=0.0)
     world.live(0.5, Velocity(0.3))
