@@ -32,8 +32,8 @@ from speculation.sampling import (
     GREEDY,
     Coupled,
     Distribution,
+    Floats,
     Logits,
-    Row,
     SamplingScheme,
     StepDraws,
     choose,
@@ -58,7 +58,7 @@ ExitVerdict = tuple[int, bool, float]
 """Layer, whether its token was the target's, calibrated confidence."""
 
 
-def coupled_agreement(p: Row, q: Row) -> float:
+def coupled_agreement(p: Floats, q: Floats) -> float:
     """Return the probability that argmax(log p + g) = argmax(log q + g) over Gumbel noise g.
 
     It is the sum over tokens j of 1 / sum_i max(p_i / p_j, q_i / q_j) (arXiv 2408.07978); in the order of p_i / q_i the

@@ -23,7 +23,7 @@ from evaluation.experiment.sockets import sockets
 from evaluation.figures import median_interval
 from evaluation.plots import add_outputs, bar_plot, keep
 from evaluation.tables import Column, figures_table, spread_columns
-from speculation.sampling import GREEDY, SCHEMES, SamplingScheme, Sparse
+from speculation.sampling import SCHEMES, SamplingScheme, Sparse
 
 WARM_UP = 1
 QUICK_STEPS = 2
@@ -42,8 +42,11 @@ COLUMNS = (
 def schemes_of(options: argparse.Namespace) -> list[SamplingScheme]:
     """Return the schemes to compare. Raises ValueError, naming the option."""
     how = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p")}
-    random = [scheme for scheme in SCHEMES.values() if scheme.random]
-    return [GREEDY, *(each(**how, **({"keep": options.keep} if issubclass(each, Sparse) else {})) for each in random)]
+    schemes: list[SamplingScheme] = []
+    for scheme in SCHEMES.values():
+        own = {"keep": options.keep} if issubclass(scheme, Sparse) else {}
+        schemes.append(scheme(**how, **own) if scheme.random else scheme())
+    return schemes
 
 
 def modes_of(scheme: SamplingScheme) -> tuple[Mode, ...]:

@@ -1,6 +1,6 @@
-"""Connections: who is connected behind the ROUTER socket, and how much each has sent that is no whole message yet.
+"""Connections: the peers behind the ROUTER socket, and how much each has sent that is no whole message yet.
 
-Knows no socket: the mailbox reports what it sees. A peer is named by a number of its connection, never by the routing
+It uses no socket: the mailbox reports every event. A peer is named by a number of its connection, never by the routing
 id that it may choose itself: whoever takes the id of a robot that is gone is another peer, without its session.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from speculation.connection import Undelivered
 
-STRANGER_BYTES = 64 << 10
+SESSIONLESS_BYTES = 64 << 10
 """What a connection without a session may have under way: a Hello is smaller by far."""
-STRANGER_S = 10.0
+SESSIONLESS_S = 10.0
 """How long a connection may be without a session."""
-MOST_STRANGERS = 128
+MOST_SESSIONLESS = 128
 """Connections without a session; of more, the oldest are ended."""
 MOST_ID_BYTES = 255
 """What ZeroMQ lets a peer choose as its routing id; over the wire anything may come."""
@@ -67,7 +67,7 @@ class Connections:
         return len(self._of_fd)
 
     def accept(self, fd: int) -> Connection:
-        """A connection was accepted; an earlier one with this descriptor is gone."""
+        """Enter an accepted connection; an earlier one with this descriptor is gone."""
         self.close(fd)
         self._count += 1
         connection = Connection(struct.pack(">Q", self._count), Undelivered(fd), self.clock())
@@ -75,7 +75,7 @@ class Connections:
         return connection
 
     def close(self, fd: int) -> None:
-        """The connection with this descriptor is gone."""
+        """Remove the connection with this descriptor."""
         connection = self._of_fd.pop(fd, None)
         if connection is None:
             return
@@ -89,27 +89,27 @@ class Connections:
                 self._gone.popitem(last=False)
 
     def clear(self) -> None:
-        """The socket was closed, and all connections with it; peers keep their numbers."""
+        """Remove all connections: the socket was closed. Peers keep their numbers."""
         for fd in list(self._of_fd):
             self.close(fd)
         self._handshakes = self._named = 0
 
-    def shake_hands(self) -> None:
-        """Some connection, which ZeroMQ does not name, has ended its handshake."""
+    def handshake_ended(self) -> None:
+        """Count a connection that ended its handshake; ZeroMQ does not name it."""
         self._handshakes += 1
 
     @property
     def lost_bytes(self) -> int:
         """What ZeroMQ keeps for ever of connections that are gone, about.
 
-        It reads nothing of a connection that came with a routing id in use, and never frees what such a one sent. Seen
-        from here it shook hands and left without a message.
+        It reads nothing of a connection that came with a routing id in use, and never frees what such a one sent.
+        Here it counts as a handshake without a message.
         """
         unnamed = sum(connection.routing_id is None for connection in self._of_fd.values())
-        return STRANGER_BYTES * max(0, self._handshakes - self._named - unnamed)
+        return SESSIONLESS_BYTES * max(0, self._handshakes - self._named - unnamed)
 
     def deliver(self, fd: int, routing_id: bytes, size: int) -> Connection | None:
-        """A whole message of `size` bytes came; return whose it is, None where its sender is gone."""
+        """Count a whole message of `size` bytes; return its connection, None where its sender is gone."""
         connection = self._of_fd.get(fd)
         routing_id = routing_id[: MOST_ID_BYTES + 1]
         if routing_id in self._gone and (routing_id[:1] == GIVEN_ID or connection is None or connection.routing_id):
@@ -129,7 +129,7 @@ class Connections:
         return connection
 
     def drained(self) -> None:
-        """No whole message waits any more."""
+        """Note that no whole message waits any more."""
         for fd in self._busy:
             self._of_fd[fd].undelivered.drained()
         self._busy.clear()
@@ -139,7 +139,7 @@ class Connections:
         return self._of_peer.get(peer)
 
     def admit(self, peer: bytes, has_session: bool) -> None:
-        """A peer has a session, or has it no more."""
+        """Note whether a peer has a session."""
         connection = self._of_peer.get(peer)
         if connection is not None and connection.has_session != has_session:
             connection.has_session, connection.since = has_session, self.clock()
@@ -147,17 +147,17 @@ class Connections:
     def unwanted(self) -> list[tuple[Connection, str]]:
         """Return the connections to be ended, and why: too much under way, or too long or too many without session."""
         found = []
-        strangers = []
-        too_old = self.clock() - STRANGER_S
+        sessionless = []
+        too_old = self.clock() - SESSIONLESS_S
         for connection in self._of_fd.values():
             size = connection.undelivered.size()
-            if size > (self.session_bytes if connection.has_session else STRANGER_BYTES):
+            if size > (self.session_bytes if connection.has_session else SESSIONLESS_BYTES):
                 found.append((connection, f"{size} bytes are no whole message or came too fast"))
             elif len(connection.routing_id or b"") > MOST_ID_BYTES:
                 found.append((connection, f"its routing id has more than {MOST_ID_BYTES} bytes"))
             elif not connection.has_session and connection.since < too_old:
-                found.append((connection, f"it had no session for {STRANGER_S:g} s"))
+                found.append((connection, f"it had no session for {SESSIONLESS_S:g} s"))
             elif not connection.has_session:
-                strangers.append(connection)
-        oldest = strangers[: max(0, len(strangers) - MOST_STRANGERS)]
-        return [*found, *((each, f"{MOST_STRANGERS} others have no session either") for each in oldest)]
+                sessionless.append(connection)
+        oldest = sessionless[: max(0, len(sessionless) - MOST_SESSIONLESS)]
+        return [*found, *((each, f"{MOST_SESSIONLESS} others have no session either") for each in oldest)]

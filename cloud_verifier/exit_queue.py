@@ -28,7 +28,7 @@ class QueuePolicy(str, Enum):
     """Which waiting early token leaves first (Early Exits, Table 7).
 
     `priority`: the most confident (Algorithm 2, queue Q_e). `newest`: a session's newest, which replaces what waits of
-    its round: a deeper layer knows better. `fifo`: the oldest. `random`: each gets a random place when it arrives.
+    its round: a deeper layer is right more often. `fifo`: the oldest. `random`: each gets a random place on arrival.
     """
 
     PRIORITY = "priority"
@@ -100,12 +100,12 @@ class ExitQueue:
         self._count += 1
 
     def overtake(self, session: int) -> None:
-        """A commit or a new step made everything that waits for `session` worthless."""
+        """Drop what waits for `session`: a commit or a new step made it useless."""
         if session in self._lanes:
             self._forget(self._lanes[session])
 
     def close(self, session: int) -> None:
-        """Forget a session."""
+        """Drop a session."""
         self._lanes.pop(session, None)
 
     def pop(self, now: float) -> tuple[int, EarlyTokens] | None:

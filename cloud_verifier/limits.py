@@ -1,4 +1,4 @@
-"""What a peer may use up in a time, and what may wait of it. Time is given, in seconds."""
+"""Rate limits and bounded queues of a peer. Time is given, in seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 class Allowance:
-    """A token bucket for each key: `rate` a second, `burst` at once. The keys used longest ago are forgotten."""
+    """A token bucket for each key: `rate` a second, `burst` at once. Of more than MOST_KEYS the oldest are dropped."""
 
     MOST_KEYS = 4096
 

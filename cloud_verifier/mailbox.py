@@ -1,9 +1,9 @@
 """Mailbox: the server's ROUTER socket. It never decodes, never blocks, and what it keeps is bounded.
 
 Bytes move between the socket and queues, one in and one out for every peer. What a queue does not take is dropped: its
-peer alone loses, and the protocol repeats what was lost. The server's thread moves them whenever it looks for mail, so
-that no message waits for another thread; a thread of the mailbox does while that one is busy. A lock keeps
-them apart.
+peer alone loses, and the protocol repeats what was lost. The server's thread moves them whenever it reads the mailbox,
+so that no message waits for another thread; a thread of the mailbox does while that one is busy. A lock keeps them
+apart.
 
 ZMTP heartbeats are off and the receiving pipe has no high-water mark, because libzmq 4.3.5 ends the process when a
 full pipe meets a closed connection and a heartbeat (zeromq/libzmq issue 4364). What bounds memory in its place is the
@@ -24,7 +24,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from cloud_verifier.config import Link, StartError
-from cloud_verifier.connections import STRANGER_BYTES, Connections
+from cloud_verifier.connections import SESSIONLESS_BYTES, Connections
 from cloud_verifier.limits import Allowance, BoundedQueue
 from cloud_verifier.security import CurveServer, check_bind
 from speculation import wire
@@ -36,16 +36,16 @@ SEND_HIGH_WATER = 32
 LARGEST_FRAME = wire.MAX_MESSAGE_BYTES * 5 // 4
 """Longer frames end their connection; up to here a message that is too large is answered with a fault."""
 SESSION_BYTES = LARGEST_FRAME + (256 << 10)
-SESSION_MESSAGES, STRANGER_MESSAGES = 256, 32
+SESSION_MESSAGES, SESSIONLESS_MESSAGES = 256, 32
 RETRY_S = 0.005
 """How soon a full pipe is tried again."""
 WATCH_S, WATCH_EACH_S = 0.025, 1e-4
-"""How often the bytes under way are looked at while anybody is connected, and the same for each that is."""
+"""How often the bytes under way are looked at while there are connections, and the share of each."""
 LOST_BYTES = 32 << 20
 """So much that ZeroMQ never frees, and the socket is opened anew; robots take their sessions up again."""
 REBIND_S = 5.0
 IDLE_S = 0.04
-"""When the server's thread has not looked for mail for so long, the mailbox's own does."""
+"""When the server's thread has not read the mailbox for so long, the mailbox's own thread moves the bytes."""
 TRIM_S = 0.5
 """When ZeroMQ has freed what a connection that was ended had under way."""
 EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -152,11 +152,11 @@ class Mailbox:
             if droppable:
                 return True
             self._stirred.set()
-            most = SESSION_MESSAGES if connection.has_session else STRANGER_MESSAGES
+            most = SESSION_MESSAGES if connection.has_session else SESSIONLESS_MESSAGES
             return outbox.put([payload], most, SESSION_BYTES)
 
     def admit(self, peer: bytes, has_session: bool = True) -> None:
-        """A peer has a session: it may send whole frames. `has_session` False: it has none any more."""
+        """Note whether a peer has a session: only then may it send whole frames."""
         with self._using:
             self._connections.admit(peer, has_session)
 
@@ -192,8 +192,8 @@ class Mailbox:
         router.sndhwm, router.rcvhwm = SEND_HIGH_WATER, 0
         router.linger = 200
         router.maxmsgsize = LARGEST_FRAME
-        # What heartbeats would find, a robot that vanished without a word, the kernel finds after 16 s: by its own
-        # probes where nothing is under way to it, and where something is, by what is not acknowledged.
+        # A robot that vanished without closing its connection, which heartbeats would find, the kernel finds after
+        # 16 s: by its own probes where nothing is under way to it, else by what is not acknowledged.
         router.tcp_maxrt = 16_000
         router.tcp_keepalive = 1
         router.tcp_keepalive_idle, router.tcp_keepalive_intvl, router.tcp_keepalive_cnt = 10, 2, 3
@@ -257,7 +257,7 @@ class Mailbox:
             self.notify()
 
     def _move(self) -> tuple[bool, bool]:
-        """Move what came and what waits; return whether more may have come, and whether somebody takes nothing."""
+        """Move what came and what waits; return whether more may have come, and whether some peer takes nothing."""
         self._moved_at = time.monotonic()
         more = self._take_mail()
         stuck = self._send_waiting()
@@ -301,7 +301,7 @@ class Mailbox:
             self._turns = deque(peer for peer in self._turns if peer in self._inboxes)
 
     def _put(self, peer: bytes, has_session: bool, frames: list[bytes]) -> None:
-        limits = (SESSION_MESSAGES, SESSION_BYTES) if has_session else (STRANGER_MESSAGES, STRANGER_BYTES)
+        limits = (SESSION_MESSAGES, SESSION_BYTES) if has_session else (SESSIONLESS_MESSAGES, SESSIONLESS_BYTES)
         inbox = self._inboxes.get(peer, BoundedQueue())
         if not inbox.put(frames, *limits):
             self.dropped += 1
@@ -340,12 +340,12 @@ class Mailbox:
                 self._connections.accept(fd)
                 closed = [each for each in closed if each != fd]
             elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._connections.shake_hands()
+                self._connections.handshake_ended()
             else:
                 closed.append(fd)
 
     def _send_waiting(self) -> bool:
-        """Send what waits, as far as the peers take it; return whether somebody does not."""
+        """Send what waits, as far as the peers take it; return whether some peer does not."""
         stuck = False
         for peer, outbox in self._outboxes.items():
             connection = self._connections.of_peer(peer)

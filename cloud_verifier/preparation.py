@@ -1,4 +1,4 @@
-"""Preparation: frames are decoded beside the server's loop, so that none of them holds it up.
+"""Preparation: frames are decoded beside the server's loop, so that no frame delays it.
 
 A job, once begun, runs to its end: a JPEG is decoded in a bounded time (`speculation.vlm.processing.decode_jpeg`), and
 what follows grows with its pixels, which are bounded too. So a session whose frames are slow must not be first again:
@@ -20,7 +20,7 @@ from speculation.wire import BeginStep
 THREADS = 2
 """While one decodes a slow frame, the other is there for the other robots."""
 FORGET_S = 5.0
-"""Half of what a session used is forgotten after so long."""
+"""Half-life of the thread time that counts as used by a session."""
 
 Inputs = TypeVar("Inputs")
 
@@ -37,7 +37,7 @@ class Prepared(Generic[Inputs]):
 
 @dataclass
 class _Use:
-    """Seconds of the threads that a session has used, fading, and when that was entered."""
+    """Seconds of the threads that a session has used, decaying, and when that was entered."""
 
     seconds: float = 0.0
     at: float = 0.0
@@ -98,25 +98,25 @@ class Preparation(Generic[Inputs]):
             self._changed.notify_all()
 
     def _serve(self) -> None:
-        while (row := self._next()) is not None:
-            self._run(row)
+        while (index := self._next()) is not None:
+            self._run(index)
 
     def _next(self) -> int | None:
         """Wait for a session that has a job and none under way; None at the end."""
         with self._changed:
             while True:
-                free = [row for row in self._waiting if row not in self._running]
+                free = [index for index in self._waiting if index not in self._running]
                 if free or self._closed:
                     now = self._clock()
-                    return min(free, key=lambda row: self._used.setdefault(row, _Use()).now(now), default=None)
+                    return min(free, key=lambda index: self._used.setdefault(index, _Use()).now(now), default=None)
                 self._changed.wait()
 
-    def _run(self, row: int) -> None:
+    def _run(self, index: int) -> None:
         with self._changed:
-            if row not in self._waiting or row in self._running:
+            if index not in self._waiting or index in self._running:
                 return
-            step, begin = self._waiting.pop(row)
-            self._running.add(row)
+            step, begin = self._waiting.pop(index)
+            self._running.add(index)
         started = self._clock()
         inputs: Inputs | None = None
         error: Exception | None = None
@@ -126,8 +126,8 @@ class Preparation(Generic[Inputs]):
             error = problem
         now = self._clock()
         with self._changed:
-            self._used.setdefault(row, _Use()).add(now - started, now)
+            self._used.setdefault(index, _Use()).add(now - started, now)
             self._finished.append(Prepared(step, inputs, error, now - started))
-            self._running.discard(row)
+            self._running.discard(index)
             self._changed.notify()
         self._done()

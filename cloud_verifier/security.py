@@ -63,7 +63,7 @@ class AuthorizedKeys:
         self.folder = folder
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether a client with this (z85) key may connect; the authenticator's thread asks."""
+        """Return whether a client with this (z85) key may connect. Called in the authenticator's thread."""
         try:
             allowed = key in zmq.auth.load_certificates(self.folder)
         except (OSError, ValueError) as error:
@@ -75,7 +75,7 @@ class AuthorizedKeys:
 
 
 class CurveServer:
-    """Encrypts one server socket and lets in only those whose public key is in `authorized/`."""
+    """Encrypts one server socket and accepts only clients whose public key is in `authorized/`."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> None:
         """Raises StartError for keys that are missing or unreadable."""
@@ -101,5 +101,5 @@ class CurveServer:
         socket.curve_server = True
 
     def stop(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more clients."""
         self._authenticator.stop()

@@ -35,7 +35,7 @@ MESSAGES_PER_TURN, READ_S = 64, 0.01
 REFUSALS_PER_S, REFUSALS_AT_ONCE = 5.0, 30
 """Refused messages and Hellos that a peer may send; beyond, what it sends is dropped unread."""
 SILENT_S = 6.0
-"""An edge pings four times a second; a place whose edge was silent for so long goes to another that asks."""
+"""An edge pings four times a second. A session that was silent for so long is closed when a new one needs its row."""
 
 
 class Server:
@@ -77,7 +77,7 @@ class Server:
             self.turn()
         self._preparation.close()
         for session in self._sessions.all:
-            step = self._scheduler.step(session.row)
+            step = self._scheduler.step(session.index)
             if step is not None and not step.done:
                 self._send(session, wire.EndStep(step.number, "the verifier was stopped"))
         _log.info(
@@ -137,7 +137,7 @@ class Server:
 
     def _send_early_tokens(self) -> None:
         while (due := self._exits.pop(self._clock())) is not None:
-            session = self._sessions.of_row(due[0])
+            session = self._sessions.of_index(due[0])
             if session is not None:
                 self._send(session, due[1], droppable=True)
 
@@ -166,7 +166,7 @@ class Server:
                 self._allowance.take(peer, self._clock())
                 self._hello(peer, message)
             elif session is None:
-                text = "no session: the verifier does not know you (it may have been restarted); send Hello again"
+                text = "no session: this connection has none (the verifier may have been restarted); send Hello again"
                 raise Refused(wire.FaultCode.NO_SESSION, text, getattr(message, "step", None))
             else:
                 session.last_seen = session.last_received = self._clock()
@@ -179,35 +179,35 @@ class Server:
             text = f"the verifier failed over this {type(message).__name__}: {type(error).__name__}"
             self._refuse(peer, wire.Fault(wire.FaultCode.INTERNAL, text, getattr(message, "step", None)))
             if session is not None:
-                self._log_step(session, self._scheduler.end(session.row), "failed")
-                self._exits.overtake(session.row)
+                self._log_step(session, self._scheduler.end(session.index), "failed")
+                self._exits.overtake(session.index)
 
     def _dispatch(self, session: Session, message: wire.AnyMessage) -> None:
         now = self._clock()
         if isinstance(message, wire.Draft):
-            for commit in self._scheduler.offer(session.row, message, now):
+            for commit in self._scheduler.offer(session.index, message, now):
                 self._send(session, commit)
-            step = self._scheduler.step(session.row)
+            step = self._scheduler.step(session.index)
             if step is not None and step.done:  # a token of the edge may end the answer
                 self._log_step(session, step, "done")
         elif isinstance(message, wire.BeginStep):
-            before = self._scheduler.step(session.row)
-            commits = self._scheduler.begin(session.row, message, now, session.sampling, session.service_class)
-            step = self._scheduler.step(session.row)
+            before = self._scheduler.step(session.index)
+            commits = self._scheduler.begin(session.index, message, now, session.sampling, session.service_class)
+            step = self._scheduler.step(session.index)
             if step is not None and step is not before:
-                self._exits.overtake(session.row)
+                self._exits.overtake(session.index)
                 self._log_step(session, before, "superseded")
                 if step.begin is not None:
                     self._preparation.submit(step, step.begin)
             for commit in commits:
                 self._send(session, commit)
         elif isinstance(message, wire.EndStep):
-            step = self._scheduler.end(session.row, message.step)
+            step = self._scheduler.end(session.index, message.step)
             if step is not None:
-                self._exits.overtake(session.row)
+                self._exits.overtake(session.index)
                 self._log_step(session, step, f"ended by the edge: {message.reason[:100]}")
         elif isinstance(message, wire.Fetch):
-            for commit in self._scheduler.fetch(session.row, message):
+            for commit in self._scheduler.fetch(session.index, message):
                 self._send(session, commit)
         elif isinstance(message, wire.Ping):
             self._send(session, wire.Pong(message.nonce))
@@ -313,7 +313,7 @@ class Server:
         self._record("verify", started, now, sessions=len(steps), drafted=drafted)
 
     def _draft_here(self, steps: tuple[Step, ...]) -> None:
-        """Let the draft model beside the target draft for the steps that ask for it, all in the same forwards."""
+        """Let the draft model beside the target draft for the steps that request it, all in the same forwards."""
         rows = [row for row in _rows(steps) if row.self_draft]
         if self._self_draft is None or not rows:
             return
@@ -348,7 +348,7 @@ class Server:
         commit = step.accept(verdict, now, compute_s)
         self._totals.count(step.act, len(commit.tokens))
         self._exits.overtake(step.index)
-        session = self._sessions.of_row(step.index)
+        session = self._sessions.of_index(step.index)
         if session is not None:
             self._send(session, commit)
             if commit.done:
@@ -362,7 +362,7 @@ class Server:
             return
         self._scheduler.end(step.index)
         self._exits.overtake(step.index)
-        session = self._sessions.of_row(step.index)
+        session = self._sessions.of_index(step.index)
         if session is not None and session.peer is not None:
             self._refuse(session.peer, wire.Fault(code, text, step.number))
 
@@ -385,9 +385,9 @@ class Server:
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)
             self._sessions.detach(session)
-            if (step := self._scheduler.step(session.row)) is not None:
+            if (step := self._scheduler.step(session.index)) is not None:
                 step.suspend()
-            self._exits.overtake(session.row)
+            self._exits.overtake(session.index)
 
     def _refuse(self, peer: bytes, fault: wire.Fault) -> None:
         self._faults += 1
@@ -395,7 +395,7 @@ class Server:
         session = self._sessions.of_peer(peer)
         fault = wire.Fault(fault.code, printable(fault.message, wire.MAX_TEXT_CHARS - 50), fault.step)
         who = f"session {session.number}" if session else "a peer without session"
-        # All strangers share one allowance of lines: each may come back as another peer.
+        # Peers without a session share one allowance of log lines: each may come back as another peer.
         if session is not None or self._allowance.take(b"", self._clock()):
             _log.warning("refused %s: %s: %s", who, fault.code.name, fault.message)
         if session is None:
@@ -404,9 +404,9 @@ class Server:
             self._send(session, fault)
 
     def _close(self, session: Session, why: str) -> None:
-        self._log_step(session, self._scheduler.end(session.row), why)
-        self._exits.close(session.row)
-        self._scheduler.forget(session.row)
+        self._log_step(session, self._scheduler.end(session.index), why)
+        self._exits.close(session.index)
+        self._scheduler.forget(session.index)
         if session.peer is not None:
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)
@@ -414,7 +414,7 @@ class Server:
         _log.info("session %d closed: %s", session.number, why)
 
     def _drop_dead_sessions(self) -> None:
-        """Make room: an edge that cannot be pinged, or was silent for long, gives its place up."""
+        """Free a row: close a session whose edge cannot be pinged or was silent for long."""
         for session in self._sessions.all:
             if session.peer is not None:
                 self._send(session, wire.Ping(0), droppable=True)

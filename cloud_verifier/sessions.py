@@ -18,8 +18,8 @@ class Session:
     """Its name in logs."""
     token: str
     """Resumes it; a secret."""
-    row: int
-    """Its row of the engine."""
+    index: int
+    """Of its row in the engine: of its steps and their `work.Row`s too."""
     peer: bytes | None
     """None: its edge is gone."""
     last_seen: float
@@ -27,7 +27,7 @@ class Session:
     last_received: float
     """When something last came."""
     sampling: SamplingScheme = GREEDY
-    """How the tokens of its answers are drawn."""
+    """How the tokens of its answers are sampled."""
     service_class: str = ""
     """`Hello.service_class`, for policies."""
 
@@ -57,7 +57,7 @@ def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
 
 
 def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str) -> Welcome:
-    """Return what a session's edge must know of this verifier: its model, and the name of a declared device profile."""
+    """Return what describes this verifier to a session's edge: its model, and the name of a declared profile."""
     return Welcome(
         session=session.token,
         model=model.fingerprint,
@@ -80,39 +80,39 @@ class SessionTable:
         self.limit = limit
         self.idle_s = idle_s
         self.opened = 0
-        self._rows: dict[int, Session] = {}
+        self._sessions: dict[int, Session] = {}
         self._peers: dict[bytes, Session] = {}
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._sessions)
 
     @property
     def all(self) -> tuple[Session, ...]:
-        return tuple(self._rows.values())
+        return tuple(self._sessions.values())
 
     @property
     def full(self) -> bool:
-        return len(self._rows) >= self.limit
+        return len(self._sessions) >= self.limit
 
     def of_peer(self, peer: bytes) -> Session | None:
         return self._peers.get(peer)
 
-    def of_row(self, row: int) -> Session | None:
-        return self._rows.get(row)
+    def of_index(self, index: int) -> Session | None:
+        return self._sessions.get(index)
 
     def of_token(self, token: str) -> Session | None:
         """Return the session that a resume token names."""
-        found = (s for s in self._rows.values() if secrets.compare_digest(s.token.encode(), token.encode()))
+        found = (s for s in self._sessions.values() if secrets.compare_digest(s.token.encode(), token.encode()))
         return next(found, None) if token else None
 
     def open(self, peer: bytes, now: float) -> Session:
         """Return a new session for `peer` on a free row. Raises ValueError where the table is full."""
-        row = next((row for row in range(self.limit) if row not in self._rows), None)
-        if row is None:
+        index = next((index for index in range(self.limit) if index not in self._sessions), None)
+        if index is None:
             raise ValueError(f"all {self.limit} sessions are taken")
         self.opened += 1
-        session = Session(self.opened, secrets.token_hex(8), row, peer, now, now)
-        self._rows[row] = self._peers[peer] = session
+        session = Session(self.opened, secrets.token_hex(8), index, peer, now, now)
+        self._sessions[index] = self._peers[peer] = session
         return session
 
     def attach(self, session: Session, peer: bytes, now: float) -> None:
@@ -128,10 +128,10 @@ class SessionTable:
             session.peer = None
 
     def close(self, session: Session) -> None:
-        """Forget a session; its row is free."""
+        """Drop a session; its row is free."""
         self.detach(session)
-        self._rows.pop(session.row, None)
+        self._sessions.pop(session.index, None)
 
     def expired(self, now: float) -> list[Session]:
         """Return the sessions that were idle for too long."""
-        return [s for s in self._rows.values() if now - s.last_seen > self.idle_s]
+        return [s for s in self._sessions.values() if now - s.last_seen > self.idle_s]

@@ -1,4 +1,4 @@
-"""The committed answer of one step: the only truth on the edge.
+"""The committed answer of one step: the only tokens that the edge acts on.
 
 A digest covers a commit's tokens and nothing else of it. So the tokens alone decide where the answer ends.
 """
@@ -51,7 +51,7 @@ class Answer:
     def take(self, commit: Commit) -> list[tuple[Commit, list[int]]]:
         """Append what `commit`, and commits held for it, add; return each with its new tokens.
 
-        A commit whose first token is left to the edge to draw (`rests`) may add none.
+        A commit whose first token is left to the edge to sample (`rests`) may add none.
 
         A commit ahead of the answer is held, at most `HELD_COMMITS` of them, the nearest first. Raises Contradiction
         for a commit about another prefix, with tokens beyond the answer's end, or that calls complete what is not.
@@ -70,7 +70,7 @@ class Answer:
         return taken
 
     def rests(self, commit: Commit) -> bool:
-        """Whether the answer's next token is to be drawn out of `commit.rest`."""
+        """Whether the answer's next token is to be sampled from `commit.rest`."""
         ends = commit.start + len(commit.tokens)
         return commit.rest is not None and ends == self.position and not self.done
 

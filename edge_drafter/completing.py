@@ -20,15 +20,15 @@ class Completing:
         """Committed tokens of a commit whose last token needs the whole distribution."""
         self._fetched_at = -1
         self._sampled_at = -1
-        """Answer position of the last token that the edge sampled; the verifier learns it from the next draft."""
+        """Answer position of the last token that the edge sampled; the next draft carries it to the verifier."""
 
     @property
     def sampled_last(self) -> bool:
-        """Whether the answer's last token was sampled here, so that the verifier does not know it."""
+        """Whether the answer's last token was sampled here, so that the verifier does not have it yet."""
         return self._sampled_at == self._answer.position - 1 >= 0
 
     def complete(self, commit: Commit, tokens: list[int]) -> list[int] | Fetch:
-        """Return a commit's tokens, with the one that it leaves to the edge; what to ask for where that needs more.
+        """Return a commit's tokens, with the one that it leaves to the edge, or the request for what that needs.
 
         Raises Contradiction for a commit that leaves a token which cannot be sampled.
         """

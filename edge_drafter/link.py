@@ -105,7 +105,7 @@ def load_keys(folder: Path) -> Keys:
 
 @dataclass(frozen=True)
 class LinkConfig:
-    """Where the verifier is and how patient the link is.
+    """Where the verifier is, and after which times the link acts.
 
     Raises ValueError for what is no address, and for another machine's without keys or allow_plain.
     """
@@ -321,7 +321,7 @@ class ZmqLink:
             self._note_malformed(error)
             return False
         if isinstance(message, Welcome):
-            self._greet(message)
+            self._welcomed(message)
         elif isinstance(message, Ping):
             connection.put(encode(Pong(message.nonce)), now)
         elif isinstance(message, Pong):
@@ -330,9 +330,7 @@ class ZmqLink:
                 self._rtt = now - sent if self._rtt is None else self._rtt + RTT_WEIGHT * (now - sent - self._rtt)
         elif isinstance(message, Fault) and message.code is FaultCode.NO_SESSION:
             if nominal:
-                self._become(
-                    LinkState.CONNECTING, "the verifier does not know this session any more; sending Hello again"
-                )
+                self._become(LinkState.CONNECTING, "the verifier has no such session any more; sending Hello again")
                 return True
         elif isinstance(message, Fault) and not nominal:
             self._refused(message)
@@ -366,7 +364,7 @@ class ZmqLink:
             self._malformed_at, count, self._malformed = now, self._malformed, 0
         _log.warning("ignored %d messages of the verifier, the last: %s", count, printable(str(error)))
 
-    def _greet(self, welcome: Welcome) -> None:
+    def _welcomed(self, welcome: Welcome) -> None:
         hello = self.config.hello
         if (welcome.tokenizer, welcome.vocabulary) != (hello.tokenizer, hello.vocabulary):
             text = "its tokenizer is not the draft model's; draft and target must share one tokenizer"

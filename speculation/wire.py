@@ -14,7 +14,7 @@ import math
 import re
 import struct
 from enum import IntEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -139,7 +139,7 @@ class Welcome(Message, tag=2, frozen=True):
 class BeginStep(Message, tag=3, frozen=True):
     """Edge to cloud: a new frame and question; supersedes the step before.
 
-    `jpeg` is empty where a language model alone is asked; a model that sees refuses an empty one.
+    `jpeg` is empty for a language model; a vision-language model refuses an empty one.
     `committed` holds the answer so far (empty, or after a reconnect). `hints` are token sequences that the answer may
     begin with or contain (earlier answers): drafts that cost nothing. `self_draft` asks a verifier that has a draft
     model of its own to draft so many tokens by itself (mode `server_sd`). `key` names the random draws of the answer;
@@ -161,7 +161,7 @@ class BeginStep(Message, tag=3, frozen=True):
 class Draft(Message, tag=4, frozen=True):
     """Edge to cloud: tokens to verify after answer position `start`, whose prefix has `digest`.
 
-    Rounds count from 1 within a step (0 is the verifier's own); the same round sent again asks for its `Commit` again.
+    Rounds count from 1 within a step (0 is the verifier's own); the same round sent again requests its `Commit` again.
     `parents[i]` is the node that token i follows (`ROOT` = the last committed token); None means a chain.
 
     Rejection sampling only: `chosen` are the probabilities with which the tokens were drawn or, in their place, `whole`
@@ -197,14 +197,14 @@ class EarlyTokens(Message, tag=5, frozen=True):
 
 
 class Commit(Message, tag=6, frozen=True):
-    """Cloud to edge: verified tokens, the only truth. They start at answer position `start`; `digest` names the
+    """Cloud to edge: verified tokens; no others count. They start at answer position `start`; `digest` names the
     prefix after them. Times are the server's own durations in seconds.
 
     `round` is that of the draft it answers, 0 where the verifier decoded by itself. A commit may repeat tokens that
     the edge has (then `passes` is 0) and may be empty (an answer that was complete already).
 
     `rest` (rejection sampling only): the target's distribution of the token after them, or the head of it. The edge
-    draws that token and sends it in its next `Draft`; where it cannot, it asks for the whole with `Fetch`.
+    draws that token and sends it in its next `Draft`; where it cannot, it requests the whole with `Fetch`.
     """
 
     step: Step
@@ -258,14 +258,12 @@ class Fetch(Message, tag=11, frozen=True):
     digest: Digest
 
 
+# A new message is a struct above and its name here.
 AnyMessage: TypeAlias = (
     Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault | Fetch
 )
 
-_BY_TAG: dict[object, type[Message]] = {
-    kind.__struct_config__.tag: kind
-    for kind in (Hello, Welcome, BeginStep, Draft, EarlyTokens, Commit, EndStep, Ping, Pong, Fault, Fetch)
-}
+_BY_TAG: dict[object, type[Message]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyMessage)}
 _PLACE = re.compile(r"(?P<what>.*?) - at `\$\[(?P<index>\d+)\](?P<rest>.*)`", re.DOTALL)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -57,6 +58,10 @@ GOOD = [
         Fetch(1, 0, DIGEST),
     )
 ]
+
+
+def test_every_kind_of_message_is_bent() -> None:
+    assert {wire.kind_of(payload) for payload in GOOD} == set(get_args(wire.AnyMessage))
 
 
 def test_bent_messages_to_the_verifier(caplog: pytest.LogCaptureFixture) -> None:

@@ -27,7 +27,7 @@ from std_msgs.msg import Header, String
 from unitree_api.msg import Request
 
 from evaluation.bags.files import BagWriter, kind_of
-from spec_vlm_nav.go2_protocol import REQUEST_TOPIC
+from spec_vlm_nav.robots.go2 import Go2
 
 HEARTBEATS = ("heartbeat/vlm_nav", "heartbeat/go2_bridge")
 TOPICS: dict[str, tuple[Any, Any]] = {
@@ -41,7 +41,7 @@ TOPICS: dict[str, tuple[Any, Any]] = {
     "navigation_state": (String, 10),
     "instruction": (String, 10),
     "ground_truth": (String, 10),
-    REQUEST_TOPIC.lstrip("/"): (Request, 50),
+    Go2.requests.name.lstrip("/"): (Request, 50),
     **dict.fromkeys(HEARTBEATS, (Header, 10)),
 }
 

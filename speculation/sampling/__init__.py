@@ -7,7 +7,7 @@ from speculation.distributions import Logits
 from speculation.sampling.coupled import Coupled
 from speculation.sampling.distribution import Distribution, choose, noised, perturbed, support
 from speculation.sampling.greedy import Greedy
-from speculation.sampling.noise import FIRST_DRAWS, MAX_KEY, Row, StepDraws, Tokens, question_key
+from speculation.sampling.noise import FIRST_DRAWS, MAX_KEY, Floats, StepDraws, Tokens, question_key
 from speculation.sampling.point import Point
 from speculation.sampling.scheme import (
     SCHEMES,
@@ -36,11 +36,11 @@ __all__ = [
     "Distribution",
     "DraftSampler",
     "Evidence",
+    "Floats",
     "Greedy",
     "Logits",
     "Point",
     "Prefix",
-    "Row",
     "SamplingScheme",
     "Sparse",
     "Split",

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from speculation.distributions import Logits
-from speculation.sampling.noise import Row, StepDraws, Tokens, all_random_bits, gumbel, random_bits
+from speculation.sampling.noise import Floats, StepDraws, Tokens, all_random_bits, gumbel, random_bits
 from speculation.sampling.scheme import SamplingScheme
 
 
@@ -35,7 +35,7 @@ def support(logits: Logits, settings: SamplingScheme) -> Tokens:
     return columns
 
 
-def _nucleus(columns: Tokens, weights: Row, top_p: float) -> Tokens:
+def _nucleus(columns: Tokens, weights: Floats, top_p: float) -> Tokens:
     """Drop the least likely columns, of equals the lower first, while together they have at most 1 - `top_p`."""
     chances = weights / weights.sum()
     # So many so small ones are dropped in any case; they need no sorting, and a vocabulary holds little else.
@@ -68,13 +68,15 @@ class Distribution:
         return cls(weights, float(weights.sum(dtype=np.float64)))
 
     @cached_property
-    def row(self) -> Row:
+    def row(self) -> Floats:
         """The probabilities [vocabulary]."""
-        row: Row = self.weights.astype(np.float64) / self.total
+        row: Floats = self.weights.astype(np.float64) / self.total
         return row
 
 
-def noised(logits: Logits, settings: SamplingScheme, draws: StepDraws, ids: Tokens | None = None) -> tuple[Tokens, Row]:
+def noised(
+    logits: Logits, settings: SamplingScheme, draws: StepDraws, ids: Tokens | None = None
+) -> tuple[Tokens, Floats]:
     """Return the columns that may be drawn, ascending, and their perturbed logits: logits + temperature x noise.
 
     In this unit, the logits' own, temperature 0 leaves the logits as they are: greedy. Noise is hashed for these

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from speculation.sampling.distribution import Distribution
-from speculation.sampling.noise import Row, Tokens
+from speculation.sampling.noise import Floats, Tokens
 from speculation.wire import Masses
 
 
@@ -36,7 +36,7 @@ def pack(target: Distribution, keep: int = 0) -> Masses:
     return Masses(weights[ids].astype("<f4").tobytes(), target.total, ids.astype("<u4").tobytes(), tail)
 
 
-def listed(masses: Masses, vocabulary: int) -> tuple[Tokens, Row]:
+def listed(masses: Masses, vocabulary: int) -> tuple[Tokens, Floats]:
     """Return the tokens that masses name and their weights. Raises ValueError for tokens or weights that cannot be."""
     values = np.frombuffer(masses.weights, dtype="<f4").astype(np.float64)
     ids = np.frombuffer(masses.ids, dtype="<u4").astype(np.int64) if masses.ids else np.arange(len(values))

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Row: TypeAlias = npt.NDArray[np.float64]
+Floats: TypeAlias = npt.NDArray[np.float64]
 Tokens: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = Any
 """A 32-bit word, or an array of them: an int, or int64 of numpy or torch (which has no unsigned 64-bit shifts)."""
@@ -90,14 +90,14 @@ def all_random_bits(vocabulary: int, draws: StepDraws) -> Tokens:
     return bits[:vocabulary]
 
 
-def uniforms(bits: Tokens) -> Row:
+def uniforms(bits: Tokens) -> Floats:
     """Return the number in (0, 1) that 52 bits stand for: the middle of its part, exact in float64."""
     return (bits.astype(np.float64) + 0.5) * 2.0**-BITS
 
 
-def gumbel(bits: Tokens) -> Row:
+def gumbel(bits: Tokens) -> Floats:
     """Return the standard Gumbel noise of random bits, about -3.6 to 36.8."""
-    noise: Row = -np.log(-np.log(uniforms(bits)))
+    noise: Floats = -np.log(-np.log(uniforms(bits)))
     return noise
 
 

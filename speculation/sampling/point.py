@@ -23,7 +23,7 @@ class Point(SamplingScheme, frozen=True):
 
     @property
     def alone(self) -> SamplingScheme:
-        """See `SamplingScheme.alone`: the sampling is left to the verifier, and here there is none."""
+        """See `SamplingScheme.alone`: the verifier samples, and here is none."""
         return Coupled(self.temperature, self.top_k, self.top_p)
 
     def pick(self, row: Logits, draws: StepDraws, ids: Tokens | None = None) -> tuple[int, float]:

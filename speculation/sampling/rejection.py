@@ -1,4 +1,4 @@
-"""Rejection sampling with one author: a chain of sampled tokens, the target's verdict, and what follows a rejection.
+"""Rejection sampling: a chain of sampled tokens, the target's verdict, and what follows a rejection.
 
 The rule (Leviathan et al., arXiv 2211.17192, Algorithm 1): a token x that the draft sampled from q stands with
 probability min(1, p(x) / q(x)); where it does not, the next token is sampled from norm(max(0, p - q)); where all stand,
@@ -29,7 +29,7 @@ from speculation.sampling.masses import head, pack, unpack
 from speculation.sampling.noise import (
     FIRST_DRAWS,
     MAX_KEY,
-    Row,
+    Floats,
     StepDraws,
     Tokens,
     all_random_bits,
@@ -60,7 +60,7 @@ def uniform(digest: bytes, purpose: Purpose) -> float:
     return float(uniforms(random_bits([0], draws(digest, purpose)))[0])
 
 
-def noisy(row: Row, digest: bytes, purpose: Purpose, ids: Tokens | None = None) -> Row:
+def noisy(row: Floats, digest: bytes, purpose: Purpose, ids: Tokens | None = None) -> Floats:
     """Return log of a row of weights [n] plus Gumbel noise, -inf where there is no weight: its argmax is a sample.
 
     `ids` are the tokens of the columns where these are not all.
@@ -75,7 +75,7 @@ def noisy(row: Row, digest: bytes, purpose: Purpose, ids: Tokens | None = None) 
     return values
 
 
-def draw(row: Row, digest: bytes, ids: Tokens | None = None) -> tuple[int, float]:
+def draw(row: Floats, digest: bytes, ids: Tokens | None = None) -> tuple[int, float]:
     """Return the column drawn from weights [n], and its softmax among the noisy ones as in `sampling.choose`."""
     values = noisy(row, digest, Purpose.REST, ids)
     best = int(np.argmax(values))
@@ -141,7 +141,7 @@ class TargetRest:
 
 
 class RejectionScheme(SamplingScheme, frozen=True):
-    """What the three forms have in common: the acceptance of a chain, and the edge's memory of what it sampled from."""
+    """What the three forms share: the acceptance of a chain, and the distributions that the edge sampled from."""
 
     one_chain: ClassVar[bool] = True
     field: ClassVar[str]
@@ -149,7 +149,7 @@ class RejectionScheme(SamplingScheme, frozen=True):
 
     @property
     def alone(self) -> SamplingScheme:
-        """See `SamplingScheme.alone`: with nobody to reject, any sample of the distribution will do."""
+        """See `SamplingScheme.alone`: without a verifier any sample of the distribution will do."""
         return Coupled(self.temperature, self.top_k, self.top_p)
 
     def sampler(self, key: int) -> DraftSampler:

@@ -1,4 +1,4 @@
-"""A way to sample: what every scheme is asked for, on the edge, on the wire and in the cloud (numpy, no torch).
+"""A way to sample: what every scheme implements, on the edge, on the wire and in the cloud (numpy, no torch).
 
 A scheme is one file beside this one and one entry in the table of `speculation.sampling`. It is a struct of its
 parameters, and owns three things. Its *draft half* (`DraftSampler`) makes draft tokens of a draft model's logits, on
@@ -66,7 +66,7 @@ class Prefix:
         self._token = 0
 
     def after(self, token: int) -> Prefix:
-        """Return the answer with one more token. Its digest is computed where somebody asks for it."""
+        """Return the answer with one more token. Its digest is computed at its first use."""
         longer = Prefix(self.position + 1, b"")
         longer._digest, longer._above, longer._token = None, self, token
         return longer
@@ -131,7 +131,7 @@ class SamplingScheme(msgspec.Struct, frozen=True):
     """Whether its verdict is the walk along `distribution.choose` of every row, which a device makes without sending
     logits to the host (`speculation.vlm.sampling`)."""
     note: ClassVar[str] = ""
-    """What an operator who chooses it should know; logged once."""
+    """A note for the operator who chooses it; logged once."""
 
     temperature: Annotated[float, Meta(description="0 (greedy), or 0.01 to 100")] = 0.0
     top_k: Annotated[int, Meta(description="only so many likeliest tokens, 0 for all")] = 0

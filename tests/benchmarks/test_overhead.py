@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.overhead import COLUMNS, Part, Seconds, Stopwatch, figures, main, median_forward, parser
-from edge_drafter import DecodingStats
+from edge_drafter import DecodingStats, Mode
 from evaluation.experiment.run import Answer
 from evaluation.tables import figures_table
 from speculation.cancellation import Abandoned, Stop
@@ -219,4 +219,4 @@ def test_the_policy_of_real_steps_is_measured(
 
 def test_wrong_options_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--steps", "0"]) == 2 and "--steps 0: give at least 1" in capsys.readouterr().err
-    assert parser().parse_args([]).modes == ["sd", "fsd", "proactive", "pipelined", "full"]
+    assert parser().parse_args([]).modes == [mode.value for mode in Mode if mode.drafts]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.connections import MOST_GONE, MOST_STRANGERS, STRANGER_BYTES, STRANGER_S, Connections
+from cloud_verifier.connections import MOST_GONE, MOST_SESSIONLESS, SESSIONLESS_BYTES, SESSIONLESS_S, Connections
 
 A, B, GIVEN = b"rex", b"fido", b"\0\0\0\0\1"
 
@@ -72,11 +72,11 @@ def test_connections_that_are_of_no_use_are_ended(monkeypatch: pytest.MonkeyPatc
     received = dict.fromkeys(range(1000), 0)
     monkeypatch.setattr("speculation.connection.received_bytes", received.get)
     now = 0.0
-    table = Connections(2 * STRANGER_BYTES, lambda: now)
+    table = Connections(2 * SESSIONLESS_BYTES, lambda: now)
     table.accept(1)
     table.deliver(1, b"\0aaaa", 1)
     table.admit(table.accept(2).peer, True)
-    received[1] = received[2] = STRANGER_BYTES + 100
+    received[1] = received[2] = SESSIONLESS_BYTES + 100
     (ended,) = table.unwanted()
     assert ended[0].fd == 1 and "no whole message" in ended[1]
     table.close(1)
@@ -88,11 +88,11 @@ def test_connections_that_are_of_no_use_are_ended(monkeypatch: pytest.MonkeyPatc
     table.close(3)
     table.accept(4)
     assert table.unwanted() == []
-    now = STRANGER_S + 1.0
+    now = SESSIONLESS_S + 1.0
     (ended,) = table.unwanted()
     assert ended[0].fd == 4 and "no session for" in ended[1]
     table.close(4)
-    for fd in range(10, 10 + MOST_STRANGERS + 3):
+    for fd in range(10, 10 + MOST_SESSIONLESS + 3):
         table.accept(fd)
     assert [each.fd for each, _ in table.unwanted()] == [10, 11, 12]
 
@@ -102,15 +102,15 @@ def test_what_zeromq_never_frees_is_counted_and_forgotten_with_the_socket() -> N
     table = Connections(1000)
     named, nameless = table.accept(1), table.accept(2)
     for _ in range(2):
-        table.shake_hands()
+        table.handshake_ended()
     table.deliver(1, A, 1)
     table.accept(3)  # a health check: it never shakes hands
     table.close(3)
     assert table.lost_bytes == 0
     table.close(nameless.fd)
-    assert table.lost_bytes == STRANGER_BYTES
+    assert table.lost_bytes == SESSIONLESS_BYTES
     table.close(named.fd)
-    assert table.lost_bytes == STRANGER_BYTES
+    assert table.lost_bytes == SESSIONLESS_BYTES
     table.accept(3)
     table.clear()
     assert table.lost_bytes == 0 and len(table) == 0 and table.accept(3).peer > named.peer

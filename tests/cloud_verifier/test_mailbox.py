@@ -11,8 +11,8 @@ import pytest
 
 from cloud_verifier import mailbox as module
 from cloud_verifier.config import Link
-from cloud_verifier.connections import STRANGER_BYTES
-from cloud_verifier.mailbox import SESSION_MESSAGES, STRANGER_MESSAGES, Mailbox
+from cloud_verifier.connections import SESSIONLESS_BYTES
+from cloud_verifier.mailbox import SESSION_MESSAGES, SESSIONLESS_MESSAGES, Mailbox
 from speculation.wire import Fault, FaultCode, Ping, encode
 from tests.cloud_verifier.process import Robot
 from tests.hostile import RawPeer
@@ -66,7 +66,7 @@ def test_of_many_frames_two_are_kept(mailbox: Mailbox) -> None:
     robot.close()
 
 
-@pytest.mark.parametrize(("has_session", "most"), [(False, STRANGER_MESSAGES), (True, SESSION_MESSAGES)])
+@pytest.mark.parametrize(("has_session", "most"), [(False, SESSIONLESS_MESSAGES), (True, SESSION_MESSAGES)])
 def test_mail_that_nobody_reads_is_bounded_and_peers_take_turns(mailbox: Mailbox, has_session: bool, most: int) -> None:
     flooder, quiet = Robot(mailbox.address), Robot(mailbox.address)
     try:
@@ -118,7 +118,7 @@ def test_somebody_else_may_end_a_wait(mailbox: Mailbox) -> None:
 
 def test_what_is_never_freed_ends_with_the_socket_and_robots_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty peers of one routing id leave 50 kB each behind; then the socket is another one, at the same address."""
-    monkeypatch.setattr(module, "LOST_BYTES", 10 * STRANGER_BYTES)
+    monkeypatch.setattr(module, "LOST_BYTES", 10 * SESSIONLESS_BYTES)
     mailbox = Mailbox(Link(bind="tcp://127.0.0.1:*"))
     robot = Robot(mailbox.address)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evaluation.bags.files import typestore
-from spec_vlm_nav.graph import GO2_GRAPH
+from spec_vlm_nav.graph import robot_graph
 from spec_vlm_nav.runner import SOURCE
 
 LAYOUT = json.loads((SOURCE / "config" / "foxglove.json").read_text())
@@ -86,5 +86,5 @@ def test_what_a_person_wants_to_see_is_there() -> None:
 
 def test_it_is_installed_and_says_what_the_real_robot_renames() -> None:
     assert 'glob("config/*.json")' in (SOURCE / "setup.py").read_text()
-    renamed = {name for process in GO2_GRAPH.processes for name, _ in getattr(process, "remaps", ())}
+    renamed = {name for process in robot_graph("go2").processes for name, _ in getattr(process, "remaps", ())}
     assert renamed == {"odom", "camera/image/compressed"}, "docs/ros.md names the topics to change in the layout"

@@ -13,7 +13,7 @@ from edge_drafter import Mode
 from simulation.layouts import Layout
 from simulation.scene import Difficulty
 from spec_vlm_nav.graph import (
-    GO2_GRAPH,
+    GRAPHS,
     REPLAY_GRAPH,
     SIM_GRAPH,
     VERIFIER_GRAPH,
@@ -26,8 +26,6 @@ from spec_vlm_nav.graph import (
 from spec_vlm_nav.runner import SOURCE, arguments_of
 from spec_vlm_nav.simulated_go2 import RoomSettings
 from speculation.settings import fields_of
-
-GRAPHS = {"sim": SIM_GRAPH, "go2": GO2_GRAPH, "replay": REPLAY_GRAPH, "verifier": VERIFIER_GRAPH}
 
 
 def named(graph: Graph, name: str) -> NodeSpec | CommandSpec:
@@ -58,7 +56,7 @@ def test_every_argument_is_described_and_its_default_is_a_choice(name: str) -> N
 
 
 def test_a_link_is_emulated_where_it_is_named() -> None:
-    assert "link:='lte'" in arguments_of(GO2_GRAPH, named(GO2_GRAPH, "vlm_nav"), {"link": "lte"})
+    assert "link:='lte'" in arguments_of(GRAPHS["go2"], named(GRAPHS["go2"], "vlm_nav"), {"link": "lte"})
 
 
 def test_an_undeclared_argument_is_a_mistake_of_the_graph() -> None:
@@ -73,7 +71,7 @@ def test_arguments_reach_the_command_lines() -> None:
     assert yaml.safe_load(words[words.index("difficulty:='middle'")].split(":=")[1]) == "middle"
     text = next(word for word in words if word.startswith("target:="))
     assert yaml.safe_load(text.split(":=", 1)[1]) == "it's 1e3"
-    remapped = arguments_of(GO2_GRAPH, named(GO2_GRAPH, "go2_bridge"), {"odom_topic": "/odometry"})
+    remapped = arguments_of(GRAPHS["go2"], named(GRAPHS["go2"], "go2_bridge"), {"odom_topic": "/odometry"})
     assert remapped[-2:] == ["-r", "odom:=/odometry"]
 
 
@@ -136,7 +134,7 @@ def test_arguments_keep_their_types() -> None:
 
 
 def test_choices_are_the_members_of_their_tables() -> None:
-    for graph in (SIM_GRAPH, GO2_GRAPH, REPLAY_GRAPH):
+    for graph in (SIM_GRAPH, GRAPHS["go2"], REPLAY_GRAPH):
         assert graph.argument("mode").choices == tuple(mode.value for mode in Mode)
     assert SIM_GRAPH.argument("difficulty").choices == tuple(each.name.lower() for each in Difficulty)
     assert SIM_GRAPH.argument("layout").choices == tuple(each.value for each in Layout)

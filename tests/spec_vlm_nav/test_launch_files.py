@@ -10,19 +10,14 @@ from typing import Any
 import pytest
 
 from spec_vlm_nav.graph import (
-    GO2_GRAPH,
+    GRAPHS,
     PROJECT,
-    REPLAY_GRAPH,
-    SIM_GRAPH,
-    VERIFIER_GRAPH,
     CommandSpec,
     Graph,
     NodeSpec,
 )
 from spec_vlm_nav.runner import SOURCE
 from tests.spec_vlm_nav import fake_launch as fake
-
-GRAPHS = {"sim": SIM_GRAPH, "go2": GO2_GRAPH, "replay": REPLAY_GRAPH, "verifier": VERIFIER_GRAPH}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simulation.walking import policy_file
-from spec_vlm_nav.go2_protocol import SportApi
+from spec_vlm_nav.robots.go2 import SportApi
 from spec_vlm_nav.simulated_go2 import SimulatedGo2, scene_of
 
 AHEAD = '{"x": 0.4, "y": 0.0, "z": 0.0}'

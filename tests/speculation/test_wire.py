@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from typing import get_args
 
 import msgspec
 import pytest
@@ -162,7 +163,7 @@ def test_a_broken_message_is_a_message_or_a_wire_error(message: wire.AnyMessage,
         ([3, 1, "p", b"x", [], 100, 0, 1.0, [[1], [2**20]]], r"BeginStep\.hints\[1\]\[0\]: Expected int <= 104"),
         ([5, 1, 1, 0, 0, 1, 1, float("nan")], r"EarlyTokens\.confidence"),
         ([10, 99, "x"], r"Fault\.code: Invalid enum value 99"),
-        ([77, 1], r"unknown tag '77'; known are 1 to 11"),
+        ([77, 1], rf"unknown tag '77'; known are 1 to {len(get_args(wire.AnyMessage))}"),
         ([True], r"malformed message"),
         ({"tag": 1}, r"expected an array"),
         (None, r"malformed message"),

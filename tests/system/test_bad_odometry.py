@@ -17,12 +17,12 @@ from nav_msgs.msg import Odometry
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 from unitree_api.msg import Request, Response
 
-from spec_vlm_nav.go2_protocol import SportApi
 from spec_vlm_nav.nodes import action_executor, common, go2_bridge
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
 from spec_vlm_nav.nodes.vlm_nav import VlmNav
 from spec_vlm_nav.odometry import OdometryCheck
+from spec_vlm_nav.robots.go2 import SportApi
 from spec_vlm_nav.safety import HARD_CAPS
 
 TICK_S = 0.05
@@ -247,7 +247,7 @@ def test_whatever_arrives_the_command_is_within_limits_and_zero_from_the_first_b
 def test_odometry_that_is_wrong_confirms_no_stop(clock: Clock) -> None:
     bridge = Go2Bridge()
     requests = Sent()
-    bridge._requests, bridge._ready = requests, True  # type: ignore[assignment]
+    bridge._requests, bridge._bridge.ready = requests, True  # type: ignore[assignment]
 
     def second(vx: float) -> int:
         """Live a second without cmd_vel; the robot answers every StopMove. Return how many were sent."""

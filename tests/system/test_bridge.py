@@ -12,8 +12,8 @@ import pytest
 from geometry_msgs.msg import Twist
 
 from evaluation.nodes.observer import Observer
-from spec_vlm_nav.go2_protocol import SportApi
 from spec_vlm_nav.graph import SIM_GRAPH
+from spec_vlm_nav.robots.go2 import SportApi
 from spec_vlm_nav.runner import Runner
 from tests.system.conftest import Lines, until
 
@@ -41,7 +41,7 @@ class Requests:
 
 
 class Driver:
-    """Publishes one Twist at 20 Hz until told otherwise, as the executor does."""
+    """Publishes one Twist at 20 Hz until it is changed, as the executor does."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -84,7 +84,7 @@ def test_the_robot_is_driven_clamped_and_stopped_when_cmd_vel_goes_silent(robot:
     until(lambda: observer.speed > 0.4, "robot moves")
     assert requests.last_move["x"] <= 0.5 and requests.last_move["z"] >= -0.8
     driver.twist = None
-    # The last Move would end by itself after its hold; what counts is that the bridge said StopMove.
+    # The last Move would end by itself after its hold; what counts is that the bridge sent StopMove.
     until(lambda: requests.last_api == SportApi.STOP_MOVE, "StopMove")
     until(lambda: observer.speed < STANDS, "robot stands")
     driver.send(vx=0.2)
@@ -111,7 +111,7 @@ def test_nan_stops_the_robot_although_twists_keep_coming(robot: Any) -> None:
     assert not any("nan" in parameter.lower() for _, parameter in requests.seen)
 
 
-def test_a_bridge_that_is_ended_says_stop_first(robot: Any) -> None:
+def test_a_bridge_that_is_ended_sends_a_stop_first(robot: Any) -> None:
     observer, requests, driver, runner = robot
     driver.send(vx=0.4)
     until(lambda: observer.speed > 0.3, "robot moves")
@@ -120,7 +120,7 @@ def test_a_bridge_that_is_ended_says_stop_first(robot: Any) -> None:
     until(lambda: observer.speed < STANDS, "robot stands")
 
 
-def test_only_what_is_allowed_was_ever_asked_of_the_robot(robot: Any) -> None:
+def test_only_what_is_allowed_was_ever_requested(robot: Any) -> None:
     observer, requests, driver, _ = robot
     driver.send(vx=0.1)
     until(lambda: observer.speed > 0.05, "robot moves")

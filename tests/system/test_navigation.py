@@ -13,9 +13,9 @@ from evaluation.__main__ import main
 from evaluation.bags.frames import BagFrame, FrameSource, Selection
 from evaluation.report.run import load_run
 from evaluation.report.timeline import steps
-from spec_vlm_nav.go2_protocol import SportApi
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.messages import HOLD
+from spec_vlm_nav.robots.go2 import SportApi
 from speculation.trace import load
 from tests.system.chain import FIND, Robot, finish, simulated
 from tests.system.conftest import Lines, until

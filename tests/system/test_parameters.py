@@ -13,7 +13,7 @@ from rclpy.exceptions import InvalidParameterValueException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from spec_vlm_nav.graph import GO2_GRAPH, PROJECT, REPLAY_GRAPH, SIM_GRAPH, VERIFIER_GRAPH, NodeSpec
+from spec_vlm_nav.graph import GRAPHS, PROJECT, NodeSpec
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes.common import settings
 from spec_vlm_nav.nodes.vlm_nav import EDGE
@@ -45,7 +45,7 @@ PUBLIC = {
     },
     "go2_bridge": {
         "max_forward_speed", "max_sideways_speed", "max_turn_speed", "acceleration", "deceleration",
-        "turn_acceleration", "turn_deceleration", "cmd_vel_timeout", "stand_up_s",
+        "turn_acceleration", "turn_deceleration", "cmd_vel_timeout", "stand_up_s", "robot",
     },
     "sim_go2": {"seed", "difficulty", "target", "layout", "physics", "image_size", "camera_hz", "odom_hz"},
 }  # fmt: skip
@@ -88,7 +88,7 @@ def test_parameter_files_name_known_parameters_within_their_limits(path: Path) -
             assert not any(given.values()), given
 
 
-@pytest.mark.parametrize("graph", [SIM_GRAPH, GO2_GRAPH, REPLAY_GRAPH, VERIFIER_GRAPH])
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 def test_graphs_set_known_parameters(graph: object) -> None:
     for process in graph.processes:  # type: ignore[attr-defined]
         if isinstance(process, NodeSpec):

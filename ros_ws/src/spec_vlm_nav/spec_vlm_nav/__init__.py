@@ -1,4 +1,4 @@
-"""What a robot needs beside the edge's decoder: navigator, motion, safety, the Go2's protocol, and the ROS 2 nodes."""
+"""What a robot needs beside the edge's decoder: navigator, motion, safety, bridge, robots, and the ROS 2 nodes."""
 
 import sys
 from importlib.util import find_spec

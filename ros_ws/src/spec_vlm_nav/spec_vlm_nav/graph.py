@@ -14,6 +14,7 @@ import speculation
 from edge_drafter import Mode
 from simulation.layouts import Layout
 from simulation.scene import Difficulty
+from spec_vlm_nav.robots import ROBOTS, robot_of
 from speculation.prompts import Guidance, ResponseOrder
 
 PACKAGE = "spec_vlm_nav"
@@ -220,25 +221,27 @@ SIM_GRAPH = Graph(
 )  # fmt: skip
 """Simulated robot, edge and cloud on one machine, each process as on the real ones."""
 
-GO2_GRAPH = Graph(
-    (
-        Argument("odom_topic", "/utlidar/robot_odom", "nav_msgs/Odometry of the robot"),
-        Argument("camera_topic", "/camera/image/compressed", "sensor_msgs/CompressedImage of the front camera, JPEG"),
-        MODE, DRAFTING, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE, RESPONSE_ORDER, GUIDE,
-    ),
-    (
-        NodeSpec("go2_bridge", "go2.yaml", remaps=(("odom", Use("odom_topic")),)),
-        NodeSpec("action_executor", "go2.yaml", remaps=(("odom", Use("odom_topic")),)),
-        NodeSpec(
-            "vlm_nav",
-            "go2.yaml",
-            _NAVIGATION,
-            (("odom", Use("odom_topic")), ("camera/image/compressed", Use("camera_topic"))),
-            essential=True,
+
+def robot_graph(name: str) -> Graph:
+    """Return the robot side on a real robot of `ROBOTS`; the verifier runs elsewhere (`verifier.launch.py`).
+
+    Its parameters are in config/NAME.yaml. Raises ValueError for an unknown robot.
+    """
+    robot, config = robot_of(name), f"{name}.yaml"
+    odometry, camera = ("odom", Use("odom_topic")), ("camera/image/compressed", Use("camera_topic"))
+    return Graph(
+        (
+            Argument("odom_topic", robot.odom_topic, "nav_msgs/Odometry of the robot"),
+            Argument("camera_topic", robot.camera_topic, "sensor_msgs/CompressedImage of the front camera, JPEG"),
+            MODE, DRAFTING, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE, RESPONSE_ORDER, GUIDE,
         ),
-    ),
-)  # fmt: skip
-"""The robot side on a real Go2; the verifier runs elsewhere (`verifier.launch.py`)."""
+        (
+            NodeSpec("go2_bridge", config, remaps=(odometry,)),
+            NodeSpec("action_executor", config, remaps=(odometry,)),
+            NodeSpec("vlm_nav", config, _NAVIGATION, (odometry, camera), essential=True),
+        ),
+    )  # fmt: skip
+
 
 REPLAY_GRAPH = Graph(
     (
@@ -270,3 +273,11 @@ REPLAY_GRAPH = Graph(
     ),
 )  # fmt: skip
 """A recorded bag in place of the robot: nothing executes actions, so nothing can move."""
+
+GRAPHS = {
+    "sim": SIM_GRAPH,
+    "verifier": VERIFIER_GRAPH,
+    "replay": REPLAY_GRAPH,
+    **{name: robot_graph(name) for name in ROBOTS},
+}
+"""By the name of the launch file."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from spec_vlm_nav.motion import PlanarPose, wrap, yaw_of
 
 TOP_SPEED, TOP_TURN = 3.8, 4.0
-"""What a Go2 does at most, m/s and rad/s: its remote control may drive it faster than we ever would."""
+"""What a Go2, the fastest robot, does at most, m/s and rad/s; its remote control may drive it faster than we do."""
 JUMP_M, JUMP_RAD = 0.1, 0.1
 """What an estimate may be corrected by on top of that, between two messages."""
 STAMP_AHEAD_S = 0.2

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from spec_vlm_nav.motion import MotionConfig
 from spec_vlm_nav.navigator import NavigatorConfig
+from spec_vlm_nav.robots import ROBOTS, robot_of
 from spec_vlm_nav.safety import Limits
 from speculation.settings import Field, check, fields_of, from_flags
 
@@ -68,8 +69,9 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
 
 
 class BridgeSettings(msgspec.Struct, frozen=True):
-    """When go2_bridge starts and stops the robot."""
+    """Which robot go2_bridge drives, and when it starts and stops it. Raises ValueError for an unknown robot."""
 
+    robot: Annotated[str, Meta(description=f"which robot it drives: {', '.join(ROBOTS)}")] = "go2"
     cmd_vel_timeout: Annotated[
         float, Meta(ge=0.05, le=0.25, description="silence of cmd_vel that stops the robot, s")
     ] = WATCHDOG_S
@@ -79,6 +81,7 @@ class BridgeSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self)
+        robot_of(self.robot)
 
 
 NAVIGATOR = Parameters(NavigatorConfig, {"order": "response_order", "stale_s": "stale_frame_s"})

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from spec_vlm_nav.graph import PACKAGE, PROJECT, CommandSpec, Graph, NodeSpec, command_line, resolve
+from spec_vlm_nav.graph import GRAPHS, PACKAGE, PROJECT, CommandSpec, Graph, NodeSpec, command_line, resolve
 
 SOURCE = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).resolve().parent / "config"
@@ -169,19 +169,16 @@ class Runner:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a graph until Ctrl-C or SIGTERM, or until it is done: python -m spec_vlm_nav.runner sim seed:=3 mode:=sd."""
-    from spec_vlm_nav.graph import GO2_GRAPH, REPLAY_GRAPH, SIM_GRAPH, VERIFIER_GRAPH
-
-    graphs = {"sim": SIM_GRAPH, "verifier": VERIFIER_GRAPH, "go2": GO2_GRAPH, "replay": REPLAY_GRAPH}
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] not in graphs or not all(":=" in word for word in words[1:]):
-        print(f"usage: python -m {PACKAGE}.runner {{{','.join(graphs)}}} [NAME:=VALUE ...]", file=sys.stderr)
+    if not words or words[0] not in GRAPHS or not all(":=" in word for word in words[1:]):
+        print(f"usage: python -m {PACKAGE}.runner {{{','.join(GRAPHS)}}} [NAME:=VALUE ...]", file=sys.stderr)
         return 2
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     try:
         given = dict(word.split(":=", 1) for word in words[1:])
-        with Runner(graphs[words[0]], given, lambda name, line: print(f"[{name}] {line}", flush=True)) as runner:
+        with Runner(GRAPHS[words[0]], given, lambda name, line: print(f"[{name}] {line}", flush=True)) as runner:
             runner.start()
             while not ended.wait(0.2) and not runner.done():
                 runner.check()

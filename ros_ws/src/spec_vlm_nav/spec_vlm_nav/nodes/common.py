@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, TypeVar
 
 import msgspec
@@ -110,6 +111,12 @@ class Heartbeat:
         if self._ready():
             stamp = self._node.get_clock().now().to_msg()
             self._publisher.publish(Header(stamp=stamp, frame_id=self._node.get_name()))
+
+
+def message_type(kind: str) -> Any:
+    """Return the message class of a type such as unitree_api/msg/Request. Raises ImportError where it is not built."""
+    package, _, name = kind.partition("/msg/")
+    return getattr(import_module(f"{package}.msg"), name)
 
 
 def on_heartbeat(node: Node, name: str, received: Callable[[float], None]) -> None:

@@ -19,8 +19,8 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 from unitree_api.msg import Request, Response
 
-from spec_vlm_nav.go2_protocol import REQUEST_TOPIC, RESPONSE_TOPIC
 from spec_vlm_nav.nodes.common import run, settings
+from spec_vlm_nav.robots.go2 import Go2
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM, SimulatedGo2, scene_of
 
 BUILD_LIMIT_S = 60.0
@@ -38,7 +38,7 @@ class SimGo2(Node):
         self._calls: SimpleQueue[Request] = SimpleQueue()
         self._images = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self._odometry = self.create_publisher(Odometry, "odom", qos_profile_sensor_data)
-        self._responses = self.create_publisher(Response, RESPONSE_TOPIC.lstrip("/"), 10)
+        self._responses = self.create_publisher(Response, Go2.answers.name.lstrip("/"), 10)
         self._truth = self.create_publisher(String, "ground_truth", 10)
         self._built, self._end = threading.Event(), threading.Event()
         self._failure: Exception | None = None
@@ -48,7 +48,7 @@ class SimGo2(Node):
             raise ValueError(f"the room was not built within {BUILD_LIMIT_S:g} s; is software OpenGL installed?")
         if self._failure is not None:
             raise ValueError(f"the simulation cannot start: {self._failure}")
-        self.create_subscription(Request, REQUEST_TOPIC.lstrip("/"), self._calls.put, 50)
+        self.create_subscription(Request, Go2.requests.name.lstrip("/"), self._calls.put, 50)
         what = f"{self._scene.target.text} among {len(self._scene.objects) - 1} other objects"
         self.get_logger().info(f"room {self._scene.seed} ({self._scene.difficulty.name.lower()}): {what}")
 

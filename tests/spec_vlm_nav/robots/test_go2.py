@@ -2,14 +2,18 @@
 
 import json
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_vlm_nav.go2_protocol import Confirmed, SportApi, SportRequest, describe, move, request
+from spec_vlm_nav.robot import Answer, Robot
+from spec_vlm_nav.robots.go2 import Go2, SportApi, SportRequest, describe, move, request
 from spec_vlm_nav.safety import Limits, Velocity
 
+GO2: Robot[SportRequest] = Go2()
 FLIPS_AND_DAMP = (1001, 1030, 1031, 1032, 2041, 2043, 2044)
 
 
@@ -55,18 +59,28 @@ def test_codes_become_sentences() -> None:
     assert "77777" in describe(77777)
 
 
-def test_a_call_is_repeated_until_the_robot_says_yes_to_one_of_its_ids() -> None:
-    ids = iter(range(10, 100))
-    call = Confirmed(SportApi.STAND_UP, lambda: next(ids), 1.0)
-    first = call.due(0.0)
-    assert first is not None and first.api_id == 1004
-    assert call.due(0.5) is None
-    second = call.due(1.0)
-    assert second is not None and second.identity != first.identity
-    call.answered(99, 0)
-    call.answered(first.identity, 4206)
-    assert not call.done
-    call.answered(first.identity, 0)
-    assert call.done and call.due(9.0) is None
-    call.reopen()
-    assert call.due(9.5) is not None
+def test_it_stands_up_and_balances_before_it_moves() -> None:
+    assert [make(7) for make in GO2.stand_up] == [request(SportApi.STAND_UP, 7), request(SportApi.BALANCE_STAND, 7)]
+    assert GO2.stop(8) == SportRequest(8, 1003, "{}", noreply=False)
+    assert GO2.move(Velocity(9.0), Limits(vx=0.4), 9) == move(Velocity(0.4), Limits(), 9)
+
+
+def response(api: SportApi, identity: int, code: int) -> Any:
+    """Return a stand-in for a `unitree_api/Response`."""
+    header = SimpleNamespace(identity=SimpleNamespace(id=identity, api_id=int(api)), status=SimpleNamespace(code=code))
+    return SimpleNamespace(header=header)
+
+
+def test_responses_become_answers() -> None:
+    assert GO2.read(response(SportApi.STAND_UP, 5, 0)) == Answer(5)
+    refused = GO2.read(response(SportApi.MOVE, 6, 4206))
+    assert refused.identity == 6
+    assert refused.problem.startswith("sport api 1008: code 4206: ") and "stand first" in refused.problem
+
+
+def test_a_request_fills_the_message() -> None:
+    message = SimpleNamespace(header=SimpleNamespace(identity=SimpleNamespace(), policy=SimpleNamespace()))
+    GO2.write(SportRequest(3, 1008, "{}", noreply=True), message)
+    header = message.header
+    assert (message.parameter, header.identity.id, header.identity.api_id) == ("{}", 3, 1008)
+    assert header.policy.noreply is True

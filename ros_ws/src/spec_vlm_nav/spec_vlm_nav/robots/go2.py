@@ -1,4 +1,4 @@
-"""The Go2's sport service: which calls this project may ever make, and their fields. No ROS.
+"""The Unitree Go2: which calls of its sport service this project may ever make, and their fields. No ROS.
 
 Ids, JSON keys and rules follow Unitree's SDK (`unitree_sdk2_python`, `unitree_ros2`), firmware 1.1.6 and newer.
 """
@@ -6,15 +6,15 @@ Ids, JSON keys and rules follow Unitree's SDK (`unitree_sdk2_python`, `unitree_r
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
+from typing import Any
 
-from spec_vlm_nav.safety import Limits, Velocity, clamp
+from spec_vlm_nav.robot import Answer, Topic
+from spec_vlm_nav.safety import HARD_CAPS, Limits, Velocity, clamp
 
-REQUEST_TOPIC = "/api/sport/request"
-RESPONSE_TOPIC = "/api/sport/response"
 MOVE_HOLD_S = 1.0
 """The firmware obeys the last Move for this long: it must be resent, and a dead sender leaves that much motion."""
 
@@ -85,31 +85,35 @@ def describe(code: int) -> str:
     return "" if code == 0 else f"code {code}: {_PROBLEMS.get(code, 'a code that the vendor does not document')}"
 
 
-class Confirmed:
-    """A parameterless call that is repeated until the robot answers it: requests are lost before discovery is through.
+class Go2:
+    """The `Robot` behind the sport service."""
 
-    `next_identity` gives unique ids; time is given (steady clock, seconds).
-    """
+    requests = Topic("/api/sport/request", "unitree_api/msg/Request")
+    answers = Topic("/api/sport/response", "unitree_api/msg/Response")
+    odom_topic = "/utlidar/robot_odom"
+    camera_topic = "/camera/image/compressed"
+    fastest = Velocity(*HARD_CAPS)
+    stand_up: Sequence[Callable[[int], SportRequest]] = (
+        partial(request, SportApi.STAND_UP),
+        partial(request, SportApi.BALANCE_STAND),
+    )
 
-    def __init__(self, api: SportApi, next_identity: Callable[[], int], retry_s: float) -> None:
-        self.api, self.done = api, False
-        self._next_identity, self._retry_s = next_identity, retry_s
-        self._identities: set[int] = set()
-        self._sent_at = -math.inf
+    def stop(self, identity: int) -> SportRequest:
+        """Return StopMove."""
+        return request(SportApi.STOP_MOVE, identity)
 
-    def due(self, now: float) -> SportRequest | None:
-        """Return the call when it must be sent (again), else None."""
-        if self.done or now - self._sent_at < self._retry_s:
-            return None
-        self._sent_at = now
-        call = request(self.api, self._next_identity())
-        self._identities.add(call.identity)
-        return call
+    def move(self, velocity: Velocity, limits: Limits, identity: int) -> SportRequest:
+        """Return Move."""
+        return move(velocity, limits, identity)
 
-    def answered(self, identity: int, code: int) -> None:
-        """Take a response; only success to one of this call's ids confirms it."""
-        self.done = self.done or (code == 0 and identity in self._identities)
+    def write(self, request: SportRequest, message: Any) -> None:
+        """Fill a `unitree_api/Request`."""
+        message.parameter = request.parameter
+        message.header.identity.id = request.identity
+        message.header.identity.api_id = request.api_id
+        message.header.policy.noreply = request.noreply
 
-    def reopen(self) -> None:
-        """Repeat it although it was answered: the robot confirmed it and did something else."""
-        self.done = False
+    def read(self, message: Any) -> Answer:
+        """Read a `unitree_api/Response`."""
+        identity, code = message.header.identity, message.header.status.code
+        return Answer(identity.id, f"sport api {identity.api_id}: {describe(code)}" if code else "")
