@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edge_drafter.grower import propose
-from edge_drafter.model import Abandoned
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_verifier.work import Row
+from edge_drafter.sources.model import propose
 from evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
 from evaluation.virtual_time.record import compact
 from evaluation.virtual_time.recording import _ARRAYS, FORMAT, RecordedStep, Recording, Table
 from evaluation.virtual_time.synthetic import EOS, FIRST_WORD, VOCABULARY, Synthetic, tilted
 from evaluation.virtual_time.timeline import Inbox, Timeline
 from evaluation.virtual_time.timings import Timings
+from speculation.cancellation import Abandoned
 from speculation.distributions import Distributions
 from speculation.sampling import Greedy
 from speculation.wire import ROOT
