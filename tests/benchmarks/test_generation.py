@@ -10,8 +10,8 @@ import torch
 from benchmarks.generation import Assisted, Generate, arguments_of, check_alike
 from evaluation.experiment.questions import questions
 from evaluation.experiment.run import Question
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm, load_vlm
-from speculation.vlm.processing import prepare
 from speculation.vlm.session import VlmSession
 from tests.models import scratch_inputs, tiny_model, tiny_text_model
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter import DecodingStats
-from edge_drafter.decoder import EdgeConfig
+from edge_drafter.settings import EdgeConfig
 from evaluation.closed_loop.episodes import (
     SETTLE_S,
     SIM_LIMITS,
@@ -36,7 +36,7 @@ from simulation.geometry import Pose
 from spec_vlm_nav.runner import SOURCE
 from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction, ResponseOrder, compose, format_answer
 
-SETTING = Setting(EdgeConfig(Path("draft"), mode="edge"), Path("target"), max_actions=3)
+SETTING = Setting(EdgeConfig.flat(Path("draft"), mode="edge"), Path("target"), max_actions=3)
 MOTIONS = [action for action in ACTIONS if action is not STOP]
 
 
