@@ -14,19 +14,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.recordings import (
-    TOP,
-    add_models,
-    add_source,
-    changed,
-    fields_help,
-    record_questions,
-    source,
-    write_recording,
-)
+from benchmarks import recordings
+from benchmarks.recordings import TOP, changed, fields_help
 from edge_drafter import Mode
 from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
+from evaluation.tables import figures_table
 from evaluation.virtual_time import PAPERS, Timings, load_timings
 from evaluation.virtual_time.figures import at_round_trip, report
 from evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
@@ -43,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     top = command_line("benchmarks.virtual_time", __doc__)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="every mode at every round trip, on a recording or a synthetic one")
-    add_source(run)
+    recordings.add_source(run)
     run.add_argument("--timings", default="go2", help=f"{', '.join(PAPERS)}, or a device profile (default: go2)")
     run.add_argument("--times", default="", metavar="NAME=VALUE,...", help=fields_help(Timings(), "changes of these"))
     run.add_argument("--split", default="", metavar="NAME=VALUE,...", help=fields_help(LayerSplit(), "layer_split"))
@@ -54,13 +47,13 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--save", metavar="NAME", help="write the figures to benchmarks/results/virtual_time_NAME.json")
     run.set_defaults(action=run_modes)
     record = commands.add_parser("record", help="write what a pair of models predicts on held-out frames")
-    add_models(record)
+    recordings.add_models(record)
     record.add_argument("--count", type=int, default=200, help="frames (default: 200)")
     record.add_argument("--top", type=int, default=TOP, help=f"draft tokens kept for each place (default: {TOP})")
     record.add_argument("--out", type=Path, required=True, help="the file, .npz")
     record.set_defaults(action=write)
     check = commands.add_parser("check", help="real sockets against virtual time at equal delays, medians per mode")
-    add_models(check)
+    recordings.add_models(check)
     check.add_argument("--steps", type=int, default=50, help="frames (default: 50)")
     check.add_argument("--profile", default="go2_a100_scaled", help="declared delays (default: %(default)s)")
     check.add_argument("--modes", type=several(CHECKED), default=SHOWN, help=f"of {','.join(CHECKED)}")
@@ -75,7 +68,7 @@ def run_modes(options: argparse.Namespace) -> int:
     """Print a table for every round trip, and write them where asked."""
     if options.edges < 1:
         raise ValueError(f"--edges {options.edges}: give at least 1")
-    recording = source(options)
+    recording = recordings.source(options)
     timings: Timings = changed(load_timings(options.timings), options.times, "--times")
     split: LayerSplit = changed(LayerSplit(), options.split, "--split")
     timings.layer_ends(recording.layers)
@@ -111,7 +104,7 @@ def write(options: argparse.Namespace) -> int:
         raise ValueError(f"--count {options.count}, --top {options.top}: give at least 1")
     if options.out.suffix != ".npz":
         raise ValueError(f"--out {options.out}: name a .npz file")
-    write_recording(options, options.out, options.count, options.top)
+    recordings.write_recording(options, options.out, options.count, options.top)
     return 0
 
 
@@ -122,19 +115,18 @@ def check_time(options: argparse.Namespace) -> int:
         raise ValueError(f"--profile {profile.name} declares no times for virtual time")
     from benchmarks import virtual_time_check as check  # torch, late
 
-    recording, asked = record_questions(options, options.steps)
+    recording, asked = recordings.record_questions(options, options.steps)
     real = check.on_sockets(options, asked)
     timings = check.declared_timings(profile, real)
     found = check.agree(real, recording, timings, gamma=options.gamma, text=options.drafting)
     print(
         f"{options.steps} frames ({options.frames}), {drafted_as(options)}; real sockets, then virtual time\n{timings}"
     )
-    print(check.report(found))
+    print(figures_table("mode", found, check.COLUMNS))
     print(machine())
     if options.save:
-        modes = {mode: each.figures() for mode, each in found.items()}
-        _save(options, {"machine": machine(), "timings": asdict(timings), "modes": modes})
-    return int(any(abs(each.error) > options.within or each.different for each in found.values()))
+        _save(options, {"machine": machine(), "timings": asdict(timings), "modes": found})
+    return int(any(abs(each["error"]) > options.within or each["different"] for each in found.values()))
 
 
 def _save(options: argparse.Namespace, data: dict[str, object]) -> None:

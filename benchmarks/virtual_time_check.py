@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from edge_drafter import DecodingStats, StepResult
 from evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from evaluation.experiment.sockets import modes_as_arms, sockets
-from evaluation.tables import MS, Column, figures_table
+from evaluation.tables import MS, Column
 from evaluation.virtual_time import Recording, Timings, VirtualTime
 from speculation.profiles import DeviceProfile
 
@@ -39,37 +39,6 @@ COLUMNS = (
 """Where two columns share a title, the first is real and the second virtual."""
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """One mode on real sockets and on virtual time; seconds of the median step."""
-
-    real_s: float
-    virtual_s: float
-    """With the declared times."""
-    as_waited_s: float
-    """With the times that forwards took on this machine in this mode, where the declared waits ended late."""
-    different: int
-    """Steps whose tokens differ."""
-    waited: Timings
-    real: DecodingStats
-    virtual: DecodingStats
-
-    @property
-    def error(self) -> float:
-        """How far virtual time is off, as a share of the real time."""
-        return self.virtual_s / self.real_s - 1.0
-
-    @property
-    def error_as_waited(self) -> float:
-        """The same with the times that the real forwards took."""
-        return self.as_waited_s / self.real_s - 1.0
-
-    def figures(self) -> dict[str, Any]:
-        """Return what is saved."""
-        names = ("real_s", "virtual_s", "error", "as_waited_s", "error_as_waited", "different")
-        return {name: getattr(self, name) for name in names}
-
-
 def on_sockets(options: argparse.Namespace, asked: Sequence[Question]) -> Run:
     """Decode every question in every mode against a verifier process. Raises ValueError, VerifierLost, AnswerLate."""
     flags = [] if options.exits is None else ["--exits", str(options.exits)]
@@ -87,9 +56,11 @@ def declared_timings(profile: DeviceProfile, real: Run) -> Timings:
     )
 
 
-def agree(real: Run, recording: Recording, timings: Timings, **changes: Any) -> dict[str, Agreement]:
-    """Run every mode of `real` on virtual time, warmed up like it, and set both side by side.
+def agree(real: Run, recording: Recording, timings: Timings, **changes: Any) -> dict[str, dict[str, Any]]:
+    """Return, for every mode of `real`, it and virtual time side by side: seconds of the median step, and `COLUMNS`.
 
+    virtual_s is with the declared times; as_waited_s with those that forwards took on this machine in this mode, where
+    the declared waits ended late. different: steps whose tokens differ. Virtual time is warmed up like `real`;
     `changes` are those of `run_mode`.
     """
     found = {}
@@ -99,10 +70,25 @@ def agree(real: Run, recording: Recording, timings: Timings, **changes: Any) -> 
             VirtualTime(recording, each).run([Arm(mode, mode, changes)], None, recording.steps[:WARM_UP]).answers[mode]
             for each in (timings, waited)
         )
-        different = sum(one.tokens != other.tokens for one, other in zip(answers, virtual, strict=True))
         real_s, virtual_s, late_s = (median(each.stats.total_s for each in part) for part in (answers, virtual, late))
-        found[mode] = Agreement(real_s, virtual_s, late_s, different, waited, _sum(answers), _sum(virtual))
+        found[mode] = {
+            "real_s": real_s,
+            "virtual_s": virtual_s,
+            "error": virtual_s / real_s - 1.0,
+            "as_waited_s": late_s,
+            "error_as_waited": late_s / real_s - 1.0,
+            "different": sum(one.tokens != other.tokens for one, other in zip(answers, virtual, strict=True)),
+            "draft_s": waited.draft_s,
+            "verify_s": waited.verify_s,
+            "real": _shown(_sum(answers)),
+            "virtual": _shown(_sum(virtual)),
+        }
     return found
+
+
+def _shown(stats: DecodingStats) -> dict[str, Any]:
+    wasted = stats.wasted_forwards / max(1, stats.draft_forwards)
+    return {"tau": stats.tau, "hit_rate": stats.hit_rate, "wasted": wasted, "passes": stats.cloud_passes}
 
 
 def as_waited(timings: Timings, real: DecodingStats) -> Timings:
@@ -113,22 +99,6 @@ def as_waited(timings: Timings, real: DecodingStats) -> Timings:
     draft_s = (real.draft_s + real.predraft_s) / real.draft_forwards if real.draft_forwards else 0.0
     verify_s = real.server_compute_s / real.cloud_passes if real.cloud_passes else 0.0
     return replace(timings, draft_s=max(timings.draft_s, draft_s), verify_s=max(timings.verify_s, verify_s))
-
-
-def report(found: dict[str, Agreement]) -> str:
-    """Return a table with a row per mode."""
-
-    def side(stats: DecodingStats) -> dict[str, Any]:
-        wasted = stats.wasted_forwards / max(1, stats.draft_forwards)
-        return {"tau": stats.tau, "hit_rate": stats.hit_rate, "wasted": wasted, "passes": stats.cloud_passes}
-
-    rows = {
-        mode: each.figures()
-        | {"draft_s": each.waited.draft_s, "verify_s": each.waited.verify_s}
-        | {"real": side(each.real), "virtual": side(each.virtual)}
-        for mode, each in found.items()
-    }
-    return figures_table("mode", rows, COLUMNS)
 
 
 def _sum(results: Sequence[StepResult]) -> DecodingStats:
