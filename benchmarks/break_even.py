@@ -43,7 +43,7 @@ TICKS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 CONTOURS = (1.02, 1.5, 2.0, 3.0, 4.0)
 """Speed-ups with a line. The first is where `full` leaves plain cloud decoding; at 1 it is level over a wide area."""
 CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
-SPECULATIVE = tuple(mode.value for mode in (Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL))
+SPECULATIVE = tuple(mode.value for mode in Mode if mode not in (Mode.CLOUD, Mode.EDGE, Mode.SERVER_SD))
 STYLES = {
     "Early Exits": ("o", "#54a24b"),
     "PicoSpec (Jetson AGX)": ("s", "#72b7b2"),

@@ -29,7 +29,7 @@ REQUEST = (100, 500)
 """Input and output tokens of a request (Early Exits, Table 1); its gamma is 4, its tau 2.5, it has a million."""
 GAMMA, TAU = 4, 2.5
 STEPS = (40, 8, "recorded frames")
-MODES = (Mode.CLOUD, Mode.SD, Mode.FSD, Mode.PROACTIVE, Mode.PIPELINED, Mode.FULL, Mode.SERVER_SD)
+MODES = (*(mode for mode in Mode if mode not in (Mode.EDGE, Mode.SERVER_SD)), Mode.SERVER_SD)
 EDGES = (1, 4)
 ROW_SHARE = (30.73 / 17.94 - 1.0) / 7.0
 """Share of a target forward that each further robot in it adds: Early Exits, Table 9, ms of 8 rows and of 1, A100."""
