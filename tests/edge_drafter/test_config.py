@@ -77,7 +77,9 @@ def test_an_unknown_mode_names_the_known_ones() -> None:
 
 ROOT = Path(__file__).resolve().parents[2]
 NEW_MODE = """
-import importlib.util, pathlib, sys
+import importlib, importlib.util, pathlib, sys
+LINKED = {"sd", "fsd", "proactive", "pipelined", "full"}
+CONTAINERS = (tuple, list, dict, set, frozenset)
 path = pathlib.Path("edge_drafter/config.py")
 text = path.read_text(encoding="utf-8")
 entry = '    TOY = "toy", {"own_guess": True, "leaves": 2}\\n'
@@ -86,22 +88,25 @@ module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(
 sys.modules["edge_drafter.config"] = module
 exec(compile(text.replace("    FULL = (\\n", entry + "    FULL = (\\n"), str(path), "exec"), module.__dict__)
 
-from benchmarks import break_even, clocked, exactness, latency, overhead, pictures, predictor
-from benchmarks.clocked import __main__ as clocked_line
-from benchmarks.decoding import modes
+import pkgutil
+import benchmarks, evaluation
 from edge_drafter import DraftingConfig, Mode
 from edge_drafter.settings import EdgeConfig
-from evaluation import replay_plots
 from spec_vlm_nav import graph
 from speculation.settings import fields_of
 from tests.edge_drafter.fakes import Weather, alone, hashed_draft, hashed_target
 from tests.edge_drafter.test_drafter import Bench, request
 
-lists = {
-    "launch files": graph.MODE.choices, "break_even": break_even.SPECULATIVE, "clocked": clocked_line.MODES,
-    "exactness": exactness.MODES, "overhead": overhead.MODES, "predictor": predictor.MODES, "decoding": modes.LINKED,
-    "replay's colours": replay_plots.MODE_COLOURS, "benchmarks' colours": pictures.COLOURS,
-}
+lists = {"launch files": graph.MODE.choices}
+for package in (benchmarks, evaluation):
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if ".nodes" in found.name or found.name.endswith("__main__"):
+            continue
+        for name, value in vars(importlib.import_module(found.name)).items():
+            known = {str(getattr(each, "value", each)) for each in value} if isinstance(value, CONTAINERS) else set()
+            if LINKED <= known:
+                lists[f"{found.name}.{name}"] = known
+assert len(lists) > 5, lists
 lacking = [name for name, known in lists.items() if "toy" not in known]
 assert not lacking, lacking
 assert "toy" in next(field.description for field in fields_of(EdgeConfig) if field.name == "mode")
@@ -111,7 +116,8 @@ result = Bench(target, hashed_draft(target, 1, 0.8), Weather(), DraftingConfig.o
 assert result.tokens == alone(target, 24) and result.stats.predraft_s > 0.0
 print([mode.value for mode in Mode])
 """
-"""Adds an entry to the table of modes in a process of its own, before anything else is imported."""
+"""Adds an entry to the table of modes in a process of its own, before anything else is imported; then looks through
+every list of modes in the programs for it."""
 
 
 def test_a_new_mode_is_one_entry_in_the_table() -> None:
