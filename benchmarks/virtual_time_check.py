@@ -12,7 +12,6 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from edge_drafter import DecodingStats, StepResult
 from evaluation.experiment.run import WARM_UP, Arm, Question, Run
 from evaluation.experiment.sockets import modes_as_arms, sockets
 from evaluation.tables import MS, Column
@@ -30,7 +29,8 @@ COLUMNS = (
     *(
         Column(title if side == "real" else "", f"{side}.{path}", form)
         for title, path, form in (
-            ("tau", "tau", ".2f"), ("hits", "hit_rate", ".0%"), ("wasted", "wasted", ".0%"), ("passes", "passes", ".0f")
+            ("tau", "tau", ".2f"), ("hits", "hit_rate", ".0%"), ("wasted", "wasted_forwards", ".0%"),
+            ("passes/token", "passes_per_token", ".2f"),
         )
         for side in ("real", "virtual")
     ),
@@ -57,52 +57,32 @@ def declared_timings(profile: DeviceProfile, real: Run) -> Timings:
 
 
 def agree(real: Run, recording: Recording, timings: Timings, **changes: Any) -> dict[str, dict[str, Any]]:
-    """Return, for every mode of `real`, it and virtual time side by side: seconds of the median step, and `COLUMNS`.
+    """Return, for every mode of `real`, it and virtual time side by side: seconds of the median step, and figures.
 
-    virtual_s is with the declared times; as_waited_s with those that forwards took on this machine in this mode, where
-    the declared waits ended late. different: steps whose tokens differ. Virtual time is warmed up like `real`;
-    `changes` are those of `run_mode`.
+    virtual_s is with the declared times; as_waited_s with the mean times of forwards on this machine in this mode,
+    where the declared waits ended late: none is shorter than declared. Forwards that were given up count in the mean.
+    different: steps whose tokens differ. Virtual time is warmed up like `real`; `changes` are those of `run_mode`.
     """
     found = {}
-    for mode, answers in real.answers.items():
-        waited = as_waited(timings, _sum(answers))
-        virtual, late = (
-            VirtualTime(recording, each).run([Arm(mode, mode, changes)], None, recording.steps[:WARM_UP]).answers[mode]
+    for mode, own in real.figures().items():
+        draft_s, verify_s = own["draft_forward_s"] or 0.0, own["verify_s"] or 0.0
+        waited = replace(timings, draft_s=max(timings.draft_s, draft_s), verify_s=max(timings.verify_s, verify_s))
+        declared, late = (
+            VirtualTime(recording, each).run([Arm(mode, mode, changes)], None, recording.steps[:WARM_UP])
             for each in (timings, waited)
         )
-        real_s, virtual_s, late_s = (median(each.stats.total_s for each in part) for part in (answers, virtual, late))
+        real_s, virtual_s, late_s = (median(each.seconds(mode)) for each in (real, declared, late))
+        pairs = zip(real.answers[mode], declared.answers[mode], strict=True)
         found[mode] = {
             "real_s": real_s,
             "virtual_s": virtual_s,
             "error": virtual_s / real_s - 1.0,
             "as_waited_s": late_s,
             "error_as_waited": late_s / real_s - 1.0,
-            "different": sum(one.tokens != other.tokens for one, other in zip(answers, virtual, strict=True)),
+            "different": sum(one.tokens != other.tokens for one, other in pairs),
             "draft_s": waited.draft_s,
             "verify_s": waited.verify_s,
-            "real": _shown(_sum(answers)),
-            "virtual": _shown(_sum(virtual)),
+            "real": own,
+            "virtual": declared.figures()[mode],
         }
     return found
-
-
-def _shown(stats: DecodingStats) -> dict[str, Any]:
-    wasted = stats.wasted_forwards / max(1, stats.draft_forwards)
-    return {"tau": stats.tau, "hit_rate": stats.hit_rate, "wasted": wasted, "passes": stats.cloud_passes}
-
-
-def as_waited(timings: Timings, real: DecodingStats) -> Timings:
-    """Return timings with the mean times that a mode's real forwards took; none is shorter than declared.
-
-    A draft forward that was given up was shorter, and counts in the mean.
-    """
-    draft_s = (real.draft_s + real.predraft_s) / real.draft_forwards if real.draft_forwards else 0.0
-    verify_s = real.server_compute_s / real.cloud_passes if real.cloud_passes else 0.0
-    return replace(timings, draft_s=max(timings.draft_s, draft_s), verify_s=max(timings.verify_s, verify_s))
-
-
-def _sum(results: Sequence[StepResult]) -> DecodingStats:
-    whole = DecodingStats()
-    for result in results:
-        whole.add(result.stats)
-    return whole

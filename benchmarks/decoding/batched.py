@@ -8,7 +8,6 @@ until k of a round are there, the trade-off that the appendix names. Synthetic a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -19,8 +18,6 @@ from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime, load_timings
 
 STEPS = (6, 1, "synthetic answers for each device")
-BATCHES: Mapping[int, float] = {1: 7.76, 2: 8.02, 3: 7.57, 4: 7.87, 8: 8.97, 12: 9.71, 16: 10.63, 32: 14.49}
-"""Table 9: milliseconds of a client's forward (Vicuna-68M, Jetson) over its batch."""
 SIZES = (2, 4, 8)
 BRANCHES = 8
 COLUMNS = (
@@ -45,8 +42,6 @@ def run(options: argparse.Namespace) -> None:
     print(
         f"{options.steps} synthetic answers for each device, at most {BRANCHES} continuations a verification; {VIRTUAL}"
     )
-    printed = ", ".join(f"{size}: {time:g}" for size, time in BATCHES.items())
-    print(f"a client's forward by batch, ms (Early Exits, Table 9): {printed}")
     found, inputs = {}, {}
     for name, (synthetic, timings) in devices().items():
         rows = compared(synthetic.draw(options.steps), timings)

@@ -40,11 +40,6 @@ RENT_COLUMNS = (
     Column("1k tokens/$, rented edge", "rented_edge"),
     Column("x cloud", "rented_edge_x_cloud"),
 )
-SPECEDGE_COLUMNS = (
-    Column("tokens/s", "rate"),
-    Column("paper: 1k tokens/$", "printed"),
-    Column("from these rents", "computed"),
-)
 WAYS = ("cloud AR", "cloud SD", "edge-cloud SD")
 PRINTED: Mapping[str, tuple[float, float, float]] = {
     "Qwen1.5-0.5B/72B": (540.0, 360.0, 270.0),
@@ -53,13 +48,6 @@ PRINTED: Mapping[str, tuple[float, float, float]] = {
     "Qwen-2-VL-7B/72B": (420.0, 390.0, 210.0),
 }
 """Early Exits, Table 1: dollars of a million requests by `WAYS`."""
-SPECEDGE: Mapping[str, tuple[float, int, int, float]] = {
-    "server only": (31.78, 1, 0, 28.25),
-    "SpecEdge": (66.54, 1, 2, 50.60),
-}
-"""SpecEdge, Table 1, Qwen3 14B/1.7B, multi-turn: tokens/s of the server, A100s, RTX 4090s, 1000 tokens/$."""
-
-
 Dollars = Annotated[float, Meta(ge=0.0)]
 
 
@@ -134,8 +122,7 @@ def run(options: argparse.Namespace) -> None:
     print(figures_table("draft/target", {row["model"]: row for row in ours}, columns))
     print(f"\ntokens per dollar; server ${rent.server:g}, rented edge ${rent.edge:g} per hour")
     rows = {f"{row['mode']}, {row['robots']}": row for row in rents}
-    print(f"{shared}\n{VIRTUAL}\n{figures_table('mode, robots', rows, RENT_COLUMNS)}\n")
-    print(figures_table("SpecEdge, Table 1 (14B/1.7B, multi-turn)", specedge_table(rent), SPECEDGE_COLUMNS))
+    print(f"{shared}\n{VIRTUAL}\n{figures_table('mode, robots', rows, RENT_COLUMNS)}")
     data = {"kind": VIRTUAL, "paper": again, "requests": ours, "modes": modes, "tokens_per_dollar": rents}
     save("cost", options, {"prices": msgspec.to_builtins(prices), **data}, shared, recording)
 
@@ -217,15 +204,3 @@ def rent_table(prices: Prices, modes: Mapping[str, Mapping[str, Any]]) -> list[d
 def per_dollar(tokens_per_s: float, rent: float) -> float:
     """Return thousands of tokens per dollar at a rent in dollars per hour."""
     return 3.6 * tokens_per_s / rent
-
-
-def specedge_table(rent: Rent) -> dict[str, dict[str, float]]:
-    """Return SpecEdge's own lines beside those that follow from its throughput and these rents."""
-    return {
-        name: {
-            "rate": rate,
-            "printed": printed,
-            "computed": per_dollar(rate, servers * rent.server + edges * rent.edge),
-        }
-        for name, (rate, servers, edges, printed) in SPECEDGE.items()
-    }
