@@ -155,7 +155,8 @@ def plot(
     """Return the map; `caption` is one line about what was decoded."""
     figure = new_figure(6.3)
     axes = figure.add_subplot(xscale="log", yscale="log", xlim=(drafts[0], drafts[-1]), ylim=(ways[0], ways[-1]))
-    medians = {name: grid(cells, len(drafts), entry) for name, entry in _entries(mode).items()}
+    entries = {mode: mode, **{name: f"{name}_best" for name in (SD, FSD) if name != mode}}
+    medians = {name: grid(cells, len(drafts), entry) for name, entry in entries.items()}
     speed, numbers = np.maximum(medians[mode], 1.0), FuncFormatter(lambda value, _: f"{value:g}")
     shade = LinearSegmentedColormap.from_list("pays", ["#f2f2f2", "#d5e6f5", "#8fbfe0", "#3f87c0", "#1c4f8f"])
     most = max(2.0, float(speed.max()))
@@ -197,11 +198,6 @@ def plot(
     axes.set_title("Where drafting on the edge pays, and where it costs")
     figure.supxlabel(caption, fontsize=8, color="#555555")
     return figure
-
-
-def _entries(mode: str) -> dict[str, str]:
-    """Return which entry of a cell is a mode's: sd and fsd at their best gamma, but for the mode of the colour."""
-    return {mode: mode, **{name: f"{name}_best" for name in (SD, FSD) if name != mode}}
 
 
 def report(systems: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]], mode: str) -> str:

@@ -30,8 +30,7 @@ def parser() -> argparse.ArgumentParser:
     top = command_line("benchmarks.decoding", "Modes, techniques and queues, one against the others.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, recorded, what) in COMMANDS.items():
-        form = argparse.RawDescriptionHelpFormatter
-        line = commands.add_parser(name, help=what, description=module.__doc__, formatter_class=form)
+        line = commands.add_parser(name, help=what, description=module.__doc__, formatter_class=top.formatter_class)
         add_outputs(line)
         full, quick, decoded = module.STEPS
         line.add_argument("--steps", type=int, help=f"{decoded} (default: {full}, with --quick {quick})")
