@@ -28,8 +28,8 @@ def test_changed_keeps_all_other_settings() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(TypeError, match="EdgeConfig has no setting threds"):
-        EdgeConfig.flat(DRAFT, threds=2)
+    with pytest.raises(TypeError, match="EdgeConfig has no setting treads_"):
+        EdgeConfig.flat(DRAFT, treads_=2)
 
 
 @pytest.mark.parametrize(
