@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks.recordings import COUNT, EMBEDDED, QUICK_COUNT
 from evaluation.plots import OUT, add_outputs
@@ -60,20 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number, name in enumerate(options.only, start=1):
         print(f"\n[{number}/{len(options.only)}] {name}: {PROGRAMS[name]}", flush=True)
         began = time.monotonic()
-        code = next((code for line in commands(name, options) if (code := _run(line))), 0)
+        ended = (subprocess.run(line, check=False).returncode for line in commands(name, options))
+        code = next(filter(None, ended), 0)
         failed = failed or code
         rows.append((name, f"{time.monotonic() - began:.0f}", "done" if code == 0 else f"failed, exit code {code}"))
     print("\n" + table(("program", "seconds", "end"), rows))
-    print(f"plots: {'docs/benchmarks' if options.save else _shown(options.out)}")
+    print(f"plots: {'docs/benchmarks' if options.save else options.out}")
     return failed
-
-
-def _run(line: Sequence[str]) -> int:
-    return subprocess.run(line, check=False).returncode
-
-
-def _shown(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 if __name__ == "__main__":

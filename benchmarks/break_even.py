@@ -12,15 +12,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from tqdm import tqdm
 
@@ -42,6 +39,7 @@ LEAST, MOST_DRAFT, MOST_WAY = 0.03, 12.0, 6.0
 GRID, QUICK_GRID = (12, 10), (6, 5)
 """Places over T_p / T_q and T_c / T_q."""
 SYNTHETIC = "tokens=48"
+TICKS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 CONTOURS = (1.02, 1.5, 2.0, 3.0, 4.0)
 """Speed-ups with a line. The first is where `full` leaves plain cloud decoding; at 1 it is level over a wide area."""
 CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
@@ -55,8 +53,7 @@ STYLES = {
 """Marker shape and colour by `Marker.paper`."""
 
 
-@dataclass(frozen=True)
-class Marker:
+class Marker(NamedTuple):
     """A system on the map, with T_p, T_q and T_c in seconds."""
 
     paper: str
@@ -75,44 +72,45 @@ class Marker:
         return self.draft_s / self.verify_s, self.one_way_s / self.verify_s
 
 
+EARLY_EXITS: Mapping[str, tuple[str, tuple[float, float], str]] = {
+    "go2": ("Go2", (-6.0, 7.0), "right"),
+    "jetson_vicuna_7b": ("Jetson, 7B", (6.0, 5.0), "left"),
+    "rtx_vicuna_7b": ("RTX, 7B", (-2.0, -13.0), "center"),
+    "jetson_vicuna_13b": ("Jetson, 13B", (7.0, -3.0), "left"),
+    "rtx_vicuna_13b": ("RTX, 13B", (7.0, -4.0), "left"),
+    "jetson_llama2_7b": ("", (0.0, 0.0), "left"),
+    "rtx_llama2_7b": ("", (0.0, 0.0), "left"),
+}
+"""Label, its offset in points and its alignment, by system."""
+PICOSPEC = (
+    ("Qwen3 32B", "Qwen3 0.6B/32B, GSM8K", 0.09746, 13.89, 0.11981),
+    ("Llama 70B", "Llama 1B/70B, GSM8K", 0.17105, 6.87, 0.19468),
+)
+"""Label, models, drafting 4 tokens, tokens/s of cloud decoding, and T_rtt + T_verify of a stop-and-wait round."""
+DERIVED = "PicoSpec, Tables 1 to 3; T_q is one token of cloud decoding, T_c what the stop-and-wait round leaves"
+SPECEDGE = Marker(
+    "SpecEdge (RTX 4090)", "Qwen3 32B", 0.011, 0.0942, 0.01407 / 2.0,
+    "Qwen3 1.7B/32B: SpecEdge, Sec. 5.1 and 5.2; T_q is that of a batch", (0.0, -15.0), "center",
+)  # fmt: skip
+
+
 def markers() -> list[Marker]:
     """Return the papers' systems, and an Orin against fast servers. WISP and DSSD print too little."""
-    early_exits = {
-        "go2": ("Go2", (-6.0, 7.0), "right"),
-        "jetson_vicuna_7b": ("Jetson, 7B", (6.0, 5.0), "left"),
-        "rtx_vicuna_7b": ("RTX, 7B", (-2.0, -13.0), "center"),
-        "jetson_vicuna_13b": ("Jetson, 13B", (7.0, -3.0), "left"),
-        "rtx_vicuna_13b": ("RTX, 13B", (7.0, -4.0), "left"),
-        "jetson_llama2_7b": ("", (0.0, 0.0), "left"),
-        "rtx_llama2_7b": ("", (0.0, 0.0), "left"),
-    }
     found = []
-    for name, (label, at, align) in early_exits.items():
+    for name, label in EARLY_EXITS.items():
         own = SYSTEMS[name]
         table = f"{own.label}: Early Exits, Table {'8(a)' if name == 'go2' else '5'}"
-        found.append(Marker("Early Exits", label, own.draft_s, own.verify_s, own.one_way_s, table, at, align))
-    derived = "PicoSpec, Tables 1 to 3; T_q is one token of cloud decoding, T_c what the stop-and-wait round leaves"
-    # Drafting 4 tokens, tokens/s of cloud decoding, and T_rtt + T_verify of a stop-and-wait round.
-    for label, pair, drafting_s, rate, waiting_s in (
-        ("Qwen3 32B", "Qwen3 0.6B/32B, GSM8K", 0.09746, 13.89, 0.11981),
-        ("Llama 70B", "Llama 1B/70B, GSM8K", 0.17105, 6.87, 0.19468),
-    ):
+        found.append(Marker("Early Exits", label[0], own.draft_s, own.verify_s, own.one_way_s, table, *label[1:]))
+    for model, pair, drafting_s, rate, waiting_s in PICOSPEC:
         times = (drafting_s / 4, 1.0 / rate, (waiting_s - 1.0 / rate) / 2.0)
-        found.append(Marker("PicoSpec (Jetson AGX)", label, *times, f"{pair}: {derived}", (7.0, -3.0)))
-    batch = "Qwen3 1.7B/32B: SpecEdge, Sec. 5.1 and 5.2; T_q is that of a batch"
-    times = (0.011, 0.0942, 0.01407 / 2.0)
-    found.append(Marker("SpecEdge (RTX 4090)", "Qwen3 32B", *times, batch, (0.0, -15.0), "center"))
+        found.append(Marker("PicoSpec (Jetson AGX)", model, *times, f"{pair}: {DERIVED}", (7.0, -3.0)))
+    found.append(SPECEDGE)
     for verify_s in (0.010, 0.020):
-        label, way_s = f"T_q {1e3 * verify_s:.0f} ms", 0.010
+        server, way_s = f"T_q {1e3 * verify_s:.0f} ms", 0.010
         assumed = f"T_q {1e3 * verify_s:g} ms, T_c {1e3 * way_s:g} ms: assumed; T_p: Early Exits, Table 8(a)"
         times = (SYSTEMS["go2"].draft_s, verify_s, way_s)
-        found.append(Marker("Orin, fast server", label, *times, assumed, (0.0, 8.0), "center"))
+        found.append(Marker("Orin, fast server", server, *times, assumed, (0.0, 8.0), "center"))
     return found
-
-
-def axis(most: float, count: int) -> list[float]:
-    """Return `count` ratios from `LEAST` to `most` at equal distances on a logarithmic scale."""
-    return [float(each) for each in np.geomspace(LEAST, most, count)]
 
 
 def declared(draft: float, way: float) -> Timings:
@@ -156,49 +154,25 @@ def plot(
 ) -> Figure:
     """Return the map; `caption` is one line about what was decoded."""
     figure = new_figure(6.3)
-    axes = figure.add_subplot()
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    medians = grid(cells, len(drafts), mode)
-    speed = np.maximum(medians, 1.0)
+    axes = figure.add_subplot(xscale="log", yscale="log", xlim=(drafts[0], drafts[-1]), ylim=(ways[0], ways[-1]))
+    entries = {mode: mode, **{name: f"{name}_best" for name in (SD, FSD) if name != mode}}
+    medians = {name: grid(cells, len(drafts), entry) for name, entry in entries.items()}
+    speed, numbers = np.maximum(medians[mode], 1.0), FuncFormatter(lambda value, _: f"{value:g}")
     shade = LinearSegmentedColormap.from_list("pays", ["#f2f2f2", "#d5e6f5", "#8fbfe0", "#3f87c0", "#1c4f8f"])
     most = max(2.0, float(speed.max()))
-    heat = axes.contourf(
-        drafts, ways, speed, levels=np.geomspace(1.0, 1.001 * most, 16), cmap=shade, norm=LogNorm(1.0, most)
-    )
-    levels = [level for level in CONTOURS if medians.min() < level < medians.max()]
-    if levels:
-        lines = axes.contour(drafts, ways, medians, levels=levels, colors="#123a66", linewidths=1.1)
+    levels = np.geomspace(1.0, 1.001 * most, 16)
+    heat = axes.contourf(drafts, ways, speed, levels=levels, cmap=shade, norm=LogNorm(1.0, most))
+    contours = [level for level in CONTOURS if medians[mode].min() < level < medians[mode].max()]
+    if contours:
+        lines = axes.contour(drafts, ways, medians[mode], levels=contours, colors="#123a66", linewidths=1.1)
         axes.clabel(lines, fmt=lambda level: f"{mode} {level:g}x", fontsize=8)
     for name, style in ((FSD, "-"), (SD, "--")):
         best = grid(cells, len(drafts), f"{name}_best")
         if best.min() < 1.0 < best.max():
             axes.contour(drafts, ways, best, levels=[1.0], colors=COLOURS[name], linewidths=2.6, linestyles=style)
-    _mark(axes)
-    bar = figure.colorbar(heat, ax=axes, pad=0.01, aspect=30)
-    bar.set_ticks([each for each in (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if each <= most])
-    bar.ax.yaxis.set_minor_locator(NullLocator())
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    bar.set_label(f"{mode}: times faster than cloud decoding")
-    for each, end in ((axes.xaxis, drafts[-1]), (axes.yaxis, ways[-1])):
-        ticks = [tick for tick in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0) if tick <= 1.001 * end]
-        each.set_major_locator(FixedLocator(ticks))
-        each.set_minor_locator(NullLocator())
-        each.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlim(drafts[0], drafts[-1])
-    axes.set_ylim(ways[0], ways[-1])
-    axes.set_xlabel("T_p / T_q: one draft token on the edge over one pass of the big model")
-    axes.set_ylabel("T_c / T_q: one way over the link over one pass")
-    entries = {mode: mode, **{name: f"{name}_best" for name in (SD, FSD) if name != mode}}
-    worst = [f"{name} {grid(cells, len(drafts), entry).min():.2f}x" for name, entry in entries.items()]
-    axes.text(0.98, 0.97, "\n".join(["worst place of the map:", *worst]), transform=axes.transAxes, ha="right",
-              va="top", fontsize=10, color="#333333")  # fmt: skip
-    axes.set_title("Where drafting on the edge pays, and where it costs")
-    figure.supxlabel(caption, fontsize=8, color="#555555")
-    return figure
-
-
-def _mark(axes: Axes) -> None:
+        axes.plot([], [], style, color=COLOURS[name], linewidth=2.6, label=f"{name}: slower than cloud beyond")
+    for paper, (shape, fill) in STYLES.items():
+        axes.plot([], [], shape, color=fill, markeredgecolor="black", label=paper)
     for each in markers():
         shape, fill = STYLES[each.paper]
         axes.plot(*each.place, shape, color=fill, markeredgecolor="black", markersize=8, zorder=5)
@@ -207,22 +181,23 @@ def _mark(axes: Axes) -> None:
             fontweight="bold" if each.label == "Go2" else "normal",
             zorder=6, bbox={"facecolor": "white", "alpha": 0.6, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
-    handles = [
-        Line2D([], [], color=COLOURS["sd"], linestyle="--", linewidth=2.6, label="sd: slower than cloud beyond"),
-        Line2D([], [], color=COLOURS["fsd"], linewidth=2.6, label="fsd: slower than cloud beyond"),
-        *(
-            Line2D([], [], marker=shape, linestyle="", color=fill, markeredgecolor="black", label=paper)
-            for paper, (shape, fill) in STYLES.items()
-        ),
-    ]
-    axes.legend(handles=handles, loc="lower right", fontsize=9, framealpha=0.9)
-
-
-def placed(recording: Recording, mode: str, gammas: Sequence[int]) -> list[dict[str, Any]]:
-    """Return a cell for every marker, with what it is."""
-    return [
-        {"paper": each.paper, "source": each.source, **at(*each.place, recording, mode, gammas)} for each in markers()
-    ]
+    axes.legend(loc="lower right", fontsize=9, framealpha=0.9)
+    bar = figure.colorbar(heat, ax=axes, pad=0.01, aspect=30, label=f"{mode}: times faster than cloud decoding")
+    bar.set_ticks([each for each in (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if each <= most])
+    bar.ax.yaxis.set_minor_locator(NullLocator())
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    for each_axis, end in ((axes.xaxis, drafts[-1]), (axes.yaxis, ways[-1])):
+        each_axis.set_major_locator(FixedLocator([tick for tick in TICKS if tick <= 1.001 * end]))
+        each_axis.set_minor_locator(NullLocator())
+        each_axis.set_major_formatter(numbers)
+    axes.set_xlabel("T_p / T_q: one draft token on the edge over one pass of the big model")
+    axes.set_ylabel("T_c / T_q: one way over the link over one pass")
+    worst = "\n".join(["worst place of the map:", *(f"{name} {each.min():.2f}x" for name, each in medians.items())])
+    corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "top"}
+    axes.text(0.98, 0.97, worst, fontsize=10, color="#333333", **corner)
+    axes.set_title("Where drafting on the edge pays, and where it costs")
+    figure.supxlabel(caption, fontsize=8, color="#555555")
+    return figure
 
 
 def report(systems: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]], mode: str) -> str:
@@ -264,10 +239,13 @@ def run(options: argparse.Namespace) -> None:
     options.gammas = options.gammas or ("4" if options.quick else "1,2,4,8")
     recording, gammas = source(options), _gammas(options.gammas)
     columns, rows = QUICK_GRID if options.quick else GRID
-    drafts, ways = axis(MOST_DRAFT, columns), axis(MOST_WAY, rows)
+    drafts, ways = (np.geomspace(LEAST, most, n).tolist() for most, n in ((MOST_DRAFT, columns), (MOST_WAY, rows)))
     cells = survey(recording, drafts, ways, options.mode, gammas)
+    systems = [
+        {"paper": each.paper, "source": each.source, **at(*each.place, recording, options.mode, gammas)}
+        for each in markers()
+    ]
     caption = _caption(options, recording, gammas)
-    systems = placed(recording, options.mode, gammas)
     print(f"{caption}\n{report(systems, cells, options.mode)}")
     name = "break_even" if options.recording is None else f"break_even_{options.recording.stem}"
     keep(plot(cells, drafts, ways, options.mode, caption), name, options)

@@ -15,10 +15,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from tqdm import tqdm
 
-from edge_drafter import Mode
 from evaluation import formulas
 from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.experiment.run import Arm
@@ -29,7 +27,11 @@ from evaluation.virtual_time import PAPERS, Synthetic, Timings, VirtualTime
 from evaluation.virtual_time.figures import figures_of
 from speculation.acceptance import expected_tokens
 
-CLOUD, SD, FSD, PIPELINED = (mode.value for mode in (Mode.CLOUD, Mode.SD, Mode.FSD, Mode.PIPELINED))
+MODES = CLOUD, SD, FSD, PIPELINED = "cloud", "sd", "fsd", "pipelined"
+RATIOS = {"ar_to_sd": (CLOUD, SD), "sd_to_fsd": (SD, FSD)}
+"""Speed-ups that Early Exits prints: the slow and the fast mode."""
+LABELS = {CLOUD: "cloud (Early Exits, Table 4)", SD: "sd (Table 4)", FSD: "fsd (Table 4)",
+          PIPELINED: "pipelined (PicoSpec, Eq. 9)"}  # fmt: skip
 GO2 = PAPERS["go2"]
 QUICK_TOKENS = 60
 RTTS_MS, QUICK_RTTS_MS = (0, 50, 100, 150, 200, 250, 300), (0, 300)
@@ -37,25 +39,24 @@ WAYS = {"formula": ("|", "#4c78a8", "paper's formula, Table 4"), "virtual": ("o"
         "printed": ("D", PAPER, "paper, measured")}  # fmt: skip
 """Marker, colour and label of each kind of speed-up."""
 COLUMNS = (
-    *(Column(f"{title} {way}", f"{ratio}.{way}") for ratio, title in (("ar_to_sd", "cloud to sd:"),
-                                                                     ("sd_to_fsd", "sd to fsd:")) for way in WAYS),
+    *(Column(f"{slow} to {fast}: {way}", f"{ratio}.{way}") for ratio, (slow, fast) in RATIOS.items() for way in WAYS),
     Column("misses: virtual", "miss.virtual"),
     Column("printed", "miss.printed"),
-)  # fmt: skip
+)
 
 
 def answer_s(mode: str, times: Times, acceptance: float, miss: float, tau: float | None = None) -> float:
     """Return the seconds of an answer by a mode's formula. Raises ValueError for a mode without one."""
     tau = expected_tokens(acceptance, GAMMA) if tau is None else tau
-    found = {
-        CLOUD: lambda: formulas.cloud_s(times, TOKENS),
-        SD: lambda: formulas.sd_s(times, TOKENS, GAMMA, tau),
-        FSD: lambda: formulas.fsd_s(times, TOKENS, GAMMA, tau, miss),
-        PIPELINED: lambda: formulas.pipelined_s(times, TOKENS, GAMMA, acceptance),
-    }
-    if mode not in found:
-        raise ValueError(f"no paper has a formula for mode {mode!r}")
-    return found[mode]()
+    if mode == CLOUD:
+        return formulas.cloud_s(times, TOKENS)
+    if mode == SD:
+        return formulas.sd_s(times, TOKENS, GAMMA, tau)
+    if mode == FSD:
+        return formulas.fsd_s(times, TOKENS, GAMMA, tau, miss)
+    if mode == PIPELINED:
+        return formulas.pipelined_s(times, TOKENS, GAMMA, acceptance)
+    raise ValueError(f"no paper has a formula for mode {mode!r}")
 
 
 def virtual(modes: Sequence[str], source: Synthetic, steps: int, timings: Timings) -> dict[str, dict[str, float]]:
@@ -93,7 +94,7 @@ def speed_ups(steps: int, tokens: int) -> dict[str, dict[str, Any]]:
                 "virtual": ours[slow]["token_s"] / ours[fast]["token_s"],
                 "printed": getattr(system, ratio),
             }
-            for ratio, slow, fast in (("ar_to_sd", CLOUD, SD), ("sd_to_fsd", SD, FSD))
+            for ratio, (slow, fast) in RATIOS.items()
         }
         found[name]["miss"] = {"virtual": ours[FSD]["miss"], "printed": system.miss}
     return found
@@ -103,25 +104,19 @@ def plot_speed_ups(found: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Return speed-ups of Early Exits' systems three times: by Table 4, on virtual time, as printed."""
     figure = new_figure(4.2)
     panels: Any = figure.subplots(1, 2, sharey=True)
-    ratios = (("ar_to_sd", "cloud decoding to SD"), ("sd_to_fsd", "SD to FSD"))
-    for axes, (ratio, title) in zip(panels, ratios, strict=True):
+    for axes, (ratio, modes) in zip(panels, RATIOS.items(), strict=True):
         for row, system in enumerate(found.values()):
             axes.plot(list(system[ratio].values()), [row] * len(WAYS), "-", color="#cccccc", zorder=1)
-            for way, (shape, colour, _) in WAYS.items():
-                bar = shape == "|"
-                axes.plot(system[ratio][way], row, shape, color=colour, markersize=18 if bar else 8,
-                          markeredgewidth=3 * bar)  # fmt: skip
+        for way, (shape, colour, label) in WAYS.items():
+            size = {"markersize": 18, "markeredgewidth": 3} if shape == "|" else {"markersize": 8}
+            values = [system[ratio][way] for system in found.values()]
+            axes.plot(values, range(len(found)), shape, color=colour, label=label, **size)
         axes.axvline(1.0, color="#888888", linestyle=":", zorder=0)
-        axes.set_title(f"{title}, times faster", fontsize=11)
+        axes.set_title(f"{modes[0]} to {modes[1]}, times faster", fontsize=11)
         axes.grid(axis="x", alpha=0.3)
     panels[0].set_yticks(range(len(found)), [SYSTEMS[name].label for name in found], fontsize=9)
     panels[0].invert_yaxis()
-    handles = [
-        Line2D([], [], marker=shape, linestyle="", color=colour, markersize=9, markeredgewidth=3 * (shape == "|"),
-               label=label)
-        for shape, colour, label in WAYS.values()
-    ]  # fmt: skip
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
     figure.suptitle("Early Exits: virtual time keeps to the formula where drafts can be ready; the printed figures "
                     "differ", fontsize=12)  # fmt: skip
     return figure
@@ -132,10 +127,7 @@ def plot_round_trips(found: Mapping[str, Sequence[float]], rtts_s: Sequence[floa
     figure = new_figure(4.6)
     axes = figure.add_subplot()
     fine = np.linspace(min(rtts_s), max(rtts_s), 100)
-    for mode, label in (
-        (CLOUD, "cloud (Early Exits, Table 4)"), (SD, "sd (Table 4)"), (FSD, "fsd (Table 4)"),
-        (PIPELINED, "pipelined (PicoSpec, Eq. 9)"),
-    ):  # fmt: skip
+    for mode, label in LABELS.items():
         at = [replace(GO2, one_way_s=float(rtt_s) / 2.0) for rtt_s in fine]
         line = [1e3 * answer_s(mode, each, source.rates[0], source.miss) / TOKENS for each in at]
         axes.plot(1e3 * fine, line, color=COLOURS[mode], linewidth=2, label=label)
@@ -165,11 +157,10 @@ def run(options: argparse.Namespace) -> None:
     source = Synthetic(tokens=QUICK_TOKENS if options.quick else TOKENS)
     systems = speed_ups(options.steps, source.tokens)
     rtts_s = [each / 1e3 for each in (QUICK_RTTS_MS if options.quick else RTTS_MS)]
-    modes = (CLOUD, SD, FSD, PIPELINED)
     trips = [replace(GO2, one_way_s=rtt_s / 2.0) for rtt_s in rtts_s]
-    found = [virtual(modes, source, options.steps, timings) for timings in tqdm(trips, disable=None)]
-    ours = {mode: [each[mode]["token_s"] for each in found] for mode in modes}
-    lines = {mode: [answer_s(mode, times, source.rates[0], source.miss) / TOKENS for times in trips] for mode in modes}
+    found = [virtual(MODES, source, options.steps, timings) for timings in tqdm(trips, disable=None)]
+    ours = {mode: [each[mode]["token_s"] for each in found] for mode in MODES}
+    lines = {mode: [answer_s(mode, times, source.rates[0], source.miss) / TOKENS for times in trips] for mode in MODES}
     print(f"Early Exits, Tables 4, 5, 6 and 8; {options.steps} synthetic answers of {source.tokens} tokens")
     print(figures_table("", {SYSTEMS[name].label: each for name, each in systems.items()}, COLUMNS))
     keep(plot_speed_ups(systems), "formulas_early_exits", options)

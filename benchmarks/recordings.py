@@ -67,20 +67,16 @@ def changed(declaration: Any, text: str, flag: str) -> Any:
         name, _, value = part.partition("=")
         if name not in known:
             raise ValueError(f"{flag}: {name!r} is unknown; choose {', '.join(known)}")
+        like = known[name]
         try:
-            changes[name] = _value(value, known[name])
+            if isinstance(like, tuple) or ("+" in value and not isinstance(like, str)):
+                number: Callable[[str], Any] = int if isinstance(like, tuple) and "." not in value else float
+                changes[name] = tuple(number(each) for each in value.split("+"))
+            else:
+                changes[name] = type(like)(value)
         except ValueError:
             raise ValueError(f"{flag}: {name}={value} is no number, nor numbers joined by +") from None
     return replace(declaration, **changes)
-
-
-def _value(text: str, like: Any) -> Any:
-    if isinstance(like, str):
-        return text
-    if isinstance(like, tuple) or "+" in text:
-        kind: Callable[[str], Any] = int if isinstance(like, tuple) and "." not in text else float
-        return tuple(kind(each) for each in text.split("+"))
-    return int(text) if isinstance(like, int) and not isinstance(like, bool) else float(text)
 
 
 def source(options: argparse.Namespace) -> Recording:
@@ -159,18 +155,15 @@ def record_questions(options: argparse.Namespace, count: int, top: int = TOP) ->
     return record(models, asked, options.max_tokens, top), asked
 
 
-def write_recording(options: argparse.Namespace, path: Path, count: int, top: int = TOP) -> Recording:
+def write_recording(options: argparse.Namespace, path: Path, count: int, top: int = TOP) -> None:
     """Record `count` of the options' questions into a file."""
     recording, _ = record_questions(options, count, top)
     notes = {"settings": settings_of(options, "recording"), "machine": machine()}
-    recording = replace(recording, notes={**recording.notes, **notes})
-    recording.save(path)
-    tokens = sum(len(step.tokens) for step in recording.steps)
-    right = sum(
-        int(step.draft_tokens[place, 0]) == token for step in recording.steps for place, token in enumerate(step.tokens)
-    )
+    replace(recording, notes={**recording.notes, **notes}).save(path)
+    tokens = [token for step in recording.steps for token in step.tokens]
+    drafted = [token for step in recording.steps for token in step.draft_tokens[:, 0].tolist()]
+    right = sum(map(int.__eq__, tokens, drafted)) / len(tokens)
     print(
-        f"{len(recording.steps)} steps, {tokens} tokens, exits after {list(recording.exit_layers) or 'none'}, the "
-        f"draft's likeliest token is right in {right / tokens:.1%}: {path}, {path.stat().st_size} bytes"
+        f"{len(recording.steps)} steps, {len(tokens)} tokens, exits after {list(recording.exit_layers) or 'none'}, the "
+        f"draft's likeliest token is right in {right:.1%}: {path}, {path.stat().st_size} bytes"
     )
-    return recording

@@ -73,10 +73,7 @@ def action_s(answers: Sequence[Answer], words: Words) -> dict[str, float] | None
 
     Every answer has its arrivals in `more`.
     """
-    found = []
-    for answer in answers:
-        place = action_place(answer.tokens, words)
-        seconds = None if place is None else known_s(answer.more["arrivals"], place)
-        if seconds is not None:
-            found.append(seconds)
+    places = [(answer, action_place(answer.tokens, words)) for answer in answers]
+    known = [known_s(answer.more["arrivals"], place) for answer, place in places if place is not None]
+    found = [seconds for seconds in known if seconds is not None]
     return spread(found) if found else None

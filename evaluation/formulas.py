@@ -41,10 +41,9 @@ class System:
     """A system as Early Exits prints it: times of Table 5 or 8(a), what was measured with them in Table 6 or 8(b)."""
 
     label: str
-    gamma_draft_ms: float
-    """Drafting 4 tokens."""
-    verify_ms: float
-    one_way_ms: float
+    draft_s: float
+    verify_s: float
+    one_way_s: float
     threads: int
     layers: int
     """Of the target."""
@@ -52,41 +51,31 @@ class System:
     """Measured: how many times faster SD is than cloud decoding."""
     sd_to_fsd: float
     tau: float
-    miss_percent: float
+    miss: float
+    """r, as a share."""
     mean_exit: float
     sync_s: float = 0.0
 
-    @property
-    def draft_s(self) -> float:
-        """T_p."""
-        return self.gamma_draft_ms / (1e3 * GAMMA)
-
-    @property
-    def verify_s(self) -> float:
-        """T_q."""
-        return self.verify_ms / 1e3
-
-    @property
-    def one_way_s(self) -> float:
-        """T_c."""
-        return self.one_way_ms / 1e3
-
-    @property
-    def miss(self) -> float:
-        """r, as a share."""
-        return self.miss_percent / 100.0
+    @classmethod
+    def printed(
+        cls, label: str, gamma_draft_ms: float, verify_ms: float, way_ms: float, threads: int, layers: int,
+        ar_to_sd: float, sd_to_fsd: float, tau: float, miss_percent: float, mean_exit: float,
+    ) -> System:  # fmt: skip
+        """Return a system from the columns of the tables; gamma_draft_ms: drafting 4 tokens."""
+        times = (gamma_draft_ms / (1e3 * GAMMA), verify_ms / 1e3, way_ms / 1e3)
+        return cls(label, *times, threads, layers, ar_to_sd, sd_to_fsd, tau, miss_percent / 100.0, mean_exit)
 
 
 SYSTEMS: Mapping[str, System] = {
     # Table 8: Qwen2-VL-2B on the Go2's Jetson Orin, Qwen2-VL-7B on an A100.
-    "go2": System("Go2 (Orin), Qwen2-VL 2B/7B", 288.0, 620.0, 120.0, 6, 28, 0.90, 1.34, 2.92, 55.63, 8),
+    "go2": System.printed("Go2 (Orin), Qwen2-VL 2B/7B", 288, 620, 120, 6, 28, 0.90, 1.34, 2.92, 55.63, 8),
     # Tables 5 and 6 (averages), by client (Jetson Nano, RTX 2080 Ti) and pair of models; the server is an A100.
-    "jetson_vicuna_7b": System("Jetson, Vicuna 68M/7B", 334.0, 497.0, 95.0, 15, 32, 0.69, 1.04, 2.15, 65.61, 8),
-    "rtx_vicuna_7b": System("RTX, Vicuna 68M/7B", 102.0, 442.0, 42.0, 30, 32, 1.20, 1.06, 2.10, 19.59, 14),
-    "jetson_vicuna_13b": System("Jetson, Vicuna 160M/13B", 1596.0, 616.0, 91.0, 7, 40, 0.42, 1.05, 2.25, 62.05, 8),
-    "rtx_vicuna_13b": System("RTX, Vicuna 160M/13B", 555.0, 618.0, 46.0, 15, 40, 0.94, 1.10, 2.40, 27.95, 14),
-    "jetson_llama2_7b": System("Jetson, 68M/Llama2-7B", 301.0, 522.0, 96.0, 15, 32, 1.35, 1.11, 4.03, 39.94, 9),
-    "rtx_llama2_7b": System("RTX, 68M/Llama2-7B", 99.0, 467.0, 47.0, 30, 32, 1.94, 1.06, 3.54, 9.63, 9),
+    "jetson_vicuna_7b": System.printed("Jetson, Vicuna 68M/7B", 334, 497, 95, 15, 32, 0.69, 1.04, 2.15, 65.61, 8),
+    "rtx_vicuna_7b": System.printed("RTX, Vicuna 68M/7B", 102, 442, 42, 30, 32, 1.20, 1.06, 2.10, 19.59, 14),
+    "jetson_vicuna_13b": System.printed("Jetson, Vicuna 160M/13B", 1596, 616, 91, 7, 40, 0.42, 1.05, 2.25, 62.05, 8),
+    "rtx_vicuna_13b": System.printed("RTX, Vicuna 160M/13B", 555, 618, 46, 15, 40, 0.94, 1.10, 2.40, 27.95, 14),
+    "jetson_llama2_7b": System.printed("Jetson, 68M/Llama2-7B", 301, 522, 96, 15, 32, 1.35, 1.11, 4.03, 39.94, 9),
+    "rtx_llama2_7b": System.printed("RTX, 68M/Llama2-7B", 99, 467, 47, 30, 32, 1.94, 1.06, 3.54, 9.63, 9),
 }
 
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 
 from benchmarks.decoding import ablation, batched, cost, modes, queues, sweeps
@@ -13,25 +14,31 @@ from benchmarks.recordings import add_recording
 from evaluation.experiment.command import command_line, main_of
 from evaluation.plots import add_outputs
 
-COMMANDS: dict[str, tuple[ModuleType, str]] = {
-    "modes": (modes, "every mode at every round trip, raw, declared and on virtual time"),
-    "ablation": (ablation, "full with each technique off, sd with each on"),
-    "queues": (queues, "queue policies on a slow link, beside Early Exits, Table 7"),
-    "sweeps": (sweeps, "threads, draft length and exits, as Early Exits, Fig. 4"),
-    "batched": (batched, "batched pre-drafting, Early Exits, Appendix C"),
-    "cost": (cost, "dollars of requests and tokens per dollar"),
+COMMANDS: dict[str, tuple[ModuleType, bool, str]] = {
+    "modes": (modes, True, "every mode at every round trip, raw, declared and on virtual time"),
+    "ablation": (ablation, True, "full with each technique off, sd with each on"),
+    "queues": (queues, False, "queue policies on a slow link, beside Early Exits, Table 7"),
+    "sweeps": (sweeps, False, "threads, draft length and exits, as Early Exits, Fig. 4"),
+    "batched": (batched, False, "batched pre-drafting, Early Exits, Appendix C"),
+    "cost": (cost, True, "dollars of requests and tokens per dollar"),
 }
+"""Module, whether it decodes a recording of the pair, and what it shows. A module has STEPS, run, maybe add_options."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     top = command_line("benchmarks.decoding", "Modes, techniques and queues, one against the others.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (module, what) in COMMANDS.items():
-        line = commands.add_parser(name, help=what, description=module.__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-        module.add_options(line)
-        line.set_defaults(action=module.run)
+    for name, (module, recorded, what) in COMMANDS.items():
+        line = commands.add_parser(name, help=what, description=module.__doc__, formatter_class=top.formatter_class)
+        add_outputs(line)
+        full, quick, decoded = module.STEPS
+        line.add_argument("--steps", type=int, help=f"{decoded} (default: {full}, with --quick {quick})")
+        if hasattr(module, "add_options"):
+            module.add_options(line)
+        if recorded:
+            add_recording(line)
+        line.set_defaults(action=partial(run_one, module))
     every = commands.add_parser("all", help="all of these, one after another")
     add_outputs(every)
     add_recording(every)
@@ -39,14 +46,22 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def run_one(module: ModuleType, options: argparse.Namespace) -> None:
+    """Run a command; --steps, which is saved, has its own default for --quick."""
+    full, quick, _ = module.STEPS
+    options.steps = options.steps or (quick if options.quick else full)
+    module.run(options)
+
+
 def run_all(options: argparse.Namespace) -> None:
     """Run every command with its own defaults and the options of `all` that it has."""
-    given = {name: value for name, value in vars(options).items() if name not in ("command", "action")}
-    for name, (module, what) in COMMANDS.items():
-        own = vars(parser().parse_args([name]))
+    for name, (_, _, what) in COMMANDS.items():
+        own = parser().parse_args([name])
+        given = {key: value for key, value in vars(options).items() if key not in ("command", "action")}
+        vars(own).update({key: value for key, value in given.items() if hasattr(own, key)})
         started = time.perf_counter()
         print(f"\n=== {name}: {what}", flush=True)
-        module.run(argparse.Namespace(**{**own, **{key: value for key, value in given.items() if key in own}}))
+        own.action(own)
         print(f"=== {name}: {time.perf_counter() - started:.0f} s", flush=True)
 
 

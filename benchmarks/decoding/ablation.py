@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from benchmarks.decoding.common import GO2_SYNTHETIC, VIRTUAL, add_steps, go2, save, steps_of
+from benchmarks.decoding.common import GO2_SYNTHETIC, VIRTUAL, arm_figures, go2, save
 from benchmarks.decoding.plots import plot_ablation
-from benchmarks.recordings import add_recording, recorded
+from benchmarks.recordings import recorded
 from edge_drafter import Mode
 from evaluation.experiment.run import Arm
-from evaluation.plots import add_outputs, keep
+from evaluation.plots import keep
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import Recording, Timings, VirtualTime
-from evaluation.virtual_time.figures import figures_of, sd_at
+from evaluation.virtual_time.figures import sd_at
 
 FULL, SD = Mode.FULL.value, Mode.SD.value
+STEPS = (40, 6, "recorded frames; a fifth as many are synthetic, whose answers are five times as long")
 WITHOUT = {
     "drafts ahead": "ahead=off",
     "own guess": "own_guess=off,ahead=off",
@@ -54,24 +55,12 @@ COLUMNS = (
     Column("draft forwards/token", "forwards_per_token"),
     Column("", "drafting", ""),
 )
-SYNTHETIC_SHARE = 5
-"""Synthetic answers are about so many times as long as recorded ones; so many fewer are decoded."""
-
-
-def add_options(line: argparse.ArgumentParser) -> None:
-    """Register what `ablation` takes."""
-    add_outputs(line)
-    add_steps(line, 40, 6, "recorded frames; a fifth as many are synthetic")
-    add_recording(line)
 
 
 def run(options: argparse.Namespace) -> None:
     """Print a table for each recording, plot both, and save what was asked."""
-    steps, timings = steps_of(options), go2()
-    sources = {
-        "embedded pair": recorded(options, steps),
-        "synthetic": GO2_SYNTHETIC.draw(max(1, steps // SYNTHETIC_SHARE)),
-    }
+    timings, pair = go2(), recorded(options, options.steps)
+    sources = {"embedded pair": pair, "synthetic": GO2_SYNTHETIC.draw(max(1, options.steps // 5))}
     print(f"{timings}\n{VIRTUAL}")
     found = {name: ablate(recording, timings) for name, recording in sources.items()}
     for name, arms in found.items():
@@ -80,8 +69,7 @@ def run(options: argparse.Namespace) -> None:
             print(figures_table(first, {row["name"]: row for row in arms[arm]}, COLUMNS))
     keep(plot_ablation({name: arms["without"][1:] for name, arms in found.items()}), "decoding_ablation", options)
     counts = {name: len(recording.steps) for name, recording in sources.items()}
-    data = {"kind": VIRTUAL, "steps": counts, "sources": found}
-    save("ablation", options, data, timings, sources["embedded pair"])
+    save("ablation", options, {"kind": VIRTUAL, "steps": counts, "sources": found}, timings, pair)
 
 
 def ablate(recording: Recording, timings: Timings) -> dict[str, list[dict[str, Any]]]:
@@ -89,21 +77,15 @@ def ablate(recording: Recording, timings: Timings) -> dict[str, list[dict[str, A
 
     slower: how many times as long as in the whole mode its steps took, frame by frame.
     """
-    tau = sd_at(4, recording, timings)["tau"]
-    backend, found = VirtualTime(recording, timings), {}
+    tau, found = sd_at(4, recording, timings)["tau"], {}
     for kind, mode, changes in (("without", FULL, WITHOUT), ("with", SD, WITH)):
         variants = {WHOLE: "", **changes}
-        run = backend.run([Arm(name, mode, {"text": text}) for name, text in variants.items()])
+        arms = [Arm[Any](name, mode, {"text": text}) for name, text in variants.items()]
+        run = VirtualTime(recording, timings).run(arms)
+        names = ("busy_s_per_s", "tau", "passes_per_token", "forwards_per_token", "miss_rate")
         found[kind] = [
-            {
-                "name": name,
-                "drafting": text,
-                "slower": run.times_faster(name, WHOLE),
-                "ms_per_token": 1e3 * figures["per_token_s"]["median"],
-                "useful": figures["busy_s_per_s"] / tau,
-                **{key: figures[key] for key in ("tau", "passes_per_token", "forwards_per_token", "miss_rate")},
-            }
-            for name, text in variants.items()
-            for figures in (figures_of(run.answers[name], timings),)
-        ]
+            {"name": name, "drafting": variants[name], "slower": run.times_faster(name, WHOLE),
+             "useful": row.pop("busy_s_per_s") / tau, **row}
+            for name, row in arm_figures(run, timings, *names).items()
+        ]  # fmt: skip
     return found

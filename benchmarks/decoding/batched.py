@@ -8,20 +8,16 @@ until k of a round are there, the trade-off that the appendix names. Synthetic a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from benchmarks.decoding.common import GO2_SYNTHETIC, GSM8K_SYNTHETIC, VIRTUAL, add_steps, go2, save, steps_of
+from benchmarks.decoding.common import GO2_SYNTHETIC, GSM8K_SYNTHETIC, VIRTUAL, arm_figures, go2, save
 from edge_drafter import Mode
 from evaluation.experiment.run import Arm
-from evaluation.plots import add_outputs
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime, load_timings
-from evaluation.virtual_time.figures import figures_of
 
-BATCHES: Mapping[int, float] = {1: 7.76, 2: 8.02, 3: 7.57, 4: 7.87, 8: 8.97, 12: 9.71, 16: 10.63, 32: 14.49}
-"""Table 9: milliseconds of a client's forward (Vicuna-68M, Jetson) over its batch."""
+STEPS = (6, 1, "synthetic answers for each device")
 SIZES = (2, 4, 8)
 BRANCHES = 8
 COLUMNS = (
@@ -30,12 +26,6 @@ COLUMNS = (
     Column("misses", "miss_rate", ".0%"),
     Column("draft forwards/token", "forwards_per_token"),
 )
-
-
-def add_options(line: argparse.ArgumentParser) -> None:
-    """Register what `batched` takes."""
-    add_outputs(line)
-    add_steps(line, 6, 1, "synthetic answers for each device")
 
 
 def devices() -> dict[str, tuple[Synthetic, Timings]]:
@@ -49,35 +39,29 @@ def devices() -> dict[str, tuple[Synthetic, Timings]]:
 
 def run(options: argparse.Namespace) -> None:
     """Print a table for each device, and save what was asked."""
-    steps = steps_of(options)
-    found = {name: compared(synthetic.draw(steps), timings) for name, (synthetic, timings) in devices().items()}
-    print(f"{steps} synthetic answers for each device, at most {BRANCHES} continuations a verification; {VIRTUAL}")
-    printed = ", ".join(f"{size}: {time:g}" for size, time in BATCHES.items())
-    print(f"a client's forward by batch, ms (Early Exits, Table 9): {printed}")
-    for name, (_, timings) in devices().items():
+    print(
+        f"{options.steps} synthetic answers for each device, at most {BRANCHES} continuations a verification; {VIRTUAL}"
+    )
+    found, inputs = {}, {}
+    for name, (synthetic, timings) in devices().items():
+        rows = compared(synthetic.draw(options.steps), timings)
         first, last = (1e3 * timings.draft_forward_s(size) for size in (1, max(SIZES)))
         print(f"\n{name}: a forward over 1 takes {first:.1f} ms, over {max(SIZES)} {last:.1f} ms")
-        print(figures_table("pre-drafts", {f"{row['way']}, {row['size']}": row for row in found[name]}, COLUMNS))
-    inputs = {
-        name: {"synthetic": repr(source), "timings": asdict(times)} for name, (source, times) in devices().items()
-    }
+        print(figures_table("pre-drafts", {f"{row['way']}, {row['size']}": row for row in rows}, COLUMNS))
+        found[name], inputs[name] = rows, {"synthetic": repr(synthetic), "timings": asdict(timings)}
     save("batched", options, {"kind": VIRTUAL, "inputs": inputs, "devices": found})
 
 
 def compared(recording: Recording, timings: Timings) -> list[dict[str, Any]]:
     """Return a row for each way to pre-draft; `faster` compares with one at a time, answer by answer."""
     ways = [("one", 1, 1), *(("at hand", size, 1) for size in SIZES), *(("collected", size, size) for size in SIZES)]
-    changes = [{"leaves": leaves, "branches": BRANCHES, "collect": collect} for _, leaves, collect in ways]
-    arms = [Arm[Any](f"{way} {size}", Mode.FSD.value, each) for (way, size, _), each in zip(ways, changes, strict=True)]
+    arms = [
+        Arm[Any](f"{way} {size}", Mode.FSD.value, {"leaves": size, "branches": BRANCHES, "collect": collect})
+        for way, size, collect in ways
+    ]
     run = VirtualTime(recording, timings).run(arms)
+    rows = arm_figures(run, timings, "miss_rate", "forwards_per_token")
     return [
-        {
-            "way": way,
-            "size": size,
-            "ms_per_token": 1e3 * figures["per_token_s"]["median"],
-            "faster": run.times_faster(arms[0].name, arm.name),
-            **{name: figures[name] for name in ("miss_rate", "forwards_per_token")},
-        }
-        for arm, (way, size, _) in zip(arms, ways, strict=True)
-        for figures in (figures_of(run.answers[arm.name], timings),)
+        {"way": way, "size": size, "faster": run.times_faster("one 1", arm), **row}
+        for (way, size, _), (arm, row) in zip(ways, rows.items(), strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What the tables share: options, what virtual time runs on, where results are kept."""
+"""What the tables share: what virtual time runs on, an arm's figures, where results are kept."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from evaluation.experiment.command import result_name, settings_of, write_result
+from evaluation.experiment.run import Run
 from evaluation.formulas import acceptance_for
 from evaluation.virtual_time import Recording, Synthetic, Timings, load_timings
+from evaluation.virtual_time.figures import figures_of
 
 VIRTUAL = "virtual time: every forward, message and prefill takes the time that is declared for it"
 GO2_SYNTHETIC = Synthetic()
@@ -21,22 +23,18 @@ GSM8K_SYNTHETIC = Synthetic(
 exit 13. Seven of ten exits that are wrong name another token than the one before: the paper does not print it."""
 
 
-def add_steps(line: argparse.ArgumentParser, full: int, quick: int, what: str) -> None:
-    """Register --steps; without it the command's own number, by --quick."""
-    line.add_argument("--steps", type=int, help=f"{what} (default: {full}, with --quick {quick})")
-    line.set_defaults(own_steps=(full, quick))
-
-
-def steps_of(options: argparse.Namespace) -> int:
-    """Return how many steps are decoded, and set the option, which is saved."""
-    full, quick = options.own_steps
-    options.steps = int(options.steps or (quick if options.quick else full))
-    return int(options.steps)
-
-
 def go2() -> Timings:
     """Return the times of Early Exits, Table 8."""
     return load_timings("go2").with_server_draft()
+
+
+def arm_figures(run: Run, timings: Timings, *names: str) -> dict[str, dict[str, Any]]:
+    """Return every arm's milliseconds a token in the median step, and the figures of `figures_of` that are named."""
+    every = {arm: figures_of(answers, timings) for arm, answers in run.answers.items()}
+    return {
+        arm: {"ms_per_token": 1e3 * each["per_token_s"]["median"], **{name: each[name] for name in names}}
+        for arm, each in every.items()
+    }
 
 
 def save(

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import yaml
+from msgspec import Meta
 
-from benchmarks.decoding.common import VIRTUAL, add_steps, go2, save, steps_of
-from benchmarks.recordings import add_recording, recorded
+from benchmarks.decoding.common import VIRTUAL, arm_figures, go2, save
+from benchmarks.recordings import recorded
 from edge_drafter import DecodingStats, DraftingConfig, Mode
 from evaluation.experiment.run import Arm
-from evaluation.plots import add_outputs
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import Recording, Timings, VirtualTime
-from evaluation.virtual_time.figures import figures_of
 from spec_vlm_nav.graph import PROJECT
 
 PRICES = PROJECT / "config" / "prices.yaml"
 REQUEST = (100, 500)
 """Input and output tokens of a request (Early Exits, Table 1); its gamma is 4, its tau 2.5, it has a million."""
 GAMMA, TAU = 4, 2.5
+STEPS = (40, 8, "recorded frames")
 MODES = (*(mode for mode in Mode if mode.needs_link and mode is not Mode.SERVER_SD), Mode.SERVER_SD)
 EDGES = (1, 4)
 ROW_SHARE = (30.73 / 17.94 - 1.0) / 7.0
@@ -39,11 +40,6 @@ RENT_COLUMNS = (
     Column("1k tokens/$, rented edge", "rented_edge"),
     Column("x cloud", "rented_edge_x_cloud"),
 )
-SPECEDGE_COLUMNS = (
-    Column("tokens/s", "rate"),
-    Column("paper: 1k tokens/$", "printed"),
-    Column("from these rents", "computed"),
-)
 WAYS = ("cloud AR", "cloud SD", "edge-cloud SD")
 PRINTED: Mapping[str, tuple[float, float, float]] = {
     "Qwen1.5-0.5B/72B": (540.0, 360.0, 270.0),
@@ -52,91 +48,83 @@ PRINTED: Mapping[str, tuple[float, float, float]] = {
     "Qwen-2-VL-7B/72B": (420.0, 390.0, 210.0),
 }
 """Early Exits, Table 1: dollars of a million requests by `WAYS`."""
-SPECEDGE: Mapping[str, tuple[float, int, int, float]] = {
-    "server only": (31.78, 1, 0, 28.25),
-    "SpecEdge": (66.54, 1, 2, 50.60),
-}
-"""SpecEdge, Table 1, Qwen3 14B/1.7B, multi-turn: tokens/s of the server, A100s, RTX 4090s, 1000 tokens/$."""
+Dollars = Annotated[float, Meta(ge=0.0)]
 
 
-@dataclass(frozen=True)
-class ModelPrice:
+class ModelPrice(msgspec.Struct, frozen=True):
     """Dollars per million tokens, (input, output), of a draft and a target model."""
 
     name: str
     provider: str
-    draft: tuple[float, float]
-    target: tuple[float, float]
+    draft: tuple[Dollars, Dollars]
+    target: tuple[Dollars, Dollars]
 
 
-@dataclass(frozen=True)
-class Prices:
-    """API prices and rents (dollars per hour), and where they come from."""
+class Api(msgspec.Struct, frozen=True):
+    """What models cost, and where that is from."""
 
-    models: tuple[ModelPrice, ...]
-    api: str
-    server: float
-    edge: float
-    rent: str
+    source: str
+    date: Any
+    models: Annotated[tuple[ModelPrice, ...], Meta(min_length=1)]
+
+
+class Rent(msgspec.Struct, frozen=True):
+    """Dollars per hour, and where they are from."""
+
+    source: str
+    date: Any
+    server: Annotated[float, Meta(gt=0.0)]
+    edge: Dollars
+
+
+class Prices(msgspec.Struct, frozen=True):
+    """API prices and rents."""
+
+    api: Api
+    rent: Rent
 
     @classmethod
     def load(cls, path: Path) -> Prices:
         """Read a file as config/prices.yaml. Raises ValueError, in one sentence, for any other."""
         try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8"))
-            models = tuple(
-                ModelPrice(str(each["name"]), str(each["provider"]), _pair(each["draft"]), _pair(each["target"]))
-                for each in data["api"]["models"]
-            )
-            sources = [f"{data[part]['source']}, {data[part]['date']}" for part in ("api", "rent")]
-            rents = [float(data["rent"][name]) for name in ("server", "edge")]
+            return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), cls)
         except OSError as error:
             raise ValueError(f"--prices {path}: {error.strerror or error}") from None
-        except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        except (ValueError, yaml.YAMLError) as error:
             why = " ".join(str(error).split())
             raise ValueError(f"--prices {path} holds no prices as config/prices.yaml does ({why})") from None
-        every = [*rents, *(price for each in models for price in (*each.draft, *each.target))]
-        if not models or not all(price >= 0.0 for price in every) or rents[0] <= 0.0:
-            raise ValueError(
-                f"--prices {path}: name a model at least; prices are not negative, a server's rent above 0"
-            )
-        return cls(models, sources[0], rents[0], rents[1], sources[1])
-
-
-def _pair(values: Any) -> tuple[float, float]:
-    first, second = values
-    return float(first), float(second)
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register what `cost` takes."""
-    add_outputs(line)
-    add_steps(line, 40, 8, "recorded frames")
+    """Register --prices."""
     line.add_argument("--prices", type=Path, default=PRICES, help="YAML of prices (default: config/prices.yaml)")
-    add_recording(line)
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the paper's table recomputed, the same with our passes, and tokens per dollar; save what was asked."""
     prices = Prices.load(options.prices)
-    recording, timings = recorded(options, steps_of(options)), go2()
+    recording, timings = recorded(options, options.steps), go2()
     shared = replace(timings, verify_row_s=ROW_SHARE * timings.verify_s)
     modes = spent(recording, shared, MODES)
     again, ours, rents = paper_table(prices), our_table(prices, modes), rent_table(prices, modes)
-    print(f"dollars of a million requests of {REQUEST[0]} tokens in and {REQUEST[1]} out; prices: {prices.api}")
-    kinds = {"computed": "", "paper": "paper: "}
-    columns = [Column(f"{head}{way}", f"{key}.{way}", ".0f") for key, head in kinds.items() for way in WAYS]
-    shown = {row["model"]: {key: dict(zip(WAYS, row[key] or (), strict=False)) for key in kinds} for row in again}
+    api, rent = prices.api, prices.rent
+    print(f"prices: {api.source}, {api.date}\nrents: {rent.source}, {rent.date}\n")
+    print(f"dollars of a million requests of {REQUEST[0]} tokens in and {REQUEST[1]} out")
+    heads = (("computed", ""), ("paper", "paper: "))
+    columns = [Column(f"{head}{way}", f"{key}.{at}", ".0f") for key, head in heads for at, way in enumerate(WAYS)]
+    shown = {
+        row["model"]: {key: {str(at): value for at, value in enumerate(row[key] or ())} for key, _ in heads}
+        for row in again
+    }
     print(f"\nas the paper has it, gamma {GAMMA}, tau {TAU}\n{figures_table('draft/target', shown, columns)}")
     print(f"\nwith our passes, embedded pair, {len(recording.steps)} frames at the Go2's times")
     columns = [Column(mode, mode, ".0f") for mode in modes]
     print(figures_table("draft/target", {row["model"]: row for row in ours}, columns))
-    print(f"\ntokens per dollar; {prices.rent}: server ${prices.server:g}, rented edge ${prices.edge:g} per hour")
+    print(f"\ntokens per dollar; server ${rent.server:g}, rented edge ${rent.edge:g} per hour")
     rows = {f"{row['mode']}, {row['robots']}": row for row in rents}
-    print(f"{shared}\n{VIRTUAL}\n{figures_table('mode, robots', rows, RENT_COLUMNS)}\n")
-    print(figures_table("SpecEdge, Table 1 (14B/1.7B, multi-turn)", specedge_table(prices), SPECEDGE_COLUMNS))
+    print(f"{shared}\n{VIRTUAL}\n{figures_table('mode, robots', rows, RENT_COLUMNS)}")
     data = {"kind": VIRTUAL, "paper": again, "requests": ours, "modes": modes, "tokens_per_dollar": rents}
-    save("cost", options, {"prices": asdict(prices), **data}, shared, recording)
+    save("cost", options, {"prices": msgspec.to_builtins(prices), **data}, shared, recording)
 
 
 def dollars(price: ModelPrice, passes: float, drafted: float, out: int = REQUEST[1]) -> float:
@@ -153,7 +141,7 @@ def paper_table(prices: Prices) -> list[dict[str, Any]]:
     ways = ((1.0, 0.0), (1.0 / TAU, GAMMA / TAU), (1.0 / TAU, 0.0))
     return [
         {"model": price.name, "computed": [dollars(price, *way) for way in ways], "paper": PRINTED.get(price.name)}
-        for price in prices.models
+        for price in prices.api.models
     ]
 
 
@@ -164,7 +152,7 @@ def our_table(prices: Prices, modes: Mapping[str, Mapping[str, Any]]) -> list[di
             "model": price.name,
             **{mode: dollars(price, each["passes_per_token"], each["billed_drafts"]) for mode, each in modes.items()},
         }
-        for price in prices.models
+        for price in prices.api.models
     ]
 
 
@@ -175,10 +163,10 @@ def spent(recording: Recording, timings: Timings, modes: Sequence[Mode]) -> dict
     """
     arms = [Arm[Any](f"{mode.value} {edges}", mode.value, {"edges": edges}) for mode in modes for edges in EDGES]
     run = VirtualTime(recording, timings).run(arms)
-    found = {}
+    figures, found = arm_figures(run, timings, "passes_per_token"), {}
     for mode in modes:
         settings = DraftingConfig.of(mode)
-        passes = figures_of(run.answers[f"{mode.value} 1"], timings)["passes_per_token"]
+        passes = figures[f"{mode.value} 1"]["passes_per_token"]
         found[mode.value] = {
             "passes_per_token": passes,
             "billed_drafts": passes * settings.fixed_gamma if settings.self_draft else 0.0,
@@ -202,8 +190,11 @@ def rent_table(prices: Prices, modes: Mapping[str, Mapping[str, Any]]) -> list[d
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for mode, each in modes.items():
         for edges, rate in each["tokens_per_s"].items():
-            rented = prices.edge * int(edges) if each["drafts_on_edge"] else 0.0
-            own = {"own_edge": per_dollar(rate, prices.server), "rented_edge": per_dollar(rate, prices.server + rented)}
+            rented = prices.rent.edge * int(edges) if each["drafts_on_edge"] else 0.0
+            own = {
+                "own_edge": per_dollar(rate, prices.rent.server),
+                "rented_edge": per_dollar(rate, prices.rent.server + rented),
+            }
             rows[mode, edges] = {"mode": mode, "robots": int(edges), "tokens_per_s": rate, **own}
             for way, value in own.items():
                 rows[mode, edges][f"{way}_x_cloud"] = value / rows.get((Mode.CLOUD.value, edges), own)[way]
@@ -213,15 +204,3 @@ def rent_table(prices: Prices, modes: Mapping[str, Mapping[str, Any]]) -> list[d
 def per_dollar(tokens_per_s: float, rent: float) -> float:
     """Return thousands of tokens per dollar at a rent in dollars per hour."""
     return 3.6 * tokens_per_s / rent
-
-
-def specedge_table(prices: Prices) -> dict[str, dict[str, float]]:
-    """Return SpecEdge's own lines beside those that follow from its throughput and these rents."""
-    return {
-        name: {
-            "rate": rate,
-            "printed": printed,
-            "computed": per_dollar(rate, servers * prices.server + edges * prices.edge),
-        }
-        for name, (rate, servers, edges, printed) in SPECEDGE.items()
-    }

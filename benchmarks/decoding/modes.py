@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.decoding.common import VIRTUAL, save, steps_of
+from benchmarks.decoding.common import VIRTUAL, save
 from benchmarks.decoding.plots import plot_modes
-from benchmarks.recordings import add_recording, check_pair, recorded
+from benchmarks.recordings import check_pair, recorded
 from edge_drafter import Mode
 from edge_drafter.config import read_changes
 from edge_drafter.decoder import EdgeDecoder
 from evaluation.action_time import Words, action_s, arrivals, words_of
 from evaluation.experiment.questions import warmed_up
 from evaluation.experiment.run import Answer, Arm, Question, Run
-from evaluation.plots import add_outputs, keep
+from evaluation.plots import keep
 from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
 from evaluation.tables import MS, Column, figures_table, spread_columns
 from evaluation.virtual_time import Recording, Timings, VirtualTime, load_timings
@@ -35,7 +35,7 @@ from speculation.profiles import load_profile
 
 RTTS_MS = [0.0, 20.0, 50.0, 100.0, 200.0]
 QUICK_REAL_RTTS_MS, QUICK_VIRTUAL_RTTS_MS = [50.0], [0.0, 100.0]
-REAL_STEPS, QUICK_REAL_STEPS = 10, 1
+STEPS = (10, 1, "frames on real sockets")
 VIRTUAL_STEPS, QUICK_VIRTUAL_STEPS = 40, 4
 WARM_UP = 1
 SPANS = 4000
@@ -62,85 +62,74 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Where times come from. `profile` runs on real sockets, `timings` on virtual time."""
+class Setting(NamedTuple):
+    """Where times come from."""
 
-    name: str
     title: str
     kind: str
-    profile: str = ""
-    timings: str = ""
+    times: str
+    """A device profile on real sockets, or timings of virtual time."""
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is on virtual time."""
+        return self.kind == VIRTUAL
 
 
 SETTINGS = {
-    each.name: each
-    for each in (
-        Setting("raw", "this machine, raw", "real sockets, this machine's own times", profile="raw"),
-        Setting(
-            "profile", "Go2 times / 10, waited for", "real sockets, declared times that are waited for",
-            profile="go2_a100_scaled",
-        ),
-        Setting("go2", "Go2 (Orin), virtual", VIRTUAL, timings="go2"),
-        Setting("jetson", "Jetson Nano, virtual", VIRTUAL, timings="jetson_vicuna_7b"),
-        Setting("rtx", "RTX 2080 Ti, virtual", VIRTUAL, timings="rtx_vicuna_7b"),
-    )
-}  # fmt: skip
+    "raw": Setting("this machine, raw", "real sockets, this machine's own times", "raw"),
+    "profile": Setting(
+        "Go2 times / 10, waited for", "real sockets, declared times that are waited for", "go2_a100_scaled"
+    ),
+    "go2": Setting("Go2 (Orin), virtual", VIRTUAL, "go2"),
+    "jetson": Setting("Jetson Nano, virtual", VIRTUAL, "jetson_vicuna_7b"),
+    "rtx": Setting("RTX 2080 Ti, virtual", VIRTUAL, "rtx_vicuna_7b"),
+}
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register what `modes` takes."""
-    add_outputs(line)
+    """Register --settings, --rtt-ms, --virtual-steps and how modes draft."""
     line.add_argument("--settings", type=several(list(SETTINGS)), default=list(SETTINGS),
                       help=f"of {','.join(SETTINGS)}")  # fmt: skip
-    line.add_argument(
-        "--rtt-ms",
-        type=milliseconds,
-        help="round trips (default: 0,20,50,100,200; with --quick 50 on real sockets, 0,100 on virtual time)",
-    )
-    line.add_argument("--steps", type=int, metavar="N", help=f"frames on real sockets (default: {REAL_STEPS}, with "
-                      f"--quick {QUICK_REAL_STEPS})")  # fmt: skip
-    line.set_defaults(own_steps=(REAL_STEPS, QUICK_REAL_STEPS))
+    line.add_argument("--rtt-ms", type=milliseconds, help="round trips (default: 0,20,50,100,200; with --quick 50 on "
+                      "real sockets, 0,100 on virtual time)")  # fmt: skip
     line.add_argument("--virtual-steps", type=int, metavar="N", help=f"recorded frames on virtual time (default: "
                       f"{VIRTUAL_STEPS}, with --quick {QUICK_VIRTUAL_STEPS})")  # fmt: skip
     add_drafting(line)
-    add_recording(line)
 
 
 def run(options: argparse.Namespace) -> None:
     """Print a table for every setting and round trip, plot all settings in one figure, and save what was asked."""
-    steps = steps_of(options)
-    real_rtts = options.rtt_ms or (QUICK_REAL_RTTS_MS if options.quick else RTTS_MS)
-    virtual_rtts = options.rtt_ms or (QUICK_VIRTUAL_RTTS_MS if options.quick else RTTS_MS)
+    quick_rtts = {False: QUICK_REAL_RTTS_MS, True: QUICK_VIRTUAL_RTTS_MS}
     virtual_steps = options.virtual_steps or (QUICK_VIRTUAL_STEPS if options.quick else VIRTUAL_STEPS)
     if virtual_steps < 1:
         raise ValueError(f"--virtual-steps {virtual_steps}: give at least 1")
-    chosen = [SETTINGS[name] for name in options.settings]
+    chosen = {name: SETTINGS[name] for name in options.settings}
     read_changes(options.drafting)
     check_pair(options)
-    any_real = any(each.profile for each in chosen)
-    before, asked = warmed_up(options, steps, WARM_UP) if any_real else ([], [])
-    recording = recorded(options, virtual_steps) if any(each.timings for each in chosen) else None
+    kinds = {each.is_virtual for each in chosen.values()}
+    before, asked = warmed_up(options, options.steps, WARM_UP) if False in kinds else ([], [])
+    recording = recorded(options, virtual_steps) if True in kinds else None
     found = {}
-    for setting in chosen:
+    for name, setting in chosen.items():
+        rtts_ms = options.rtt_ms or (quick_rtts[setting.is_virtual] if options.quick else RTTS_MS)
+        own = recording if setting.is_virtual else None
+        words = words_of(options.target_model, own.vocabulary if own is not None else None)
         origin: dict[str, Any] = {}
-        if setting.profile:
-            entries = list(on_sockets(setting, options, asked, before, real_rtts, words_of(options.target_model)))
-            origin = {"machine": machine(), "scale": load_profile(setting.profile).scale}
-        else:
-            assert recording is not None
-            words = words_of(options.target_model, recording.vocabulary)
+        if own is not None:
             changes = {"gamma": options.gamma, "text": options.drafting}
-            entries = list(on_virtual_time(setting, recording, virtual_rtts, words, **changes))
-        found[setting.name] = entries
-        print(report(setting, entries, options))
-        data = {"kind": setting.kind, **origin, "round_trips": entries}
-        save(f"modes_{setting.name}", options, data, recording=recording if setting.timings else None)
-    keep(plot_modes({SETTINGS[name].title: entries for name, entries in found.items()}), "decoding_modes", options)
+            entries = list(on_virtual_time(setting.times, own, rtts_ms, words, **changes))
+        else:
+            entries = list(on_sockets(setting.times, options, asked, before, rtts_ms, words))
+            origin = {"machine": machine(), "scale": load_profile(setting.times).scale}
+        found[setting.title] = entries
+        print(report(name, entries, options))
+        save(f"modes_{name}", options, {"kind": setting.kind, **origin, "round_trips": entries}, recording=own)
+    keep(plot_modes(found), "decoding_modes", options)
 
 
 def on_sockets(
-    setting: Setting,
+    profile: str,
     options: argparse.Namespace,
     asked: Sequence[Question],
     before: Sequence[Question],
@@ -155,25 +144,22 @@ def on_sockets(
     """
     from evaluation.experiment.sockets import sockets  # torch, late: virtual time needs none
 
-    options = argparse.Namespace(**{**vars(options), "profile": setting.profile, "exits": None})
+    options = argparse.Namespace(**{**vars(options), "profile": profile, "exits": None})
     with sockets(options, LINKED, trace=SPANS) as edges:
         for rtt_ms in rtts_ms:
             edge = edges.edge(rtt_s=rtt_ms / 1e3)
-            arms = [Arm(mode, mode, decode=_watched(edge, mode), exact=mode != EDGE) for mode in LINKED]
+            arms = [Arm(mode, mode, decode=_with_arrivals(edge, mode), exact=mode != EDGE) for mode in LINKED]
             run = edges.run(arms, asked, before)
             edge.close()
             passes = sum(each.cloud_passes for each in run.stats(SD))
             busy = sum(each.server_compute_s for each in run.stats(SD))
-            timings = Timings(setting.name, verify_s=busy / max(1, passes))
+            timings = Timings(profile, verify_s=busy / max(1, passes))
             sd = figures_of(run.answers[SD], timings)
-            yield {
-                **entry(rtt_ms, run, timings, (options.gamma, sd), sd["tau"], words),
-                "verify_s": timings.verify_s,
-                "frames_with_different_tokens": run.different,
-            }
+            found = entry(rtt_ms, run, timings, (options.gamma, sd), sd["tau"], words)
+            yield {**found, "frames_with_different_tokens": run.different}
 
 
-def _watched(edge: EdgeDecoder, mode: str) -> Any:
+def _with_arrivals(edge: EdgeDecoder, mode: str) -> Callable[[Question], Answer]:
     """Return a decoder whose answers have when their tokens came."""
 
     def decode(question: Question) -> Answer:
@@ -186,25 +172,22 @@ def _watched(edge: EdgeDecoder, mode: str) -> Any:
 
 
 def on_virtual_time(
-    setting: Setting, recording: Recording, rtts_ms: Sequence[float], words: Words, **changes: Any
+    times: str, recording: Recording, rtts_ms: Sequence[float], words: Words, **changes: Any
 ) -> Iterator[dict[str, Any]]:
     """Yield the same on virtual time, from recorded steps, with mode layer_split; `changes` as in `run_mode`.
 
     What the draft would answer by itself is not recorded: mode edge takes its time for the target's answer.
     """
-    declared = load_timings(setting.timings).with_server_draft()
-    arms = [Arm[Any](mode, mode, changes) for mode in (*LINKED, LAYER_SPLIT) if mode != EDGE]
-    arms.insert(LINKED.index(EDGE), Arm(EDGE, EDGE, {"recording": with_perfect_draft(recording), **changes}))
-    for rtt_ms in tqdm(rtts_ms, unit="round trip", desc=setting.name, disable=None):
+    declared = load_timings(times).with_server_draft()
+    own = {EDGE: {"recording": with_perfect_draft(recording)}}
+    arms = [Arm[Any](mode, mode, {**own.get(mode, {}), **changes}) for mode in (*LINKED, LAYER_SPLIT)]
+    for rtt_ms in tqdm(rtts_ms, unit="round trip", desc=times, disable=None):
         timings = replace(declared, one_way_s=rtt_ms / 2e3)
         best = best_sd(recording, timings)
         longest = Arm[Any](SD_BEST, SD, {"gamma": best[0], "stop_below": 0.0})
         run = VirtualTime(recording, timings, with_arrivals=True).run([*arms, longest])
-        yield {
-            **entry(rtt_ms, run, timings, best, sd_at(4, recording, timings)["tau"], words),
-            "verify_s": timings.verify_s,
-            "sd_best_gamma": best[0],
-        }
+        found = entry(rtt_ms, run, timings, best, sd_at(4, recording, timings)["tau"], words)
+        yield {**found, "sd_best_gamma": best[0]}
 
 
 def with_perfect_draft(recording: Recording) -> Recording:
@@ -224,29 +207,27 @@ def entry(
     for mode, figures in modes.items():
         figures["action_s"] = action_s(run.answers[mode], words)
         figures["step_s"] = [round(seconds, 4) for seconds in run.seconds(mode)]
-        for base in (CLOUD, SD):
-            figures[f"times_{base}"] = run.times_faster(base, mode)
-    return {"rtt_s": rtt_ms / 1e3, "modes": modes}
+        figures |= {f"times_{base}": run.times_faster(base, mode) for base in (CLOUD, SD)}
+    return {"rtt_s": rtt_ms / 1e3, "modes": modes, "verify_s": timings.verify_s}
 
 
-def report(setting: Setting, entries: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> str:
+def report(name: str, entries: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> str:
     """Return the setting's tables, one for each round trip, under a line with where its times are from."""
+    setting = SETTINGS[name]
     frames = next(iter(entries[0]["modes"].values()))["steps"]
     lines = [f"\n{setting.title}: {frames} frames, {setting.kind}; {drafted_as(options)}"]
-    if setting.profile:
-        lines += [f"declared: {load_profile(setting.profile).scale}", machine()]
-    else:
-        lines.append(str(load_timings(setting.timings).with_server_draft()))
+    if setting.is_virtual:
+        lines.append(str(load_timings(setting.times).with_server_draft()))
         lines.append("edge is given an answer as long as the target's; its own answer is not recorded")
+        known = "sd is fastest at gamma {sd_best_gamma}"
+    else:
+        lines += [f"declared: {load_profile(setting.times).scale}", machine()]
+        known = "as measured in sd; frames on which tokens differ: {frames_with_different_tokens}"
     for each in entries:
-        known = f"T_q {1e3 * each['verify_s']:.0f} ms"
-        if "sd_best_gamma" in each:
-            known += f", sd is fastest at gamma {each['sd_best_gamma']}"
-        else:
-            known += f" as measured in sd; frames on which tokens differ: {each['frames_with_different_tokens']}"
+        at = f"{name}, round trip {1e3 * each['rtt_s']:g} ms"
         shown = {mode: {**figures, **_shown(mode, figures)} for mode, figures in each["modes"].items()}
-        title = f"\n{setting.name}, round trip {1e3 * each['rtt_s']:g} ms ({known})"
-        lines += [title, figures_table("mode", shown, COLUMNS)]
+        lines.append(f"\n{at} (T_q {1e3 * each['verify_s']:.0f} ms, {known.format(**each)})")
+        lines.append(figures_table("mode", shown, COLUMNS))
     return "\n".join(lines)
 
 

@@ -14,79 +14,60 @@ from edge_drafter import Mode
 from evaluation.plots import COLOURS, PAPER, new_figure, plain
 
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
+CLOUD, EDGE, SD, FULL = (mode.value for mode in (Mode.CLOUD, Mode.EDGE, Mode.SD, Mode.FULL))
 
 
 def plot_modes(settings: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Return a panel for each setting: how many times faster than `cloud` each mode is, against the round trip."""
     columns = min(3, len(settings))
     rows = math.ceil(len(settings) / columns)
-    figure = new_figure(1.0 + 3.0 * rows)
+    figure = new_figure(1.3 + 3.0 * rows)
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
     lines: dict[str, Any] = {}
     for axes, (title, entries) in zip(panels, settings.items(), strict=False):
         lines = {**_speed_ups(axes, entries), **lines}
         axes.set_title(title, fontsize=11)
+        axes.set_xlabel("round trip, ms")
     for axes in panels[len(settings) :]:
         axes.set_axis_off()
-    spare = len(settings) < len(panels)
-    if spare:
-        panels[-1].legend(lines.values(), lines, loc="center", fontsize=10, frameon=False)
-    else:
-        handles, names = list(lines.values()), list(lines)
-        figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=10, frameon=False)
-    for first in range(0, len(settings), columns):
-        panels[first].set_ylabel("times faster than cloud")
-    for axes in panels[max(0, len(settings) - columns) : len(settings)]:
-        axes.set_xlabel("round trip, ms")
+    for axes in panels[::columns]:
+        axes.set_ylabel("times faster than cloud")
+    figure.legend(lines.values(), lines, loc="outside lower center", ncols=5, fontsize=10, frameon=False)
     figure.suptitle("Speed-up over cloud-only decoding (median over frames; bands: 95 % interval)", fontsize=12)
     return figure
 
 
 def _speed_ups(axes: Any, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Plot one panel and return its lines by label."""
     rtts = [1e3 * each["rtt_s"] for each in entries]
-    lines = {Mode.CLOUD.value: axes.axhline(1.0, color=COLOURS[Mode.CLOUD.value], linewidth=1.6)}
+    lines = {CLOUD: axes.axhline(1.0, color=COLOURS[CLOUD], linewidth=1.6)}
     for mode in entries[0]["modes"]:
-        if mode == Mode.CLOUD.value:
+        if mode == CLOUD:
             continue
         low, middle, high = np.array([each["modes"][mode]["times_cloud"] for each in entries]).T
-        alone = mode == Mode.EDGE.value
-        label = "edge (unverified)" if alone else mode
         own = mode.split(",")[0]
-        colour, width = COLOURS[own], 2.8 if mode == Mode.FULL.value else 1.6
-        (lines[label],) = axes.plot(
-            rtts,
-            middle,
-            ":" if alone else "-" if own == mode else "--",
-            color=colour,
-            linewidth=width,
-            marker="o",
-            markersize=3.5,
-        )
-        if mode in (Mode.FULL.value, Mode.SD.value):
-            axes.fill_between(rtts, low, high, color=colour, alpha=0.15, linewidth=0)
-    _times_axis(axes)
+        dashes = ":" if mode == EDGE else "-" if own == mode else "--"
+        style = {"color": COLOURS[own], "linewidth": 2.8 if mode == FULL else 1.6, "marker": "o", "markersize": 3.5}
+        (lines["edge (unverified)" if mode == EDGE else mode],) = axes.plot(rtts, middle, dashes, **style)
+        if mode in (FULL, SD):
+            axes.fill_between(rtts, low, high, color=COLOURS[own], alpha=0.15, linewidth=0)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(FixedLocator(TICKS))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
     axes.set_xticks(rtts)
     plain(axes)
     return lines
 
 
-def _times_axis(axes: Any) -> None:
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(FixedLocator(TICKS))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-
-
 def plot_ablation(sources: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """Return bars of a step's time without each technique over that of `full`, one panel for each recording."""
-    longest = max(len(rows) for rows in sources.values())
-    figure = new_figure(1.4 + 0.32 * longest)
+    figure = new_figure(1.4 + 0.32 * max(len(rows) for rows in sources.values()))
     panels = figure.subplots(1, len(sources), sharey=True, squeeze=False)[0]
     for axes, (title, rows) in zip(panels, sources.items(), strict=True):
         places = np.arange(len(rows))
         low, middle, high = 100.0 * (np.array([row["slower"] for row in rows]).T - 1.0)
-        colours = [COLOURS["full"] if value > 0 else COLOURS["edge"] for value in middle]
-        axes.barh(places, middle, 0.66, color=colours)
+        axes.barh(places, middle, 0.66, color=[COLOURS[FULL if value > 0 else EDGE] for value in middle])
         axes.hlines(places, low, high, color=PAPER, linewidth=1.2)
         for place, value in zip(places, middle, strict=True):
             label = f"{round(value):+d} %" if round(value) else "0 %"
@@ -109,23 +90,22 @@ def plot_sweeps(data: Mapping[str, Sequence[Mapping[str, Any]]], paper: Mapping[
     curves = (
         (0, "threads", "threads", "fsd_over_sd", "fsd over sd", fsd),
         (0, "threads_fifo", "threads", "fsd_over_sd", "fsd over sd, edge queue FIFO", fifo),
-        (1, "gammas", "gamma", "fsd_over_sd", "", fsd),
+        (1, "gammas", "gamma", "fsd_over_sd", None, fsd),
         (1, "gammas", "gamma", "sd_over_cloud", "sd over cloud", sd),
-        (2, "exits", "exits", "fsd_over_sd", "", fsd),
+        (2, "exits", "exits", "fsd_over_sd", None, fsd),
     )
     for column, name, key, ratio, label, colour in curves:
         places, rows = [row[key] for row in data[name]], data[name]
-        above[column].plot(
-            places, [row[ratio][1] for row in rows], "o-", color=colour, markersize=4, label=label or None
-        )
+        style = {"color": colour, "markersize": 4}
+        above[column].plot(places, [row[ratio][1] for row in rows], "o-", label=label, **style)
         if ratio == "fsd_over_sd":
-            below[column].plot(places, [100.0 * row["miss_rate"] for row in rows], "o-", color=colour, markersize=4)
-    marks = {"marker": "D", "linestyle": "", "markersize": 6}
+            below[column].plot(places, [100.0 * row["miss_rate"] for row in rows], "o-", **style)
+    marks = {"marker": "D", "linestyle": "", "markersize": 6, "markeredgecolor": PAPER}
     for column, place in ((0, paper["threads"]), (1, paper["gamma"])):
-        above[column].plot([place], [paper["fsd_over_sd"]], color=fsd, markeredgecolor=PAPER, **marks)
-        below[column].plot([place], [100.0 * paper["miss_rate"]], color=fsd, markeredgecolor=PAPER, **marks)
-    above[1].plot([paper["gamma"]], [paper["sd_over_cloud"]], color=sd, markeredgecolor=PAPER, **marks)
-    above[0].plot([], [], color="white", markeredgecolor=PAPER, label="paper, Table 6", **marks)
+        above[column].plot([place], [paper["fsd_over_sd"]], color=fsd, **marks)
+        below[column].plot([place], [100.0 * paper["miss_rate"]], color=fsd, **marks)
+    above[1].plot([paper["gamma"]], [paper["sd_over_cloud"]], color=sd, **marks)
+    above[0].plot([], [], color="white", label="paper, Table 6", **marks)
     for axes in (*above, *below):
         plain(axes)
     for axes in above:

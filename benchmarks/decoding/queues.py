@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, add_steps, save, steps_of
+from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, arm_figures, save
 from cloud_verifier.exit_queue import QueuePolicy as ServerPolicy
 from edge_drafter.config import QueuePolicy as EdgePolicy
 from evaluation.experiment.run import Arm
-from evaluation.plots import add_outputs
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import SERVER, Recording, Timings, VirtualTime, load_timings
-from evaluation.virtual_time.figures import figures_of
 
+STEPS = (6, 1, "synthetic answers")
 THREADS = (3, 5, 10)
 PRINTED: Mapping[tuple[str, str], tuple[float, float, float]] = {
     ("priority", "priority"): (79.85, 62.93, 27.57),
@@ -36,12 +35,19 @@ EARLY_BYTES = 20
 """An early token's payload."""
 RESEND_S = 60.0
 """No draft is sent again because a slow link is slow."""
+COLUMNS = tuple(
+    Column(f"{head} {count}T", f"{key}.{place}", form, factor)
+    for key, head, form, factor in (
+        ("miss_rate", "misses %", ".1f", 100.0),
+        ("paper", "paper", ".2f", 1.0),
+        ("ms_per_token", "ms/token", ".0f", 1.0),
+    )
+    for place, count in enumerate(THREADS)
+)
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register what `queues` takes."""
-    add_outputs(line)
-    add_steps(line, 6, 1, "synthetic answers")
+    """Register --message-ms."""
     line.add_argument("--message-ms", type=float, default=20.0, help="milliseconds that sending an early token "
                       "takes before it is on its way (default: %(default)g)")  # fmt: skip
 
@@ -50,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     """Print our miss rates beside the paper's, and save what was asked."""
     if not 0.1 <= options.message_ms <= 1000.0:
         raise ValueError(f"--message-ms {options.message_ms:g} is outside 0.1 to 1000")
-    recording, timings = GSM8K_SYNTHETIC.draw(steps_of(options)), slow_link(options.message_ms / 1e3)
+    recording, timings = GSM8K_SYNTHETIC.draw(options.steps), slow_link(options.message_ms / 1e3)
     rows = miss_rates(recording, timings, options.message_ms / 1e3)
     print(f"{len(recording.steps)} answers: {GSM8K_SYNTHETIC}\n{timings}\n{VIRTUAL}")
     print(f"an early token takes {options.message_ms:g} ms to leave and {1e3 * timings.one_way_s:g} ms on its way\n")
@@ -74,34 +80,19 @@ def miss_rates(recording: Recording, timings: Timings, message_s: float) -> list
         config = SERVER.changed(queue_policy=ServerPolicy(server), early_rate=1.0 / message_s, early_burst=1)
         same = {"server": config, "queue_policy": EdgePolicy(edge), "resend_s": RESEND_S}
         arms = [Arm[Any](f"{count}", "fsd", {"branches": count, "leaves": count, **same}) for count in THREADS]
-        answers = VirtualTime(recording, timings).run(arms).answers.values()
-        figures = [figures_of(each, timings) for each in answers]
-        rows.append(
-            {
-                "edge": edge,
-                "server": server,
-                "miss_rate": [each["miss_rate"] for each in figures],
-                "ms_per_token": [1e3 * each["per_token_s"]["median"] for each in figures],
-                "paper": PRINTED.get((edge, server)),
-            }
-        )
+        found = arm_figures(VirtualTime(recording, timings).run(arms), timings, "miss_rate").values()
+        ours = {key: [each[key] for each in found] for key in ("miss_rate", "ms_per_token")}
+        rows.append({"edge": edge, "server": server, **ours, "paper": PRINTED.get((edge, server))})
     return rows
 
 
 def report(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a table with a row for each pair of queues: misses in percent by threads, ours and the paper's."""
-    heads = {
-        "miss_rate": ("misses %", ".1f", 100.0),
-        "paper": ("paper", ".2f", 1.0),
-        "ms_per_token": ("ms/token", ".0f", 1.0),
+    cells = {
+        f"{row['edge']}, {row['server']}": {
+            key: {str(place): value for place, value in enumerate(row[key] or ())}
+            for key in ("miss_rate", "paper", "ms_per_token")
+        }
+        for row in rows
     }
-    columns = [
-        Column(f"{head} {count}T", f"{key}.{count}", form, factor)
-        for key, (head, form, factor) in heads.items()
-        for count in THREADS
-    ]
-    cells = {}
-    for row in rows:
-        by_threads = {key: dict(zip(map(str, THREADS), row[key] or (), strict=False)) for key in heads}
-        cells[f"{row['edge']}, {row['server']}"] = by_threads
-    return figures_table("edge queue, server queue", cells, columns)
+    return figures_table("edge queue, server queue", cells, COLUMNS)

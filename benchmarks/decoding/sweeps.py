@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, add_steps, save, steps_of
+from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, arm_figures, save
 from benchmarks.decoding.plots import plot_sweeps
 from edge_drafter import Mode
 from edge_drafter.config import QueuePolicy
 from evaluation.experiment.run import Arm
 from evaluation.formulas import GAMMA, SYSTEMS
-from evaluation.plots import add_outputs, keep
+from evaluation.plots import keep
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import Recording, Timings, VirtualTime, load_timings
-from evaluation.virtual_time.figures import figures_of
 
+STEPS = (6, 1, "synthetic answers")
 Axes = tuple[Sequence[int], Sequence[int], Sequence[int]]
 AXES: Axes = ((1, 2, 3, 4, 5, 7, 10, 15, 20, 30), tuple(range(1, 11)), (1, 2, 3, 4, 6, 8, 10, 15, 31))
 """Threads, gammas, numbers of exits."""
@@ -32,6 +32,13 @@ GSM8K_RTX = {
 }  # fmt: skip
 """The only points of Fig. 4 that the paper prints in figures: Table 6 at the threads of Table 5."""
 CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
+SWEEPS = {
+    "threads": ("threads", "threads, edge queue priority"),
+    "threads_fifo": ("threads", "threads, edge queue fifo"),
+    "gammas": ("gamma", "gamma"),
+    "exits": ("exits", "exits"),
+}
+"""What each varies, and the title of its first column."""
 COLUMNS = (
     Column("fsd x sd", "fsd_over_sd"),
     Column("sd x cloud", "sd_over_cloud"),
@@ -41,27 +48,16 @@ COLUMNS = (
 )
 
 
-def add_options(line: argparse.ArgumentParser) -> None:
-    """Register what `sweeps` takes."""
-    add_outputs(line)
-    add_steps(line, 6, 1, "synthetic answers")
-
-
 def run(options: argparse.Namespace) -> None:
     """Print a table for each sweep, plot them in one figure, and save what was asked."""
-    recording, timings = GSM8K_SYNTHETIC.draw(steps_of(options)), load_timings("rtx_vicuna_7b")
+    recording, timings = GSM8K_SYNTHETIC.draw(options.steps), load_timings("rtx_vicuna_7b")
     data = swept(recording, timings, QUICK_AXES if options.quick else AXES)
     print(f"{len(recording.steps)} answers: {GSM8K_SYNTHETIC}\n{timings}\n{VIRTUAL}")
     print(
         f"the paper at gamma {GSM8K_RTX['gamma']}, {GSM8K_RTX['threads']} threads (Table 6): sd "
         f"{GSM8K_RTX['sd_over_cloud']}x cloud, fsd {GSM8K_RTX['fsd_over_sd']}x sd, misses {GSM8K_RTX['miss_rate']:.1%}"
     )
-    for name, key, first in (
-        ("threads", "threads", "threads, edge queue priority"),
-        ("threads_fifo", "threads", "threads, edge queue fifo"),
-        ("gammas", "gamma", "gamma"),
-        ("exits", "exits", "exits"),
-    ):
+    for name, (key, first) in SWEEPS.items():
         print(f"\n{figures_table(first, {str(row[key]): row for row in data[name]}, COLUMNS)}")
     keep(plot_sweeps(data, GSM8K_RTX), "decoding_sweeps", options)
     data = {"kind": VIRTUAL, "synthetic": repr(GSM8K_SYNTHETIC), **data, "paper": GSM8K_RTX}
@@ -76,31 +72,24 @@ def swept(recording: Recording, timings: Timings, axes: Axes) -> dict[str, Any]:
     """
     threads, gammas, exits = axes
     whole = {"branches": MOST_THREADS, "leaves": MOST_THREADS}
-    points: list[tuple[str, str, int, Arm[Any], Arm[Any]]] = []
-    cloud, sd = Arm[Any](CLOUD, CLOUD, whole), Arm[Any](SD, SD, whole)
-    for name, policy in (("threads", QueuePolicy.PRIORITY), ("threads_fifo", QueuePolicy.FIFO)):
-        for count in threads:
-            changes = {"branches": count, "leaves": count, "queue_policy": policy}
-            points.append((name, "threads", count, Arm(f"{name} {count}", FSD, changes), sd))
-    for gamma in gammas:
-        longer = Arm[Any](f"sd {gamma}", SD, {"gamma": gamma, **whole})
-        points.append(("gammas", "gamma", gamma, Arm(f"gamma {gamma}", FSD, {"gamma": gamma, **whole}), longer))
-    for count in exits:
-        changes = {"recording": thinned(recording, count), **whole}
-        points.append(("exits", "exits", count, Arm(f"exits {count}", FSD, changes), sd))
-    every = {arm.name: arm for *_, fsd, sd_arm in points for arm in (sd_arm, fsd)}
-    run = VirtualTime(recording, timings).run([cloud, *every.values()])
-    found: dict[str, list[dict[str, Any]]] = {}
-    for name, key, value, fsd, sd_arm in points:
-        figures = figures_of(run.answers[fsd.name], timings)
-        found.setdefault(name, []).append(
-            {
-                key: value,
-                "fsd_over_sd": run.times_faster(sd_arm.name, fsd.name),
-                "sd_over_cloud": run.times_faster(CLOUD, sd_arm.name),
-                **{column: figures[column] for column in ("miss_rate", "mean_exit", "tau")},
-            }
-        )
+    queues = {"threads": QueuePolicy.PRIORITY, "threads_fifo": QueuePolicy.FIFO}
+    points: list[tuple[str, int, dict[str, Any]]] = [
+        (name, count, {"branches": count, "leaves": count, "queue_policy": policy})
+        for name, policy in queues.items()
+        for count in threads
+    ]
+    points += [("gammas", gamma, {"gamma": gamma, **whole}) for gamma in gammas]
+    points += [("exits", count, {"recording": thinned(recording, count), **whole}) for count in exits]
+    arms = [Arm[Any](CLOUD, CLOUD, whole), Arm[Any](SD, SD, whole)]
+    arms += [Arm(f"sd {gamma}", SD, {"gamma": gamma, **whole}) for gamma in gammas]
+    run = VirtualTime(recording, timings).run([*arms, *(Arm(f"{name} {n}", FSD, each) for name, n, each in points)])
+    figures = arm_figures(run, timings, "miss_rate", "mean_exit", "tau")
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in SWEEPS}
+    for name, value, _ in points:
+        fsd, sd = f"{name} {value}", f"sd {value}" if name == "gammas" else SD
+        ratios = {"fsd_over_sd": run.times_faster(sd, fsd), "sd_over_cloud": run.times_faster(CLOUD, sd)}
+        figures[fsd].pop("ms_per_token")
+        found[name].append({SWEEPS[name][0]: value, **ratios, **figures[fsd]})
     return found
 
 

@@ -40,21 +40,16 @@ class VirtualTime:
 
         Raises as `run_mode`.
         """
-        steps = asked or self._recording.steps
-        every = tqdm(arms, unit="arm", leave=False, disable=None)
-        return Run({arm.name: self._answers(arm, tuple(steps), tuple(warm_up or ())) for arm in every})
-
-    def _answers(
-        self, arm: Arm[Any], steps: tuple[RecordedStep, ...], warm_up: tuple[RecordedStep, ...]
-    ) -> list[Answer]:
-        recording = replace(self._recording, steps=(*warm_up, *steps))
-        trace = Trace(limit=SPANS) if self._with_arrivals else None
-        results = run_mode(
-            arm.mode, **{"recording": recording, "timings": self._timings, "trace": trace, **arm.changes}
-        )
-        if trace is not None:
-            return timed(results, trace.spans)[len(warm_up) :]
-        return [Answer(each.tokens, each.stats) for each in results[len(warm_up) :]]
+        before = tuple(warm_up or ())
+        recording = replace(self._recording, steps=(*before, *(asked or self._recording.steps)))
+        answers: dict[str, list[Answer]] = {}
+        for arm in tqdm(arms, unit="arm", leave=False, disable=None):
+            trace = Trace(limit=SPANS) if self._with_arrivals else None
+            given = {"recording": recording, "timings": self._timings, "trace": trace, **arm.changes}
+            results = run_mode(arm.mode, **given)
+            plain = [Answer(each.tokens, each.stats) for each in results]
+            answers[arm.name] = (plain if trace is None else timed(results, trace.spans))[len(before) :]
+        return Run(answers)
 
 
 def timed(results: Sequence[StepResult], spans: Iterable[Span]) -> list[Answer]:
@@ -62,13 +57,15 @@ def timed(results: Sequence[StepResult], spans: Iterable[Span]) -> list[Answer]:
 
     Modes without commits in the trace (edge, layer_split) get one token a forward of a declared time: evenly.
     """
-    steps: dict[object, list[Span]] = defaultdict(list)
+    begun: dict[object, float] = {}
+    commits: dict[object, list[Span]] = defaultdict(list)
     for span in spans:
-        if span.name in (Kind.STEP.value, Kind.COMMIT.value):
-            steps[span.args["step"]].append(span)
-    answers = []
-    for number, result in enumerate(results, start=1):
-        own = steps[number]
-        begun = next((span.start for span in own if span.name == Kind.STEP.value), 0.0)
-        answers.append(Answer(result.tokens, result.stats, {"arrivals": arrivals(own, begun) or evenly(result.stats)}))
-    return answers
+        if span.name == Kind.STEP.value:
+            begun[span.args["step"]] = span.start
+        elif span.name == Kind.COMMIT.value:
+            commits[span.args["step"]].append(span)
+    return [
+        Answer(result.tokens, result.stats,
+               {"arrivals": arrivals(commits[step], begun.get(step, 0.0)) or evenly(result.stats)})
+        for step, result in enumerate(results, start=1)
+    ]  # fmt: skip

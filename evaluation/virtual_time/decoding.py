@@ -54,10 +54,9 @@ def run_mode(
         return (split or LayerSplit()).decode(recording, timings)
     config = drafting(mode, recording, **changes)
     results = decode(recording, timings, config, edges=edges, server=server, trace=trace, collect=collect)
-    if mode != Mode.EDGE:
-        for index, (result, step) in enumerate(zip(results, recording.steps, strict=True)):
-            if result.tokens != step.tokens:
-                raise RuntimeError(f"mode {mode} answers step {index} with other tokens than the target")
+    for index, (result, step) in enumerate(zip(results, recording.steps, strict=True)):
+        if mode != Mode.EDGE and result.tokens != step.tokens:
+            raise RuntimeError(f"mode {mode} answers step {index} with other tokens than the target")
     return results
 
 

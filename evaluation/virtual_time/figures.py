@@ -17,27 +17,25 @@ from evaluation.virtual_time.timings import Timings
 
 GAMMAS = tuple(range(1, 13))
 """Draft lengths among which `sd` has its best one."""
+CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
 
 
 def best_sd(recording: Recording, timings: Timings) -> tuple[int, dict[str, Any]]:
     """Return the draft length with which `sd` is fastest, and its figures; without a predictor's early ends."""
     found = {gamma: sd_at(gamma, recording, timings) for gamma in GAMMAS}
-    best = min(found, key=lambda gamma: found[gamma]["total_s"]["median"])
-    return best, found[best]
+    return min(found.items(), key=lambda each: each[1]["total_s"]["median"])
 
 
 def sd_at(gamma: int, recording: Recording, timings: Timings) -> dict[str, Any]:
     """Return the figures of `sd` with drafts of exactly `gamma` tokens."""
-    return figures_of(run_mode("sd", recording, timings, gamma=gamma, stop_below=0.0), timings)
+    return figures_of(run_mode(SD, recording, timings, gamma=gamma, stop_below=0.0), timings)
 
 
 def figures_of(results: Sequence[StepResult], timings: Timings) -> dict[str, Any]:
     """Return `evaluation.figures.summary` of a mode with hits and misses."""
     stats = [result.stats for result in results]
     return summary(stats) | {
-        "hits": sum(each.hits for each in stats),
-        "misses": sum(each.misses for each in stats),
-        "rounds": sum(each.rounds for each in stats),
+        **{name: sum(getattr(each, name) for each in stats) for name in ("hits", "misses", "rounds")},
         "busy_s_per_s": sum(each.tokens for each in stats) * timings.verify_s / sum(each.total_s for each in stats),
     }
 
@@ -45,21 +43,20 @@ def figures_of(results: Sequence[StepResult], timings: Timings) -> dict[str, Any
 def compare(
     modes: Mapping[str, Mapping[str, Any]], best: tuple[Any, Mapping[str, Any]], gamma_4_tau: float
 ) -> dict[str, dict[str, Any]]:
-    """Return the modes' figures with what compares them: ratios of medians and the useful rate (DESIGN, Sec. 3).
+    """Return the modes' figures with what compares them: ratios of medians and the useful rate.
 
     useful: committed tokens x T_q / (time x tau of `sd` at its best gamma). useful_4: with tau at gamma 4 instead.
     """
-    compared = {}
-    for mode, entry in modes.items():
-        more: dict[str, Any] = {
+    bases = {base: modes[base]["total_s"]["median"] for base in (CLOUD, SD) if base in modes}
+    return {
+        mode: {
+            **entry,
             "useful": entry["busy_s_per_s"] / best[1]["tau"],
             "useful_4": entry["busy_s_per_s"] / gamma_4_tau,
+            **{f"times_{base}": seconds / entry["total_s"]["median"] for base, seconds in bases.items()},
         }
-        for base in (Mode.CLOUD.value, Mode.SD.value):
-            if base in modes:
-                more[f"times_{base}"] = modes[base]["total_s"]["median"] / entry["total_s"]["median"]
-        compared[mode] = {**entry, **more}
-    return compared
+        for mode, entry in modes.items()
+    }
 
 
 def at_round_trip(
@@ -71,34 +68,30 @@ def at_round_trip(
     edges: int = 1,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Return the figures of all modes at one round trip (None: the timings' own)."""
+    """Return the figures of all modes at one round trip (None: the timings' own); `changes` as in `run_mode`.
+
+    formulas_s: what the papers' formulas give per step, with tau and miss rate of the runs.
+    """
     timings = timings if rtt_s is None else replace(timings, one_way_s=rtt_s / 2.0)
     entries = {mode: figures_of(run_mode(mode, recording, timings, split, edges, **changes), timings) for mode in modes}
     best, four = best_sd(recording, timings), sd_at(4, recording, timings)
+    n = round(sum(len(step.tokens) for step in recording.steps) / len(recording.steps))
+    gamma = changes.get("gamma", 4)
+    seconds = {CLOUD: formulas.cloud_s(timings, n)}
+    if SD in entries and isinstance(gamma, int):
+        seconds[SD] = formulas.sd_s(timings, n, gamma, entries[SD]["tau"])
+    if FSD in entries and isinstance(gamma, int):
+        seconds[FSD] = formulas.fsd_s(timings, n, gamma, entries[FSD]["tau"], entries[FSD]["miss_rate"] or 0.0)
+    if LAYER_SPLIT in entries:
+        seconds[LAYER_SPLIT] = formulas.layer_split_s(timings, n, split.share, split.slowdown)
     return {
         "rtt_s": 2.0 * timings.one_way_s,
         "sd_best_gamma": best[0],
         "sd_best_tau": best[1]["tau"],
         "sd_gamma_4_tau": four["tau"],
         "modes": compare(entries, best, four["tau"]),
-        "formulas_s": by_formula(entries, recording, timings, split, changes.get("gamma", 4)),
+        "formulas_s": seconds,
     }
-
-
-def by_formula(
-    entries: Mapping[str, Mapping[str, Any]], recording: Recording, timings: Timings, split: LayerSplit, gamma: Any
-) -> dict[str, float]:
-    """Return what the papers' formulas give per step, seconds; tau and miss rate are those of the runs."""
-    n = round(sum(len(step.tokens) for step in recording.steps) / len(recording.steps))
-    found = {Mode.CLOUD.value: formulas.cloud_s(timings, n)}
-    sd, fsd = entries.get(Mode.SD.value), entries.get(Mode.FSD.value)
-    if sd is not None and isinstance(gamma, int):
-        found[Mode.SD.value] = formulas.sd_s(timings, n, gamma, sd["tau"])
-    if fsd is not None and isinstance(gamma, int):
-        found[Mode.FSD.value] = formulas.fsd_s(timings, n, gamma, fsd["tau"], fsd["miss_rate"] or 0.0)
-    if LAYER_SPLIT in entries:
-        found[LAYER_SPLIT] = formulas.layer_split_s(timings, n, split.share, split.slowdown)
-    return found
 
 
 COLUMNS = (

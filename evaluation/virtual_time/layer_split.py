@@ -1,8 +1,7 @@
 """SpecEdge's baseline: the first layers of the target on the edge, the rest in the cloud, one token a round trip.
 
 Per token the edge computes its layers, one hidden state goes up, the cloud computes the others, one token comes down
-(SpecEdge, Sec. 5.3: a quarter of the layers on the edge, autoregressive). It runs on virtual
-time alone.
+(SpecEdge, Sec. 5.3: a quarter of the layers on the edge, autoregressive). It runs on virtual time alone.
 """
 
 from __future__ import annotations
@@ -43,35 +42,31 @@ class LayerSplit:
         return [self._step(step, timings) for step in recording.steps]
 
     def _step(self, step: RecordedStep, timings: Timings) -> StepResult:
-        timeline = Timeline()
-        stats = DecodingStats(mode=LAYER_SPLIT, tokens=len(step.tokens))
-        timeline.run([lambda: self._run(step, timings, timeline, stats)])
-        stats.total_s = timeline.now
-        return StepResult(step.tokens, stats)
-
-    def _run(self, step: RecordedStep, timings: Timings, timeline: Timeline, stats: DecodingStats) -> None:
+        timeline, stats = Timeline(), DecodingStats(mode=LAYER_SPLIT, tokens=len(step.tokens))
         up, down = Channel.pair(timeline, timings)
-        edge_s = self.share * timings.verify_s * self.slowdown
-        cloud_s = (1.0 - self.share) * timings.verify_s
+        in_cloud = 1.0 - self.share
 
         def send(channel: Channel, payload: bytes) -> None:
-            arrives = channel.send(payload, lambda: None)
-            timeline.sleep(arrives - timeline.now)
+            timeline.sleep(channel.send(payload, lambda: None) - timeline.now)
 
-        stats.prefill_s = self.share * timings.cloud_prefill_s * self.slowdown
-        timeline.sleep(stats.prefill_s)
-        up.send(bytes(self.hidden_bytes * self.prompt_tokens), lambda: None)
-        cloud_ready = timeline.now + timings.one_way_s + (1.0 - self.share) * timings.cloud_prefill_s
-        for place, token in enumerate(step.tokens):
-            timeline.sleep(edge_s)
-            send(up, bytes(self.hidden_bytes))
-            timeline.sleep(max(0.0, cloud_ready - timeline.now))
-            timeline.sleep(cloud_s)
-            commit = Commit(1, 0, place, [token], bytes(8), place + 1 == len(step.tokens), compute_s=cloud_s)
-            send(down, encode(commit))
-            stats.rounds += 1
-            stats.cloud_passes += 1
-            stats.server_compute_s += cloud_s
-            if stats.first_commit_s is None:
-                stats.first_commit_s = timeline.now
-        stats.bytes_up, stats.bytes_down = up.bytes, down.bytes
+        def run() -> None:
+            stats.prefill_s = self.share * timings.cloud_prefill_s * self.slowdown
+            timeline.sleep(stats.prefill_s)
+            up.send(bytes(self.hidden_bytes * self.prompt_tokens), lambda: None)
+            cloud_ready = timeline.now + timings.one_way_s + in_cloud * timings.cloud_prefill_s
+            cloud_s = in_cloud * timings.verify_s
+            for place, token in enumerate(step.tokens):
+                timeline.sleep(self.share * timings.verify_s * self.slowdown)
+                send(up, bytes(self.hidden_bytes))
+                timeline.sleep(max(0.0, cloud_ready - timeline.now))
+                timeline.sleep(cloud_s)
+                commit = Commit(1, 0, place, [token], bytes(8), place + 1 == len(step.tokens), compute_s=cloud_s)
+                send(down, encode(commit))
+                stats.server_compute_s += cloud_s
+                if stats.first_commit_s is None:
+                    stats.first_commit_s = timeline.now
+
+        timeline.run([run])
+        stats.rounds = stats.cloud_passes = len(step.tokens)
+        stats.total_s, stats.bytes_up, stats.bytes_down = timeline.now, up.bytes, down.bytes
+        return StepResult(step.tokens, stats)

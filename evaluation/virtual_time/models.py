@@ -5,6 +5,7 @@ The policies see what they see in production: rows of logits, verdicts layer by 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,8 +41,23 @@ class _Prefix:
     key: int
 
     def then(self, token: int, tokens: Sequence[int]) -> _Prefix:
-        on_path = self.key == _TRUE_PATH and self.place < len(tokens) and tokens[self.place] == token
-        return _Prefix(self.place + 1, _TRUE_PATH if on_path else _mix(self.key, token, self.place))
+        """Return the prefix one token on; `tokens` is the answer."""
+        stays = self.on_path(tokens) and tokens[self.place] == token
+        return _Prefix(self.place + 1, _TRUE_PATH if stays else _mix(self.key, token, self.place))
+
+    def on_path(self, tokens: Sequence[int]) -> bool:
+        """Return whether something is recorded about the next token."""
+        return self.key == _TRUE_PATH and self.place < len(tokens)
+
+
+_START = _Prefix(0, _TRUE_PATH)
+
+
+def _after(step: RecordedStep, committed: Sequence[int]) -> _Prefix:
+    prefix = _START
+    for token in committed:
+        prefix = prefix.then(token, step.tokens)
+    return prefix
 
 
 def _mix(key: int, token: int, place: int) -> int:
@@ -98,8 +114,7 @@ class RecordedDraftModel:
         self._step = recording.steps[0]
         self._rows: Logits = np.empty((0, 0))
         self._rest: Logits = np.empty(0)
-        self._root = _Prefix(0, _TRUE_PATH)
-        self._pending = 0
+        self._root, self._pending = _START, 0
         self._nodes: list[_Prefix] = []
         self._tokens: list[int] = []
         self._parents: list[int] = []
@@ -111,10 +126,7 @@ class RecordedDraftModel:
         if step is not self.predictor.step:
             self._step = self.predictor.step = step
             self._rows, self._rest = _rows(step, self._recording.vocabulary)
-        self._root = _Prefix(0, _TRUE_PATH)
-        for token in committed:
-            self._root = self._root.then(token, step.tokens)
-        self._pending = 1 + len(committed)
+        self._root, self._pending = _after(step, committed), 1 + len(committed)
         self._forget_nodes()
 
     def root_logits(self, stop: Stop | None = None) -> Logits:
@@ -157,17 +169,11 @@ class RecordedDraftModel:
         return renamed
 
     def _forward(self, tokens: int, stop: Stop | None) -> None:
-        seconds = self._timings.draft_forward_s(tokens + self._pending)
-        if stop is None or seconds <= 0.0:
-            self._sleep(seconds)
-        else:
-            self._compute(seconds, stop)
-        self._pending = 0
-
-    def _compute(self, seconds: float, stop: Stop) -> None:
         """Let a forward's time pass; call `stop` at the end of every layer in which a message came, and at the end."""
-        done, passed = 0, 0.0
-        while done < DRAFT_LAYERS and passed < seconds:
+        seconds, passed, done = self._timings.draft_forward_s(tokens + self._pending), 0.0, 0
+        if stop is None:
+            self._sleep(seconds)
+        while stop is not None and done < DRAFT_LAYERS and passed < seconds:
             passed += self._wait_for_message(seconds - passed)
             # One layer at least: a time below the clock's resolution rounds to nothing.
             done = max(done, math.floor(DRAFT_LAYERS * (passed / seconds))) + 1
@@ -176,6 +182,7 @@ class RecordedDraftModel:
             passed = max(passed, end)
             if stop():
                 raise Abandoned
+        self._pending = 0
 
     def _forget_nodes(self) -> None:
         self._nodes, self._tokens, self._parents = [], [], []
@@ -184,22 +191,18 @@ class RecordedDraftModel:
         step = self._step
         place = min(prefix.place, len(step.tokens) - 1)
         row: Logits = self._rows[place]
-        if prefix.key == _TRUE_PATH and place == prefix.place:
+        if prefix.on_path(step.tokens):
             return row
-        known = row[step.draft_tokens[place]]
+        likely, known = step.draft_tokens[place], row[step.draft_tokens[place]]
         row = row.copy()
-        row[step.draft_tokens[place]] = self._rest[place]
-        row[self._noises(prefix, len(known))] = known
+        row[likely] = self._rest[place]
+        noise: dict[int, None] = {}
+        for salt in itertools.count():
+            noise[_noise(prefix, salt, self._recording)] = None
+            if len(noise) == len(known):
+                break
+        row[list(noise)] = known
         return row
-
-    def _noises(self, prefix: _Prefix, count: int) -> list[int]:
-        """Return so many different tokens for a place about which nothing is known."""
-        found: dict[int, None] = {}
-        salt = 0
-        while len(found) < count:
-            found[_noise(prefix, salt, self._recording)] = None
-            salt += 1
-        return list(found)
 
 
 def _rows(step: RecordedStep, vocabulary: int) -> tuple[Logits, Logits]:
@@ -255,12 +258,8 @@ class RecordedEngine:
         """See `Engine.prefill`."""
         self._sleep(self._timings.cloud_prefill_s)
         step = self._recording.of_image(inputs)
-        root = _Prefix(0, _TRUE_PATH)
-        for token in committed:
-            root = root.then(token, step.tokens)
-        self._sessions[index] = session = _Session(step, root)
-        if step.agrees is not None and step.confidences is not None:
-            session.agrees, session.confidences = step.agrees.tolist(), step.confidences.tolist()
+        lists = (None if array is None else array.tolist() for array in (step.agrees, step.confidences))
+        self._sessions[index] = _Session(step, _after(step, committed), *lists)
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         """See `Engine.verify`."""
@@ -272,15 +271,10 @@ class RecordedEngine:
             index = self._exit_index.get(layer) if with_exits else None
             self._sleep(whole * (end - done) + (self._timings.exit_s if index is not None else 0.0))
             done = end
-            verdicts: dict[int, Verdict] = {}
-            if layer == len(self._ends) - 1:
-                verdicts = final
-            elif index is not None:
-                for row in with_exits:
-                    early = self._exit_verdict(row, layer, index, final[row.index])
-                    if early is not None:
-                        verdicts[row.index] = early
-            yield LayerVerdicts(layer, verdicts)
+            last = layer == len(self._ends) - 1
+            asked = [] if index is None or last else [(row, index) for row in with_exits]
+            early = {row.index: self._exit_verdict(row, layer, place, final[row.index]) for row, place in asked}
+            yield LayerVerdicts(layer, final if last else {n: each for n, each in early.items() if each is not None})
 
     def keep(self, index: int, path: Sequence[int], token: int) -> None:
         """See `Engine.keep`. Only verdicts are kept, so the row goes on along the answer."""
@@ -293,8 +287,7 @@ class RecordedEngine:
         tokens = session.step.tokens
 
         def predict(prefix: _Prefix) -> tuple[int, float]:
-            known = prefix.key == _TRUE_PATH and prefix.place < len(tokens)
-            return (tokens[prefix.place] if known else _noise(prefix, 0, self._recording)), 1.0
+            return (tokens[prefix.place] if prefix.on_path(tokens) else _noise(prefix, 0, self._recording)), 1.0
 
         return _walk(row, session, predict)
 
@@ -314,29 +307,26 @@ class RecordedEngine:
 
         def predict(prefix: _Prefix) -> tuple[int, float]:
             place = min(prefix.place, len(step.tokens) - 1)
-            known = prefix.key == _TRUE_PATH and place == prefix.place
+            known = prefix.on_path(step.tokens)
             token = int(exit_tokens[place, index]) if known else _noise(prefix, layer, self._recording)
             return token, float(exit_probabilities[place, index])
 
         verdict = _walk(row, session, predict)
-        end = verdict.path[-1] if verdict.path else ROOT
         short = self._recording.short_list
-        children = (token for token, parent in zip(row.tokens, row.parents, strict=True) if parent == end)
-        if short is not None and any(token not in short for token in children):
-            return None
-        return verdict
+        return verdict if short is None or short.issuperset(_children(row, verdict)) else None
 
     def _wrong(self, row: Row, session: _Session, final: Verdict, nth: int) -> int:
         """Return the nth token that is neither the target's nor the draft's after the accepted path."""
-        end = final.path[-1] if final.path else ROOT
-        taken = {token for token, parent in zip(row.tokens, row.parents, strict=True) if parent == end}
-        place = session.root.place + len(final.path)
-        salt = nth * _WRONGS
-        while True:
-            token = _noise(_Prefix(place, 1), salt, self._recording)
-            if token != final.token and token not in taken:
-                return token
-            salt += 1
+        taken = {final.token, *_children(row, final)}
+        place = _Prefix(session.root.place + len(final.path), 1)
+        noise = (_noise(place, salt, self._recording) for salt in itertools.count(nth * _WRONGS))
+        return next(token for token in noise if token not in taken)
+
+
+def _children(row: Row, verdict: Verdict) -> list[int]:
+    """Return the draft's tokens after the accepted path."""
+    end = verdict.path[-1] if verdict.path else ROOT
+    return [token for token, parent in zip(row.tokens, row.parents, strict=True) if parent == end]
 
 
 def _walk(row: Row, session: _Session, predict: Callable[[_Prefix], tuple[int, float]]) -> Verdict:
@@ -349,10 +339,9 @@ def _walk(row: Row, session: _Session, predict: Callable[[_Prefix], tuple[int, f
     while True:
         token, probability = predict(prefix)
         confidence *= probability
-        child_or_none = children.get((node, token))
-        if child_or_none is None:
+        if (node, token) not in children:
             return Verdict(tuple(path), token, confidence)
-        node = child_or_none
+        node = children[node, token]
         path.append(node)
         prefix = prefix.then(token, session.step.tokens)
 
@@ -365,7 +354,8 @@ class RecordedServerDraft:
         self._recording = recording
         self._timings = timings
         self._sleep = sleep
-        self._rows: dict[int, tuple[RecordedDraftModel, bytes]] = {}
+        self._models: dict[int, RecordedDraftModel] = {}
+        self._images: dict[int, bytes] = {}
 
     @property
     def name(self) -> str:
@@ -379,17 +369,16 @@ class RecordedServerDraft:
     def prefill(self, index: int, inputs: bytes, max_tokens: int) -> None:
         """See `DraftEngine.prefill`."""
         self._sleep(self._timings.server_draft_prefill_s)
-        # It takes no time of its own: one forward serves all rows.
-        model = (
-            self._rows[index][0]
-            if index in self._rows
-            else RecordedDraftModel(self._recording, self._timings, lambda seconds: None)
-        )
-        self._rows[index] = (model, inputs)
+        if index not in self._models:
+            # It takes no time of its own: one forward serves all rows.
+            self._models[index] = RecordedDraftModel(self._recording, self._timings, lambda seconds: None)
+        self._images[index] = inputs
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
         """See `DraftEngine.draft`."""
-        models = {row.index: self._after_answer(row) for row in rows}
+        for row in rows:
+            self._models[row.index].begin("", self._images[row.index], row.answer)
+        models = {row.index: self._models[row.index] for row in rows}
         counts = {row.index: row.self_draft for row in rows}
         drafts: dict[int, tuple[int, ...]] = dict.fromkeys(models, ())
         while models:
@@ -397,13 +386,7 @@ class RecordedServerDraft:
             for index, model in list(models.items()):
                 known = drafts[index]
                 logits = model.extend(known[-1:], [len(known) - 2])[0] if known else model.root_logits()
-                token = int(np.argmax(logits))
-                drafts[index] = (*known, token)
-                if len(drafts[index]) >= counts[index] or token in self._recording.eos:
+                drafts[index] = (*known, int(np.argmax(logits)))
+                if len(drafts[index]) >= counts[index] or drafts[index][-1] in self._recording.eos:
                     del models[index]
             yield drafts
-
-    def _after_answer(self, row: Row) -> RecordedDraftModel:
-        model, image = self._rows[row.index]
-        model.begin("", image, row.answer)
-        return model

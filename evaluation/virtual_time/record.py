@@ -75,27 +75,33 @@ class Models:
         """The layers with an exit."""
         return self.exits.layers if self.exits is not None else ()
 
+    @property
+    def short_list(self) -> npt.NDArray[np.integer] | None:
+        """The tokens that exits can predict; None for all."""
+        short = self.exits.short_list if self.exits is not None and self.exits.head is Head.SHORT else None
+        return short.ids if short is not None else None
+
 
 def record(models: Models, asked: Sequence[Question], max_tokens: int, top: int = TOP) -> Recording:
     """Return a recording of every question; answers have at most `max_tokens`, draft rows keep their `top` tokens."""
     recorder = _Recorder(models, max_tokens, top)
     steps = tuple(recorder.step(question) for question in tqdm(asked, unit="frame", disable=None))
-    exits = models.exits
-    short = exits.short_list if exits is not None and exits.head is Head.SHORT else None
+    target, exits, predictor = models.target, models.exits, models.predictor
+    tables = exits.table if exits is not None else {}
     recording = Recording(
         steps,
-        models.target.vocabulary,
-        models.target.eos,
-        models.target.num_layers,
+        target.vocabulary,
+        target.eos,
+        target.num_layers,
         models.exit_layers,
         max_tokens,
-        models.predictor.threshold if models.predictor is not None else 0.0,
-        {layer: Table(each.edges, each.agreement) for layer, each in exits.table.items()} if exits is not None else {},
-        frozenset(short.ids.tolist()) if short is not None else None,
+        predictor.threshold if predictor is not None else 0.0,
+        {layer: Table(each.edges, each.agreement) for layer, each in tables.items()},
+        None if models.short_list is None else frozenset(models.short_list.tolist()),
         {
-            "target": models.target.fingerprint,
+            "target": target.fingerprint,
             "draft": models.draft.fingerprint,
-            "predictor": models.predictor is not None,
+            "predictor": predictor is not None,
             "cloud_prefill_s": median(recorder.cloud_prefill_s),
             "edge_prefill_s": median(recorder.edge_prefill_s),
         },
@@ -129,16 +135,11 @@ class _Recorder:
         softmax /= softmax.sum(axis=1, keepdims=True)
         likeliest = np.argsort(-wide, axis=1, kind="stable")[:, : self._top]
         probabilities = np.take_along_axis(softmax, likeliest, axis=1)
+        acceptance = self._acceptance(rows, probabilities)
         return RecordedStep(
-            question.prompt,
-            len(question.jpeg),
-            tuple(tokens),
-            likeliest.astype(np.int32),
-            probabilities.astype(np.float32),
-            self._acceptance(rows, probabilities).astype(np.float32),
-            exit_tokens,
-            exit_probabilities,
-        )
+            question.prompt, len(question.jpeg), tuple(tokens), likeliest.astype(np.int32),
+            probabilities.astype(np.float32), acceptance.astype(np.float32), exit_tokens, exit_probabilities,
+        )  # fmt: skip
 
     def _acceptance(self, rows: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the chance of each place's likeliest token by depth [n, depths]; without a predictor the draft's."""
@@ -169,34 +170,25 @@ class _Recorder:
                 rows = to_numpy(exits.logits(output.layer, output.hidden[0])).astype(np.float64)
                 best = rows.argmax(axis=1)
                 place = models.exit_layers.index(output.layer)
-                short = exits.short_list if exits.head is Head.SHORT else None
-                exit_tokens[:, place] = best if short is None else short.ids[best]
+                exit_tokens[:, place] = best if models.short_list is None else models.short_list[best]
                 probabilities[:, place] = 1.0 / np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1)
         return exit_tokens, probabilities
 
 
 def compact(recording: Recording) -> Recording:
     """Return the same recording with only the tokens that occur, under new numbers of three bytes on the wire."""
-    used = sorted(
-        {token for step in recording.steps for token in (*step.tokens, *step.draft_tokens.ravel().tolist())}
-        | {
-            token
-            for step in recording.steps
-            if step.exit_tokens is not None
-            for token in step.exit_tokens.ravel().tolist()
-        }
-        | set(recording.eos)
-    )
-    new = {token: FIRST_WORD + place for place, token in enumerate(used)}
+    arrays = [np.asarray(step.tokens) for step in recording.steps]
+    arrays += [step.draft_tokens for step in recording.steps]
+    arrays += [step.exit_tokens for step in recording.steps if step.exit_tokens is not None]
+    used = np.unique(np.concatenate([np.array(recording.eos, dtype=int), *(each.ravel() for each in arrays)]))
 
-    def renumber(tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-        flat = [new[token] for token in tokens.ravel().tolist()]
-        return np.array(flat, dtype=np.int32).reshape(tokens.shape)
+    def renumber(tokens: npt.ArrayLike) -> npt.NDArray[np.integer]:
+        return (FIRST_WORD + np.searchsorted(used, tokens)).astype(np.int32)
 
     steps = tuple(
         replace(
             step,
-            tokens=tuple(new[token] for token in step.tokens),
+            tokens=tuple(renumber(step.tokens).tolist()),
             draft_tokens=renumber(step.draft_tokens),
             exit_tokens=renumber(step.exit_tokens) if step.exit_tokens is not None else None,
         )
@@ -207,6 +199,6 @@ def compact(recording: Recording) -> Recording:
         recording,
         steps=steps,
         vocabulary=FIRST_WORD + len(used) + SPARE_WORDS,
-        eos=tuple(new[token] for token in recording.eos),
-        short_list=frozenset(new[token] for token in short if token in new) if short is not None else None,
+        eos=tuple(renumber(recording.eos).tolist()),
+        short_list=None if short is None else frozenset(renumber(sorted(short.intersection(used.tolist()))).tolist()),
     )

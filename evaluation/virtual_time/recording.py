@@ -107,15 +107,9 @@ class Recording:
             "prompts": [step.prompt for step in self.steps],
             "image_bytes": [step.image_bytes for step in self.steps],
             "lengths": [len(step.tokens) for step in self.steps],
-            "vocabulary": self.vocabulary,
-            "eos": self.eos,
-            "layers": self.layers,
-            "exit_layers": self.exit_layers,
-            "max_tokens": self.max_tokens,
-            "stop_below": self.stop_below,
+            **{name: getattr(self, name) for name in _HEAD},
             "reliability": {str(layer): [t.edges, t.agreement] for layer, t in self.reliability.items()},
             "short_list": sorted(self.short_list) if self.short_list is not None else None,
-            "notes": dict(self.notes),
         }
         arrays: dict[str, Any] = {
             stored: np.concatenate([getattr(step, name) for step in self.steps]) for name, stored in _ARRAYS.items()
@@ -155,21 +149,19 @@ _ARRAYS = {
 """Fields of a step and their names in a file."""
 
 
+_HEAD = ("vocabulary", "eos", "layers", "exit_layers", "max_tokens", "stop_below", "notes")
+"""Fields of a recording that a file has as they are."""
+
+
 def _recording(head: dict[str, Any], arrays: dict[str, Any]) -> Recording:
+    """Return the recording of a file's head and arrays."""
     ends = np.cumsum(head["lengths"])[:-1]
     parts = {name: np.split(array, ends) for name, array in arrays.items()}
     steps = tuple(
         RecordedStep(prompt, size, tuple(parts["tokens"][i].tolist()), **{n: parts[s][i] for n, s in _ARRAYS.items()})
         for i, (prompt, size) in enumerate(zip(head["prompts"], head["image_bytes"], strict=True))
     )
-    same = ("vocabulary", "layers", "max_tokens", "stop_below", "notes")
-    return Recording(
-        steps,
-        eos=tuple(head["eos"]),
-        exit_layers=tuple(head["exit_layers"]),
-        reliability={
-            int(layer): Table(tuple(edges), tuple(rates)) for layer, (edges, rates) in head["reliability"].items()
-        },
-        short_list=frozenset(head["short_list"]) if head["short_list"] is not None else None,
-        **{name: head[name] for name in same},
-    )
+    same: dict[str, Any] = {name: tuple(head[name]) if isinstance(head[name], list) else head[name] for name in _HEAD}
+    tables = {int(layer): Table(tuple(edges), tuple(rates)) for layer, (edges, rates) in head["reliability"].items()}
+    short = None if head["short_list"] is None else frozenset(head["short_list"])
+    return Recording(steps, **same, reliability=tables, short_list=short)

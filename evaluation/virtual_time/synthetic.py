@@ -49,24 +49,18 @@ class Synthetic:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("second", "miss", "sharpness", "exit_sharpness", "variety"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"synthetic recording: {name} = {getattr(self, name)} is outside 0 to 1")
-        if not all(0.0 <= each <= 1.0 for each in self.rates):
-            raise ValueError(f"synthetic recording: acceptance = {self.acceptance} is outside 0 to 1")
-        if not 1 <= self.tokens <= 512:
-            raise ValueError(f"synthetic recording: tokens = {self.tokens} is outside 1 to 512")
         layers = self.exit_layers
-        if (
-            self.layers < 1
-            or any(not 0 <= layer < self.layers - 1 for layer in layers)
-            or list(layers) != sorted(set(layers))
-        ):
-            raise ValueError(f"synthetic recording: exits {layers} must rise within 0 to {self.layers - 2}")
-        if layers and self.miss < 1.0 and not layers[0] <= self.mean_exit <= layers[-1]:
-            raise ValueError(
-                f"synthetic recording: mean_exit = {self.mean_exit} is outside the exits, {layers[0]} to {layers[-1]}"
-            )
+        rise = self.layers >= 1 and list(layers) == sorted({layer for layer in layers if 0 <= layer < self.layers - 1})
+        named = not layers or self.miss >= 1.0 or layers[0] <= self.mean_exit <= layers[-1]
+        shares = ("second", "miss", "sharpness", "exit_sharpness", "variety")
+        limits = {name: (0.0 <= getattr(self, name) <= 1.0, "outside 0 to 1") for name in shares}
+        limits["acceptance"] = (all(0.0 <= each <= 1.0 for each in self.rates), "outside 0 to 1")
+        limits["tokens"] = (1 <= self.tokens <= 512, "outside 1 to 512")
+        limits["exits"] = (rise, f"not rising within 0 to {self.layers - 2}")
+        limits["mean_exit"] = (named, "outside the exits")
+        for name, (fits, why) in limits.items():
+            if not fits:
+                raise ValueError(f"synthetic recording: {name} = {getattr(self, name)} is {why}")
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -81,15 +75,9 @@ class Synthetic:
     def draw(self, steps: int) -> Recording:
         """Return so many steps; the same settings give the same ones."""
         random = np.random.default_rng([self.seed, 7])
-        return Recording(
-            tuple(self._step(number, random) for number in range(steps)),
-            VOCABULARY,
-            (EOS,),
-            self.layers,
-            self.exit_layers,
-            self.tokens,
-            notes={"synthetic": repr(self)},
-        )
+        every = tuple(self._step(number, random) for number in range(steps))
+        notes = {"synthetic": repr(self)}
+        return Recording(every, VOCABULARY, (EOS,), self.layers, self.exit_layers, self.tokens, notes=notes)
 
     def _step(self, number: int, random: np.random.Generator) -> RecordedStep:
         n = self.tokens
@@ -104,17 +92,12 @@ class Synthetic:
         likely = np.maximum(chance, LEAST)
         less = np.clip((1.0 - chance) * self.second, LEAST / 2, 0.999 * likely)
         agrees, confidences = self._exits(n, random)
+        wrong = np.cumsum(random.random(agrees.shape) < self.variety, axis=1, dtype=int) if self.variety else None
         return RecordedStep(
-            f"synthetic step {number}",
-            self.image_bytes,
-            tuple(tokens.tolist()),
-            np.stack([first, second], axis=1),
-            np.stack([likely, less], axis=1),
-            chance[:, None],
-            agrees=agrees,
-            confidences=confidences,
-            wrong_choices=np.cumsum(random.random(agrees.shape) < self.variety, axis=1) if self.variety else None,
-        )
+            f"synthetic step {number}", self.image_bytes, tuple(tokens.tolist()), np.stack([first, second], axis=1),
+            np.stack([likely, less], axis=1), chance[:, None], agrees=agrees, confidences=confidences,
+            wrong_choices=wrong,
+        )  # fmt: skip
 
     def _exits(self, n: int, random: np.random.Generator) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
         layers = self.exit_layers

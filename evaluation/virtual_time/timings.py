@@ -91,14 +91,12 @@ class Timings:
 
         Raises ValueError where `layer_shares` is for another number of layers.
         """
-        if not self.layer_shares:
-            return tuple((layer + 1) / layers for layer in range(layers))
-        if len(self.layer_shares) != layers:
+        shares = self.layer_shares or (1.0,) * layers
+        if len(shares) != layers:
             raise ValueError(
-                f"timings {self.name!r}: layer_shares has {len(self.layer_shares)} weights, the target {layers} layers"
+                f"timings {self.name!r}: layer_shares has {len(shares)} weights, the target {layers} layers"
             )
-        total = sum(self.layer_shares)
-        return tuple(sum(self.layer_shares[: layer + 1]) / total for layer in range(layers))
+        return tuple(sum(shares[: layer + 1]) / sum(shares) for layer in range(layers))
 
 
 PAPERS = {
@@ -110,9 +108,7 @@ PAPERS = {
 
 def load_timings(name: str) -> Timings:
     """Return the timings of a paper's table or of a device profile. Raises ValueError, with the known names."""
-    profiles = load_profiles()
-    if name in PAPERS:
-        return PAPERS[name]
-    if name in profiles:
-        return Timings.of(profiles[name])
-    raise ValueError(f"timings {name!r} are unknown; choose {', '.join((*PAPERS, *profiles))}")
+    known = PAPERS | {profile.name: Timings.of(profile) for profile in load_profiles().values()}
+    if name not in known:
+        raise ValueError(f"timings {name!r} are unknown; choose {', '.join(known)}")
+    return known[name]

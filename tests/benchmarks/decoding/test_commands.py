@@ -77,7 +77,7 @@ def test_a_missing_recording_is_made_once_and_that_of_others_refused(
 
 def test_all_hands_its_options_to_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {}
-    for name, (module, _) in __main__.COMMANDS.items():
+    for name, (module, _, _) in __main__.COMMANDS.items():
         monkeypatch.setattr(module, "run", lambda options, name=name: given.update({name: options}))
     assert __main__.main(["all", "--quick", "--out", "elsewhere", "--seed", "3"]) == 0
     assert list(given) == list(__main__.COMMANDS)

@@ -90,9 +90,10 @@ def test_collecting_early_tokens_is_told_from_taking_those_at_hand(monkeypatch: 
 
 
 def test_a_forward_of_eight_takes_what_table_9_says() -> None:
+    """Early Exits, Table 9: 8.97 ms over a batch of 8, 7.76 ms over one."""
     for _, timings in batched.devices().values():
         ratio = timings.draft_forward_s(8) / timings.draft_forward_s(1)
-        assert ratio == pytest.approx(batched.BATCHES[8] / batched.BATCHES[1], abs=0.001)
+        assert ratio == pytest.approx(8.97 / 7.76, abs=0.001)
 
 
 def test_timings_of_all_devices_have_a_draft_beside_the_target() -> None:
