@@ -160,7 +160,7 @@ class PairTrainer:
         return self.step_count < self.config.ground_share * self.config.steps and self.step_count % 5 != 0
 
     def step(self, frames: list[Frame]) -> Losses | float:
-        """One optimiser step; returns the losses, or the dense loss alone while only the eyes learn."""
+        """One optimiser step; returns the losses, or the dense loss alone while only the vision tower learns."""
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(self.config, self.step_count)
         wordless = self.grounding
@@ -226,7 +226,7 @@ class PairTrainer:
         writer.add_scalar("learning_rate", learning_rate(self.config, step), step)
         if isinstance(result, float):
             writer.add_scalar("loss/dense", result, step)
-            text = f"eyes {result:.3f}"
+            text = f"vision {result:.3f}"
         else:
             values = {
                 "loss/words": result.words.item(),
@@ -322,6 +322,6 @@ def _dry_run(config: PairConfig) -> int:
     mean = (
         config.vision_share * look + (late - config.vision_share) * (0.8 * wordless + 0.2 * words) + (1 - late) * words
     )
-    print(f"dry run: {look:.2f} s a step of the eyes, {wordless:.2f} s without words, {words:.2f} s with; "
+    print(f"dry run: {look:.2f} s a step of the vision tower, {wordless:.2f} s without words, {words:.2f} s with; "
           f"{config.steps} steps would take about {config.steps * mean / 60:.0f} minutes here")  # fmt: skip
     return 0

@@ -32,18 +32,19 @@ CHILD = """
 import base64, json, sys
 from argparse import Namespace
 from pathlib import Path
-from edge_drafter.decoder import EdgeDecoder
-from evaluation.setting import CONNECT_LIMIT_S, verifier
+try:
+    from edge_drafter.decoder import EdgeDecoder
+    from evaluation.experiment.sockets import edge_config
+    from evaluation.setting import verifier
+except ImportError:  # a checkout of 0.1.0
+    from spec_vlm_nav.edge import EdgeConfig, EdgeDecoder
+    from spec_vlm_nav.evaluation.setting import CONNECT_LIMIT_S, verifier
+    def edge_config(given, address):
+        return EdgeConfig(**vars(given), verifier=address, resume_s=CONNECT_LIMIT_S)
 target, draft, dtype, tokens = json.loads(sys.stdin.readline())
 given = {"draft_model": Path(draft), "dtype": dtype, "max_tokens": tokens}
 with verifier(Path(target), "--dtype", dtype) as address:
-    try:
-        from evaluation.experiment.sockets import edge_config
-        config = edge_config(Namespace(**given), address)
-    except ImportError:  # a checkout from before the experiment engine
-        from edge_drafter.decoder import EdgeConfig
-        config = EdgeConfig(**given, verifier=address, resume_s=CONNECT_LIMIT_S)
-    edge = EdgeDecoder(config)
+    edge = EdgeDecoder(edge_config(Namespace(**given), address))
     for line in sys.stdin:
         prompt, jpeg, mode = json.loads(line)
         result = edge.decode(prompt, base64.b64decode(jpeg), mode=mode)

@@ -1,6 +1,6 @@
 """transformers' own ways to generate, as peers: greedy, assisted by a draft model, by prompt lookup.
 
-They get what our models get: the ids, pixels and positions' token types of `speculation.vlm.processing.prepare`, on the
+They get what our models get: the ids, pixels and positions' token types of `speculation.vlm.inputs.prepare`, on the
 same loaded weights. A target's `generation_config` is replaced by plain greedy decoding, which is what "the target
 alone" means here; the assistant's is transformers' own default but for what an arm changes on purpose.
 """

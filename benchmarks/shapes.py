@@ -21,7 +21,7 @@ QWEN2_5_TOKENS = 151665
 
 @dataclass(frozen=True)
 class Shape:
-    """One model: its type, the length of its tokenizer, and what its config says of decoder and vision tower."""
+    """One model: its type, the length of its tokenizer, and its config's values for decoder and vision tower."""
 
     kind: str
     tokens: int

@@ -178,6 +178,11 @@ class Ledger:
         """The edge is gone or back: no wait is under way."""
         self._waiting_since = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether a wait is noted."""
+        return self._waiting_since is not None
+
     def wait(self, now: float) -> None:
         """The step waits for a draft, from now on or since an earlier call; `start` ends the wait."""
         if self._waiting_since is None:

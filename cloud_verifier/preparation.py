@@ -1,6 +1,6 @@
 """Preparation: frames are decoded beside the server's loop, so that no frame delays it.
 
-A job, once begun, runs to its end: a JPEG is decoded in a bounded time (`speculation.vlm.processing.decode_jpeg`), and
+A job, once begun, runs to its end: a JPEG is decoded in a bounded time (`speculation.frames.decode_jpeg`), and
 what follows grows with its pixels, which are bounded too. So a session whose frames are slow must not be first again:
 the session that used least of the threads' time of late goes first, one job a session at a time. A newer step takes the
 place of one that waits.

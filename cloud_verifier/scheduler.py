@@ -151,7 +151,7 @@ class Scheduler:
             step.wait(now)
 
     def next(self, now: float) -> Batch:
-        """Start what is to run now and return it; empty where nothing is ready or company is still awaited."""
+        """Start what is to run now and return it; empty where nothing is ready or others may still join."""
         batch = self._policy.schedule(self._steps.values(), now, self.estimates, self._budget)
         tokens = sum(1 + len(choice.tree.tokens) for choice in batch.choices.values())
         for step, choice in batch.choices.items():

@@ -1,4 +1,4 @@
-"""SelfDraft: a draft model beside the target, for steps that no edge drafts for (SpecEdge's baseline `server_only`).
+"""SelfDraft: a draft model beside the target, for steps that no edge drafts for (SpecEdge's baseline `server_sd`).
 
 All steps of a batch draft in the same forwards, one token a step and forward. A row of the cache holds the prompt and,
 as a chain, whatever tokens were fed behind it; what the answer went another way than is cut off before the next draft.

@@ -293,7 +293,7 @@ class Step:
 
     def wait(self, now: float) -> None:
         """Note that the step waits for a draft from now on, where that is its choice and it does not wait already."""
-        if self.idle is Idle.LEDGER:
+        if self.idle is Idle.LEDGER and not self.ledger.waits:
             choice = self.choice(now)
             if choice is not None and choice.act is Act.WAIT:
                 self.ledger.wait(now)

@@ -154,8 +154,8 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     ] = 20.0
 
     def __post_init__(self) -> None:
-        known = self.gamma in GAMMA_RULES if isinstance(self.gamma, str) else 0 <= self.gamma <= MAX_DRAFT_TOKENS
-        if not known:
+        number = type(self.gamma) is int and 0 <= self.gamma <= MAX_DRAFT_TOKENS
+        if not number and self.gamma not in GAMMA_RULES:
             raise ValueError(f"gamma is {self.gamma!r}; give 0 to {MAX_DRAFT_TOKENS}, '{AUTO}' or '{BALANCE}'")
         check(self)
         for name in ("own_guess", "early_tokens", "ngrams"):

@@ -29,7 +29,7 @@ BURST = 256
 MOST_WAITING, MOST_WAITING_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
 """Received messages that may wait for their declared time of arrival."""
 UNDER_WAY_BYTES = 2 * MAX_MESSAGE_BYTES
-WATCH_S, WATCH_CLOSELY_S = 0.05, 0.005
+WATCH_S, WATCH_CLOSELY_S = 0.02, 0.005
 """How often the bytes under way are looked at, and how often while they are more than a message of a usual size."""
 USUAL_BYTES = 64 << 10
 TRIM_S = 0.5

@@ -15,7 +15,7 @@ from speculation.predictor import AUTO
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
 from speculation.settings import check, fields_of, from_flags
 from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
-from speculation.wire import MAX_DRAFT_TOKENS
+from speculation.wire import MAX_ANSWER_TOKENS, MAX_DRAFT_TOKENS
 
 MAX_RTT_S = 10.0
 CAPACITY = 2048
@@ -28,9 +28,11 @@ class Connection(msgspec.Struct, frozen=True):
     keys: Annotated[str, Meta(description="folder of CURVE keys; empty: plain TCP, to this machine only")] = ""
     allow_plain: Annotated[bool, Meta(description="without keys, trust a verifier on another machine too")] = False
     target: Annotated[str, Meta(description="fingerprint that the verifier's target must have; empty: any")] = ""
-    silence_s: Annotated[float, Meta(ge=0, description="seconds without a message that count as a lost link")] = 1.5
+    silence_s: Annotated[
+        float, Meta(ge=0.2, le=60, description="seconds without a message that count as a lost link")
+    ] = 1.5
     resume_s: Annotated[
-        float, Meta(ge=0, description="seconds that a step waits for a lost verifier before it is given up")
+        float, Meta(ge=0, le=60, description="seconds that a step waits for a lost verifier before it is given up")
     ] = 1.0
     link: Annotated[
         str,
@@ -63,7 +65,7 @@ class Decoding(msgspec.Struct, frozen=True):
         str,
         Meta(description="folder of an acceptance predictor, which ends drafts; auto: the draft model's; off: none"),
     ] = AUTO
-    max_tokens: Annotated[int, Meta(ge=1, description="tokens of an answer at most")] = 128
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_ANSWER_TOKENS, description="tokens of an answer at most")] = 128
 
     def __post_init__(self) -> None:
         check(self)
@@ -104,7 +106,10 @@ class EdgeConfig(msgspec.Struct, frozen=True):
     draws: Draws = Draws()
     profile: Annotated[str, Meta(description="device profile whose times are waited for; raw: none")] = "raw"
     capacity: Annotated[
-        int, Meta(ge=1, description="cache slots of the draft model: image, prompt, answer and token tree must fit")
+        int,
+        Meta(
+            ge=1, le=2**20, description="cache slots of the draft model: image, prompt, answer and token tree must fit"
+        ),
     ] = CAPACITY
     text_only: Annotated[
         bool, Meta(description="the draft model is a language model alone, asked with an empty frame (benchmarks)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from edge_drafter.tree import Node
@@ -109,7 +109,7 @@ class DecodingStats:
             self.wasted_forwards += 1
             self.wasted_s += seconds
 
-    def add_waste(self, nodes: Iterable[Node]) -> None:
+    def add_waste(self, nodes: Collection[Node]) -> None:
         """Count the draft work behind nodes that were never committed."""
         self.wasted_forwards += sum(node.forwards for node in nodes)
         self.wasted_s += sum(node.seconds for node in nodes)

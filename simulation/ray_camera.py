@@ -1,4 +1,4 @@
-"""Pictures without any GL: MuJoCo casts the rays, numpy shades what they hit.
+"""Camera images without any GL: MuJoCo casts the rays, numpy shades what they hit.
 
 Follows what MuJoCo's GL renderer shows (a headlight at the eye, spot lights, texture times colour; the placing of
 textures was measured from its images), so that a room looks the same through either camera.
@@ -52,7 +52,7 @@ def _outlines(geoms: Labels) -> npt.NDArray[np.bool_]:
 
 
 class RayCamera:
-    """Draws one compiled model without GL; the same methods as `Camera`, in any thread.
+    """Renders one compiled model without GL; the same methods as `Camera`, in any thread.
 
     `groups` maps geom groups to visibility where it differs from MuJoCo's default.
     """

@@ -17,9 +17,9 @@ class Budget:
     rows: int
     """Steps in one forward."""
     tokens: int
-    """Tokens in one forward, each step's root among them."""
+    """Tokens in one forward, each step's root among them. Not read by `fcfs`; one with token budgets will."""
     slots: int
-    """Cache slots of a step: image and prompt, answer and draft."""
+    """Cache slots of a step: image and prompt, answer and draft. Not read by `fcfs`; one that admits by memory will."""
     collect_s: float
     """Seconds that a ready step may wait for others to share its forward."""
 

@@ -282,7 +282,7 @@ class RecordedEngine:
         session.root = _Prefix(session.root.place + len(path) + 1, _TRUE_PATH)
 
     def _final_verdict(self, row: Row) -> Verdict:
-        """Return the target's verdict: `speculation.acceptance.Greedy` on what the target predicts."""
+        """Return the target's verdict: `speculation.sampling.Greedy` on what the target predicts."""
         session = self._sessions[row.index]
         tokens = session.step.tokens
 

@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     top = argparse.ArgumentParser(prog="python -m speculation.vlm", description="Looks at models.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    text = "Say what a model folder is, how much memory it needs and, of two, whether they can be target and draft."
+    text = "Show what a model folder is, how much memory it needs and, of two, whether they can be target and draft."
     inspect = commands.add_parser(
         "inspect", help=text, description=text, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )

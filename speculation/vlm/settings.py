@@ -48,14 +48,20 @@ class ModelSettings(msgspec.Struct, frozen=True):
     )
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
-        Meta(description="CPU threads of the model, for the whole process; None leaves torch's own"),
+        Meta(description="CPU threads of the model, for the whole process"),
     ] = 1
+    """None, from code alone, leaves torch's own number."""
     attention: Annotated[str, Meta(description=f"attention backend: {' or '.join(ATTENTION)}")] = "sdpa"
-    quantisation: Annotated[str, Meta(description="what the weights are rounded to while loading")] = (
-        Quantisation.NONE.value
-    )
-    min_pixels: Annotated[int, Meta(description="least pixels of a resized frame; 0 keeps the model's own")] = 0
-    max_pixels: Annotated[int, Meta(description="most pixels of a resized frame; 0 keeps the model's own")] = 0
+    quantisation: Annotated[
+        str,
+        Meta(description=f"rounding of the weights while loading: {', '.join(each.value for each in Quantisation)}"),
+    ] = Quantisation.NONE.value
+    min_pixels: Annotated[
+        int, Meta(ge=0, le=MAX_PIXELS, description="least pixels of a resized frame; 0 keeps the model's own")
+    ] = 0
+    max_pixels: Annotated[
+        int, Meta(ge=0, le=MAX_PIXELS, description="most pixels of a resized frame; 0 keeps the model's own")
+    ] = 0
     allow_download: Annotated[bool, Meta(description="fetch a model that is given by its name on the hub")] = False
 
     def __post_init__(self) -> None:

@@ -325,7 +325,7 @@ def test_an_answer_survives_blackouts_longer_than_the_silence(tiny_target: Path,
     """The declared 62 ms a token do not fit between two blackouts, so that the step must be taken up again."""
     dark = WayConditions(blackouts=(Blackout(0.3, 1.0, 1.8),))
     server = start(tiny_target, "--dtype", "float64", "--profile", "go2_a100_scaled")
-    settings = config(tiny_draft, server.address, profile="go2_a100_scaled", resume_s=100.0, silence_s=0.4)
+    settings = config(tiny_draft, server.address, profile="go2_a100_scaled", resume_s=60.0, silence_s=0.4)
     edge = EdgeDecoder(settings, conditions=LinkConditions("dark", dark, dark))
     image = jpeg(1)
     try:

@@ -169,4 +169,6 @@ def test_its_parameters_and_its_graph_take_it_by_name() -> None:
     graph = robot_graph("toy")
     assert graph.argument("odom_topic").default == "/cart/odom"
     assert graph.argument("camera_topic").default == "/cart/camera"
-    assert {node.config for node in graph.processes if isinstance(node, NodeSpec)} == {"toy.yaml"}
+    nodes = {node.name: node for node in graph.processes if isinstance(node, NodeSpec)}
+    assert {node.config for node in nodes.values()} == {"toy.yaml"}
+    assert dict(nodes["go2_bridge"].parameters) == {"robot": "toy"}

@@ -15,6 +15,7 @@ from spec_vlm_nav.graph import (
     CommandSpec,
     Graph,
     NodeSpec,
+    Use,
 )
 from spec_vlm_nav.runner import SOURCE
 from tests.spec_vlm_nav import fake_launch as fake
@@ -71,7 +72,11 @@ def check_node(node: fake.Node, spec: NodeSpec, graph: Graph) -> None:
     config, given = node.parameters
     assert Path(config).exists()
     assert set(given) == {name for name, _ in spec.parameters}
-    for value in given.values():
+    for name, stated in spec.parameters:
+        value = given[name]
+        if not isinstance(stated, Use):
+            assert value == stated
+            continue
         assert isinstance(value, fake.ParameterValue)
         assert value.value_type is graph.argument(value.value.variable_name).kind
     assert [name for name, _ in node.remappings] == [name for name, _ in spec.remaps]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from rclpy.exceptions import InvalidParameterValueException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from evaluation.nodes.bag_player import PLAYER
 from spec_vlm_nav.graph import GRAPHS, PROJECT, NodeSpec
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes.common import settings
@@ -23,12 +23,12 @@ from spec_vlm_nav.simulated_go2 import ROBOT, ROOM
 from speculation.prompts import Guidance, ResponseOrder
 
 CONFIG = PROJECT / "ros_ws" / "src" / "spec_vlm_nav" / "config"
-BAG_PLAYER = PROJECT / "evaluation" / "nodes" / "bag_player.py"
 PARTS = {
     "vlm_nav": (EDGE, NAVIGATOR),
     "action_executor": (MOTION, EXECUTOR),
     "go2_bridge": (LIMITS, BRIDGE),
     "sim_go2": (ROOM, ROBOT),
+    "bag_player": (PLAYER,),
 }
 OWN = {"vlm_nav": {"trace"}}
 """Parameters of a node's own file."""
@@ -48,15 +48,12 @@ PUBLIC = {
         "turn_acceleration", "turn_deceleration", "cmd_vel_timeout", "stand_up_s", "robot",
     },
     "sim_go2": {"seed", "difficulty", "target", "layout", "physics", "image_size", "camera_hz", "odom_hz"},
+    "bag_player": {"bag", "instruction", "out", "camera_topic", "odom_topic", "rate", "start", "laps", "wait_s"},
 }  # fmt: skip
 """What users' own parameter files may name: no parameter may be lost or renamed unnoticed."""
 
 
 def names(node: str) -> set[str]:
-    if node == "bag_player":
-        calls = [each for each in ast.walk(ast.parse(BAG_PLAYER.read_text())) if isinstance(each, ast.Call)]
-        declared = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id == "parameter"]
-        return {each.args[1].value for each in declared}  # type: ignore[attr-defined]
     return {name for part in PARTS[node] for name in part.fields()} | OWN.get(node, set())
 
 
@@ -103,7 +100,8 @@ def test_every_parameter_is_described_and_read_only(part: Parameters[msgspec.Str
         described = node.describe_parameter(name)
         assert described.read_only
         assert described.description == field.description
-        if field.least is not None and field.most is not None:
+        if field.kind in (int, float):
+            assert field.least is not None and field.most is not None, f"{name} has no limits"
             (limits,) = described.floating_point_range or described.integer_range
             assert (limits.from_value, limits.to_value) == (field.least, field.most)
         assert all(choice in described.additional_constraints for choice in field.choices)
@@ -131,6 +129,14 @@ def test_wrong_values_are_refused_by_name(node: Node) -> None:
     with pytest.raises(InvalidParameterValueException):
         settings(again, LIMITS)
     again.destroy_node()
+
+
+@pytest.mark.parametrize("gamma", [7.0, 2.5, True, "often", -1])
+def test_a_draft_length_that_is_neither_is_refused(gamma: object, node: Node) -> None:
+    other = Node("other", parameter_overrides=[Parameter("gamma", value=gamma)])
+    with pytest.raises(ValueError, match="gamma is .*; give 0 to 64"):
+        settings(other, EDGE)
+    other.destroy_node()
 
 
 @pytest.mark.parametrize("gamma", [6, "auto"])

@@ -236,7 +236,7 @@ def robot_graph(name: str) -> Graph:
             MODE, DRAFTING, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE, RESPONSE_ORDER, GUIDE,
         ),
         (
-            NodeSpec("go2_bridge", config, remaps=(odometry,)),
+            NodeSpec("go2_bridge", config, (("robot", name),), (odometry,)),
             NodeSpec("action_executor", config, remaps=(odometry,)),
             NodeSpec("vlm_nav", config, _NAVIGATION, (odometry, camera), essential=True),
         ),

@@ -214,7 +214,7 @@ class Navigator:
             return GoalResult(over.end, message, self._actions, self._clock() - began, held)
 
     def stand(self, reason: str, dry: bool = False) -> bool:
-        """Publish a HOLD and return whether the executor took it, at the latest after `hold_s`; a dry run has none.
+        """Publish a HOLD and return whether the executor took it, at the latest after `HOLD_S`; a dry run has none.
 
         It waits although the goal was cancelled: a cancelled goal must leave a robot that stands.
         """

@@ -15,9 +15,6 @@ from typing import Any
 from spec_vlm_nav.robot import Answer, Topic
 from spec_vlm_nav.safety import HARD_CAPS, Limits, Velocity, clamp
 
-MOVE_HOLD_S = 1.0
-"""The firmware obeys the last Move for this long: it must be resent, and a dead sender leaves that much motion."""
-
 
 class SportApi(IntEnum):
     """The allow-list. Jumps and flips do not exist here, and neither does Damp (1001): it drops a standing robot."""
