@@ -141,11 +141,6 @@ class LinkConditions:
         return replace(self, up=up, down=down)
 
     @property
-    def mean_one_way_s(self) -> float:
-        """Mean time of a small message on its way, of both ways; losses, queues and blackouts left out."""
-        return sum(way.delay_s + way.jitter_s / 2.0 for way in (self.up, self.down)) / 2.0
-
-    @property
     def longest_trip_s(self) -> float:
         """Longest round trip of a small message that is neither lost nor queued nor in a blackout."""
         return sum(way.delay_s + way.jitter_s for way in (self.up, self.down))

@@ -19,7 +19,7 @@ from speculation.links import load_link
 from speculation.profiles import load_profile
 
 RESULTS = PROJECT / "benchmarks" / "results"
-NOT_SETTINGS = ("save", "out", "trace", "journal", "restart", "action", "command", "run", "own_steps")
+NOT_SETTINGS = ("save", "out", "trace", "journal", "restart", "action", "command", "run")
 """Options that do not change what is measured."""
 
 
