@@ -189,11 +189,18 @@ SETUP
 
 workspace() {
     say "ROS 2 workspace: compiles the messages and installs the nodes (about a minute)"
-    local skip=()
-    # The vendor's workspace brings unitree_api itself; two copies would shadow each other.
-    case ":${AMENT_PREFIX_PATH:-}:" in
-        *unitree_api*) skip=(--packages-skip unitree_api) ;;
-    esac
+    local skip=() package prefix
+    # Unitree's workspace and a full ROS bring these themselves; two copies would shadow each other.
+    for package in unitree_api unitree_go tf2_msgs; do
+        for prefix in $(tr : ' ' <<<"${AMENT_PREFIX_PATH:-}"); do
+            if [ "$prefix" != "$ROOT/ros_ws/install/$package" ] && [ -d "$prefix/share/$package" ]; then
+                say "$package comes from $prefix"
+                skip+=("$package")
+                break
+            fi
+        done
+    done
+    if [ "${#skip[@]}" -gt 0 ]; then skip=(--packages-skip "${skip[@]}"); fi
     (
         if [ "$ROS_KIND" = wheels ]; then
             # An inherited underlay would be remembered in the workspace's setup files.

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "ros_ws" / "src" / "spec_vlm_nav"
 PYTHON = "python{}.{}".format(*sys.version_info)
 SHIPPED = {name: folder for name, folder in FOLDERS.items() if name != "benchmarks"}
+VENDORS = ("unitree_api", "unitree_go")
 PACKAGE_FILES = sorted((ROOT / "ros_ws" / "src").glob("*/package.xml"))
 BASE = {
     "torch",
@@ -74,7 +75,7 @@ def test_there_is_one_version() -> None:
     assert declared(r"^version: (.+)$", "CITATION.cff") == version
     assert declared(r"^## (\S+)", "CHANGELOG.md") == version
     assert declared(r'^    version="(.+)",$', "ros_ws/src/spec_vlm_nav/setup.py") == version
-    assert len(PACKAGE_FILES) == 3
+    assert len(PACKAGE_FILES) == 5
     for path in PACKAGE_FILES:
         assert ElementTree.parse(path).findtext("version") == version, path
 
@@ -88,10 +89,12 @@ def test_there_is_one_licence_but_for_the_vendors_messages() -> None:
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert "Apache License" in text and "Version 2.0, January 2004" in text and len(text.splitlines()) > 200
     licences = {path.parent.name: ElementTree.parse(path).findtext("license") for path in PACKAGE_FILES}
-    assert licences == {"spec_vlm_nav": licence, "spec_vlm_nav_interfaces": licence, "unitree_api": "BSD-3-Clause"}
-    vendors = (ROOT / "ros_ws" / "src" / "unitree_api" / "LICENSE").read_text(encoding="utf-8")
-    assert vendors.startswith("Copyright") and "Redistribution and use in source and binary forms" in vendors
-    assert "ros_ws/src/unitree_api" in (ROOT / "NOTICE").read_text(encoding="utf-8")
+    ours = dict.fromkeys(("spec_vlm_nav", "spec_vlm_nav_interfaces", "tf2_msgs"), licence)
+    assert licences == {**ours, **dict.fromkeys(VENDORS, "BSD-3-Clause")}
+    for package in VENDORS:
+        vendors = (ROOT / "ros_ws" / "src" / package / "LICENSE").read_text(encoding="utf-8")
+        assert vendors.startswith("Copyright") and "Redistribution and use in source and binary forms" in vendors
+        assert f"ros_ws/src/{package}" in (ROOT / "NOTICE").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +145,7 @@ def test_the_wheel_has_the_data_that_its_code_reads(wheel: zipfile.ZipFile) -> N
         "speculation/config": ROOT / "config",
         "spec_vlm_nav/config": PACKAGE / "config",
         "evaluation/interfaces/spec_vlm_nav_interfaces": ROOT / "ros_ws/src/spec_vlm_nav_interfaces/msg",
-        "evaluation/interfaces/unitree_api": ROOT / "ros_ws/src/unitree_api/msg",
+        **{f"evaluation/interfaces/{name}": ROOT / "ros_ws/src" / name / "msg" for name in VENDORS},
     }.items():
         wanted = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
         assert wanted and {f"{package}/{name}" for name in wanted} <= found
@@ -157,7 +160,7 @@ def header(wheel: zipfile.ZipFile) -> Message:
 def test_the_wheel_names_its_licence_and_carries_the_texts(wheel: zipfile.ZipFile) -> None:
     assert header(wheel)["License-Expression"] == "Apache-2.0"
     found = {name.split("/licenses/")[1] for name in wheel.namelist() if "/licenses/" in name}
-    assert found == {"LICENSE", "NOTICE", "ros_ws/src/unitree_api/LICENSE"}
+    assert found == {"LICENSE", "NOTICE", *(f"ros_ws/src/{package}/LICENSE" for package in VENDORS)}
 
 
 def test_console_scripts_of_the_wheel_are_functions(wheel: zipfile.ZipFile) -> None:

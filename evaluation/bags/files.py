@@ -23,7 +23,7 @@ def typestore() -> Any:
     """Return Jazzy's message types and ours, read from the workspace's `.msg` files."""
     store = get_typestore(Stores.ROS2_JAZZY)
     types: dict[str, Any] = {}
-    for package in ("spec_vlm_nav_interfaces", "unitree_api"):
+    for package in ("spec_vlm_nav_interfaces", "unitree_api", "unitree_go"):
         for file in (INTERFACES / package).glob("*.msg"):
             types.update(get_types_from_msg(file.read_text(encoding="utf-8"), f"{package}/msg/{file.stem}"))
     store.register(types)

@@ -16,12 +16,14 @@ import msgspec
 import rclpy
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
+from rclpy.clock import Clock, ClockType
 from rclpy.executors import Executor, MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from rclpy.time import Time
+from rclpy.timer import Timer
 from std_msgs.msg import Header
 
 from spec_vlm_nav.odometry import OdometrySample
@@ -70,6 +72,13 @@ def _declare(node: Node, name: str, field: Field) -> Any:
     return node.declare_parameter(name, default, descriptor).value
 
 
+def steady_timer(
+    node: Node, period_s: float, callback: Callable[[], None], group: CallbackGroup | None = None
+) -> Timer:
+    """Call `callback` every `period_s` seconds of the steady clock, whatever use_sim_time and ROS time do."""
+    return node.create_timer(period_s, callback, callback_group=group, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+
 class Heartbeat:
     """Publishes at 20 Hz on heartbeat/<node> while the node runs and `ready` holds.
 
@@ -87,11 +96,11 @@ class Heartbeat:
         # A group of its own, so that a busy node is not taken for a dead one.
         group = MutuallyExclusiveCallbackGroup()
         if busy_s:
-            node.create_timer(ALIVE_PERIOD_S, self._note, callback_group=group)
+            steady_timer(node, ALIVE_PERIOD_S, self._note, group)
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
             self._thread.start()
         else:
-            node.create_timer(1.0 / HEARTBEAT_HZ, self._beat, callback_group=group)
+            steady_timer(node, 1.0 / HEARTBEAT_HZ, self._beat, group)
 
     def close(self) -> None:
         """End the thread, before the node is destroyed; safe to repeat."""

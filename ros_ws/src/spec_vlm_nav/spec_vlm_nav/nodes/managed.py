@@ -1,0 +1,109 @@
+"""A lifecycle node whose transitions log why they fail, and whose end leaves a robot that stands.
+
+What a node needs is checked in `configure`, before any node is active; nothing moves before all of them are configured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallbackReturn
+from rclpy.node import Node
+
+from spec_vlm_nav.nodes.common import run
+
+REFUSALS = (ValueError, OSError, RuntimeError)
+"""What `configure` and `activate` raise for a reason of the user's, in a sentence."""
+
+
+class ManagedNode(LifecycleNodeMixin, Node):
+    """Override `configure`, `activate`, `deactivate` and `cleanup`; the default of each does nothing.
+
+    Parameters are declared, and their values checked, in the constructor; models, keys and connections in `configure`.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        Node.__init__(self, name, **options)
+        # A transition may take a minute. In a group of its own, which rclpy's LifecycleNode cannot be given, it holds up
+        # no other callback.
+        LifecycleNodeMixin.__init__(self, callback_group=MutuallyExclusiveCallbackGroup())
+        self.active = False
+        """Whether the node may act."""
+        self.problem = "not configured yet"
+        """Why it is not active, in a sentence; empty while it is."""
+
+    def configure(self) -> None:
+        """Load and check everything. Raises ValueError, OSError or RuntimeError, in a sentence, for what is wrong."""
+
+    def activate(self) -> None:
+        """Begin to act. Raises as `configure`."""
+
+    def deactivate(self) -> None:
+        """Stop acting; the robot stands afterwards. Safe to call at any time after `configure`."""
+
+    def cleanup(self) -> None:
+        """Free what `configure` loaded, also where it failed half-way."""
+
+    def end(self) -> None:
+        """Deactivate and clean up, when the process ends."""
+        self._stop_acting("the node ends")
+        self.cleanup()
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """See rclpy."""
+        if not self._try("configure", self.configure):
+            self.cleanup()
+            return TransitionCallbackReturn.FAILURE
+        self.problem = "configured, not active"
+        return TransitionCallbackReturn.SUCCESS
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """See rclpy."""
+        if not self._try("activate", self.activate):
+            self.deactivate()
+            return TransitionCallbackReturn.FAILURE
+        self.active, self.problem = True, ""
+        return super().on_activate(state)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """See rclpy."""
+        self._stop_acting("deactivated")
+        return super().on_deactivate(state)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """See rclpy."""
+        self.cleanup()
+        self.problem = "not configured"
+        return TransitionCallbackReturn.SUCCESS
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """See rclpy."""
+        self.end()
+        return TransitionCallbackReturn.SUCCESS
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """See rclpy. The node can be configured again."""
+        self.end()
+        return TransitionCallbackReturn.SUCCESS
+
+    def _stop_acting(self, why: str) -> None:
+        was, self.active = self.active, False
+        self.problem = why
+        if was:
+            self.deactivate()
+
+    def _try(self, what: str, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except REFUSALS as error:
+            self.problem = str(error)
+            self.get_logger().error(f"cannot {what}: {error}")
+            return False
+        return True
+
+
+def run_managed(make: Callable[[], ManagedNode], threads: int = 2) -> int:
+    """Run a managed node until SIGINT or SIGTERM, then end it, and return the process's exit status; see `run`."""
+    return run(make, lambda node: node.end(), threads)
