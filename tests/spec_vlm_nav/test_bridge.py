@@ -29,8 +29,8 @@ class Call(NamedTuple):
 class Toy:
     """A cart that has its brake released before it rolls."""
 
-    requests = Topic("/cart/in", "std_msgs/msg/String")
-    answers = Topic("/cart/out", "std_msgs/msg/String")
+    requests = Topic("/cart/in", "std_msgs/msg/String", "request_topic")
+    answers = Topic("/cart/out", "std_msgs/msg/String", "request_topic")
     odom_topic = "/cart/odom"
     camera_topic = "/cart/camera"
     fastest = Velocity(0.5, 0.3, 0.6)

@@ -22,6 +22,8 @@ class Topic(NamedTuple):
     """As the robot has it in the root namespace; the bridge uses it relative to its own."""
     kind: str
     """Message type, e.g. unitree_api/msg/Request."""
+    argument: str
+    """The launch argument that names it, e.g. request_topic."""
 
 
 class Answer(NamedTuple):
@@ -35,6 +37,11 @@ class Answer(NamedTuple):
 
 class Robot(Protocol[R]):
     """A kind of robot, without state; `R` is its request. A request has an identity, which its answer carries back."""
+
+    @property
+    def topics(self) -> Sequence[Topic]:
+        """All of the robot's own topics that the bridge uses."""
+        ...
 
     @property
     def requests(self) -> Topic:

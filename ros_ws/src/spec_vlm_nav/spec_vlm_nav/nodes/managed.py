@@ -5,15 +5,20 @@ What a node needs is checked in `configure`, before any node is active; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallbackReturn
 from rclpy.node import Node
 
-from spec_vlm_nav.nodes.common import run
+from spec_vlm_nav.diagnostics import Level, Status, text
+from spec_vlm_nav.nodes.common import parameter, run, steady_timer
 
+DIAGNOSTICS_S = 1.0
 REFUSALS = (ValueError, OSError, RuntimeError)
 """What `configure` and `activate` raise for a reason of the user's, in a sentence."""
 
@@ -26,13 +31,19 @@ class ManagedNode(LifecycleNodeMixin, Node):
 
     def __init__(self, name: str, **options: Any) -> None:
         Node.__init__(self, name, **options)
-        # A transition may take a minute. In a group of its own, which rclpy's LifecycleNode cannot be given, it holds up
-        # no other callback.
+        # A transition may take a minute. In a group of its own, which LifecycleNode cannot be given, it holds up no
+        # other callback.
         LifecycleNodeMixin.__init__(self, callback_group=MutuallyExclusiveCallbackGroup())
         self.active = False
         """Whether the node may act."""
         self.problem = "not configured yet"
         """Why it is not active, in a sentence; empty while it is."""
+        self.exit_status = 0
+        """Of the process."""
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        steady_timer(self, DIAGNOSTICS_S, self._report, MutuallyExclusiveCallbackGroup())
+        if parameter(self, "autostart", False, "configure and activate by itself; false: lifecycle_manager does"):
+            self._start = steady_timer(self, 0.0, self._autostart, MutuallyExclusiveCallbackGroup())
 
     def configure(self) -> None:
         """Load and check everything. Raises ValueError, OSError or RuntimeError, in a sentence, for what is wrong."""
@@ -45,6 +56,10 @@ class ManagedNode(LifecycleNodeMixin, Node):
 
     def cleanup(self) -> None:
         """Free what `configure` loaded, also where it failed half-way."""
+
+    def health(self) -> Iterable[Status]:
+        """Return what the node reports on `/diagnostics`, once a second, while it is active."""
+        return ()
 
     def end(self) -> None:
         """Deactivate and clean up, when the process ends."""
@@ -88,6 +103,29 @@ class ManagedNode(LifecycleNodeMixin, Node):
         self.end()
         return TransitionCallbackReturn.SUCCESS
 
+    def _autostart(self) -> None:
+        self._start.cancel()
+        success = TransitionCallbackReturn.SUCCESS
+        if self.trigger_configure() != success or self.trigger_activate() != success:
+            self.exit_status = 2
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _report(self) -> None:
+        level = Level.OK if self.active else Level.WARN
+        lines = [Status("lifecycle", level, self.problem or "active"), *(self.health() if self.active else ())]
+        report = DiagnosticArray()
+        report.header.stamp = self.get_clock().now().to_msg()
+        report.status = [
+            DiagnosticStatus(
+                level=bytes([line.level]),
+                name=f"{self.get_fully_qualified_name().lstrip('/')}: {line.name}",
+                message=line.message,
+                values=[KeyValue(key=key, value=text(value)) for key, value in line.values.items()],
+            )
+            for line in lines
+        ]
+        self._diagnostics.publish(report)
+
     def _stop_acting(self, why: str) -> None:
         was, self.active = self.active, False
         self.problem = why
@@ -106,4 +144,10 @@ class ManagedNode(LifecycleNodeMixin, Node):
 
 def run_managed(make: Callable[[], ManagedNode], threads: int = 2) -> int:
     """Run a managed node until SIGINT or SIGTERM, then end it, and return the process's exit status; see `run`."""
-    return run(make, lambda node: node.end(), threads)
+    made: list[ManagedNode] = []
+
+    def build() -> ManagedNode:
+        made.append(make())
+        return made[0]
+
+    return run(build, ManagedNode.end, threads) or (made[0].exit_status if made else 0)

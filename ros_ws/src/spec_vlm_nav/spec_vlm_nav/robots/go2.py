@@ -85,8 +85,9 @@ def describe(code: int) -> str:
 class Go2:
     """The `Robot` behind the sport service."""
 
-    requests = Topic("/api/sport/request", "unitree_api/msg/Request")
-    answers = Topic("/api/sport/response", "unitree_api/msg/Response")
+    requests = Topic("/api/sport/request", "unitree_api/msg/Request", "request_topic")
+    answers = Topic("/api/sport/response", "unitree_api/msg/Response", "response_topic")
+    topics: Sequence[Topic] = (requests, answers)
     odom_topic = "/utlidar/robot_odom"
     camera_topic = "/camera/image/compressed"
     fastest = Velocity(*HARD_CAPS)
