@@ -6,6 +6,7 @@ from edge_drafter.request import Interruption, StepResult
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.tracing import StepTrace
+from speculation.cancellation import Abandoned
 from speculation.trace import Trace
 
 
@@ -24,15 +25,21 @@ def decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
         while not answer.done:
             if step.is_late(step.clock()):
                 raise step.interrupted(Interruption.DEADLINE, step.too_late)
+            if step.cancelled:
+                raise step.interrupted(Interruption.CANCELLED, Interruption.CANCELLED.value)
             started = step.clock()
-            with spans.drafting():
-                source.grow([tree.root])
+            try:
+                with spans.drafting():
+                    source.grow([tree.root], step.stop)
+            except Abandoned:
+                continue
             stats.add_forward(step.clock() - started, verifying=False, abandoned=False)
             token = tree[tree.likeliest_path(tree.root, 1)[0]].token
             source.commit(tree.reroot([token]), None)
             answer.append([token])
             if stats.first_commit_s is None:
                 stats.first_commit_s = step.clock() - step.started
+            step.show()
     except ValueError as error:
         raise step.interrupted(Interruption.FAILED, str(error)) from error
     finally:
