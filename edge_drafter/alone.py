@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edge_drafter.question import CANCELLED
 from edge_drafter.request import Interruption, StepResult
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
@@ -19,6 +20,8 @@ def decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
             source.begin(step)
         except ValueError as error:
             raise step.interrupted(Interruption.UNREADABLE, str(error)) from error
+        except Abandoned:
+            raise step.interrupted(Interruption.CANCELLED, CANCELLED) from None
         now = step.clock()
         stats.prefill_s = now - step.started
         spans.prefill(step.started, now)
@@ -26,7 +29,7 @@ def decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
             if step.is_late(step.clock()):
                 raise step.interrupted(Interruption.DEADLINE, step.too_late)
             if step.cancelled:
-                raise step.interrupted(Interruption.CANCELLED, Interruption.CANCELLED.value)
+                raise step.interrupted(Interruption.CANCELLED, CANCELLED)
             started = step.clock()
             try:
                 with spans.drafting():

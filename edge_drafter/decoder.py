@@ -25,7 +25,7 @@ from edge_drafter import (
     sources_of,
 )
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
-from edge_drafter.question import Question
+from edge_drafter.question import CANCELLED, Question
 from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from speculation.connection import give_back_memory
@@ -238,7 +238,7 @@ class EdgeDecoder:
         try:
             with self._decoding:
                 if question.cancelled:
-                    raise Cancelled("the question was cancelled before it began")
+                    raise Cancelled(CANCELLED)
                 outcome = self._reply(self._decode(prompt, jpeg, limit, mode, question))
         except Exception as error:
             outcome = error

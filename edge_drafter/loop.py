@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from edge_drafter.answer import Contradiction
 from edge_drafter.protocols import Link, LinkLost
+from edge_drafter.question import CANCELLED
 from edge_drafter.request import Interruption, StepInterrupted, StepResult
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.step_drafter import Outcome, StepDrafter
 from edge_drafter.tracing import StepTrace
+from speculation.cancellation import Abandoned
 from speculation.text import printable
 from speculation.trace import Trace
 from speculation.wire import (
@@ -94,6 +96,9 @@ class StepLoop:
         started = step.clock()
         try:
             self._drafter.begin()
+        except Abandoned:
+            self._check_wanted()
+            raise
         except ValueError as error:
             raise self._interrupted(Interruption.UNREADABLE, str(error)) from error
         now = step.clock()
@@ -201,7 +206,7 @@ class StepLoop:
 
     def _check_wanted(self) -> None:
         if self._step.cancelled:
-            raise self._interrupted(Interruption.CANCELLED, "the question was cancelled")
+            raise self._interrupted(Interruption.CANCELLED, CANCELLED)
 
     def _check_time(self) -> None:
         step = self._step
@@ -234,7 +239,7 @@ class StepLoop:
 
     def _cancel_step(self) -> None:
         """End the step at the verifier; for any thread, and without waiting for a draft forward under way."""
-        self._end_step(Interruption.CANCELLED.value)
+        self._end_step(CANCELLED)
 
     def _end_step(self, reason: str) -> None:
         with contextlib.suppress(LinkLost):

@@ -11,6 +11,7 @@ from edge_drafter.reply import Cancelled, Reply
 
 HALF = "\N{REPLACEMENT CHARACTER}"
 """What a tokenizer reads the first bytes of a character as while its last ones are missing."""
+CANCELLED = "the question was cancelled"
 
 
 class GrowingText:
@@ -99,7 +100,7 @@ class Question:
 
         What has ended stays as it is.
         """
-        if self._end(Cancelled("the question was cancelled")):
+        if self._end(Cancelled(CANCELLED)):
             end_step = self._end_step
             if end_step is not None:
                 end_step()

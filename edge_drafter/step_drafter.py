@@ -44,7 +44,7 @@ class StepDrafter:
         """The node that an exit named last."""
 
     def begin(self) -> None:
-        """Have the sources read the frame and propose the answer's beginning. Raises ValueError as they do."""
+        """Have the sources read the frame and propose the answer's beginning. Raises as they do."""
         for source in self._sources:
             source.begin(self._step)
         for source in self._sources:
