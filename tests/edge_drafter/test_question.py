@@ -37,7 +37,7 @@ def cut(tokens: list[int], places: list[int]) -> list[list[int]]:
 PLACES = st.lists(st.integers(0, 40), max_size=20)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(tokens=st.lists(st.integers(0, len(TOKENIZER) - 1), max_size=40), places=PLACES)
 def test_text_only_grows_towards_that_of_all_tokens(tokens: list[int], places: list[int]) -> None:
     """Whatever the tokens, also bytes that are no text."""
@@ -50,7 +50,7 @@ def test_text_only_grows_towards_that_of_all_tokens(tokens: list[int], places: l
     assert len(whole.rstrip(HALF)) <= len(text.text) or whole.endswith(HALF)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(written=st.text(st.characters(exclude_categories=["Cs"]), max_size=30), places=PLACES, last=st.integers(0, 40))
 def test_text_is_complete_where_its_characters_are_and_goes_on_in_the_guess(
     written: str, places: list[int], last: int
