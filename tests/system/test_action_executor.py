@@ -25,7 +25,7 @@ from rclpy.node import Node
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 from std_msgs.msg import Header
 
-from spec_vlm_nav.nodes import action_executor
+from spec_vlm_nav.nodes import action_executor, common
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.common import COMMAND_QOS, steady_timer
 from tests.system.conftest import until
@@ -188,6 +188,19 @@ def test_the_stop_of_a_deactivated_node_is_repeated(monkeypatch: pytest.MonkeyPa
     finally:
         node.destroy_node()
         rclpy.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("received", "waited"), [(4900.0, 100.0), (5000.0, 0.0), (5000.5, 0.0), (1.0, 0.0), (0, 0.0), (None, 0.0)]
+)
+def test_silence_counts_from_the_arrival_of_a_message_not_from_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, received: float | None, waited: float
+) -> None:
+    """Times in milliseconds; a time that no message can have waited is not believed."""
+    clock = SimpleNamespace(time_ns=lambda: 5_000_000_000, monotonic=lambda: 50.0)
+    monkeypatch.setattr(common, "time", clock)
+    stamp = None if received is None else int(received * 1e6)
+    assert common.arrival({"received_timestamp": stamp}) == pytest.approx(50.0 - waited * 1e-3)
 
 
 def test_ticks_that_fail_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
