@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from rclpy.node import Node
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 from std_msgs.msg import Header
 
+from spec_vlm_nav.diagnostics import Level
 from spec_vlm_nav.nodes import action_executor, common
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.common import COMMAND_QOS, steady_timer
@@ -32,6 +34,7 @@ from tests.system.conftest import until
 
 NAMES = ("vlm_nav", "go2_bridge")
 PERIOD_S = 0.02
+NOW_NS = 1_800_000_000_000_000_000
 
 
 class Surroundings:
@@ -201,6 +204,38 @@ def test_silence_counts_from_the_arrival_of_a_message_not_from_when_it_is_read(
     monkeypatch.setattr(common, "time", clock)
     stamp = None if received is None else int(received * 1e6)
     assert common.arrival({"received_timestamp": stamp}) == pytest.approx(50.0 - waited * 1e-3)
+
+
+def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(time_ns=lambda: NOW_NS, monotonic=lambda: 100.0)
+    for module in (action_executor, common):
+        monkeypatch.setattr(module, "time", clock)
+    rclpy.init()
+    node = ActionExecutor()
+    try:
+        idle = {status.name: status for status in node.health()}
+        assert (idle["action"].message, idle["action"].level) == ("idle", Level.OK)
+        assert (idle["odometry"].message, idle["odometry"].values) == ("odometry is silent", {"rate_hz": 0.0})
+        assert idle["watchdogs"].message == "silent: odom, vlm_nav, go2_bridge"
+        assert idle["odometry"].level is idle["watchdogs"].level is Level.ERROR
+        node.active = True
+        message = Odometry()
+        message.pose.pose.orientation.w = 1.0
+        node._on_odometry(message, {"received_timestamp": NOW_NS})
+        node._on_action(NavigationAction(goal=7, step=3, kind=NavigationAction.FORWARD, size=NavigationAction.MEDIUM))
+        busy = {status.name: status for status in node.health()}
+        assert busy["action"].message == "standing: vlm_nav, go2_bridge silent"
+        assert busy["action"].values["goal"] == 7 and busy["action"].values["remaining"] == 0.5
+        assert busy["odometry"].level is Level.OK and busy["odometry"].values["rate_hz"] > 0.0
+        assert busy["watchdogs"].message == "silent: vlm_nav, go2_bridge"
+        message.pose.pose.position.x = math.nan
+        node._on_odometry(message, {"received_timestamp": NOW_NS})
+        assert {status.name: status.message for status in node.health()}["odometry"].startswith(
+            "odometry is not finite"
+        )
+    finally:
+        node.destroy_node()
+        rclpy.shutdown()
 
 
 def test_ticks_that_fail_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
