@@ -1,0 +1,274 @@
+"""action_executor as a process: silence, ROS time that stands still, and deactivation end in a zero cmd_vel."""
+
+from __future__ import annotations
+
+import math
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import rclpy
+from geometry_msgs.msg import Twist, TwistStamped
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from nav_msgs.msg import Odometry
+from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
+from rcl_interfaces.srv import SetParameters
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
+from std_msgs.msg import Header
+
+from spec_vlm_nav.diagnostics import Level
+from spec_vlm_nav.nodes import action_executor, common
+from spec_vlm_nav.nodes.action_executor import ActionExecutor
+from spec_vlm_nav.nodes.common import COMMAND_QOS, steady_timer
+from tests.system.conftest import until
+
+NAMES = ("vlm_nav", "go2_bridge")
+PERIOD_S = 0.02
+NOW_NS = 1_800_000_000_000_000_000
+
+
+class Surroundings:
+    """Everybody the executor depends on: odometry that obeys cmd_vel, and heartbeats; each can fall silent."""
+
+    def __init__(self, stamped: bool = False) -> None:
+        self.node = Node("surroundings")
+        self.silent: set[str] = set()
+        self.twists: list[tuple[float, float]] = []
+        """Time and forward speed of each command."""
+        self.status: ActionStatus | None = None
+        self.rolls = False
+        """Whether the robot moves by itself."""
+        self.step = 1
+        self._x = self._speed = 0.0
+        self._tick = 0
+        self._odometry = self.node.create_publisher(Odometry, "odom", 10)
+        self._beats = {name: self.node.create_publisher(Header, f"heartbeat/{name}", COMMAND_QOS) for name in NAMES}
+        self.actions = self.node.create_publisher(NavigationAction, "navigation_action", 10)
+        kind = TwistStamped if stamped else Twist
+        self.node.create_subscription(kind, "cmd_vel", self._on_twist, COMMAND_QOS)
+        self.node.create_subscription(ActionStatus, "action_status", self._on_status, 10)
+        steady_timer(self.node, PERIOD_S, self._live)
+        self._end = threading.Event()
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self.node)
+        self._thread = threading.Thread(target=self._spin, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+        self._executor.shutdown()
+        self.node.destroy_node()
+
+    def until(self, condition: Callable[[], bool], what: str, limit: float = 30.0) -> None:
+        """Wait, and ask for a way ahead again whenever an action ended, as it does when this machine is too slow."""
+
+        def asked() -> bool:
+            if (
+                self.status is not None
+                and self.status.step == self.step
+                and self.status.outcome != ActionStatus.RUNNING
+            ):
+                self.step += 1
+            self.ask(self.step)
+            return condition()
+
+        until(asked, what, limit)
+
+    def ask(self, step: int) -> None:
+        kind, size = NavigationAction.FORWARD, NavigationAction.LARGE
+        self.actions.publish(NavigationAction(goal=1, step=step, kind=kind, size=size))
+
+    def moves(self) -> bool:
+        return bool(self.twists) and self.twists[-1][1] > 0.0
+
+    def reports(self, outcome: int, words: str, progress: float = -1.0) -> bool:
+        status = self.status
+        return (
+            status is not None and status.outcome == outcome and words in status.message and status.progress > progress
+        )
+
+    def call(self, kind: Any, service: str, request: Any) -> Any:
+        client = self.node.create_client(kind, f"action_executor/{service}")
+        assert client.wait_for_service(30.0)
+        answer = client.call_async(request)
+        until(answer.done, f"answer of {service}")
+        return answer.result()
+
+    def _spin(self) -> None:
+        while not self._end.is_set():
+            self._executor.spin_once(timeout_sec=0.05)
+
+    def _live(self) -> None:
+        now = time.monotonic()
+        self._tick += 1
+        self._x += self._speed * PERIOD_S + (0.005 if self.rolls else 0.0)
+        if "odom" not in self.silent:
+            message = Odometry()
+            message.header.stamp.sec, message.header.stamp.nanosec = int(now), int(now % 1.0 * 1e9)
+            message.pose.pose.position.x, message.pose.pose.orientation.w = self._x, 1.0
+            self._odometry.publish(message)
+        for name, beats in self._beats.items():
+            if name not in self.silent and self._tick % 2 == 0:
+                beats.publish(Header())
+
+    def _on_twist(self, message: Any) -> None:
+        twist = message.twist if isinstance(message, TwistStamped) else message
+        self._speed = twist.linear.x
+        self.twists.append((time.monotonic(), twist.linear.x))
+
+    def _on_status(self, message: ActionStatus) -> None:
+        self.status = message
+
+
+@contextmanager
+def executor(*options: str, stamped: bool = False) -> Iterator[Surroundings]:
+    """Start the node, and what it needs around it. At this speed an action takes several seconds."""
+    arguments = ["-p", "autostart:=true", "-p", "forward_speed:=0.1", *options]
+    command = [sys.executable, "-m", "spec_vlm_nav.nodes.action_executor", "--ros-args", *arguments]
+    rclpy.init()
+    process = subprocess.Popen(command)
+    surroundings = Surroundings(stamped)
+    try:
+        yield surroundings
+    finally:
+        process.terminate()
+        status = process.wait(30.0)
+        surroundings.close()
+        rclpy.shutdown()
+    assert status == 0
+
+
+def test_ros_time_that_stands_still_stops_neither_motion_nor_watchdogs() -> None:
+    with executor() as around:
+        around.until(around.moves, "the robot moves")
+        value = ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=True)
+        request = SetParameters.Request(parameters=[Parameter(name="use_sim_time", value=value)])
+        assert around.call(SetParameters, "set_parameters", request).results[0].successful
+        before = len(around.twists)
+        around.until(lambda: len(around.twists) > before + 20 and around.moves(), "commands without /clock", 10.0)
+        around.silent.add("odom")
+        until(lambda: not around.moves(), "a stop without odometry", 10.0)
+        until(lambda: around.reports(ActionStatus.NO_ODOMETRY, "odometry"), "status", 10.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_silence_holds_the_robot_what_it_rolls_on_is_measured_and_it_goes_on(name: str) -> None:
+    with executor() as around:
+        around.until(around.moves, "the robot moves")
+        around.silent.add(name)
+        around.until(lambda: around.reports(ActionStatus.RUNNING, f"{name} silent"), "the status names it")
+        until(lambda: not around.moves(), "a stop")
+        covered = 0.0 if around.status is None else around.status.progress
+        around.rolls = True
+        around.until(
+            lambda: around.reports(ActionStatus.RUNNING, name, covered + 0.1), "progress while it is held", 10.0
+        )
+        assert not around.moves()
+        around.rolls = False
+        around.silent.clear()
+        around.until(around.moves, "the robot goes on")
+
+
+def test_the_stop_of_a_deactivated_node_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    rclpy.init()
+    node = ActionExecutor()
+    sent: list[Twist] = []
+    try:
+        monkeypatch.setattr(node, "_twists", SimpleNamespace(publish=sent.append))
+        node.deactivate()
+        assert sent == [Twist()] * 3
+    finally:
+        node.destroy_node()
+        rclpy.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("received", "waited"), [(4900.0, 100.0), (5000.0, 0.0), (5000.5, 0.0), (1.0, 0.0), (0, 0.0), (None, 0.0)]
+)
+def test_silence_counts_from_the_arrival_of_a_message_not_from_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, received: float | None, waited: float
+) -> None:
+    """Times in milliseconds; a time that no message can have waited is not believed."""
+    clock = SimpleNamespace(time_ns=lambda: 5_000_000_000, monotonic=lambda: 50.0)
+    monkeypatch.setattr(common, "time", clock)
+    stamp = None if received is None else int(received * 1e6)
+    assert common.arrival({"received_timestamp": stamp}) == pytest.approx(50.0 - waited * 1e-3)
+
+
+def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(time_ns=lambda: NOW_NS, monotonic=lambda: 100.0)
+    for module in (action_executor, common):
+        monkeypatch.setattr(module, "time", clock)
+    rclpy.init()
+    node = ActionExecutor()
+    try:
+        idle = {status.name: status for status in node.health()}
+        assert (idle["action"].message, idle["action"].level) == ("idle", Level.OK)
+        assert (idle["odometry"].message, idle["odometry"].values) == ("odometry is silent", {"rate_hz": 0.0})
+        assert idle["watchdogs"].message == "silent: odom, vlm_nav, go2_bridge"
+        assert idle["odometry"].level is idle["watchdogs"].level is Level.ERROR
+        node.active = True
+        message = Odometry()
+        message.pose.pose.orientation.w = 1.0
+        node._on_odometry(message, {"received_timestamp": NOW_NS})
+        node._on_action(NavigationAction(goal=7, step=3, kind=NavigationAction.FORWARD, size=NavigationAction.MEDIUM))
+        busy = {status.name: status for status in node.health()}
+        assert busy["action"].message == "standing: vlm_nav, go2_bridge silent"
+        assert busy["action"].values["goal"] == 7 and busy["action"].values["remaining"] == 0.5
+        assert busy["odometry"].level is Level.OK and busy["odometry"].values["rate_hz"] > 0.0
+        assert busy["watchdogs"].message == "silent: vlm_nav, go2_bridge"
+        message.pose.pose.position.x = math.nan
+        node._on_odometry(message, {"received_timestamp": NOW_NS})
+        assert {status.name: status.message for status in node.health()}["odometry"].startswith(
+            "odometry is not finite"
+        )
+    finally:
+        node.destroy_node()
+        rclpy.shutdown()
+
+
+def test_ticks_that_fail_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    rclpy.init()
+    node = ActionExecutor()
+    ended: list[int] = []
+    try:
+        monkeypatch.setattr(node, "_tick", lambda: 1 / 0)
+        monkeypatch.setattr(action_executor.os, "kill", lambda pid, number: ended.append(number))
+        node.configure()
+        until(lambda: bool(ended), "the end")
+        assert ended == [signal.SIGTERM] and node.exit_status == 1
+        node.cleanup()
+    finally:
+        node.destroy_node()
+        rclpy.shutdown()
+
+
+def test_a_deactivated_node_has_stopped_and_moves_only_on_a_newer_action() -> None:
+    with executor("-p", "stamped_cmd_vel:=true", stamped=True) as around:
+        around.until(lambda: around.reports(ActionStatus.RUNNING, "", 0.02), "the robot moves")
+
+        def change(transition: int) -> bool:
+            request = ChangeState.Request(transition=Transition(id=transition))
+            return bool(around.call(ChangeState, "change_state", request).success)
+
+        assert change(Transition.TRANSITION_DEACTIVATE)
+        until(lambda: not around.moves(), "a last zero")
+        until(lambda: around.reports(ActionStatus.IDLE, "deactivated", 0.02), "status")
+        count = len(around.twists)
+        around.ask(around.step + 1)
+        assert change(Transition.TRANSITION_ACTIVATE)
+        until(lambda: len(around.twists) > count + 5, "heartbeats")
+        assert not around.moves(), "what came while it was not active is forgotten"
+        around.step += 2
+        around.until(around.moves, "the robot moves")
