@@ -35,7 +35,7 @@ def test_the_stream_is_decoded_from_its_middle() -> None:
 
 
 def test_rows_that_gstreamer_pads_are_cut() -> None:
-    text = "videotestsrc num-buffers=1 pattern=white ! video/x-raw,format=BGR,width=21,height=8 ! appsink name=frames"
+    text = "videotestsrc num-buffers=1 pattern=white ! video/x-raw,format=BGR,width=21,height=8 ! appsink name=appsink"
     if Gst.ElementFactory.find("videotestsrc") is None:
         pytest.skip("GStreamer has no videotestsrc here")
     source = Pipeline(text)

@@ -105,11 +105,18 @@ def test_a_group_that_is_none_is_refused(group: str) -> None:
 
 
 def test_a_missing_decoder_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_bindings() -> None:
+        raise RuntimeError("PyGObject is missing: apt install python3-gi")
+
+    monkeypatch.setattr(multicast, "bindings", no_bindings)
     monkeypatch.setattr(multicast, "find_spec", lambda _: None)
     monkeypatch.setattr(multicast.cv2, "getBuildInformation", lambda: "  GStreamer:   NO")
-    with pytest.raises(RuntimeError, match="pip install av"):
-        decoder_here(Decoder.AUTO)
-    with pytest.raises(RuntimeError, match="built without GStreamer"):
-        decoder_here(Decoder.OPENCV)
+    for decoder, what in {"auto": "pip install av", "pygobject": "python3-gi", "opencv": "without GStreamer"}.items():
+        with pytest.raises(RuntimeError, match=f"decoder {decoder}: .*{what}"):
+            decoder_here(Decoder(decoder))
+    monkeypatch.setattr(multicast, "find_spec", lambda _: "found")
+    assert decoder_here(Decoder.AUTO) is Decoder.PYAV
     monkeypatch.setattr(multicast.cv2, "getBuildInformation", lambda: "  GStreamer:   YES (1.20.3)")
     assert decoder_here(Decoder.AUTO) is Decoder.OPENCV
+    monkeypatch.setattr(multicast, "bindings", lambda: None)
+    assert decoder_here(Decoder.AUTO) is Decoder.PYGOBJECT

@@ -53,7 +53,7 @@ class SourceSettings(msgspec.Struct, frozen=True):
     port: Annotated[int, Meta(ge=1, le=65535, description="UDP port of the multicast stream")] = 1720
     decoder: Annotated[
         Decoder,
-        Meta(description="of the multicast stream; auto: GStreamer through OpenCV, else through PyGObject, else PyAV"),
+        Meta(description="of the multicast stream; auto: GStreamer by PyGObject, else by OpenCV, else PyAV"),
     ] = Decoder.AUTO
     gst_decode: Annotated[
         str,
@@ -187,6 +187,8 @@ class _Reader:
     def _run(self, opener: Opener, before: _Reader | None, deliver: Callable[[_Reader, Source], None]) -> None:
         if before is not None:
             before.thread.join(HANDOVER_S)
+            if self.ended.is_set():
+                return
         try:
             source = self.source = opener.open()
             try:
@@ -290,7 +292,7 @@ class Capture:
                 return Status("camera", Level.OK, "frames arrive", values)
             why = "closed" if self._reader is None else self._reader.why
             if hang >= MAX_STUCK:
-                why = f"{hang} threads hang in the source and no more are started, restart the node"
+                why = f"{hang} threads wait in the source and no more are started; if it is well, restart the node"
             return Status("camera", Level.ERROR, f"no frames: {why}. Check {self._opener.advice}", values)
 
     def _leaving(self) -> list[_Reader]:

@@ -10,7 +10,8 @@ import numpy as np
 from spec_vlm_nav.camera import GRAB_S
 from spec_vlm_nav.optics import Image
 
-SINK = "frames"
+SINK = "appsink"
+"""OpenCV looks for a sink whose name has this word in it."""
 WAITING = "no frame comes out of GStreamer"
 
 
@@ -23,8 +24,25 @@ def pipeline(group: str, port: int, interface: str, decode: str) -> str:
     )
 
 
+def bindings() -> tuple[Any, Any]:
+    """Return GLib and Gst. Raises RuntimeError, with what to install, where PyGObject or GStreamer is missing."""
+    try:
+        import gi
+
+        gi.require_version("Gst", "1.0")
+        gi.require_version("GstApp", "1.0")
+        # GstApp gives the sink its methods.
+        from gi.repository import GLib, Gst, GstApp  # noqa: F401
+    except (ImportError, ValueError) as error:
+        packages = "python3-gi gir1.2-gst-plugins-base-1.0 gstreamer1.0-libav"
+        raise RuntimeError(f"GStreamer by PyGObject is missing ({error}): apt install {packages}") from None
+    return GLib, Gst
+
+
 class OpenCvPipeline:
-    """A pipeline in cv2.VideoCapture. Raises OSError where it does not start."""
+    """A pipeline in cv2.VideoCapture, whose calls wait as long as the stream is silent. Raises OSError where it does
+    not start.
+    """
 
     waiting = WAITING
 
@@ -60,17 +78,7 @@ class Pipeline:
     waiting = WAITING
 
     def __init__(self, text: str) -> None:
-        try:
-            import gi
-
-            gi.require_version("Gst", "1.0")
-            gi.require_version("GstApp", "1.0")
-            # GstApp gives the sink its methods.
-            from gi.repository import GLib, Gst, GstApp  # noqa: F401
-        except (ImportError, ValueError) as error:
-            raise RuntimeError(
-                f"PyGObject has no GStreamer ({error}): apt install gir1.2-gst-plugins-base-1.0"
-            ) from error
+        GLib, Gst = bindings()
         Gst.init(None)
         self._gst = Gst
         try:

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 
 from spec_vlm_nav.camera import GRAB_S, Decoder, Source, SourceSettings
-from spec_vlm_nav.cameras.gstreamer import OpenCvPipeline, Pipeline, pipeline
+from spec_vlm_nav.cameras.gstreamer import OpenCvPipeline, Pipeline, bindings, pipeline
 from spec_vlm_nav.optics import Image
 
 _SIOCGIFADDR = 0x8915
@@ -40,21 +40,20 @@ def address_of(interface: str) -> str:
 
 def decoder_here(wanted: Decoder) -> Decoder:
     """Return the decoder that is used. Raises RuntimeError where the wanted one, or any at all, is missing."""
-    have = {
-        Decoder.OPENCV: any("GStreamer" in line and "YES" in line for line in cv2.getBuildInformation().splitlines()),
-        Decoder.PYGOBJECT: find_spec("gi") is not None,
-        Decoder.PYAV: find_spec("av") is not None,
-    }
-    for decoder, found in have.items():
-        if found and wanted in (decoder, Decoder.AUTO):
+    missing: dict[Decoder, str] = {}
+    try:
+        bindings()
+    except RuntimeError as error:
+        missing[Decoder.PYGOBJECT] = str(error)
+    if not any("GStreamer" in line and "YES" in line for line in cv2.getBuildInformation().splitlines()):
+        missing[Decoder.OPENCV] = "this OpenCV is built without GStreamer, as those of PyPI are"
+    if find_spec("av") is None:
+        missing[Decoder.PYAV] = "PyAV is missing: pip install av"
+    for decoder in (Decoder.PYGOBJECT, Decoder.OPENCV, Decoder.PYAV):
+        if wanted in (decoder, Decoder.AUTO) and decoder not in missing:
             return decoder
-    missing = {
-        Decoder.OPENCV: "this OpenCV is built without GStreamer (those of PyPI are)",
-        Decoder.PYGOBJECT: "PyGObject is not installed: apt install python3-gi gir1.2-gst-plugins-base-1.0",
-        Decoder.PYAV: "PyAV is not installed: pip install av",
-        Decoder.AUTO: "nothing here decodes H.264; pip install av",
-    }
-    raise RuntimeError(f"decoder {wanted.value}: {missing[wanted]}")
+    why = missing.get(wanted, "nothing here decodes H.264: pip install av")
+    raise RuntimeError(f"decoder {wanted.value}: {why}")
 
 
 class Multicast:
