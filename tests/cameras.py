@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ LEFT, RIGHT = 60, 200
 
 
 def free_port() -> int:
-    """Return a UDP port that nobody uses, nor the one after it, which RTP's reports take."""
+    """Return an even UDP port, as RTP has them, that nobody seems to use."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("", 0))
         return int(taken.getsockname()[1]) & ~1
@@ -71,6 +73,17 @@ def _stream(container: Any) -> Any:
     stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
     stream.codec_context.time_base = Fraction(1, HZ)
     return stream
+
+
+def encoded(frames: int) -> Iterator[list[bytes]]:
+    """Yield the H.264 units, without start codes, of each frame; every `KEY_FRAME_EVERY`th is a key frame."""
+    codec = av.CodecContext.create("libx264", "w")
+    codec.width, codec.height, codec.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+    codec.time_base = Fraction(1, HZ)
+    codec.options = {"preset": "ultrafast", "tune": "zerolatency", "g": str(KEY_FRAME_EVERY)}
+    for number in range(frames):
+        for packet in codec.encode(av.VideoFrame.from_ndarray(frame(number), format="bgr24")):
+            yield [unit for unit in re.split(b"\0\0\0?\1", bytes(packet)) if unit]
 
 
 def write_film(path: Path, frames: int = 20) -> Path:

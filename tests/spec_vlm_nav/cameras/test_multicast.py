@@ -9,9 +9,21 @@ import pytest
 
 from spec_vlm_nav.camera import Capture, Decoder, SourceSettings
 from spec_vlm_nav.cameras import multicast
-from spec_vlm_nav.cameras.multicast import Multicast, address_of, decoder_here
+from spec_vlm_nav.cameras.multicast import Multicast, RtpStream, address_of, decoder_here
 from spec_vlm_nav.optics import Image
-from tests.cameras import GROUP, HZ, KEY_FRAME_EVERY, Sender, assert_is_frame, first, free_port, multicast_works
+from tests.cameras import (
+    GROUP,
+    HZ,
+    KEY_FRAME_EVERY,
+    Sender,
+    assert_is_frame,
+    encoded,
+    first,
+    free_port,
+    multicast_works,
+)
+from tests.spec_vlm_nav.cameras.test_rtp import payloads_of
+from tests.spec_vlm_nav.cameras.test_rtp import rtp as rtp_packet
 from tests.spec_vlm_nav.test_camera import Log, until
 
 on_loopback = pytest.mark.skipif(not multicast_works(), reason="the loopback interface carries no multicast here")
@@ -69,6 +81,44 @@ def test_a_sender_that_ends_and_another_that_begins_are_one_camera() -> None:
     assert capture.join(20.0)
 
 
+def frames_after_a_loss(lossy: int, frames: int) -> list[int]:
+    """Return which frames of a stream are shown when the first packet of frame `lossy` does not arrive."""
+    port, shown, sequence = free_port(), [], 0
+    source = RtpStream(GROUP, port, "127.0.0.1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+        for number, units in enumerate(encoded(frames)):
+            payloads = payloads_of(units, 400, together=False)
+            for at, payload in enumerate(payloads):
+                if number != lossy or at > 0:
+                    last = at == len(payloads) - 1
+                    sender.sendto(rtp_packet(payload, sequence, 6000 * number, last), (GROUP, port))
+                sequence += 1
+            try:
+                if source.grab():
+                    assert_is_frame(source.retrieve())
+                    shown.append(number)
+            except ValueError as error:
+                assert "packets" in str(error)
+    source.close()
+    return shown
+
+
+@on_loopback
+def test_after_a_loss_no_frame_is_shown_before_the_next_key_frame() -> None:
+    """A decoder conceals what is missing; such a frame must not be taken for a view."""
+    lossy, frames = KEY_FRAME_EVERY + 3, 3 * KEY_FRAME_EVERY
+    damaged = range(lossy, 2 * KEY_FRAME_EVERY)
+    assert frames_after_a_loss(lossy, frames) == [number for number in range(frames) if number not in damaged]
+
+
+@on_loopback
+def test_a_stream_without_key_frames_is_shown_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multicast, "SMEARED_S", 0.0)
+    lossy = KEY_FRAME_EVERY + 3
+    assert lossy + 3 in frames_after_a_loss(lossy, 2 * KEY_FRAME_EVERY)
+
+
 @on_loopback
 def test_packets_that_are_no_rtp_are_an_error_not_a_frame() -> None:
     port = free_port()
@@ -76,7 +126,7 @@ def test_packets_that_are_no_rtp_are_an_error_not_a_frame() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
         sender.sendto(b"hello", (GROUP, port))
-    with pytest.raises(ValueError, match="are no RTP"):
+    with pytest.raises(ValueError, match="a packet of 5 bytes is no RTP"):
         source.grab()
     source.close()
 

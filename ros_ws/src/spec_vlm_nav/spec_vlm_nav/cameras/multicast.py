@@ -1,12 +1,13 @@
-"""The Go2's H.264 stream, RTP over UDP multicast: which interface, which decoder, and the decoder without GStreamer."""
+"""The Go2's H.264 stream, RTP over UDP multicast: its interface, its decoders, and the one that needs no GStreamer."""
 
 from __future__ import annotations
 
 import fcntl
-import io
 import ipaddress
+import math
 import socket
 import struct
+import time
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,11 +16,14 @@ import numpy as np
 
 from spec_vlm_nav.camera import GRAB_S, Decoder, Source, SourceSettings
 from spec_vlm_nav.cameras.gstreamer import OpenCvPipeline, Pipeline, bindings, pipeline
+from spec_vlm_nav.cameras.rtp import AccessUnit, Depacketizer
 from spec_vlm_nav.optics import Image
 
 _SIOCGIFADDR = 0x8915
-_RTP_VERSION = 2
-_PACKET_BYTES = 2048
+_PACKET_BYTES = 1 << 16
+_BUFFER_BYTES = 1 << 22
+SMEARED_S = 5.0
+"""After a loss, frames are shown again this late where no key frame comes: some encoders refresh bit by bit."""
 
 
 def address_of(interface: str) -> str:
@@ -91,7 +95,11 @@ class Multicast:
 
 
 class RtpStream:
-    """The stream by PyAV; it may be joined at any time and shows frames from the next key frame on."""
+    """The stream by PyAV; it may be joined at any time and shows frames from the next key frame on.
+
+    After a loss no frame is handed on before the next key frame, or `SMEARED_S` where none comes: what a decoder makes
+    of the rest looks like a view and is none.
+    """
 
     def __init__(self, group: str, port: int, address: str) -> None:
         import av
@@ -99,31 +107,31 @@ class RtpStream:
         # FFmpeg's complaints about a stream that is joined in its middle; what matters is raised.
         av.logging.set_level(None)
         self._av = av
-        self._group, self._port, self._address = group, port, address
-        self._socket: socket.socket | None = self._join()
-        self._container: Any = None
-        self._stream: Any = None
+        self._at = f"{group}:{port}"
+        self._socket = _joined(group, port, address)
+        self._packets = Depacketizer()
+        self._codec: Any = av.CodecContext.create("h264", "r")
+        # More threads decode more frames at a time, each of them later.
+        self._codec.thread_count = 1
+        self._codec.flags |= av.codec.context.Flags.low_delay
         self._frame: Any = None
-        self.waiting = f"no packet comes in from {group}:{port} at {address}"
+        self._damaged_until = -math.inf
+        self.waiting = f"no packet comes in from {self._at} at {address}"
 
     def grab(self) -> bool:
         """See `Source`."""
-        if self._container is None and not self._begin():
-            return False
-        try:
-            packet = next(self._container.demux(self._stream))
-        except StopIteration:
-            raise OSError("the stream has ended") from None
-        except self._av.error.ExitError:
-            self.waiting = f"packets from {self._group}:{self._port} stopped"
-            return False
-        try:
-            frames = [frame for frame in packet.decode() if not frame.is_corrupt]
-        except self._av.error.FFmpegError as error:
-            raise ValueError(f"packets arrive, but no picture: {error.strerror}; is there a key frame?") from None
-        if frames:
-            self._frame = frames[-1]
-        return bool(frames)
+        end = time.monotonic() + GRAB_S
+        while True:
+            try:
+                unit = self._packets.push(self._socket.recv(_PACKET_BYTES))
+            except TimeoutError:
+                if self._frame is not None:
+                    self.waiting = f"packets from {self._at} stopped"
+                return False
+            if unit is not None:
+                return self._decode(unit)
+            if time.monotonic() > end:
+                return False
 
     def retrieve(self) -> Image:
         """See `Source`."""
@@ -131,59 +139,39 @@ class RtpStream:
 
     def close(self) -> None:
         """See `Source`."""
-        if self._socket is not None:
-            self._socket.close()
-        if self._container is not None:
-            self._container.close()
-
-    def _join(self) -> socket.socket:
-        """Return a socket that receives the group, on our interface only."""
-        joined = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        joined.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        joined.settimeout(GRAB_S)
-        try:
-            joined.bind((self._group, self._port))
-            member = socket.inet_aton(self._group) + socket.inet_aton(self._address)
-            joined.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
-        except OSError:
-            joined.close()
-            raise
-        return joined
-
-    def _begin(self) -> bool:
-        """Open the container once a packet shows that the stream is there, and which payload type it has.
-
-        FFmpeg alone drops packets of any other type than its SDP names, without a word.
-        """
-        assert self._socket is not None
-        try:
-            packet = self._socket.recv(_PACKET_BYTES)
-        except TimeoutError:
-            return False
-        if len(packet) < 12 or packet[0] >> 6 != _RTP_VERSION:
-            raise ValueError(f"packets on {self._group}:{self._port} are no RTP")
-        session = (
-            f"v=0\r\no=- 0 0 IN IP4 {self._address}\r\ns=camera\r\nc=IN IP4 {self._group}/1\r\nt=0 0\r\n"
-            f"m=video {self._port} RTP/AVP {packet[1] & 0x7F}\r\na=rtpmap:{packet[1] & 0x7F} H264/90000\r\n"
-        )
-        options = {
-            "protocol_whitelist": "udp,rtp",
-            "localaddr": self._address,
-            "fflags": "nobuffer",
-            # The decoder finds size and format in the stream itself; looking ahead for them would only delay it.
-            "analyzeduration": "0",
-            "probesize": "32",
-        }
-        try:
-            self._container = self._av.open(
-                io.BytesIO(session.encode()), format="sdp", options=options, timeout=(2.0, GRAB_S)
-            )
-        except self._av.error.FFmpegError as error:
-            raise ValueError(f"the stream cannot be opened: {error.strerror}") from None
         self._socket.close()
-        self._socket = None
-        self._stream = self._container.streams.video[0]
-        # More threads decode more frames at a time, each of them later.
-        self._stream.codec_context.thread_count = 1
-        self._stream.codec_context.flags |= self._av.codec.context.Flags.low_delay
+
+    def _decode(self, unit: AccessUnit) -> bool:
+        now = time.monotonic()
+        if unit.lost:
+            self._damaged_until = now + SMEARED_S
+        try:
+            frames = self._codec.decode(self._av.Packet(unit.data))
+        except self._av.error.FFmpegError as error:
+            raise ValueError(f"packets arrive, but no picture: {error.strerror}; is there a key frame?") from None
+        if not frames:
+            return False
+        frame = frames[-1]
+        if frame.key_frame and not unit.lost:
+            self._damaged_until = -math.inf
+        if frame.is_corrupt or now < self._damaged_until:
+            raise ValueError("packets were lost; frames are dropped until the next key frame")
+        self._frame = frame
         return True
+
+
+def _joined(group: str, port: int, address: str) -> socket.socket:
+    """Return a socket that receives the group, on the interface of that address only."""
+    joined = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    joined.settimeout(GRAB_S)
+    # What arrives while the decoder is held up waits here; the kernel grants less where its limit is lower.
+    joined.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    joined.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        joined.bind((group, port))
+        member = socket.inet_aton(group) + socket.inet_aton(address)
+        joined.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+    except OSError:
+        joined.close()
+        raise
+    return joined
