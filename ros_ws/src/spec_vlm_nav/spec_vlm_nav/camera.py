@@ -41,8 +41,8 @@ class SourceSettings(msgspec.Struct, frozen=True):
     source: Annotated[
         str,
         Meta(
-            description="videohub: JPEG calls over ROS; multicast: the Go2's H.264 stream; else a device number, "
-            "file or URL that cv2.VideoCapture opens"
+            description="videohub: JPEG calls over ROS; multicast: the Go2's H.264 stream; else what "
+            "cv2.VideoCapture opens: /dev/video0, a file, a URL"
         ),
     ] = "videohub"
     interface: Annotated[
@@ -69,7 +69,7 @@ class SourceSettings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check(self)
         if not self.source.strip():
-            raise ValueError("source is empty; use videohub, multicast, or a device number, file or URL")
+            raise ValueError("source is empty; use videohub, multicast, or a device, file or URL")
 
 
 class CameraSettings(msgspec.Struct, frozen=True):
