@@ -9,7 +9,7 @@ from setuptools import find_packages, setup
 from setuptools.command.egg_info import egg_info
 
 NODES = {
-    **{name: f"spec_vlm_nav.nodes.{name}" for name in ("action_executor", "go2_bridge", "sim_go2", "vlm_nav")},
+    **{name: f"spec_vlm_nav.nodes.{name}" for name in ("action_executor", "find", "go2_bridge", "sim_go2", "vlm_nav", "web")},
     "bag_player": "evaluation.nodes.bag_player",
 }
 
