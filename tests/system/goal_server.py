@@ -2,7 +2,8 @@
 
 It prints one JSON line for each goal that it takes, and `cancelled` when one was. Instructions: "... ball" is found
 after three steps, "... wall" goes on until it is cancelled, "... void" is not found, "... door" is refused. Started
-with the word "inactive" it refuses its first goal, as a node that is not active yet.
+with the word "inactive" it refuses its first goal, as a node that is not active yet. It also stands in for the camera
+and for go2_bridge's emergency stop, of which it prints what arrives.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ import sys
 import time
 from typing import Any
 
+import cv2
+import numpy as np
 import rclpy
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.executors import MultiThreadedExecutor
 from rclpy.node import Node
+from rclpy.qos import qos_profile_sensor_data
+from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
+from std_msgs.msg import Bool
+from std_srvs.srv import Trigger
 
 from spec_vlm_nav.nodes.common import Heartbeat
 
@@ -42,6 +49,21 @@ class Server(Node):
             cancel_callback=lambda _: CancelResponse.ACCEPT,
             callback_group=group,
         )
+        self.frames = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
+        self.decisions = self.create_publisher(NavigationAction, "vlm_nav/decision", 10)
+        self.create_timer(0.2, self.look)
+        self.create_subscription(Bool, "e_stop", lambda message: say(f"e_stop {message.data}"), 10)
+        self.create_service(Trigger, "go2_bridge/reset", self.reset)
+
+    def look(self) -> None:
+        row = np.linspace(0, 255, 320, dtype=np.uint8)
+        scene = np.dstack([np.tile(row, (180, 1)), np.full((180, 320), 90, np.uint8), np.tile(row[::-1], (180, 1))])
+        self.frames.publish(CompressedImage(format="jpeg", data=cv2.imencode(".jpg", scene)[1].tobytes()))
+
+    def reset(self, _: Any, answer: Any) -> Any:
+        say("reset")
+        answer.success, answer.message = True, "stands up again"
+        return answer
 
     def execute(self, handle: Any) -> Any:
         request = handle.request
@@ -79,6 +101,7 @@ class Server(Node):
             handle.publish_feedback(feedback)
             time.sleep(TOKEN_S)
         feedback.action = NavigationAction(goal=7, step=step, kind=NavigationAction.TURN_LEFT, size=3)
+        self.decisions.publish(feedback.action)
         feedback.state = "moving"
         handle.publish_feedback(feedback)
         return True

@@ -9,7 +9,10 @@ from setuptools import find_packages, setup
 from setuptools.command.egg_info import egg_info
 
 NODES = {
-    **{name: f"spec_vlm_nav.nodes.{name}" for name in ("action_executor", "find", "go2_bridge", "sim_go2", "vlm_nav", "web")},
+    **{
+        name: f"spec_vlm_nav.nodes.{name}"
+        for name in ("action_executor", "find", "go2_bridge", "sim_go2", "vlm_nav", "web")
+    },
     "bag_player": "evaluation.nodes.bag_player",
 }
 
@@ -38,6 +41,7 @@ setup(
     name="spec_vlm_nav",
     version="0.2.0",
     packages=find_packages(),
+    package_data={"spec_vlm_nav.web": ["page.html"]},
     data_files=[
         ("share/ament_index/resource_index/packages", ["resource/spec_vlm_nav"]),
         ("share/spec_vlm_nav", ["package.xml"]),
