@@ -114,7 +114,7 @@ def test_the_end_of_the_node_cancels_its_goal(server: Process, node: Process, pa
     stopped = server.lines.count('"cancelled"')
     page.fill("#instruction", "the wall")
     page.click("#start")
-    wait_for(page, "state", "moving")
+    wait_for(page, "state", "thinking")
     node.process.send_signal(signal.SIGTERM)
     assert node.end() == 0
     assert server.lines.count('"cancelled"') == stopped + 1
