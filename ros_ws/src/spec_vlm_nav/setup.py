@@ -49,6 +49,8 @@ setup(
         ("share/spec_vlm_nav/config", sorted([*glob("config/*.yaml"), *glob("config/*.json")])),
     ],
     zip_safe=True,
+    # by this, colcon test runs pytest
+    extras_require={"test": ["pytest"]},
     cmdclass={"egg_info": EggInfo},
     entry_points={"console_scripts": [f"{node} = {module}:main" for node, module in NODES.items()]},
 )
