@@ -20,8 +20,8 @@ SERVER_S = 10.0
 """How long a new goal waits for somebody to take it."""
 ANSWER_S = 5.0
 """How long an action server may take to accept a goal, before it is sent again."""
-RESUME_S = 90.0
-"""How long an action server that took the goal may be gone."""
+RESUME_S = 200.0
+"""How long an action server that took the goal may be gone: a model loads again and finds its verifier."""
 PROBE_S = 2.0
 """Silence after which the server is asked whether it still has the goal, and how often it is asked then."""
 GAP_S, SUSPECT_S = 0.5, 6.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -31,7 +32,7 @@ BRIDGE = "go2_bridge"
 ACTION = "navigate_by_instruction"
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 RUNNING = {GoalStatus.STATUS_ACCEPTED, GoalStatus.STATUS_EXECUTING, GoalStatus.STATUS_CANCELING}
-POLL_S, PRESS_S = 0.05, 0.1
+POLL_S, PRESS_S, RESET_S = 0.05, 0.1, 0.3
 
 
 class Web(Node):
@@ -44,7 +45,7 @@ class Web(Node):
         self._commands: list[Command] = []
         self._server_name = f"{self.get_namespace().rstrip('/')}/{SERVER}"
         self._sent_at = 0.0
-        self._pressed = False
+        self._pressed, self._reset_at = False, math.inf
         self._client = GoalClient(self, on_end=self._on_end)
         self._cancel_all = self.create_client(CancelGoal, f"{ACTION}/_action/cancel_goal")
         self._reset = self.create_client(Trigger, f"{BRIDGE}/reset")
@@ -94,6 +95,9 @@ class Web(Node):
         commands, self._commands = self._commands, []
         for command in commands:
             self._carry_out(command)
+        if time.monotonic() >= self._reset_at:
+            self._reset_at = math.inf
+            self._call_reset()
         pursuit = self._client.pursuit
         with self._lock:
             self.view.ours = self._client.running
@@ -115,12 +119,16 @@ class Web(Node):
         elif command.do == "reset":
             self._pressed = False
             self._e_stop.publish(Bool(data=False))
-            if not self._reset.service_is_ready():
-                self._say(f"no service {BRIDGE}/reset: is {BRIDGE} running?")
-                return
-            self._reset.call_async(Trigger.Request()).add_done_callback(
-                lambda future: self._say(f"{BRIDGE}: {future.result().message or 'reset'}")
-            )
+            # Topic and service are no queue: the bridge refuses a reset that overtakes the end of the emergency stop.
+            self._reset_at = time.monotonic() + RESET_S
+
+    def _call_reset(self) -> None:
+        if not self._reset.service_is_ready():
+            self._say(f"no service {BRIDGE}/reset: is {BRIDGE} running?")
+            return
+        self._reset.call_async(Trigger.Request()).add_done_callback(
+            lambda future: self._say(f"{BRIDGE}: {future.result().message or 'reset'}")
+        )
 
     def _press(self) -> None:
         """Repeat a pressed emergency stop until it is reset: a bridge that starts only now must get it too."""
