@@ -255,6 +255,13 @@ def test_a_transcript_has_every_fact_once_and_the_answer_before_its_decision() -
     assert transcript.rest() == ["      Action: turn"] and not transcript.rest()
 
 
+def test_a_decision_brings_the_whole_of_its_reasons() -> None:
+    transcript = Transcript()
+    transcript.take(Progress(answer="The ball is"))
+    lines = transcript.take(Progress(answer="The ball is", step=0, action=LEFT, reasoning="The ball is to the left."))
+    assert lines[0].strip() == "The ball is to the left." and len(lines) == 2 and not transcript.rest()
+
+
 @given(st.text(), st.text(), st.integers(10, 200))
 def test_a_live_line_fits_the_terminal_and_nothing_in_it_steers_it(answer: str, guess: str, width: int) -> None:
     transcript = Transcript()

@@ -67,6 +67,8 @@ class Progress:
     action: str = ""
     """The last decision, e.g. 'turn left large' or 'HOLD'; empty before the first."""
     source: str = ""
+    reasoning: str = ""
+    """Of the last decision; whole, where `answer` may lag behind."""
     complete: bool = True
     """Whether the answer that the decision is from has ended."""
     done: tuple[str, ...] = ()
@@ -313,7 +315,7 @@ class Transcript:
         decision = (progress.step, progress.action, progress.complete)
         if progress.action and decision != (last.step, last.action, last.complete):
             if progress.complete:
-                lines += self._answer(progress.answer)
+                lines += self._answer(progress.reasoning or progress.answer)
             after = "" if progress.complete else ", before the answer's end"
             lines.append(f"{progress.step:4d}  {printable(progress.action)}  ({progress.source}{after})")
         if progress.link and progress.link != (last.link or "nominal"):

@@ -153,6 +153,7 @@ def progress_of(feedback: Any) -> Progress:
         step=action.step if decided else -1,
         action=action_text(action) if decided else "",
         source=SOURCES.get(action.source, str(action.source)) if decided else "",
+        reasoning=action.reasoning,
         complete=action.complete,
         done=tuple(feedback.done),
         distance_m=feedback.distance_travelled,
