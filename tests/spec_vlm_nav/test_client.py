@@ -262,6 +262,15 @@ def test_a_decision_brings_the_whole_of_its_reasons() -> None:
     assert lines[0].strip() == "The ball is to the left." and len(lines) == 2 and not transcript.rest()
 
 
+def test_an_action_that_began_early_is_one_line_and_its_reasons_another() -> None:
+    transcript = Transcript()
+    early = Progress(answer="Action: turn left small", step=0, action=LEFT, source="verified", complete=False)
+    lines = transcript.take(early) + transcript.take(replace(early, answer="")) + transcript.take(early)
+    lines += transcript.take(replace(early, answer="", complete=True, reasoning="The ball is to the left."))
+    lines += transcript.take(replace(early, answer="The", complete=True, reasoning="The ball is to the left."))
+    assert [line.split()[0] for line in lines] == ["0", "The"]
+
+
 @given(st.text(), st.text(), st.integers(10, 200))
 def test_a_live_line_fits_the_terminal_and_nothing_in_it_steers_it(answer: str, guess: str, width: int) -> None:
     transcript = Transcript()

@@ -302,22 +302,24 @@ class Transcript:
 
     def __init__(self) -> None:
         self._last = Progress()
+        self._text = ""
         self._written = True
 
     def take(self, progress: Progress) -> list[str]:
         """Return the lines that a feedback message adds."""
         last, self._last = self._last, progress
         lines: list[str] = []
-        if not progress.answer.startswith(last.answer):
-            lines += self._answer(last.answer)
-        if progress.answer != last.answer:
-            self._written = False
+        if progress.answer and progress.answer != self._text:
+            if not progress.answer.startswith(self._text):
+                lines += self._answer(self._text)
+            self._text, self._written = progress.answer, False
         decision = (progress.step, progress.action, progress.complete)
         if progress.action and decision != (last.step, last.action, last.complete):
             if progress.complete:
-                lines += self._answer(progress.reasoning or progress.answer)
-            after = "" if progress.complete else ", before the answer's end"
-            lines.append(f"{progress.step:4d}  {printable(progress.action)}  ({progress.source}{after})")
+                lines += self._answer(progress.reasoning or self._text)
+            if decision[:2] != (last.step, last.action):
+                after = "" if progress.complete else ", before the answer's end"
+                lines.append(f"{progress.step:4d}  {printable(progress.action)}  ({progress.source}{after})")
         if progress.link and progress.link != (last.link or "nominal"):
             lines.append(f"link  {printable(progress.link)}")
         if (progress.state, progress.reason) != (last.state, last.reason) and progress.state:
@@ -327,7 +329,7 @@ class Transcript:
 
     def rest(self) -> list[str]:
         """Return the line of an answer that was not written yet, at the end of the goal."""
-        return self._answer(self._last.answer)
+        return self._answer(self._text)
 
     def live(self, width: int) -> str:
         """Return the running answer for a terminal of `width` columns, its guess dimmed; its end, if it is longer."""
