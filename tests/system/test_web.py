@@ -20,7 +20,7 @@ pytest.importorskip("aiohttp", reason="the web page needs aiohttp")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WEB = [sys.executable, "-u", "-m", "spec_vlm_nav.nodes.web", "--ros-args", "-p", "port:=0"]
-PHONE = {"width": 390, "height": 844}
+PHONE, LOW = {"width": 390, "height": 844}, {"width": 700, "height": 320}
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
@@ -76,6 +76,10 @@ def test_an_instruction_is_typed_its_answer_is_read_and_stop_cancels_it(
     page.wait_for_function("() => document.getElementById('frames').naturalWidth == 320")
     assert server.goals()[-1]["instruction"] == "find the wall"
     assert page.is_disabled("#start") and page.is_enabled("#stop")
+    page.set_viewport_size(LOW)
+    below = page.locator("#e_stop").bounding_box()
+    assert below["y"] + below["height"] <= LOW["height"], "the emergency stop is on the screen of a phone held across"
+    page.set_viewport_size(PHONE)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "it fits a phone"
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     page.click("#stop")

@@ -25,11 +25,13 @@ def test_what_fell_silent_is_shown_as_silent() -> None:
 def test_decisions_are_the_newest_and_a_step_has_one() -> None:
     view = View(())
     for step in range(DECISIONS + 3):
-        view.decide(Decision(step, "forward small", "verified", ""))
-        view.decide(Decision(step, "forward large", "verified", "the way is free"))
+        view.decide(Decision(1, step, "forward small", "verified", ""))
+        view.decide(Decision(1, step, "forward large", "verified", "the way is free"))
     state = view.snapshot(0.0)
     assert [each["step"] for each in state["decisions"]] == list(range(DECISIONS + 2, 2, -1))
     assert {each["action"] for each in state["decisions"]} == {"forward large"}
+    view.decide(Decision(2, DECISIONS + 2, "stop", "verified", ""))
+    assert [each["goal"] for each in view.snapshot(0.0)["decisions"]][:2] == [2, 1], "another goal counts anew"
 
 
 def test_a_goal_of_another_client_counts_as_running() -> None:

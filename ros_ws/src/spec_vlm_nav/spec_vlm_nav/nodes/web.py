@@ -166,8 +166,9 @@ class Web(Node):
 
     def _on_decision(self, action: NavigationAction) -> None:
         source = SOURCES.get(action.source, str(action.source))
+        decision = Decision(action.goal, action.step, action_text(action), source, action.reasoning)
         with self._lock:
-            self.view.decide(Decision(action.step, action_text(action), source, action.reasoning))
+            self.view.decide(decision)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         own = self.get_namespace().lstrip("/")

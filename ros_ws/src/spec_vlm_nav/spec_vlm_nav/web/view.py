@@ -21,6 +21,7 @@ HEALTH_S = 5.0
 class Decision:
     """One decision of vlm_nav."""
 
+    goal: int
     step: int
     action: str
     source: str
@@ -57,8 +58,10 @@ class View:
 
     def decide(self, decision: Decision) -> None:
         """Take a decision; one of the same step replaces the one before, whose answer went on."""
-        if self._decisions and self._decisions[0].step == decision.step:
-            self._decisions.popleft()
+        if self._decisions:
+            last = self._decisions[0]
+            if (last.goal, last.step) == (decision.goal, decision.step):
+                self._decisions.popleft()
         self._decisions.appendleft(decision)
 
     def beat(self, node: str, now: float) -> None:
