@@ -100,11 +100,12 @@ def test_without_a_server_it_names_what_to_look_at() -> None:
     assert run.has("no active action server") and run.has("ros2 lifecycle get /dog1/vlm_nav")
 
 
-def test_ctrl_c_cancels_and_waits_for_the_stop(server: Process) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_ctrl_c_cancels_and_waits_for_the_stop(server: Process, number: signal.Signals) -> None:
     before = server.lines.count('"cancelled"')
     run = find("the wall")
     until(lambda: run.has("turn left large"), "a decision is shown")
-    run.process.send_signal(signal.SIGINT)
+    run.process.send_signal(number)
     assert run.end() == 130
     assert server.lines.count('"cancelled"') == before + 1
     assert run.has("cancelled: the robot stands")
