@@ -3,12 +3,12 @@
 ARG MACHINE=laptop
 
 FROM ros:jazzy-ros-base AS laptop
-ENV TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ENV TORCH=torch TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
 FROM nvcr.io/nvidia/l4t-jetpack:r36.4.0 AS jetson
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 # PyTorch's own arm64 wheels are for servers; Orin needs those that are built for JetPack.
-ENV ROS_DISTRO=humble LANG=C.UTF-8 TORCH_INDEX=https://pypi.jetson-ai-lab.io/jp6/cu126
+ENV ROS_DISTRO=humble LANG=C.UTF-8 TORCH=torch==2.8.0 TORCH_INDEX=https://pypi.jetson-ai-lab.io/jp6/cu126
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends ca-certificates curl \
@@ -40,7 +40,7 @@ RUN python3 -m venv --system-site-packages .venv \
  && touch .venv/COLCON_IGNORE \
  && if python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then pins=py311; else pins=py310; fi \
  && sed '/^torch==/d' "constraints/$pins.txt" > /tmp/pins.txt \
- && .venv/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" torch \
+ && .venv/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" "$TORCH" \
  && .venv/bin/pip install --no-cache-dir -c /tmp/pins.txt setuptools \
  && .venv/bin/pip install --no-cache-dir -c /tmp/pins.txt --no-build-isolation \
     --config-settings editable_mode=compat -e '.[camera,web]' accelerate \
