@@ -5,7 +5,7 @@ Time is given: seconds of a steady clock. `nodes/goal_client.py` carries out wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
@@ -143,10 +143,10 @@ class Pursuit:
         self._unanswered = False
         self._accepted: int | None = None
         self._strays: list[int] = []
-        self._sent_at = self._asked_at = self._stopped_at = -1e9
+        self._sent_at = self._asked_at = self._stopped_at = -math.inf
         self._retry_at = now
         self._alive_at = self._since = now
-        self._suspect_until = -1e9
+        self._suspect_until = -math.inf
         self._resuming = False
         self._cancelled_at: float | None = None
 
@@ -175,7 +175,7 @@ class Pursuit:
         if accepted:
             self._accepted = attempt
             self._taken_at = now if self._taken_at is None else self._taken_at
-            self._alive_at, self._asked_at, self._suspect_until = now, -1e9, -1e9
+            self._alive_at, self._asked_at, self._suspect_until = now, -math.inf, -math.inf
         elif self.cancelled:
             self.end = GoalEnd(Outcome.CANCELLED, "", "cancelled before it was taken")
         elif not self._again(now):
@@ -185,7 +185,7 @@ class Pursuit:
         """Take a feedback message."""
         if attempt == self._attempt and self.end is None:
             self.progress = progress
-            self._alive_at, self._suspect_until = now, -1e9
+            self._alive_at, self._suspect_until = now, -math.inf
             self._resuming = False
 
     def unknown(self, attempt: int, now: float) -> None:
@@ -255,7 +255,9 @@ class Pursuit:
             return [Order(Do.CANCEL, self._accepted)]
         if silent > PROBE_S:
             self.note = "the action server is silent; the goal is sent again if it was restarted"
-        if self._asked_at < 0 or ((silent > PROBE_S or now < self._suspect_until) and now - self._asked_at >= PROBE_S):
+        if self._asked_at == -math.inf or (
+            (silent > PROBE_S or now < self._suspect_until) and now - self._asked_at >= PROBE_S
+        ):
             self._asked_at = now
             return [Order(Do.ASK, self._accepted)]
         return []
@@ -287,82 +289,3 @@ class Pursuit:
         if (asked.time_s and time_s <= 0.0) or (asked.max_actions and actions <= 0):
             return None
         return msgspec.structs.replace(asked, time_s=time_s, max_actions=actions, done=tuple(done))
-
-
-def printable(text: str) -> str:
-    """Return a text on one line, without what would steer a terminal: it may come from a model or a network."""
-    return "".join(each if each.isprintable() else " " for each in text)
-
-
-DIM, PLAIN = "\x1b[2m", "\x1b[0m"
-
-
-class Transcript:
-    """Feedback as lines of text, each fact once."""
-
-    def __init__(self) -> None:
-        self._last = Progress()
-        self._text = ""
-        self._written = True
-
-    def take(self, progress: Progress) -> list[str]:
-        """Return the lines that a feedback message adds."""
-        last, self._last = self._last, progress
-        lines: list[str] = []
-        if progress.answer and progress.answer != self._text:
-            if not progress.answer.startswith(self._text):
-                lines += self._answer(self._text)
-            self._text, self._written = progress.answer, False
-        decision = (progress.step, progress.action, progress.complete)
-        if progress.action and decision != (last.step, last.action, last.complete):
-            if progress.complete:
-                lines += self._answer(progress.reasoning or self._text)
-            if decision[:2] != (last.step, last.action):
-                after = "" if progress.complete else ", before the answer's end"
-                lines.append(f"{progress.step:4d}  {printable(progress.action)}  ({progress.source}{after})")
-        if progress.link and progress.link != (last.link or "nominal"):
-            lines.append(f"link  {printable(progress.link)}")
-        if (progress.state, progress.reason) != (last.state, last.reason) and progress.state:
-            reason = f": {printable(progress.reason)}" if progress.reason else ""
-            lines.append(f"      {printable(progress.state)}{reason}")
-        return lines
-
-    def rest(self) -> list[str]:
-        """Return the line of an answer that was not written yet, at the end of the goal."""
-        return self._answer(self._text)
-
-    def live(self, width: int) -> str:
-        """Return the running answer for a terminal of `width` columns, its guess dimmed; its end, if it is longer."""
-        committed, guess = printable(self._last.answer), printable(self._last.guess)
-        if self._written and not guess:
-            return ""
-        room = max(8, width - 7)
-        guess = guess[: room // 2]
-        return f"      {committed[-(room - len(guess)) :]}{DIM}{guess}{PLAIN}"
-
-    def _answer(self, answer: str) -> list[str]:
-        if self._written or not answer.strip():
-            return []
-        self._written = True
-        return [f"      {printable(answer).strip()}"]
-
-
-def closing_words(end: GoalEnd, server: str, seconds: float) -> Iterable[str]:
-    """Return the last lines for a person; `server` is the full name of the node that takes goals."""
-    figures = f"{end.actions} actions, {end.distance_m:.1f} m, {end.elapsed_s or seconds:.0f} s"
-    code = f" [{end.code}]" if end.code not in ("", "NONE") else ""
-    message = printable(end.message)
-    if end.outcome is Outcome.FOUND:
-        yield f"found: {message or 'the robot stopped before it'} ({figures})"
-    elif end.outcome is Outcome.FAILED:
-        yield f"not found{code}: {message} ({figures})"
-    elif end.outcome is Outcome.REFUSED:
-        yield f"refused{code}: {message}"
-        if end.code != "INVALID_INPUT":
-            yield f"is {server} active? ros2 lifecycle get {server}"
-    elif end.stopped:
-        yield f"cancelled: the robot stands ({figures})"
-    else:
-        yield f"cancelled: {message}"
-    if not end.stopped:
-        yield "the stop was NOT confirmed: watch the robot, and use the remote control or e_stop if it moves"

@@ -16,8 +16,9 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 
-from spec_vlm_nav.client import GoalEnd, Outcome, Progress, Request, Transcript, closing_words, instruction_of
+from spec_vlm_nav.client import GoalEnd, Outcome, Progress, Request, instruction_of
 from spec_vlm_nav.nodes.goal_client import SERVER, GoalClient
+from spec_vlm_nav.transcript import Transcript, closing_words
 
 CLEAR_LINE = "\r\x1b[2K"
 

@@ -20,10 +20,11 @@ from spec_vlm_nav_interfaces.msg import NavigationAction
 from std_msgs.msg import Bool, String
 from std_srvs.srv import Trigger
 
-from spec_vlm_nav.client import STOP_S, GoalEnd, Request, closing_words, instruction_of
+from spec_vlm_nav.client import STOP_S, GoalEnd, Request, instruction_of
 from spec_vlm_nav.nodes.common import on_heartbeat, run, settings, steady_timer
 from spec_vlm_nav.nodes.goal_client import SERVER, SOURCES, GoalClient, action_text, progress_of
 from spec_vlm_nav.parameters import Parameters
+from spec_vlm_nav.transcript import closing_words
 from spec_vlm_nav.web.server import Command, PageServer, WebConfig
 from spec_vlm_nav.web.view import Decision, Health, View
 
