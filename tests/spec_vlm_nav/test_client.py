@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec_vlm_nav.client import (
@@ -160,6 +160,7 @@ EVENTS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(EVENTS)
 def test_no_order_of_events_sends_a_goal_after_a_cancel_or_an_end(events: list[tuple[str, int, float]]) -> None:
     pursuit, now, sent, taken_by = Pursuit(BALL, 0.0), 0.0, 0, set[int]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec_vlm_nav.client import GoalEnd, Outcome, Progress
@@ -52,6 +52,7 @@ def test_an_action_that_began_early_is_one_line_and_its_reasons_another() -> Non
     assert [line.split()[0] for line in lines] == ["0", "The"]
 
 
+@settings(deadline=None)
 @given(st.text(), st.text(), st.integers(10, 200))
 def test_a_live_line_fits_the_terminal_and_nothing_in_it_steers_it(answer: str, guess: str, width: int) -> None:
     transcript = Transcript()
