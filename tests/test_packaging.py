@@ -20,6 +20,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spec_vlm_nav.robots import ROBOTS
 from tests.test_dependencies import FOLDERS, ROS, imports
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,6 +43,8 @@ BASE = {
 }
 """What the required packages are imported as; huggingface_hub comes with transformers."""
 ROBOT = [f"spec_vlm_nav.nodes.{name}" for name in ("vlm_nav", "action_executor", "go2_bridge")]
+PIP_ONLY = {"torch", "transformers", "tokenizers", "safetensors", "msgspec", "av", "gi"}
+"""What nodes import that rosdep has no key for, or none that is new enough; `make setup` installs it."""
 OPTIONAL = {"torchao", "qwen_vl_utils"}
 """Imported where a setting asks for them, with a sentence where they are missing."""
 
@@ -205,11 +208,41 @@ def test_robot_and_verifier_need_the_required_packages_only(module: str) -> None
 
 
 def test_extras_name_what_the_rest_imports(wheel: zipfile.ZipFile) -> None:
-    extras = {"sim", "evaluation", "train", "predictor", "virtual-time", "qwen", "quantised", "docs", "dev"}
+    extras = {"sim", "evaluation", "train", "camera", "web", "predictor", "virtual-time", "qwen", "quantised", "docs"}
+    extras.add("dev")
     assert set(header(wheel).get_all("Provides-Extra") or ()) == extras
     required = " ".join(header(wheel).get_all("Requires-Dist") or ())
     for package in ("mujoco", "rosbags", "accelerate", "tensorboard", "scikit-learn", "greenlet"):
         assert re.search(rf"{package}[^ ]*; extra ==", required), package
+
+
+def depends(kind: str) -> set[str]:
+    return {each.text or "" for each in ElementTree.parse(PACKAGE / "package.xml").findall(kind)}
+
+
+def test_every_package_that_the_nodes_import_is_a_dependency_of_the_ros_package() -> None:
+    """What is neither Python's, nor ours, nor a library of pip's must come from ROS, under its own name."""
+    keys = {"aiohttp": "python3-aiohttp", "cv2": "python3-opencv", "numpy": "python3-numpy", "zmq": "python3-zmq"}
+    files = [*(PACKAGE / "spec_vlm_nav").rglob("*.py"), *(ROOT / "launch").glob("*.py")]
+    files += (ROOT / "evaluation" / "nodes").glob("bag_player.py")
+    wanted = {name.split(".")[0] for path in files for name in imports(path)}
+    wanted -= set(sys.stdlib_module_names) | set(FOLDERS) | {"__future__"} | PIP_ONLY
+    assert {"rclpy", "launch", "aiohttp"} <= wanted
+    assert not {keys.get(name, name) for name in wanted} - depends("exec_depend")
+    topics = {topic.kind.split("/")[0] for robot in ROBOTS.values() for topic in robot.topics}
+    assert topics and not topics - depends("exec_depend")
+
+
+def test_colcon_test_runs_the_tests_of_the_ros_package() -> None:
+    assert "python3-pytest" in depends("test_depend")
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    got = subprocess.run(command, cwd=PACKAGE, text=True, capture_output=True, timeout=120)
+    assert got.returncode == 0, got.stdout
+    wanted = {path.name for path in (ROOT / "tests" / "spec_vlm_nav").rglob("test_*.py")}
+    assert (
+        wanted
+        and {line.split("::")[0].rpartition("/")[2] for line in got.stdout.splitlines() if "::" in line} == wanted
+    )
 
 
 @pytest.fixture(scope="module")

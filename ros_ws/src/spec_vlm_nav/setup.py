@@ -8,11 +8,19 @@ from pathlib import Path
 from setuptools import find_packages, setup
 from setuptools.command.egg_info import egg_info
 
+NODE_NAMES = (
+    "action_executor",
+    "find",
+    "go2_bridge",
+    "go2_camera",
+    "lifecycle_manager",
+    "nav_view",
+    "sim_go2",
+    "vlm_nav",
+    "web",
+)
 NODES = {
-    **{
-        name: f"spec_vlm_nav.nodes.{name}"
-        for name in ("action_executor", "go2_bridge", "go2_camera", "sim_go2", "vlm_nav")
-    },
+    **{name: f"spec_vlm_nav.nodes.{name}" for name in NODE_NAMES},
     "bag_player": "evaluation.nodes.bag_player",
 }
 
@@ -41,6 +49,7 @@ setup(
     name="spec_vlm_nav",
     version="0.2.0",
     packages=find_packages(),
+    package_data={"spec_vlm_nav.web": ["page.html"]},
     data_files=[
         ("share/ament_index/resource_index/packages", ["resource/spec_vlm_nav"]),
         ("share/spec_vlm_nav", ["package.xml"]),
@@ -48,6 +57,8 @@ setup(
         ("share/spec_vlm_nav/config", sorted([*glob("config/*.yaml"), *glob("config/*.json")])),
     ],
     zip_safe=True,
+    # by this, colcon test runs pytest
+    extras_require={"test": ["pytest"]},
     cmdclass={"egg_info": EggInfo},
     entry_points={"console_scripts": [f"{node} = {module}:main" for node, module in NODES.items()]},
 )

@@ -1,0 +1,291 @@
+"""The client's side of a goal: what it asks for, what comes back, and when it is sent again or given up. No ROS.
+
+Time is given: seconds of a steady clock. `nodes/goal_client.py` carries out what `Pursuit` orders.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from speculation.prompts import instruction_problem
+from speculation.settings import check
+
+SERVER_S = 10.0
+"""How long a new goal waits for somebody to take it."""
+ANSWER_S = 5.0
+"""How long an action server may take to accept a goal, before it is sent again."""
+RESUME_S = 200.0
+"""How long an action server that took the goal may be gone: a model loads again and finds its verifier."""
+PROBE_S = 2.0
+"""Silence after which the server is asked whether it still has the goal, and how often it is asked then."""
+GAP_S, SUSPECT_S = 0.5, 6.0
+"""A heartbeat that comes after such a gap may be a restarted server's, which knows no goal: it is asked for so long."""
+RETRY_S = 1.0
+"""How soon a restarted server that is not active yet is asked again, and a cancellation repeated."""
+STOP_S = 10.0
+"""How long a cancelled goal may take to end."""
+VERBS = frozenset({
+    "approach", "bring", "come", "drive", "enter", "explore", "find", "follow", "get", "go", "head", "leave", "locate",
+    "look", "move", "navigate", "reach", "return", "search", "show", "stand", "stop", "turn", "wait", "walk",
+})  # fmt: skip
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a goal asks for. Raises ValueError, naming the field, for a value beyond its limits."""
+
+    instruction: Annotated[str, Meta(description="what to find")]
+    time_s: Annotated[float, Meta(ge=0.0, le=86400.0, description="time allowance, s; 0: the node's default")] = 0.0
+    max_actions: Annotated[int, Meta(ge=0, le=65535, description="most actions; 0: no limit but time")] = 0
+    dry_run: Annotated[bool, Meta(description="decide only; the robot stands")] = False
+    done: Annotated[tuple[str, ...], Meta(description="what was carried out for this goal before")] = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+        problem = instruction_problem(self.instruction, None)
+        if problem:
+            raise ValueError(problem)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One feedback message of the action."""
+
+    state: str = ""
+    reason: str = ""
+    link: str = ""
+    answer: str = ""
+    """The committed text of the running answer ..."""
+    guess: str = ""
+    """... and what the draft model expects behind it, which may be wrong."""
+    step: int = -1
+    action: str = ""
+    """The last decision, e.g. 'turn left large' or 'HOLD'; empty before the first."""
+    source: str = ""
+    reasoning: str = ""
+    """Of the last decision; whole, where `answer` may lag behind."""
+    complete: bool = True
+    """Whether the answer that the decision is from has ended."""
+    done: tuple[str, ...] = ()
+    distance_m: float = 0.0
+
+
+class Outcome(Enum):
+    """How a goal ended, and the exit status of `find`."""
+
+    FOUND = 0
+    FAILED = 1
+    REFUSED = 2
+    CANCELLED = 130
+
+
+@dataclass(frozen=True)
+class GoalEnd:
+    """How a goal ended."""
+
+    outcome: Outcome
+    code: str
+    """The result's error code by name, e.g. TIMEOUT; empty where no server answered."""
+    message: str
+    actions: int = 0
+    elapsed_s: float = 0.0
+    distance_m: float = 0.0
+    stopped: bool = True
+    """Whether the server confirmed that the robot stands."""
+
+
+class Do(Enum):
+    """What a pursuit orders."""
+
+    SEND = "send the goal"
+    ASK = "ask for the goal's result"
+    CANCEL = "cancel the goal"
+
+
+@dataclass(frozen=True)
+class Order:
+    """One order. Each sending of the goal is an attempt with a number and an identity of its own."""
+
+    do: Do
+    attempt: int
+    request: Request | None = None
+    """What to send; None for other orders."""
+
+
+def instruction_of(words: str) -> str:
+    """Return the instruction of what a person typed: 'the red ball' becomes 'find the red ball'."""
+    text = " ".join(words.split())
+    first = text.partition(" ")[0].lower()
+    return text if not text or first in VERBS else f"find {text}"
+
+
+class Pursuit:
+    """One goal, from its sending to its end, across deaths of the action server.
+
+    A server that died knows nothing of the goal when it is back: it answers a question for the result with "unknown".
+    Then the goal is sent again, with the time that is left and what was done already, but never after `cancel`.
+    """
+
+    def __init__(self, request: Request, now: float) -> None:
+        self.request = request
+        self.end: GoalEnd | None = None
+        self.progress = Progress()
+        self.note = ""
+        """What the goal waits for, in a sentence; empty while a server works on it."""
+        self._taken_at: float | None = None
+        self._ready = False
+        self._attempt = 0
+        self._unanswered = False
+        self._accepted: int | None = None
+        self._strays: list[int] = []
+        self._sent_at = self._asked_at = self._stopped_at = -math.inf
+        self._retry_at = now
+        self._alive_at = self._since = now
+        self._suspect_until = -math.inf
+        self._resuming = False
+        self._cancelled_at: float | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled_at is not None
+
+    def server(self, ready: bool) -> None:
+        """Take whether the graph shows an action server."""
+        self._ready = ready
+
+    def heartbeat(self, now: float) -> None:
+        """Take a heartbeat of the server."""
+        if now - self._alive_at > GAP_S:
+            self._suspect_until = now + SUSPECT_S
+        self._alive_at = now
+
+    def answered(self, attempt: int, accepted: bool, now: float) -> None:
+        """Take the answer to a sending."""
+        if attempt != self._attempt or self.end is not None:
+            # A server that was slow took a goal that nobody waits for any more.
+            self._strays += [attempt] if accepted else []
+            return
+        self._unanswered = False
+        if accepted:
+            self._accepted = attempt
+            self._taken_at = now if self._taken_at is None else self._taken_at
+            self._alive_at, self._asked_at, self._suspect_until = now, -math.inf, -math.inf
+        elif self.cancelled:
+            self.end = GoalEnd(Outcome.CANCELLED, "", "cancelled before it was taken")
+        elif not self._again(now):
+            self.end = GoalEnd(Outcome.REFUSED, "", "the action server refused the goal")
+
+    def feedback(self, attempt: int, progress: Progress, now: float) -> None:
+        """Take a feedback message."""
+        if attempt == self._attempt and self.end is None:
+            self.progress = progress
+            self._alive_at, self._suspect_until = now, -math.inf
+            self._resuming = False
+
+    def unknown(self, attempt: int, now: float) -> None:
+        """Take a server's answer that it has no such goal."""
+        if attempt != self._accepted or self.end is not None:
+            return
+        if self.cancelled:
+            words = "cancelled; the action server was restarted and takes it up no more"
+            self.end = GoalEnd(Outcome.CANCELLED, "", words, stopped=False)
+            return
+        self._accepted, self._resuming = None, True
+        self._since, self._retry_at = now, now
+
+    def result(self, attempt: int, end: GoalEnd, now: float) -> None:
+        """Take the goal's result."""
+        if attempt != self._accepted or self.end is not None:
+            return
+        if end.code == "NOT_ACTIVE" and not self.cancelled and self._again(now):
+            return
+        self.end = end
+
+    def cancel(self, now: float) -> None:
+        """End the goal. It is not sent any more; `end` comes with its result, at the latest after `STOP_S`."""
+        if self._cancelled_at is None:
+            self._cancelled_at = now
+
+    def step(self, now: float) -> list[Order]:
+        """Return what is to be done now. Call it some ten times a second, until `end` is set, and once more then."""
+        strays, self._strays = self._strays, []
+        orders = [Order(Do.CANCEL, attempt) for attempt in strays]
+        if self.end is not None:
+            return orders
+        if self.cancelled:
+            return orders + self._stop(now)
+        if self._accepted is None:
+            return orders + self._send(now)
+        return orders + self._watch(now)
+
+    def _again(self, now: float) -> bool:
+        """Have the goal sent again in a moment; False for one that was never taken."""
+        if self._resuming:
+            self._accepted, self._retry_at = None, now + RETRY_S
+        return self._resuming
+
+    def _send(self, now: float) -> list[Order]:
+        left = self._left(now)
+        waited = now - self._since
+        self.note = "waits for the action server"
+        if left is None:
+            words = "time or actions were used up while the action server was gone"
+            self.end = GoalEnd(Outcome.FAILED, "TIMEOUT", words, stopped=False)
+        elif waited > (RESUME_S if self._resuming else SERVER_S):
+            words = f"no active action server for {waited:.0f} s"
+            self.end = GoalEnd(Outcome.REFUSED, "", words, stopped=not self._resuming)
+        elif self._ready and now >= self._retry_at and not (self._unanswered and now - self._sent_at < ANSWER_S):
+            self._attempt += 1
+            self._unanswered, self._sent_at = True, now
+            return [Order(Do.SEND, self._attempt, left)]
+        return []
+
+    def _watch(self, now: float) -> list[Order]:
+        assert self._accepted is not None
+        silent = now - self._alive_at
+        self.note = ""
+        if silent > RESUME_S:
+            self.end = GoalEnd(Outcome.REFUSED, "", f"the action server was silent for {silent:.0f} s", stopped=False)
+            return [Order(Do.CANCEL, self._accepted)]
+        if silent > PROBE_S:
+            self.note = "the action server is silent; the goal is sent again if it was restarted"
+        if self._asked_at == -math.inf or (
+            (silent > PROBE_S or now < self._suspect_until) and now - self._asked_at >= PROBE_S
+        ):
+            self._asked_at = now
+            return [Order(Do.ASK, self._accepted)]
+        return []
+
+    def _stop(self, now: float) -> list[Order]:
+        assert self._cancelled_at is not None
+        self.note = "stopping"
+        if self._accepted is None and not self._unanswered:
+            self.end = GoalEnd(Outcome.CANCELLED, "", "cancelled before it was taken", stopped=not self._resuming)
+            return []
+        if now - self._cancelled_at > STOP_S:
+            words = f"cancelled, but the stop was not confirmed within {STOP_S:g} s"
+            self.end = GoalEnd(Outcome.CANCELLED, "", words, stopped=False)
+            return []
+        if self._accepted is None or now - self._stopped_at < RETRY_S:
+            return []
+        self._stopped_at = now
+        return [Order(Do.CANCEL, self._accepted), Order(Do.ASK, self._accepted)]
+
+    def _left(self, now: float) -> Request | None:
+        """Return the request for what is left of it; None if nothing is."""
+        asked = self.request
+        done = self.progress.done or asked.done
+        time_s, actions = asked.time_s, asked.max_actions
+        if self._taken_at is not None and time_s:
+            time_s -= now - self._taken_at
+        if actions:
+            actions -= max(0, len(done) - len(asked.done))
+        if (asked.time_s and time_s <= 0.0) or (asked.max_actions and actions <= 0):
+            return None
+        return msgspec.structs.replace(asked, time_s=time_s, max_actions=actions, done=tuple(done))

@@ -1,0 +1,181 @@
+"""Sends a goal to vlm_nav and follows it to its end, across restarts of the server; `client.Pursuit` decides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from action_msgs.msg import GoalStatus
+from builtin_interfaces.msg import Duration
+from rclpy.action import ActionClient
+from rclpy.node import Node
+from spec_vlm_nav_interfaces.action import NavigateByInstruction
+from spec_vlm_nav_interfaces.msg import NavigationAction
+
+from spec_vlm_nav.client import Do, GoalEnd, Order, Outcome, Progress, Pursuit, Request
+from spec_vlm_nav.messages import to_action
+from spec_vlm_nav.navigator import HOLD_UNCONFIRMED
+from spec_vlm_nav.nodes.common import on_heartbeat, steady_timer
+
+SERVER = "vlm_nav"
+STEP_S = 0.05
+SOURCES = {
+    NavigationAction.CLOUD_VERIFIED: "verified",
+    NavigationAction.EDGE_ONLY: "draft model alone",
+    NavigationAction.FALLBACK: "no model",
+}
+_RESULT = NavigateByInstruction.Result
+CODES = {value: name for name in dir(_RESULT) if name.isupper() and isinstance(value := getattr(_RESULT, name), int)}
+
+
+def _nothing(_: Any) -> None:
+    pass
+
+
+class GoalClient:
+    """At most one goal at a time. Everything here runs in the thread that spins the node, callbacks included."""
+
+    def __init__(
+        self,
+        node: Node,
+        on_progress: Callable[[Progress], None] = _nothing,
+        on_end: Callable[[GoalEnd], None] = _nothing,
+    ) -> None:
+        self.pursuit: Pursuit | None = None
+        """The goal under way, or the last one."""
+        self._on_progress, self._on_end = on_progress, on_end
+        self._client = ActionClient(node, NavigateByInstruction, "navigate_by_instruction")
+        self._handles: dict[tuple[Pursuit, int], Any] = {}
+        self._reported = True
+        on_heartbeat(node, SERVER, self._heartbeat)
+        self._timer = steady_timer(node, STEP_S, self._step)
+
+    @property
+    def running(self) -> bool:
+        """Whether a goal is under way."""
+        return not self._reported
+
+    def send(self, request: Request) -> None:
+        """Begin with a goal. Raises RuntimeError while another one is under way."""
+        if self.running:
+            raise RuntimeError("a goal is under way; cancel it first")
+        self.pursuit, self._reported = Pursuit(request, time.monotonic()), False
+        self._handles.clear()
+
+    def cancel(self) -> None:
+        """Have the goal cancelled, if one is under way; its end comes when the robot stands."""
+        if self.pursuit is not None:
+            self.pursuit.cancel(time.monotonic())
+
+    def destroy(self) -> None:
+        """Free the action client, before the node is destroyed."""
+        self._client.destroy()
+
+    def _heartbeat(self, now: float) -> None:
+        if self.pursuit is not None:
+            self.pursuit.heartbeat(now)
+
+    def _step(self) -> None:
+        pursuit = self.pursuit
+        if pursuit is None:
+            return
+        pursuit.server(self._client.server_is_ready())
+        for order in pursuit.step(time.monotonic()):
+            self._carry_out(pursuit, order)
+        if pursuit.end is not None and not self._reported:
+            self._reported = True
+            self._on_end(pursuit.end)
+
+    def _carry_out(self, pursuit: Pursuit, order: Order) -> None:
+        attempt = order.attempt
+        if order.do is Do.SEND:
+            assert order.request is not None
+
+            def on_feedback(message: Any) -> None:
+                progress = progress_of(message.feedback)
+                pursuit.feedback(attempt, progress, time.monotonic())
+                if pursuit is self.pursuit and pursuit.progress is progress:
+                    self._on_progress(progress)
+
+            def on_answer(future: Any) -> None:
+                handle = self._handles[pursuit, attempt] = future.result()
+                pursuit.answered(attempt, handle.accepted, time.monotonic())
+                if pursuit is not self.pursuit and handle.accepted:
+                    handle.cancel_goal_async()
+
+            self._client.send_goal_async(goal_of(order.request), on_feedback).add_done_callback(on_answer)
+        elif order.do is Do.ASK:
+
+            def on_result(future: Any) -> None:
+                answer, now = future.result(), time.monotonic()
+                if answer.status == GoalStatus.STATUS_UNKNOWN:
+                    pursuit.unknown(attempt, now)
+                else:
+                    pursuit.result(attempt, end_of(answer), now)
+
+            self._handles[pursuit, attempt].get_result_async().add_done_callback(on_result)
+        else:
+            self._handles[pursuit, attempt].cancel_goal_async()
+
+
+def goal_of(request: Request) -> Any:
+    """Return the goal message of a request."""
+    goal = NavigateByInstruction.Goal(
+        instruction=request.instruction,
+        max_actions=request.max_actions,
+        dry_run=request.dry_run,
+        done=list(request.done),
+    )
+    goal.time_allowance = Duration(sec=int(request.time_s), nanosec=int(request.time_s % 1.0 * 1e9))
+    return goal
+
+
+def action_text(action: Any) -> str:
+    """Return the text of a NavigationAction message: 'turn left large', 'stop' or 'HOLD'."""
+    try:
+        known = to_action(action.kind, action.size)
+    except ValueError as error:
+        return str(error)
+    return "HOLD" if known is None else known.text
+
+
+def progress_of(feedback: Any) -> Progress:
+    """Return a feedback message without ROS. Its decision is left empty until there was one."""
+    action = feedback.action
+    decided = action.goal != 0
+    return Progress(
+        state=feedback.state,
+        reason=feedback.reason,
+        link=feedback.link_state,
+        answer=feedback.answer,
+        guess=feedback.guess,
+        step=action.step if decided else -1,
+        action=action_text(action) if decided else "",
+        source=SOURCES.get(action.source, str(action.source)) if decided else "",
+        reasoning=action.reasoning,
+        complete=action.complete,
+        done=tuple(feedback.done),
+        distance_m=feedback.distance_travelled,
+    )
+
+
+def end_of(answer: Any) -> GoalEnd:
+    """Return a result message without ROS."""
+    result, elapsed = answer.result, answer.result.total_elapsed_time
+    code = CODES.get(result.error_code, str(result.error_code))
+    if answer.status == GoalStatus.STATUS_SUCCEEDED:
+        outcome = Outcome.FOUND
+    elif answer.status == GoalStatus.STATUS_CANCELED:
+        outcome = Outcome.CANCELLED
+    else:
+        outcome = Outcome.REFUSED if code in ("INVALID_INPUT", "NOT_ACTIVE") else Outcome.FAILED
+    return GoalEnd(
+        outcome,
+        code,
+        result.error_msg,
+        result.actions_executed,
+        elapsed.sec + elapsed.nanosec * 1e-9,
+        result.distance_travelled,
+        stopped=HOLD_UNCONFIRMED not in result.error_msg,
+    )

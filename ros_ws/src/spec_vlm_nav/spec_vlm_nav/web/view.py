@@ -1,0 +1,100 @@
+"""What the page shows, collected from messages; time is given, in seconds of a steady clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from spec_vlm_nav.client import Progress
+
+DECISIONS = 8
+SILENT_S = 1.5
+"""Without a heartbeat for so long, a node counts as silent."""
+STALE_S = 2.0
+"""Without a frame for so long, the camera counts as silent."""
+HEALTH_S = 5.0
+"""Diagnostics are sent once a second; a line that is older than this is not shown."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision of vlm_nav."""
+
+    goal: int
+    step: int
+    action: str
+    source: str
+    reasoning: str
+
+
+@dataclass(frozen=True)
+class Health:
+    """One line of /diagnostics; levels as in `diagnostics.Level`."""
+
+    name: str
+    level: int
+    message: str
+
+
+class View:
+    """The state of the page."""
+
+    def __init__(self, nodes: tuple[str, ...]) -> None:
+        self.progress = Progress()
+        self.instruction = ""
+        self.active_goals = 0
+        """How many goals the action server has that did not end yet, whoever sent them."""
+        self.ours = False
+        """Whether one of them is this page's."""
+        self.note = ""
+        """What this page's goal waits for, or how it ended."""
+        self.said = ""
+        """What came of the last emergency stop or reset."""
+        self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
+        self._beats = dict.fromkeys(nodes, float("-inf"))
+        self._frame_at = float("-inf")
+        self._health: dict[str, tuple[Health, float]] = {}
+
+    def decide(self, decision: Decision) -> None:
+        """Take a decision; one of the same step replaces the one before, whose answer went on."""
+        if self._decisions:
+            last = self._decisions[0]
+            if (last.goal, last.step) == (decision.goal, decision.step):
+                self._decisions.popleft()
+        self._decisions.appendleft(decision)
+
+    def beat(self, node: str, now: float) -> None:
+        """Take a heartbeat."""
+        self._beats[node] = now
+
+    def frame(self, now: float) -> None:
+        """Take the arrival of a camera frame."""
+        self._frame_at = now
+
+    def health(self, line: Health, now: float) -> None:
+        """Take a line of diagnostics."""
+        self._health[line.name] = (line, now)
+
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """Return what a browser gets, as JSON can hold it."""
+        self._health = {name: (line, at) for name, (line, at) in self._health.items() if now - at <= HEALTH_S}
+        lines = sorted((line for line, _ in self._health.values()), key=lambda line: (-line.level, line.name))
+        progress = self.progress
+        return {
+            "running": self.ours or self.active_goals > 0,
+            "ours": self.ours,
+            "instruction": self.instruction,
+            "note": self.note,
+            "said": self.said,
+            "state": progress.state,
+            "reason": progress.reason,
+            "link": progress.link,
+            "answer": progress.answer,
+            "guess": progress.guess,
+            "done": list(progress.done),
+            "nodes": {name: now - at <= SILENT_S for name, at in self._beats.items()},
+            "camera": now - self._frame_at <= STALE_S,
+            "decisions": [asdict(decision) for decision in self._decisions],
+            "health": [asdict(line) for line in lines],
+        }

@@ -1,0 +1,228 @@
+"""When a goal is sent, sent again, cancelled and given up, on given time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spec_vlm_nav.client import (
+    ANSWER_S,
+    RESUME_S,
+    SERVER_S,
+    STOP_S,
+    Do,
+    GoalEnd,
+    Order,
+    Outcome,
+    Progress,
+    Pursuit,
+    Request,
+    instruction_of,
+)
+
+BALL = Request("find the red ball", time_s=100.0, max_actions=10)
+FOUND = GoalEnd(Outcome.FOUND, "NONE", "")
+INACTIVE = GoalEnd(Outcome.REFUSED, "NOT_ACTIVE", "vlm_nav is not active")
+LEFT, RIGHT = "turn left large", "turn right small"
+
+
+def taken(request: Request = BALL) -> Pursuit:
+    """Return a pursuit whose goal a server took at 0 s."""
+    pursuit = Pursuit(request, 0.0)
+    pursuit.server(True)
+    assert pursuit.step(0.0) == [Order(Do.SEND, 1, request)]
+    pursuit.answered(1, True, 0.0)
+    assert pursuit.step(0.0) == [Order(Do.ASK, 1)]
+    return pursuit
+
+
+def run(pursuit: Pursuit, start: float, seconds: float) -> list[tuple[float, Order]]:
+    """Return the orders of so many seconds, with their times."""
+    times = [start + 0.1 * tick for tick in range(int(seconds * 10) + 1)]
+    return [(now, order) for now in times for order in pursuit.step(now)]
+
+
+def test_a_restarted_server_gets_the_goal_again_with_what_is_left() -> None:
+    pursuit = taken()
+    pursuit.feedback(1, Progress(state="moving", done=(LEFT, RIGHT, LEFT)), 20.0)
+    asked = run(pursuit, 20.0, 10.0)
+    assert asked and {order.do for _, order in asked} == {Do.ASK} and "silent" in pursuit.note
+    pursuit.unknown(1, 30.0)
+    (order,) = pursuit.step(30.0)
+    assert order.do is Do.SEND and order.attempt == 2
+    assert order.request == Request(BALL.instruction, 70.0, 7, done=(LEFT, RIGHT, LEFT))
+    pursuit.answered(2, True, 31.0)
+    pursuit.result(1, INACTIVE, 31.0)
+    assert pursuit.end is None, "the result of an attempt that was given up counts no more"
+    pursuit.result(2, FOUND, 32.0)
+    assert pursuit.end == FOUND
+
+
+def test_a_restart_that_heartbeats_hide_is_found() -> None:
+    """The new server beats before two seconds of silence have passed, and has no goal."""
+    pursuit = taken()
+    pursuit.heartbeat(0.1)
+    pursuit.heartbeat(1.5)
+    orders = [order for tick in range(16, 60) for order in (pursuit.heartbeat(0.1 * tick), *pursuit.step(0.1 * tick))]
+    assert Order(Do.ASK, 1) in orders
+    quiet = taken()
+    steady = [order for tick in range(1, 400) for order in (quiet.heartbeat(0.1 * tick), *quiet.step(0.1 * tick))]
+    assert Order(Do.ASK, 1) not in steady, "a server that never fell silent is asked nothing"
+
+
+def test_a_server_that_is_not_active_yet_is_asked_again_only_when_it_was_restarted() -> None:
+    fresh = taken()
+    fresh.result(1, INACTIVE, 0.1)
+    assert fresh.end == INACTIVE
+    pursuit = taken()
+    pursuit.unknown(1, 5.0)
+    pursuit.step(5.0)
+    pursuit.answered(2, True, 5.0)
+    pursuit.result(2, INACTIVE, 5.1)
+    sent = run(pursuit, 5.1, 3.0)
+    assert [order.do for _, order in sent] == [Do.SEND] and sent[0][0] == pytest.approx(6.1, abs=0.11)
+    pursuit.answered(3, False, 6.2)
+    assert pursuit.end is None
+    assert [order.attempt for _, order in run(pursuit, 6.3, 2.0)] == [4]
+
+
+def test_what_never_comes_back_ends_the_goal() -> None:
+    nobody = Pursuit(BALL, 0.0)
+    assert not run(nobody, 0.0, SERVER_S) and nobody.end is None
+    run(nobody, SERVER_S, 1.0)
+    assert nobody.end is not None and nobody.end.outcome is Outcome.REFUSED and nobody.end.stopped
+    dead = taken(replace_time(0.0))
+    orders = run(dead, 0.1, RESUME_S + 1.0)
+    assert orders[-1][1].do is Do.CANCEL and dead.end is not None and not dead.end.stopped
+    gone = taken(replace_time(0.0))
+    gone.unknown(1, 1.0)
+    gone.server(False)
+    assert not run(gone, 1.0, RESUME_S - 1.0) and gone.end is None
+    run(gone, RESUME_S, 2.0)
+    assert gone.end is not None and not gone.end.stopped
+    late = taken()
+    late.unknown(1, 100.5)
+    assert not late.step(100.5) and late.end is not None and late.end.code == "TIMEOUT"
+
+
+def replace_time(time_s: float) -> Request:
+    return Request(BALL.instruction, time_s)
+
+
+def test_an_unanswered_goal_is_sent_again_and_a_late_acceptance_is_cancelled() -> None:
+    pursuit = Pursuit(BALL, 0.0)
+    pursuit.server(True)
+    sent = run(pursuit, 0.0, ANSWER_S + 1.0)
+    assert [order.attempt for _, order in sent] == [1, 2]
+    pursuit.answered(2, True, 6.0)
+    pursuit.answered(1, True, 6.1)
+    assert Order(Do.CANCEL, 1) in pursuit.step(6.2)
+    pursuit.result(2, FOUND, 6.3)
+    pursuit.answered(1, True, 7.0)
+    assert pursuit.step(7.1) == [Order(Do.CANCEL, 1)]
+
+
+def test_cancelling_waits_for_the_end_and_does_not_wait_for_ever() -> None:
+    pursuit = taken()
+    pursuit.cancel(1.0)
+    assert pursuit.step(1.0) == [Order(Do.CANCEL, 1), Order(Do.ASK, 1)] and not pursuit.step(1.1)
+    assert Order(Do.CANCEL, 1) in pursuit.step(2.1), "the first may have been lost"
+    end = GoalEnd(Outcome.CANCELLED, "CANCELLED", "cancelled")
+    pursuit.result(1, end, 2.2)
+    assert pursuit.end == end
+    silent = taken()
+    silent.cancel(1.0)
+    run(silent, 1.0, STOP_S + 1.0)
+    assert silent.end is not None and silent.end.outcome is Outcome.CANCELLED and not silent.end.stopped
+    early = Pursuit(BALL, 0.0)
+    early.server(True)
+    early.step(0.0)
+    early.cancel(0.1)
+    assert not early.step(0.2) and early.end is None, "the answer is awaited"
+    early.answered(1, True, 0.3)
+    assert Order(Do.CANCEL, 1) in early.step(0.4)
+    restarted = taken()
+    restarted.cancel(1.0)
+    restarted.unknown(1, 3.0)
+    assert restarted.end is not None and restarted.end.outcome is Outcome.CANCELLED and not restarted.end.stopped
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["up", "down", "yes", "no", "unknown", "inactive", "found", "beat", "feedback", "cancel", "none"]
+        ),
+        st.integers(0, 3),
+        st.floats(0.01, 8.0),
+    ),
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(EVENTS)
+def test_no_order_of_events_sends_a_goal_after_a_cancel_or_an_end(events: list[tuple[str, int, float]]) -> None:
+    pursuit, now, sent, taken_by = Pursuit(BALL, 0.0), 0.0, 0, set[int]()
+    cancelled_at: float | None = None
+    for event, back, seconds in events:
+        now += seconds
+        attempt = sent - back
+        ended = pursuit.end
+        if event in ("up", "down"):
+            pursuit.server(event == "up")
+        elif event in ("yes", "no") and attempt > 0 and attempt not in taken_by:
+            taken_by.add(attempt)
+            pursuit.answered(attempt, event == "yes", now)
+        elif event == "unknown":
+            pursuit.unknown(attempt, now)
+        elif event in ("inactive", "found"):
+            pursuit.result(attempt, INACTIVE if event == "inactive" else FOUND, now)
+        elif event == "beat":
+            pursuit.heartbeat(now)
+        elif event == "feedback":
+            pursuit.feedback(attempt, Progress(done=(LEFT,)), now)
+        elif event == "cancel":
+            pursuit.cancel(now)
+            cancelled_at = now if cancelled_at is None else cancelled_at
+        for order in pursuit.step(now):
+            if order.do is Do.SEND:
+                assert ended is None and cancelled_at is None and order.attempt == sent + 1
+                assert order.request is not None and 0.0 < order.request.time_s <= BALL.time_s
+                sent += 1
+            else:
+                assert 0 < order.attempt <= sent
+        if ended is not None:
+            assert pursuit.end is ended, "an end is final"
+        if cancelled_at is not None and now > cancelled_at + STOP_S:
+            pursuit.step(now)
+            assert pursuit.end is not None, "a cancelled goal ends"
+
+
+@pytest.mark.parametrize(
+    ("words", "instruction"),
+    [
+        ("the red ball", "find the red ball"),
+        ("  the   red\nball ", "find the red ball"),
+        ("Find the red ball", "Find the red ball"),
+        ("go to the door", "go to the door"),
+        ("finder", "find finder"),
+    ],
+)
+def test_words_become_an_instruction(words: str, instruction: str) -> None:
+    assert instruction_of(words) == instruction
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [({"time_s": -1.0}, "time_s"), ({"time_s": float("nan")}, "time_s"), ({"max_actions": 70000}, "max_actions")],
+)
+def test_a_request_beyond_its_limits_is_refused_by_name(fields: dict[str, float], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Request("find the red ball", **fields)  # type: ignore[arg-type]
+
+
+def test_an_instruction_that_is_empty_or_too_long_is_refused() -> None:
+    for text in ("", "x" * 1001):
+        with pytest.raises(ValueError, match="instruction"):
+            Request(text)

@@ -1,0 +1,45 @@
+"""What the page shows, on given time."""
+
+from __future__ import annotations
+
+import json
+
+from spec_vlm_nav.client import Progress
+from spec_vlm_nav.web.view import DECISIONS, HEALTH_S, SILENT_S, STALE_S, Decision, Health, View
+
+
+def test_what_fell_silent_is_shown_as_silent() -> None:
+    view = View(("vlm_nav", "go2_bridge"))
+    assert view.snapshot(0.0)["nodes"] == {"vlm_nav": False, "go2_bridge": False}
+    view.beat("vlm_nav", 1.0)
+    view.frame(1.0)
+    view.health(Health("go2_bridge: robot", 2, "damped by the remote"), 1.0)
+    view.health(Health("go2_bridge: cmd_vel", 0, "20 Hz"), 1.0)
+    state = view.snapshot(1.0 + SILENT_S)
+    assert state["nodes"] == {"vlm_nav": True, "go2_bridge": False} and state["camera"]
+    assert [line["message"] for line in state["health"]] == ["damped by the remote", "20 Hz"], "the worst comes first"
+    late = view.snapshot(1.1 + max(STALE_S, HEALTH_S))
+    assert not late["nodes"]["vlm_nav"] and not late["camera"] and not late["health"]
+
+
+def test_decisions_are_the_newest_and_a_step_has_one() -> None:
+    view = View(())
+    for step in range(DECISIONS + 3):
+        view.decide(Decision(1, step, "forward small", "verified", ""))
+        view.decide(Decision(1, step, "forward large", "verified", "the way is free"))
+    state = view.snapshot(0.0)
+    assert [each["step"] for each in state["decisions"]] == list(range(DECISIONS + 2, 2, -1))
+    assert {each["action"] for each in state["decisions"]} == {"forward large"}
+    view.decide(Decision(2, DECISIONS + 2, "stop", "verified", ""))
+    assert [each["goal"] for each in view.snapshot(0.0)["decisions"]][:2] == [2, 1], "another goal counts anew"
+
+
+def test_a_goal_of_another_client_counts_as_running() -> None:
+    view = View(())
+    assert not view.snapshot(0.0)["running"]
+    view.active_goals = 1
+    assert view.snapshot(0.0)["running"] and not view.snapshot(0.0)["ours"]
+    view.active_goals, view.ours = 0, True
+    view.progress = Progress(state="moving", answer="a", guess="b", done=("stop",))
+    state = json.loads(json.dumps(view.snapshot(0.0)))
+    assert state["running"] and (state["state"], state["answer"], state["guess"]) == ("moving", "a", "b")

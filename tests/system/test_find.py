@@ -1,0 +1,148 @@
+"""`find` as a process against an action server of the tests: exit status, Ctrl-C, and a server that dies."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from spec_vlm_nav.runner import PROJECT
+from tests.system.conftest import until
+
+FIND = [sys.executable, "-u", "-m", "spec_vlm_nav.nodes.find"]
+OTHER = ("--ros-args", "-r", "__ns:=/other")
+"""For tests with servers of their own."""
+SERVER = [sys.executable, str(PROJECT / "tests" / "system" / "goal_server.py")]
+
+
+class Process:
+    """A process whose lines of output are collected."""
+
+    def __init__(self, *command: str) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+
+    def has(self, words: str) -> bool:
+        return any(words in line for line in list(self.lines))
+
+    def end(self) -> int:
+        status = self.process.wait(60.0)
+        self._thread.join(5.0)
+        print("\n".join(self.lines))
+        return status
+
+    def goals(self) -> list[dict[str, Any]]:
+        """Return the goals that a server took."""
+        return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
+
+
+@contextmanager
+def started(*command: str) -> Iterator[Process]:
+    process = Process(*command)
+    try:
+        yield process
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Process]:
+    with started(*SERVER) as process:
+        until(lambda: process.has("up"), "the server is up")
+        yield process
+
+
+def find(*words: str) -> Process:
+    return Process(*FIND, *words)
+
+
+def test_a_found_object_is_status_0_and_every_decision_a_line(server: Process) -> None:
+    run = find("the", "red", "ball", "--time", "60", "--max-actions", "9")
+    assert run.end() == 0
+    assert server.goals()[-1] == {"instruction": "find the red ball", "time": 60.0, "actions": 9, "done": []}
+    answers = [number for number, line in enumerate(run.lines) if line.strip().startswith("The ball is to the left.")]
+    decisions = [number for number, line in enumerate(run.lines) if "turn left large  (verified)" in line]
+    assert len(answers) == len(decisions) == 3
+    assert all(answer < decision for answer, decision in zip(answers, decisions, strict=True))
+    assert run.lines[-1].startswith("found") and "3 actions, 1.5 m" in run.lines[-1]
+
+
+def test_what_is_not_found_or_refused_has_a_status_of_its_own(server: Process) -> None:
+    void = find("the void")
+    assert void.end() == 1 and void.has("not found [TIMEOUT]: time is up")
+    door = find("go to the door")
+    assert door.end() == 2 and door.has("names no known object") and not door.has("lifecycle")
+    assert server.goals()[-1]["instruction"] == "go to the door"
+    wrong = find("the ball", "--time", "-3")
+    assert wrong.end() == 2 and wrong.has("time_s")
+
+
+def test_without_a_server_it_names_what_to_look_at() -> None:
+    run = find("the ball", "--ros-args", "-r", "__ns:=/dog1")
+    assert run.end() == 2
+    assert run.has("no active action server") and run.has("ros2 lifecycle get /dog1/vlm_nav")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_ctrl_c_cancels_and_waits_for_the_stop(server: Process, number: signal.Signals) -> None:
+    before = server.lines.count('"cancelled"')
+    run = find("the wall")
+    until(lambda: run.has("turn left large"), "a decision is shown")
+    run.process.send_signal(number)
+    assert run.end() == 130
+    assert server.lines.count('"cancelled"') == before + 1
+    assert run.has("cancelled: the robot stands")
+
+
+def test_a_reader_that_leaves_cancels_too(server: Process) -> None:
+    before = server.lines.count('"cancelled"')
+    pipe = subprocess.Popen(
+        ["sh", "-c", '"$@" | head -n 3', "sh", *FIND, "the wall"], cwd=PROJECT, stdout=subprocess.DEVNULL
+    )
+    assert pipe.wait(60.0) == 0
+    until(lambda: server.lines.count('"cancelled"') == before + 1, "the goal is cancelled")
+
+
+def test_a_second_ctrl_c_leaves_at_once() -> None:
+    with started(*SERVER, *OTHER) as server:
+        until(lambda: server.has("up"), "the server is up")
+        run = find("the wall", *OTHER)
+        until(lambda: run.has("turn left large"), "a decision is shown")
+        server.process.send_signal(signal.SIGSTOP)
+        run.process.send_signal(signal.SIGINT)
+        until(lambda: run.has("stopping"), "it waits for the stop")
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+        assert run.has("confirmed the stop: watch the robot")
+
+
+def test_a_server_that_died_gets_the_goal_again_and_is_not_asked_before_it_is_active() -> None:
+    with started(*SERVER, *OTHER) as first:
+        until(lambda: first.has("up"), "the server is up")
+        run = find("the", "ball", "--time", "300", "--max-actions", "50", *OTHER)
+        until(lambda: run.has("   1  turn left large"), "two decisions are shown")
+        first.process.kill()
+    with started(*SERVER, "inactive", *OTHER) as second:
+        assert run.end() == 0
+        goals = second.goals()
+    assert goals[0]["done"][:1] == ["turn left large"] and goals[0]["instruction"] == "find the ball"
+    assert 0.0 < goals[0]["time"] < 300.0 and goals[0]["actions"] == 50 - len(goals[0]["done"])
+    assert len(goals) > 1, "the first one was refused by a server that was not active"
+    assert run.has("the action server is silent") and run.has("found")

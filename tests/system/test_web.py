@@ -1,0 +1,126 @@
+"""The web page in a real browser, with an action server of the tests behind it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.conftest import until
+from tests.system.test_find import SERVER, Process, find, started
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+pytest.importorskip("aiohttp", reason="the web page needs aiohttp")
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WEB = [sys.executable, "-u", "-m", "spec_vlm_nav.nodes.web", "--ros-args", "-p", "port:=0"]
+PHONE, LOW = {"width": 390, "height": 844}, {"width": 700, "height": 320}
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Process]:
+    with started(*SERVER) as process:
+        until(lambda: process.has("up"), "the server is up")
+        yield process
+
+
+@pytest.fixture
+def node() -> Iterator[Process]:
+    with started(*WEB) as process:
+        until(lambda: process.has("page: "), "the page is served")
+        yield process
+
+
+@pytest.fixture
+def page(node: Process) -> Iterator[Any]:
+    address = next(found[1] for line in node.lines if (found := re.search(r"page: (\S+)", line)))
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport=PHONE)
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        # What the page's content security policy refuses is an error on the console, as is a node that has ended.
+        page.on("console", lambda message: errors.append(message.text) if "Policy" in message.text else None)
+        page.goto(address)
+        page.wait_for_function("() => document.getElementById('page').textContent == 'connected'")
+        yield page
+        browser.close()
+    assert not errors
+
+
+def wait_for(page: Any, part: str, words: str) -> None:
+    page.wait_for_function(
+        "([part, words]) => document.getElementById(part).textContent.includes(words)", arg=[part, words]
+    )
+
+
+def test_an_instruction_is_typed_its_answer_is_read_and_stop_cancels_it(
+    server: Process, node: Process, page: Any, tmp_path: Path
+) -> None:
+    stopped = server.lines.count('"cancelled"')
+    wait_for(page, "nodes", "vlm_nav")
+    page.fill("#instruction", "the wall")
+    page.click("#start")
+    wait_for(page, "committed", "The ball is to the left.")
+    page.wait_for_function("() => document.getElementById('guess').textContent.length > 0")
+    wait_for(page, "decisions", "turn left large")
+    wait_for(page, "link", "nominal")
+    page.wait_for_function("() => document.getElementById('frames').naturalWidth == 320")
+    assert server.goals()[-1]["instruction"] == "find the wall"
+    assert page.is_disabled("#start") and page.is_enabled("#stop")
+    page.set_viewport_size(LOW)
+    below = page.locator("#e_stop").bounding_box()
+    assert below["y"] + below["height"] <= LOW["height"], "the emergency stop is on the screen of a phone held across"
+    page.set_viewport_size(PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "it fits a phone"
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    page.click("#stop")
+    wait_for(page, "note", "cancelled: the robot stands")
+    assert server.lines.count('"cancelled"') == stopped + 1
+    assert not server.has("e_stop"), "Stop is no emergency stop"
+    page.wait_for_function("() => !document.getElementById('start').disabled")
+
+
+def test_a_refused_goal_says_why(server: Process, page: Any) -> None:
+    page.fill("#instruction", "the door")
+    page.click("#start")
+    wait_for(page, "note", "names no known object")
+    page.fill("#instruction", "")
+    page.click("#start")
+    wait_for(page, "problem", "the instruction is empty")
+
+
+def test_stop_ends_the_goal_of_another_client_too(server: Process, page: Any) -> None:
+    run = find("the wall")
+    wait_for(page, "state", "thinking")
+    page.click("#stop")
+    assert run.end() == 130 and run.has("cancelled: the robot stands")
+    wait_for(page, "state", "no goal")
+
+
+def test_emergency_stop_and_reset(server: Process, page: Any) -> None:
+    page.click("#e_stop")
+    until(lambda: server.has("e_stop True"), "the emergency stop arrives")
+    wait_for(page, "said", "emergency stop sent")
+    page.click("#reset")
+    until(lambda: server.has("reset") and server.has("e_stop False"), "the reset arrives")
+    wait_for(page, "said", "stands up again")
+
+
+def test_the_end_of_the_node_cancels_its_goal(server: Process, node: Process, page: Any) -> None:
+    stopped = server.lines.count('"cancelled"')
+    page.fill("#instruction", "the wall")
+    page.click("#start")
+    wait_for(page, "state", "thinking")
+    node.process.send_signal(signal.SIGTERM)
+    assert node.end() == 0
+    assert server.lines.count('"cancelled"') == stopped + 1
+    wait_for(page, "page", "not connected")
