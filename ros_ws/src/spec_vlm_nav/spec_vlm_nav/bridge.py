@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
@@ -20,7 +20,9 @@ from spec_vlm_nav.safety import ZERO, Limits, SlewLimiter, Velocity, Watchdog
 from spec_vlm_nav.standing import StandUp, Stillness
 
 RATE_HZ = 50.0
-"""How often `tick` is to be called. A robot obeys a move request for a limited time."""
+"""How often `tick` is called at least. A robot obeys a move request for a limited time."""
+LATE_S = 0.0005
+"""A tick so long after a timeout sees that it is over."""
 STOP_RETRY_S = 0.1
 END_S = 1.0
 """How long the stop is repeated at the end, until it is confirmed."""
@@ -131,7 +133,7 @@ class Bridge(Generic[R]):
         return problem
 
     def tick(self, now: float) -> None:
-        """Send what is due. To be called at `RATE_HZ`, and when `cmd_vel_timeout` is over."""
+        """Send what is due. To be called whenever `wait` is over."""
         dt, self._last_tick = min(now - self._last_tick, MAX_DT), now
         if self.ending(now):
             if self._stopping is not None:
@@ -145,6 +147,13 @@ class Bridge(Generic[R]):
             self._drive(now, dt)
         elif self._active and self._standing is not None:
             self._continue_standing_up(self._standing, now)
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until the next tick: the next in the rhythm of `RATE_HZ`, or when cmd_vel is silent."""
+        silent_in = self._settings.cmd_vel_timeout - self._watchdog.silence(now)
+        period = 1.0 / RATE_HZ
+        rest = max(self._last_tick + period - now, 0.0)
+        return min(rest, silent_in + LATE_S) if silent_in >= 0.0 else rest
 
     def on_velocity(self, velocity: Velocity, now: float) -> None:
         """Take a commanded velocity. A stop, or one that is not finite, is sent on now, not at the next tick."""
@@ -204,11 +213,11 @@ class Bridge(Generic[R]):
         if ready and answer.unready:
             self._let_go(answer.problem, now)
 
-    def health(self, now: float) -> Iterator[Status]:
-        """Yield what `/diagnostics` reports."""
+    def health(self, now: float) -> list[Status]:
+        """Return what `/diagnostics` reports."""
         state, latched = self._state, self._interlock.problem
         problem = "" if self.ready else latched or (state and state.problem) or "the robot is made to stand"
-        yield Status(
+        robot = Status(
             "robot",
             Level.ERROR if latched else Level.WARN if problem else Level.OK,
             problem or "stands and obeys cmd_vel",
@@ -219,7 +228,7 @@ class Bridge(Generic[R]):
             },
         )
         silent = self.ready and self._watchdog.expired(now)
-        yield Status(
+        requests = Status(
             "requests",
             Level.WARN if silent else Level.OK,
             "cmd_vel is silent" if silent else "cmd_vel arrives" if self.ready else "nothing is driven",
@@ -230,8 +239,7 @@ class Bridge(Generic[R]):
                 "last refusal": self._refusal,
             },
         )
-        if self._guard is not None:
-            yield self._guard.health(now)
+        return [robot, requests, *([self._guard.health(now)] if self._guard is not None else [])]
 
     def _get_up(self, begun: float) -> None:
         """Make the robot ready; `begun` is when its state topic began to count, long ago where it had its chance."""

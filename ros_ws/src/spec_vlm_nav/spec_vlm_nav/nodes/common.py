@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -31,6 +31,8 @@ from spec_vlm_nav.parameters import Parameters
 from speculation.settings import Field
 
 HEARTBEAT_HZ = 20.0
+WAITED_S = 1.0
+"""A message that seems to have waited for longer came while the system's clock was set."""
 ALIVE_PERIOD_S = 0.1
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """Only the newest command counts, and a late joiner must never be handed an old one."""
@@ -131,6 +133,15 @@ def message_type(kind: str) -> Any:
 def on_heartbeat(node: Node, name: str, received: Callable[[float], None]) -> None:
     """Call `received` with the steady time of every heartbeat of the node called `name`."""
     node.create_subscription(Header, f"heartbeat/{name}", lambda _: received(time.monotonic()), COMMAND_QOS)
+
+
+def arrival(info: Mapping[str, Any]) -> float:
+    """Return the steady time, seconds, at which a message arrived: a busy executor takes it later.
+
+    `info` is the second argument of a callback that takes two.
+    """
+    now, waited = time.monotonic(), time.time() - info["received_timestamp"] * 1e-9
+    return now - waited if 0.0 < waited < WAITED_S else now
 
 
 def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:
