@@ -506,7 +506,8 @@ def test_the_guard_stops_what_goes_ahead_and_lets_it_turn() -> None:
     assert moves(Velocity(-0.4), 0.2)["x"] == -0.4
     assert moves(Velocity(0.4), 2.0)["x"] == 0.4
     assert moves(Velocity(0.4), None)["x"] == 0.0
-    assert [line.message for line in dog.bridge.health(dog.now)][-1] == "no motion ahead: the sensor (range) is silent"
+    silent = "no motion ahead: the sensor (range) is silent"
+    assert dog.bridge.health(dog.now)[-1].message == silent and f"warning guard: {silent}" in dog.log.lines
 
 
 class Range(NamedTuple):

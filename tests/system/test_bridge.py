@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
+import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import Twist, TwistStamped
 from lifecycle_msgs.msg import Transition
@@ -29,6 +30,7 @@ from unitree_go.msg import SportModeState, WirelessController
 from evaluation.nodes.observer import Observer
 from spec_vlm_nav.graph import Graph, NodeSpec
 from spec_vlm_nav.nodes import go2_bridge
+from spec_vlm_nav.nodes.common import arrival
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
 from spec_vlm_nav.runner import Runner
 from tests.system.conftest import Lines, until
@@ -37,7 +39,6 @@ STANDS = 0.01
 STAND_DOWN, DAMP = 1005, 1001
 QUIET_S = 0.3
 """A heartbeat that is silent for so long has ended."""
-BRIDGE = Path(go2_bridge.__file__)
 
 
 class Requests:
@@ -366,6 +367,29 @@ def test_a_stamped_command_counts_while_it_is_young(start: Start) -> None:
     until(lambda: (send(0.0, 0.4), robot.observer.speed > 0.3)[1], "robot moves")
     send(9.0, 0.0)
     until(lambda: robot.requests.last_move["x"] == 0.0, "an old stop is a stop")
+
+
+def test_a_message_counts_from_its_arrival_unless_the_clock_was_set() -> None:
+    for waited, taken in ((0.3, 0.3), (-5.0, 0.0), (60.0, 0.0)):
+        now = time.monotonic()
+        at = arrival({"received_timestamp": int((time.time() - waited) * 1e9)})
+        assert now - taken - 0.001 <= at <= time.monotonic() - taken + 0.001
+
+
+def test_a_bridge_that_fails_inside_ends_its_process_instead_of_its_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(go2_bridge.os, "kill", lambda _, number: killed.append(number))
+    rclpy.init()
+    node = go2_bridge.Go2Bridge()
+    try:
+        monkeypatch.setattr(node._bridge, "tick", lambda now: 1 / 0)
+        node.configure()
+        until(lambda: bool(killed), "the process is ended")
+        assert killed == [signal.SIGTERM] and node.exit_status == 1
+    finally:
+        node.cleanup()
+        node.destroy_node()
+        rclpy.shutdown()
 
 
 def test_the_simulated_robot_shows_what_a_real_one_does(robot: Dog) -> None:

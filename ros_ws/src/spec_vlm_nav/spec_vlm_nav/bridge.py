@@ -264,7 +264,11 @@ class Bridge(Generic[R]):
             self._keep_stopping(now, "cmd_vel is not finite")
         else:
             self._stopping = None
-            wanted = self._wanted if self._guard is None else self._guard.limit(self._wanted, now)
+            wanted = self._wanted
+            if self._guard is not None:
+                wanted = self._guard.limit(wanted, now)
+                if wanted.vx < self._wanted.vx:
+                    self._log.warning(f"guard: {self._guard.health(now).message}", throttle_duration_sec=5.0)
             if wanted == ZERO:
                 # Not along the slew: who stops means now.
                 self._slew.reset()
