@@ -39,8 +39,23 @@ def sight_fraction(obstacles: Obstacles, eye: tuple[float, float], target: Disc)
     return float(sight_fractions(obstacles, np.array([eye]), target)[0])
 
 
-def _spans(obstacles: Obstacles, starts: Array, rays: Array, target: Disc) -> Iterator[tuple[Array, Array, float]]:
-    """Where each ray (parameter 0..1) enters and leaves each obstacle, and the obstacle's height."""
+def ranges(obstacles: Obstacles, eye: tuple[float, float], angles: Array) -> Array:
+    """Return how far, metres, each ray [n] goes from `eye` until something stands there, however low; else infinite.
+
+    Angles are in the room's frame, radians.
+    """
+    rays = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    nearest = np.full(len(rays), np.inf)
+    for enter, leave, _ in _spans(obstacles, np.tile(np.array(eye, dtype=float), (len(rays), 1)), rays):
+        hit = (leave > enter) & (leave > 0.0)
+        nearest[hit] = np.minimum(nearest[hit], np.maximum(enter[hit], 0.0))
+    return nearest
+
+
+def _spans(
+    obstacles: Obstacles, starts: Array, rays: Array, target: Disc | None = None
+) -> Iterator[tuple[Array, Array, float]]:
+    """Where each ray (parameter 0..1 along it) enters and leaves each obstacle but `target`, and that one's height."""
     safe = np.where(np.abs(rays) < 1e-9, 1e-9, rays)
     for box in obstacles.boxes:
         near = (np.array([box.x - box.half_x, box.y - box.half_y]) - starts) / safe

@@ -1,17 +1,17 @@
-"""The robot's sport service as the Go2 offers it at /api/sport/request: pure rules, the clock is given.
+"""The robot's motion services as the Go2 offers them at /api/sport and /api/obstacles_avoid: pure rules on given time.
 
 Only the calls that this project may make exist here; everything else is refused, acrobatics above all. Ids,
-parameters and codes follow unitree_ros2 (ros2_sport_client.h) and unitree_sdk2_python; the hold time and the velocity
-limits follow Unitree's "Motion Services Interface V2.0".
+parameters and codes follow unitree_ros2 (ros2_sport_client.h), unitree_sdk2 and unitree_sdk2_python; the hold time and
+the velocity limits follow Unitree's "Motion Services Interface V2.0".
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 MOVE_HOLD = 1.0
 """Seconds for which the last Move is kept up; then the robot stands."""
@@ -29,6 +29,15 @@ class SportId(IntEnum):
     STAND_DOWN = 1005
     RECOVERY_STAND = 1006
     MOVE = 1008
+
+
+class AvoidId(IntEnum):
+    """The calls of obstacles_avoid."""
+
+    SWITCH_SET = 1001
+    SWITCH_GET = 1002
+    MOVE = 1003
+    USE_REMOTE_COMMAND_FROM_API = 1004
 
 
 class SportCode(IntEnum):
@@ -62,9 +71,29 @@ class Velocity(NamedTuple):
     z: float
 
 
+class ModeState(NamedTuple):
+    """What `unitree_go/SportModeState` says of the posture."""
+
+    mode: int
+    gait_type: int
+    error_code: int
+    """The number of the state machine, since firmware 1.1.6."""
+
+
 STANDSTILL = Velocity(0.0, 0.0, 0.0)
 LIMITS = (Velocity(-2.5, -1.0, -4.0), Velocity(3.8, 1.0, 4.0))
 """Lowest and highest commanded velocity; a Move beyond is clamped."""
+
+AVOID_LIMITS = (Velocity(-1.5, -1.0, -1.57), Velocity(1.5, 1.0, 1.57))
+"""As LIMITS, of obstacles_avoid."""
+
+_SHOWN = {
+    Posture.LIMP: ModeState(7, 0, 1001),
+    Posture.LYING: ModeState(5, 0, 1004),
+    Posture.LOCKED: ModeState(6, 0, 1002),
+    Posture.BALANCED: ModeState(1, 0, 1013),
+}
+_WALKING = ModeState(3, 1, 1015)
 
 _ENTERS = {
     SportId.DAMP: Posture.LIMP,
@@ -76,7 +105,10 @@ _ENTERS = {
 
 
 class SportService:
-    """Keeps posture and commanded velocity. `clock` returns monotonic seconds."""
+    """Keeps posture and commanded velocity. `clock` returns monotonic seconds.
+
+    Its state shows a new posture at once; a real robot takes seconds to get there.
+    """
 
     def __init__(self, clock: Callable[[], float], posture: Posture = Posture.BALANCED) -> None:
         self._clock = clock
@@ -102,28 +134,96 @@ class SportService:
         elapsed = (self._clock() if now is None else now) - self._moved_at
         return self._velocity if elapsed < MOVE_HOLD else STANDSTILL
 
-    def _move(self, parameter: str) -> SportCode:
-        velocity = parse_move(parameter)
-        if velocity is None:
-            return SportCode.PARAMETER
+    def state(self, velocity: Velocity) -> ModeState:
+        """Return what the state topic shows of a robot that moves with `velocity`."""
+        return _WALKING if self.posture is Posture.BALANCED and any(velocity) else _SHOWN[self.posture]
+
+    def walk(self, velocity: Velocity) -> SportCode:
+        """Keep up a velocity until `MOVE_HOLD` is over."""
         if self.posture is not Posture.BALANCED:
             return SportCode.POSTURE
         self._velocity, self._moved_at = velocity, self._clock()
         return SportCode.OK
 
+    def _move(self, parameter: str) -> SportCode:
+        velocity = parse_move(parameter)
+        return SportCode.PARAMETER if velocity is None else self.walk(velocity)
+
+
+class MotionServices:
+    """The sport service and obstacles_avoid, which share one robot.
+
+    While obstacles_avoid takes its commands from the API, sport's Move and StopMove are answered and have no effect.
+    What the robot would see and avoid is not simulated.
+    """
+
+    def __init__(self, clock: Callable[[], float], posture: Posture = Posture.BALANCED) -> None:
+        self.sport = SportService(clock, posture)
+        self._avoids = self._from_api = False
+
+    def request_sport(self, api_id: int, parameter: str = "") -> SportCode:
+        """Carry out a request of the sport service."""
+        if self._from_api and api_id in (SportId.MOVE, SportId.STOP_MOVE):
+            return SportCode.OK
+        return self.sport.request(api_id, parameter)
+
+    def request_avoid(self, api_id: int, parameter: str = "") -> tuple[SportCode, str]:
+        """Carry out a request of obstacles_avoid; return its code and the data of its answer."""
+        if api_id == AvoidId.SWITCH_GET:
+            return SportCode.OK, json.dumps({"enable": self._avoids})
+        if api_id == AvoidId.MOVE:
+            return self._avoiding_move(parameter), ""
+        names: dict[int, str] = {
+            AvoidId.SWITCH_SET: "enable",
+            AvoidId.USE_REMOTE_COMMAND_FROM_API: "is_remote_commands_from_api",
+        }
+        data, name = _read(parameter), names.get(api_id)
+        if name is None:
+            return SportCode.NOT_IMPLEMENTED, ""
+        if set(data) != {name} or not isinstance(data[name], bool):
+            return SportCode.PARAMETER, ""
+        if api_id == AvoidId.SWITCH_SET:
+            self._avoids = data[name]
+        else:
+            self._from_api = data[name]
+        if not (self._avoids and self._from_api):
+            self._from_api = False
+            self.sport.request(SportId.STOP_MOVE)
+        return SportCode.OK, ""
+
+    def _avoiding_move(self, parameter: str) -> SportCode:
+        data = _read(parameter)
+        velocity = _velocity(data, ("x", "y", "yaw"), AVOID_LIMITS)
+        if velocity is None or set(data) != {"x", "y", "yaw", "mode"} or data["mode"] != 0:
+            return SportCode.PARAMETER
+        return self.sport.walk(velocity) if self._from_api else SportCode.OK
+
 
 def parse_move(parameter: str) -> Velocity | None:
     """Read `{"x": vx, "y": vy, "z": vyaw}`, clamped to LIMITS; None unless it is exactly three finite numbers."""
+    data = _read(parameter)
+    return _velocity(data, Velocity._fields, LIMITS) if set(data) == set(Velocity._fields) else None
+
+
+def _read(parameter: str) -> dict[str, Any]:
+    """Return a parameter's JSON object; an empty one for anything else."""
     if len(parameter) > MAX_PARAMETER:
-        return None
+        return {}
     try:
         data = json.loads(parameter)
     except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _velocity(data: dict[str, Any], names: Sequence[str], limits: tuple[Velocity, Velocity]) -> Velocity | None:
+    values = [data.get(name) for name in names]
+    numbers = [float(v) for v in values if _is_number(v)]
+    if len(numbers) < len(values):
         return None
-    if not isinstance(data, dict) or set(data) != set(Velocity._fields):
-        return None
-    values = [data[name] for name in Velocity._fields]
-    # a JSON integer may be too large for a float, and JSON's true is a number to Python
-    if any(isinstance(v, bool) or not isinstance(v, int | float) or not abs(v) < 1e9 for v in values):
-        return None
-    return Velocity(*(min(max(float(v), low), high) for v, low, high in zip(values, *LIMITS, strict=True)))
+    return Velocity(*(min(max(v, low), high) for v, low, high in zip(numbers, *limits, strict=True)))
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    # A JSON integer may be too large for a float, and JSON's true is a number to Python.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9

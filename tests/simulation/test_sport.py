@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.sport import LIMITS, STANDSTILL, Posture, SportCode, SportId, SportService, Velocity, parse_move
+from simulation.sport import (
+    AVOID_LIMITS,
+    LIMITS,
+    STANDSTILL,
+    AvoidId,
+    MotionServices,
+    Posture,
+    SportCode,
+    SportId,
+    SportService,
+    Velocity,
+    parse_move,
+)
 
 
 class Clock:
@@ -105,3 +117,88 @@ def test_whatever_is_sent_the_velocity_is_finite_and_within_limits(parameter: st
 
 def test_limits_clamp() -> None:
     assert parse_move(move(9.0, -9.0, 9.0)) == Velocity(3.8, -1.0, 4.0)
+
+
+def test_the_state_shows_posture_and_gait() -> None:
+    service = SportService(Clock(), Posture.LYING)
+    assert service.state(STANDSTILL) == (5, 0, 1004)
+    service.request(SportId.STAND_UP)
+    assert service.state(STANDSTILL) == (6, 0, 1002)
+    service.request(SportId.BALANCE_STAND)
+    assert service.state(STANDSTILL) == (1, 0, 1013)
+    assert service.state(Velocity(0.1, 0.0, 0.0)) == (3, 1, 1015)
+    service.request(SportId.DAMP)
+    assert service.state(Velocity(0.1, 0.0, 0.0)) == (7, 0, 1001)
+
+
+AVOIDING = '{"x": 0.3, "y": 0.0, "yaw": 0.2, "mode": 0}'
+ON = {
+    AvoidId.SWITCH_SET: '{"enable": true}',
+    AvoidId.USE_REMOTE_COMMAND_FROM_API: '{"is_remote_commands_from_api": true}',
+}
+OFF = {api: parameter.replace("true", "false") for api, parameter in ON.items()}
+
+
+def test_avoidance_moves_the_robot_only_while_it_has_the_commands_and_then_alone() -> None:
+    services = MotionServices(Clock())
+    assert services.request_avoid(AvoidId.SWITCH_GET) == (SportCode.OK, '{"enable": false}')
+    services.request_avoid(AvoidId.MOVE, AVOIDING)
+    assert services.sport.velocity() == STANDSTILL
+    for api, parameter in ON.items():
+        assert services.request_avoid(api, parameter) == (SportCode.OK, "")
+    assert services.request_avoid(AvoidId.SWITCH_GET) == (SportCode.OK, '{"enable": true}')
+    assert services.request_avoid(AvoidId.MOVE, AVOIDING) == (SportCode.OK, "")
+    for api, parameter in ((SportId.STOP_MOVE, "{}"), (SportId.MOVE, move(-0.5))):
+        assert services.request_sport(api, parameter) == SportCode.OK
+        assert services.sport.velocity() == Velocity(0.3, 0.0, 0.2), "it is answered and has no effect"
+    api = AvoidId.USE_REMOTE_COMMAND_FROM_API
+    services.request_avoid(api, OFF[api])
+    assert services.sport.velocity() == STANDSTILL
+    services.request_sport(SportId.MOVE, move(0.5))
+    assert services.sport.velocity() == Velocity(0.5, 0.0, 0.0)
+
+
+def test_avoidance_that_is_switched_off_has_no_commands() -> None:
+    services = MotionServices(Clock())
+    for api, parameter in (*ON.items(), (AvoidId.SWITCH_SET, OFF[AvoidId.SWITCH_SET])):
+        services.request_avoid(api, parameter)
+    services.request_avoid(AvoidId.MOVE, AVOIDING)
+    assert services.sport.velocity() == STANDSTILL
+
+
+def test_a_robot_that_lies_is_not_moved_by_avoidance_either() -> None:
+    services = MotionServices(Clock(), Posture.LYING)
+    for api, parameter in ON.items():
+        services.request_avoid(api, parameter)
+    assert services.request_avoid(AvoidId.MOVE, AVOIDING)[0] == SportCode.POSTURE
+
+
+@pytest.mark.parametrize(
+    "api,parameter",
+    [
+        (AvoidId.SWITCH_SET, "{}"),
+        (AvoidId.SWITCH_SET, '{"enable": 1}'),
+        (AvoidId.USE_REMOTE_COMMAND_FROM_API, '{"enable": true}'),
+        (AvoidId.MOVE, '{"x": 0.1, "y": 0.0, "z": 0.0}'),
+        (AvoidId.MOVE, '{"x": 0.1, "y": 0.0, "yaw": 0.0}'),
+        (AvoidId.MOVE, '{"x": 0.1, "y": 0.0, "yaw": 0.0, "mode": 1}'),
+        (AvoidId.MOVE, '{"x": NaN, "y": 0.0, "yaw": 0.0, "mode": 0}'),
+        (AvoidId.MOVE, "[1]"),
+    ],
+)
+def test_bad_parameters_of_avoidance_are_refused(api: AvoidId, parameter: str) -> None:
+    services = MotionServices(Clock())
+    for on, value in ON.items():
+        services.request_avoid(on, value)
+    assert services.request_avoid(api, parameter)[0] == SportCode.PARAMETER
+    assert services.request_avoid(9999, "{}")[0] == SportCode.NOT_IMPLEMENTED
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
+def test_avoidance_has_narrower_limits(x: float, y: float, yaw: float) -> None:
+    services = MotionServices(Clock())
+    for api, parameter in ON.items():
+        services.request_avoid(api, parameter)
+    services.request_avoid(AvoidId.MOVE, json.dumps({"x": x, "y": y, "yaw": yaw, "mode": 0}))
+    velocity = services.sport.velocity()
+    assert all(low <= v <= high for v, low, high in zip(velocity, *AVOID_LIMITS, strict=True))

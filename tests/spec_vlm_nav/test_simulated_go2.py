@@ -11,7 +11,7 @@ import pytest
 
 from simulation.walking import policy_file
 from spec_vlm_nav.robots.go2 import SportApi
-from spec_vlm_nav.simulated_go2 import SimulatedGo2, scene_of
+from spec_vlm_nav.simulated_go2 import SCAN_ANGLES, SimulatedGo2, scene_of
 
 AHEAD = '{"x": 0.4, "y": 0.0, "z": 0.0}'
 
@@ -64,6 +64,32 @@ def test_a_wall_stops_it_counts_once_and_odometry_says_so(robot: tuple[Simulated
         pass_time(go2, clock, 0.2)
     assert go2.velocity.x < 0.05
     assert go2.truth().collisions == 1
+
+
+def test_its_state_and_its_scan_are_those_of_the_world(robot: tuple[SimulatedGo2, Clock]) -> None:
+    go2, clock = robot
+    assert go2.state().error_code == 1004
+    stand(go2)
+    assert go2.state().error_code == 1013
+    ahead = SCAN_ANGLES.index(0.0)
+    before = go2.scan()
+    assert all(0.0 < distance < 12.0 for distance in before), "a room has walls all around"
+    go2.request(SportApi.MOVE, AHEAD)
+    pass_time(go2, clock, 0.5)
+    assert go2.state().error_code == 1015
+    assert before[ahead] - go2.scan()[ahead] == pytest.approx(0.2, abs=0.02)
+    go2.request(1001, "{}")
+    assert go2.state().error_code == 1001
+
+
+def test_it_walks_through_avoidance(robot: tuple[SimulatedGo2, Clock]) -> None:
+    go2, clock = robot
+    stand(go2)
+    for api, parameter in ((1001, '{"enable": true}'), (1004, '{"is_remote_commands_from_api": true}')):
+        assert go2.request_avoid(api, parameter) == (0, "")
+    assert go2.request_avoid(1003, '{"x": 0.4, "y": 0.0, "yaw": 0.0, "mode": 0}') == (0, "")
+    pass_time(go2, clock, 0.5)
+    assert go2.velocity.x == pytest.approx(0.4, abs=1e-6)
 
 
 def test_frames_are_jpeg_of_the_asked_size(robot: tuple[SimulatedGo2, Clock]) -> None:

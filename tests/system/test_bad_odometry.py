@@ -17,7 +17,8 @@ from spec_vlm_nav.nodes import common, go2_bridge
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
 from spec_vlm_nav.nodes.vlm_nav import VlmNav
 from spec_vlm_nav.odometry import OdometryCheck
-from spec_vlm_nav.robots.go2 import SportApi
+from spec_vlm_nav.robots.go2 import SPORT, SportApi
+from spec_vlm_nav.safety import HARD_CAPS
 
 TICK_S = 0.05
 
@@ -73,10 +74,10 @@ def odometry(clock: Clock, x: float = 0.0, yaw: float = 0.0, stamp: float | None
 def test_odometry_that_is_wrong_confirms_no_stop(clock: Clock) -> None:
     bridge = Go2Bridge()
     requests = Sent()
-    bridge._requests, bridge._bridge.ready = requests, True  # type: ignore[assignment]
+    bridge._senders = dict.fromkeys(bridge._senders, requests)
 
-    def second(vx: float) -> int:
-        """Live a second without cmd_vel; the robot answers every StopMove. Return how many were sent."""
+    def second(vx: float) -> list[int]:
+        """Live a second without cmd_vel; the robot answers everything. Return what was requested."""
         before = len(requests.messages)
         for _ in range(20):
             clock.now += TICK_S
@@ -85,16 +86,19 @@ def test_odometry_that_is_wrong_confirms_no_stop(clock: Clock) -> None:
             bridge._on_odometry(message)
             bridge._tick()
             for request in requests.messages[before:]:
-                assert request.header.identity.api_id == SportApi.STOP_MOVE
-                bridge._on_response(answer(request))
-        return len(requests.messages) - before
+                bridge._on_answer(SPORT, answer(request))
+        return [request.header.identity.api_id for request in requests.messages[before:]]
 
     try:
-        assert second(0.0) == 1, "a robot that stands and says so gets one StopMove"
-        assert second(math.nan) > 5
-        assert second(0.2) > 5
+        bridge.activate()
+        standing_up = [api for _ in range(10) for api in second(0.0)]
+        expected = [SportApi.STAND_UP, SportApi.BALANCE_STAND, SportApi.STOP_MOVE]
+        assert standing_up == expected, "a robot that stands and says so gets one StopMove"
+        for wrong in (math.nan, 0.2):
+            stops = second(wrong)
+            assert len(stops) > 5 and set(stops) == {SportApi.STOP_MOVE}
         second(0.0)
-        assert second(0.0) == 0
+        assert second(0.0) == []
     finally:
         bridge.destroy_node()
 

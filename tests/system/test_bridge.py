@@ -1,43 +1,70 @@
-"""Simulated robot and bridge as processes: whatever happens upstream, the robot ends up standing."""
+"""Simulated robot and bridge as processes: whatever happens, the robot ends up standing, and goes on when it may."""
 
 from __future__ import annotations
 
 import json
 import math
+import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from geometry_msgs.msg import Twist
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import Twist, TwistStamped
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
+from rclpy.qos import qos_profile_sensor_data
+from sensor_msgs.msg import LaserScan
+from std_msgs.msg import Bool, Header
+from std_srvs.srv import Trigger
+from tf2_msgs.msg import TFMessage
+from unitree_api.msg import Request
+from unitree_go.msg import SportModeState, WirelessController
 
 from evaluation.nodes.observer import Observer
-from spec_vlm_nav.graph import SIM_GRAPH
-from spec_vlm_nav.robots.go2 import SportApi
+from spec_vlm_nav.graph import Graph, NodeSpec
+from spec_vlm_nav.nodes import go2_bridge
+from spec_vlm_nav.nodes.common import arrival
+from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
 from spec_vlm_nav.runner import Runner
 from tests.system.conftest import Lines, until
 
-REQUESTS = "api/sport/request"
 STANDS = 0.01
+STAND_DOWN, DAMP = 1005, 1001
+QUIET_S = 0.3
+"""A heartbeat that is silent for so long has ended."""
 
 
 class Requests:
-    """Every sport request, in order."""
+    """Every request to the sport service and to obstacles_avoid, in order."""
 
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, str]] = []
+    def __init__(self, observer: Observer) -> None:
+        self.seen: list[tuple[str, int, str]] = []
+        for name, service in (("sport", SPORT), ("avoid", AVOID)):
+            observer._node.create_subscription(
+                Request, service.requests.name.lstrip("/"), lambda message, name=name: self._take(name, message), 50
+            )
 
-    def __call__(self, topic: str, message: Any) -> None:
-        if topic == REQUESTS:
-            self.seen.append((message.header.identity.api_id, message.parameter))
+    def _take(self, service: str, message: Request) -> None:
+        self.seen.append((service, message.header.identity.api_id, message.parameter))
+
+    def apis(self, since: int = 0, service: str = "sport") -> list[int]:
+        return [api for name, api, _ in self.seen[since:] if name == service]
 
     @property
     def last_api(self) -> int:
-        return self.seen[-1][0] if self.seen else 0
+        return self.apis()[-1] if self.apis() else 0
 
     @property
     def last_move(self) -> dict[str, float]:
-        return dict(json.loads(next(p for api, p in reversed(self.seen) if api == SportApi.MOVE)))
+        move = ("sport", SportApi.MOVE)
+        return dict(json.loads(next(p for name, api, p in reversed(self.seen) if (name, api) == move)))
 
 
 class Driver:
@@ -65,65 +92,313 @@ class Driver:
                 self._observer.cmd_vel.publish(self.twist)
 
 
+@dataclass
+class Dog:
+    """A simulated robot, the bridge that made it stand, and everything that a test does to both."""
+
+    observer: Observer
+    requests: Requests
+    driver: Driver
+    runner: Runner
+    beaten_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.node = self.observer._node
+        self.node.create_subscription(Header, "heartbeat/go2_bridge", self._beat, 10)
+        self._publishers: dict[str, Any] = {}
+
+    def _beat(self, _: Header) -> None:
+        self.beaten_at = time.monotonic()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the bridge's heartbeat shows that the robot stands."""
+        return time.monotonic() - self.beaten_at < QUIET_S
+
+    def publish(self, topic: str, message: Any) -> None:
+        """Publish as another program would, once somebody listens."""
+        if topic not in self._publishers:
+            publisher = self._publishers[topic] = self.node.create_publisher(type(message), topic, 10)
+            until(lambda: publisher.get_subscription_count() > 0, f"a subscriber of {topic}")
+        self._publishers[topic].publish(message)
+
+    def order(self, api: int) -> None:
+        """Make a sport request of another program's, such as Unitree's app."""
+        request = Request(parameter="{}")
+        request.header.identity.id, request.header.identity.api_id = 7, api
+        self.publish(SPORT.requests.name.lstrip("/"), request)
+
+    def call(self, kind: Any, name: str, request: Any) -> Any:
+        """Call a service and return its answer."""
+        client = self.node.create_client(kind, name)
+        until(client.service_is_ready, f"the service {name}")
+        answer = client.call_async(request)
+        until(answer.done, f"an answer of {name}")
+        return answer.result()
+
+    def reset(self) -> Any:
+        return self.call(Trigger, "go2_bridge/reset", Trigger.Request())
+
+    def walk(self) -> None:
+        self.driver.send(vx=0.4)
+        until(lambda: self.observer.speed > 0.3, "robot moves")
+
+    def stands(self) -> None:
+        until(lambda: self.observer.speed < STANDS, "robot stands")
+
+    def newest(self, kind: Any, topic: str) -> Any:
+        """Return the next message of a topic."""
+        got: list[Any] = []
+        subscription = self.node.create_subscription(kind, topic, got.append, qos_profile_sensor_data)
+        until(lambda: bool(got), f"a message on {topic}")
+        self.node.destroy_subscription(subscription)
+        return got[-1]
+
+
+Start = Callable[..., Dog]
+
+
 @pytest.fixture
-def robot(lines: Lines) -> Iterator[tuple[Observer, Requests, Driver, Runner]]:
-    """A simulated robot that the bridge has made stand."""
-    requests = Requests()
-    with Runner(SIM_GRAPH, {"seed": "3"}, lines) as runner, Observer(requests) as observer:
-        runner.start("sim_go2", "go2_bridge")
-        until(lambda: "heartbeat/go2_bridge" in observer.last and "ground_truth" in observer.last, "bridge ready", 60.0)
+def start(lines: Lines) -> Iterator[Start]:
+    """Starts a simulated robot and the bridge, with parameters of the bridge's, and waits until it stands."""
+    opened: list[Any] = []
+
+    def started(topics: tuple[tuple[str, str], ...] = (), **parameters: bool | float | str) -> Dog:
+        simulated = NodeSpec("sim_go2", "sim.yaml", (("seed", 3), ("scan_hz", 10.0)))
+        bridge = NodeSpec("go2_bridge", "sim.yaml", (("autostart", True), *parameters.items()), topics)
+        runner, observer = Runner(Graph((), (simulated, bridge)), {}, lines), Observer()
+        opened.extend([runner.__enter__(), observer.__enter__()])
+        runner.start()
+        dog = Dog(observer, Requests(observer), Driver(observer), runner)
+        opened.append(dog.driver)
+        until(lambda: dog.ready and "ground_truth" in observer.last, "bridge ready", 60.0)
         until(lambda: observer.truth["posture"] == "standing, balanced", "robot balanced")
-        driver = Driver(observer)
-        yield observer, requests, driver, runner
-        driver.close()
+        return dog
+
+    yield started
+    for each in reversed(opened):
+        each.close() if isinstance(each, Driver) else each.__exit__(None, None, None)
 
 
-def test_the_robot_is_driven_clamped_and_stopped_when_cmd_vel_goes_silent(robot: Any) -> None:
-    observer, requests, driver, _ = robot
-    driver.send(vx=9.0, wz=-9.0)
-    until(lambda: observer.speed > 0.4, "robot moves")
-    assert requests.last_move["x"] <= 0.5 and requests.last_move["z"] >= -0.8
-    driver.twist = None
+@pytest.fixture
+def robot(start: Start) -> Dog:
+    """A robot that stands."""
+    return start()
+
+
+def test_the_robot_is_driven_clamped_and_stopped_when_cmd_vel_goes_silent(robot: Dog) -> None:
+    robot.driver.send(vx=9.0, wz=-9.0)
+    until(lambda: robot.observer.speed > 0.4, "robot moves")
+    assert robot.requests.last_move["x"] <= 0.5 and robot.requests.last_move["z"] >= -0.8
+    robot.driver.twist = None
     # The last Move would end by itself after its hold; what counts is that the bridge sent StopMove.
-    until(lambda: requests.last_api == SportApi.STOP_MOVE, "StopMove")
-    until(lambda: observer.speed < STANDS, "robot stands")
-    driver.send(vx=0.2)
-    until(lambda: observer.speed > 0.1, "robot moves again after the silence")
+    until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
+    robot.stands()
+    robot.driver.send(vx=0.2)
+    until(lambda: robot.observer.speed > 0.1, "robot moves again after the silence")
+    robot.driver.twist = None
+    until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
+    # The test's own program sent nothing else.
+    assert set(robot.requests.apis()) <= {int(entry) for entry in SportApi}
+    assert robot.requests.apis(service="avoid") == []
 
 
-def test_a_zero_twist_reaches_the_robot(robot: Any) -> None:
-    observer, requests, driver, _ = robot
-    driver.send(vx=0.4)
-    until(lambda: observer.speed > 0.3, "robot moves")
-    driver.send()
-    until(lambda: requests.last_move == {"x": 0.0, "y": 0.0, "z": 0.0}, "zero Move")
-    until(lambda: observer.speed < STANDS, "robot stands")
-    assert requests.last_api == SportApi.MOVE
+def test_a_zero_twist_reaches_the_robot(robot: Dog) -> None:
+    robot.walk()
+    robot.driver.send()
+    until(lambda: robot.requests.last_move == {"x": 0.0, "y": 0.0, "z": 0.0}, "zero Move")
+    robot.stands()
+    assert robot.requests.last_api == SportApi.MOVE
 
 
-def test_nan_stops_the_robot_although_twists_keep_coming(robot: Any) -> None:
-    observer, requests, driver, _ = robot
-    driver.send(vx=0.4)
-    until(lambda: observer.speed > 0.3, "robot moves")
-    driver.send(vx=math.nan)
-    until(lambda: requests.last_api == SportApi.STOP_MOVE, "StopMove")
-    until(lambda: observer.speed < STANDS, "robot stands")
-    assert not any("nan" in parameter.lower() for _, parameter in requests.seen)
+def test_nan_stops_the_robot_although_twists_keep_coming(robot: Dog) -> None:
+    robot.walk()
+    robot.driver.send(vx=math.nan)
+    until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
+    robot.stands()
+    assert not any("nan" in parameter.lower() for _, _, parameter in robot.requests.seen)
 
 
-def test_a_bridge_that_is_ended_sends_a_stop_first(robot: Any) -> None:
-    observer, requests, driver, runner = robot
-    driver.send(vx=0.4)
-    until(lambda: observer.speed > 0.3, "robot moves")
-    runner.stop("go2_bridge")
-    until(lambda: requests.last_api == SportApi.STOP_MOVE, "StopMove")
-    until(lambda: observer.speed < STANDS, "robot stands")
+def test_the_clock_of_ros_may_stop_while_the_robot_moves(robot: Dog) -> None:
+    robot.walk()
+    # Without /clock, ROS time stands still from here on.
+    change = SetParameters.Request(parameters=[Parameter("use_sim_time", value=True).to_parameter_msg()])
+    (result,) = robot.call(SetParameters, "go2_bridge/set_parameters", change).results
+    assert result.successful
+    moves = len(robot.requests.seen)
+    until(lambda: len(robot.requests.seen) > moves, "moves go on")
+    robot.driver.twist = None
+    until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
+    robot.stands()
 
 
-def test_only_what_is_allowed_was_ever_requested(robot: Any) -> None:
-    observer, requests, driver, _ = robot
-    driver.send(vx=0.1)
-    until(lambda: observer.speed > 0.05, "robot moves")
-    driver.twist = None
-    until(lambda: requests.last_api == SportApi.STOP_MOVE, "StopMove")
-    assert {api for api, _ in requests.seen} <= {int(entry) for entry in SportApi}
+def test_a_robot_that_lay_down_is_made_to_stand_again(robot: Dog) -> None:
+    robot.walk()
+    robot.driver.send()
+    robot.order(STAND_DOWN)
+    until(lambda: not robot.ready, "the heartbeat ends")
+    until(lambda: SportApi.STAND_UP in robot.requests.apis(robot.requests.apis().index(STAND_DOWN)), "StandUp")
+    until(lambda: robot.ready, "the robot stands again")
+    robot.walk()
+
+
+def test_a_robot_that_a_person_damped_stays_down_until_the_reset(robot: Dog, lines: Lines) -> None:
+    robot.walk()
+    robot.order(DAMP)
+    until(lambda: not robot.ready, "the heartbeat ends")
+    until(lambda: "damped by the remote; reset with ~/reset" in lines.text("go2_bridge"), "the reason")
+    sent = len(robot.requests.seen)
+    time.sleep(1.5)
+    assert len(robot.requests.seen) == sent
+    robot.driver.send()
+    assert robot.reset().success
+    until(lambda: robot.ready, "the robot stands again")
+    until(lambda: robot.observer.truth["posture"] == "standing, balanced", "robot balanced")
+
+
+def test_a_person_with_the_remote_control_takes_the_robot_and_gives_it_back(robot: Dog) -> None:
+    robot.publish("wirelesscontroller", WirelessController())
+    robot.walk()
+    robot.publish("wirelesscontroller", WirelessController(ly=0.8))
+    until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
+    sent = len(robot.requests.seen)
+    until(lambda: not robot.ready, "the heartbeat ends")
+    robot.publish("wirelesscontroller", WirelessController(keys=1))
+    answer = robot.reset()
+    assert not answer.success and "remote control is in use" in answer.message
+    assert len(robot.requests.seen) == sent, "one stop, then the person has the robot"
+    until(lambda: robot.reset().success, "the remote control is put down")
+    until(lambda: robot.ready, "the robot is driven again")
+    assert SportApi.STAND_UP not in robot.requests.apis(sent), "it stands: it is not made to stand up"
+
+
+def test_an_e_stop_latches(robot: Dog) -> None:
+    robot.publish("e_stop", Bool(data=False))
+    robot.walk()
+    robot.publish("e_stop", Bool(data=True))
+    until(lambda: robot.requests.last_api == SportApi.STOP_MOVE and not robot.ready, "StopMove")
+    robot.stands()
+    assert "still pressed" in robot.reset().message
+    robot.publish("e_stop", Bool(data=False))
+    until(lambda: robot.reset().success, "the e-stop is let go")
+    until(lambda: robot.observer.speed > 0.3, "robot moves again")
+
+
+def test_its_transitions_stop_the_robot_and_let_it_stand(robot: Dog, lines: Lines) -> None:
+    def change(transition: int) -> bool:
+        request = ChangeState.Request(transition=Transition(id=transition))
+        return bool(robot.call(ChangeState, "go2_bridge/change_state", request).success)
+
+    robot.walk()
+    assert change(Transition.TRANSITION_DEACTIVATE)
+    assert robot.observer.speed < STANDS or robot.requests.last_api == SportApi.STOP_MOVE
+    until(lambda: "the stop is confirmed" in lines.text("go2_bridge"), "the stop is confirmed")
+    until(lambda: not robot.ready, "the heartbeat ends")
+    sent = len(robot.requests.seen)
+    time.sleep(0.5)
+    assert len(robot.requests.seen) == sent
+    assert change(Transition.TRANSITION_ACTIVATE)
+    until(lambda: robot.observer.speed > 0.3, "robot moves again")
+    assert SportApi.STAND_UP not in robot.requests.apis(sent)
+    status = robot.newest(DiagnosticArray, "/diagnostics").status
+    assert {"go2_bridge: lifecycle", "go2_bridge: robot", "go2_bridge: requests"} <= {each.name for each in status}
+    assert change(Transition.TRANSITION_DEACTIVATE) and change(Transition.TRANSITION_CLEANUP)
+    assert change(Transition.TRANSITION_CONFIGURE) and change(Transition.TRANSITION_ACTIVATE)
+    until(lambda: robot.observer.speed > 0.3, "robot moves after a new configuration")
+
+
+def test_a_bridge_that_is_ended_stops_the_robot_first(robot: Dog, lines: Lines) -> None:
+    robot.walk()
+    robot.runner.stop("go2_bridge")
+    assert "the stop is confirmed" in lines.text("go2_bridge")
+    until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
+    robot.stands()
+
+
+def test_the_stop_at_the_end_is_repeated_to_a_robot_that_does_not_answer(robot: Dog, lines: Lines) -> None:
+    robot.walk()
+    robot.runner.stop("sim_go2")
+    sent = len(robot.requests.seen)
+    robot.runner.stop("go2_bridge")
+    assert "the stop is not confirmed" in lines.text("go2_bridge")
+    until(lambda: robot.requests.apis(sent).count(SportApi.STOP_MOVE) >= 3, "repeated StopMove")
+
+
+def test_the_guard_keeps_it_off_walls_and_lets_it_turn(start: Start) -> None:
+    robot = start((("utlidar/cloud", "scan"),), guard="scan", guard_points=1)
+    robot.driver.send(vx=0.5)
+    until(lambda: robot.observer.speed > 0.3, "robot moves")
+    until(lambda: robot.requests.last_move["x"] == 0.0, "the guard stops it", 60.0)
+    robot.stands()
+    robot.driver.send(vx=0.5, wz=0.5)
+    until(lambda: robot.observer.speed > 0.3, "robot turns away")
+    assert robot.observer.truth["collisions"] == 0
+
+
+def test_obstacle_avoidance_drives_and_is_given_back(start: Start) -> None:
+    robot = start(motion_service="obstacles_avoid")
+    robot.walk()
+    assert SportApi.MOVE not in robot.requests.apis()
+    robot.driver.twist = None
+    until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
+    robot.stands()
+    robot.walk()
+    robot.runner.stop("go2_bridge")
+    until(lambda: robot.requests.seen[-1][:2] == ("avoid", AvoidApi.USE_REMOTE_COMMAND_FROM_API), "command given back")
+    assert json.loads(robot.requests.seen[-1][2]) == {"is_remote_commands_from_api": False}
+    robot.stands()
+
+
+def test_a_stamped_command_counts_while_it_is_young(start: Start) -> None:
+    robot = start((("cmd_vel", "cmd_vel_stamped"),), stamped_cmd_vel=True)
+
+    def send(age: float, vx: float) -> None:
+        message = TwistStamped()
+        stamp = robot.node.get_clock().now().nanoseconds - int(age * 1e9)
+        message.header.stamp.sec, message.header.stamp.nanosec = stamp // 10**9, stamp % 10**9
+        message.twist.linear.x = vx
+        robot.publish("cmd_vel_stamped", message)
+
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        send(0.5, 0.4)
+        time.sleep(0.02)
+    assert SportApi.MOVE not in robot.requests.apis()
+    until(lambda: (send(0.0, 0.4), robot.observer.speed > 0.3)[1], "robot moves")
+    send(9.0, 0.0)
+    until(lambda: robot.requests.last_move["x"] == 0.0, "an old stop is a stop")
+
+
+def test_a_message_counts_from_its_arrival_unless_the_clock_was_set() -> None:
+    for waited, taken in ((0.3, 0.3), (-5.0, 0.0), (60.0, 0.0)):
+        now = time.monotonic()
+        at = arrival({"received_timestamp": int((time.time() - waited) * 1e9)})
+        assert now - taken - 0.001 <= at <= time.monotonic() - taken + 0.001
+
+
+def test_a_bridge_that_fails_inside_ends_its_process_instead_of_its_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(go2_bridge.os, "kill", lambda _, number: killed.append(number))
+    rclpy.init()
+    node = go2_bridge.Go2Bridge()
+    try:
+        monkeypatch.setattr(node._bridge, "tick", lambda now: 1 / 0)
+        node.configure()
+        until(lambda: bool(killed), "the process is ended")
+        assert killed == [signal.SIGTERM] and node.exit_status == 1
+    finally:
+        node.cleanup()
+        node.destroy_node()
+        rclpy.shutdown()
+
+
+def test_the_simulated_robot_shows_what_a_real_one_does(robot: Dog) -> None:
+    assert robot.newest(SportModeState, "sportmodestate").error_code == 1013
+    (transform,) = robot.newest(TFMessage, "/tf").transforms
+    assert (transform.header.frame_id, transform.child_frame_id) == ("odom", "base_link")
+    scan = robot.newest(LaserScan, "scan")
+    assert len(scan.ranges) > 100 and all(scan.range_min < each < scan.range_max for each in scan.ranges)
+    assert robot.observer.last["camera/image/compressed"].header.frame_id == "front_camera_optical_frame"
+    robot.walk()
+    state = robot.newest(SportModeState, "sportmodestate")
+    assert state.mode == 3 and state.velocity[0] > 0.3

@@ -17,7 +17,7 @@ from spec_vlm_nav.graph import GRAPHS, PROJECT, NodeSpec
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes.common import settings
 from spec_vlm_nav.nodes.vlm_nav import EDGE
-from spec_vlm_nav.parameters import BRIDGE, EXECUTOR, LIMITS, MOTION, NAVIGATOR, Parameters
+from spec_vlm_nav.parameters import BRIDGE, EXECUTOR, GUARD, LIMITS, MOTION, NAVIGATOR, Parameters
 from spec_vlm_nav.safety import Limits
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM
 from speculation.prompts import Guidance, ResponseOrder
@@ -26,7 +26,7 @@ CONFIG = PROJECT / "ros_ws" / "src" / "spec_vlm_nav" / "config"
 PARTS = {
     "vlm_nav": (EDGE, NAVIGATOR),
     "action_executor": (MOTION, EXECUTOR),
-    "go2_bridge": (LIMITS, BRIDGE),
+    "go2_bridge": (LIMITS, BRIDGE, GUARD),
     "sim_go2": (ROOM, ROBOT),
     "bag_player": (PLAYER,),
 }
@@ -45,9 +45,12 @@ PUBLIC = {
     },
     "go2_bridge": {
         "max_forward_speed", "max_sideways_speed", "max_turn_speed", "acceleration", "deceleration",
-        "turn_acceleration", "turn_deceleration", "cmd_vel_timeout", "stand_up_s", "robot",
+        "turn_acceleration", "turn_deceleration", "cmd_vel_timeout", "stand_up_s", "robot", "motion_service",
+        "stamped_cmd_vel", "guard", "guard_timeout", "guard_x", "guard_y", "guard_z", "guard_roll", "guard_pitch",
+        "guard_yaw", "guard_low", "guard_high", "guard_from", "guard_half_width", "stop_ahead", "slow_ahead",
+        "slow_ratio", "guard_points",
     },
-    "sim_go2": {"seed", "difficulty", "target", "layout", "physics", "image_size", "camera_hz", "odom_hz"},
+    "sim_go2": {"seed", "difficulty", "target", "layout", "physics", "image_size", "camera_hz", "odom_hz", "scan_hz"},
     "bag_player": {"bag", "instruction", "out", "camera_topic", "odom_topic", "rate", "start", "laps", "wait_s"},
 }  # fmt: skip
 """What users' own parameter files may name: no parameter may be lost or renamed unnoticed."""

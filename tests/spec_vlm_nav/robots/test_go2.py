@@ -9,8 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_vlm_nav.robot import Answer, Robot
-from spec_vlm_nav.robots.go2 import Go2, SportApi, SportRequest, describe, move, request
+from spec_vlm_nav.robot import Answer, Posture, Robot
+from spec_vlm_nav.robots.go2 import (
+    ALLOWED,
+    AVOID,
+    SPORT,
+    AvoidApi,
+    Go2,
+    SportApi,
+    SportRequest,
+    avoiding_move,
+    describe,
+    move,
+    request,
+)
 from spec_vlm_nav.safety import Limits, Velocity
 
 GO2: Robot[SportRequest] = Go2()
@@ -63,24 +75,123 @@ def test_it_stands_up_and_balances_before_it_moves() -> None:
     assert [make(7) for make in GO2.stand_up] == [request(SportApi.STAND_UP, 7), request(SportApi.BALANCE_STAND, 7)]
     assert GO2.stop(8) == SportRequest(8, 1003, "{}", noreply=False)
     assert GO2.move(Velocity(9.0), Limits(vx=0.4), 9) == move(Velocity(0.4), Limits(), 9)
+    assert not GO2.move(Velocity(), Limits(), 9, answered=True).noreply
 
 
-def response(api: SportApi, identity: int, code: int) -> Any:
+def test_through_avoidance_it_asks_for_command_and_gives_it_back() -> None:
+    avoiding = GO2.driven_by("obstacles_avoid")
+    taken = [make(7) for make in avoiding.take_control]
+    assert [(call.service, call.api_id, json.loads(call.parameter)) for call in taken] == [
+        (AVOID, 1001, {"enable": True}),
+        (AVOID, 1002, {}),
+        (AVOID, 1004, {"is_remote_commands_from_api": True}),
+    ]
+    (given,) = [make(8) for make in avoiding.give_control]
+    assert (given.api_id, json.loads(given.parameter)) == (1004, {"is_remote_commands_from_api": False})
+    moved = avoiding.move(Velocity(0.2, 0.1, -0.3), Limits(), 9)
+    assert moved == avoiding_move(Velocity(0.2, 0.1, -0.3), Limits(), 9)
+    assert (moved.service, moved.api_id, moved.noreply) == (AVOID, 1003, True)
+    assert json.loads(moved.parameter) == {"x": 0.2, "y": 0.1, "yaw": -0.3, "mode": 0}
+    (halt,) = [make(10) for make in avoiding.stop_too]
+    assert json.loads(halt.parameter) == {"x": 0.0, "y": 0.0, "yaw": 0.0, "mode": 0}
+    assert avoiding.stop(11) == GO2.stop(11)
+    assert not (GO2.take_control or GO2.give_control or GO2.stop_too)
+
+
+def test_an_unknown_motion_service_is_refused_with_what_is_known() -> None:
+    with pytest.raises(ValueError, match="motion_service 'swim' is none of sport, obstacles_avoid"):
+        GO2.driven_by("swim")
+
+
+def response(api: int, identity: int, code: int, data: str = "") -> Any:
     """Return a stand-in for a `unitree_api/Response`."""
     header = SimpleNamespace(identity=SimpleNamespace(id=identity, api_id=int(api)), status=SimpleNamespace(code=code))
-    return SimpleNamespace(header=header)
+    return SimpleNamespace(header=header, data=data)
+
+
+@pytest.mark.parametrize("code", [4202, 4205, 4206])
+def test_codes_of_a_robot_that_does_not_stand_or_was_started_anew(code: int) -> None:
+    assert GO2.read(SPORT, response(SportApi.MOVE, 6, code)).unready
+    assert not GO2.read(AVOID, response(AvoidApi.MOVE, 6, code)).unready
+    assert not GO2.read(SPORT, response(SportApi.MOVE, 6, 3104)).unready
+
+
+@pytest.mark.parametrize(
+    "data,on", [('{"enable": true}', True), ('{"enable": false}', False), ("", False), ("[]", False)]
+)
+def test_avoidance_counts_as_on_when_it_says_so(data: str, on: bool) -> None:
+    assert bool(GO2.read(AVOID, response(AvoidApi.SWITCH_GET, 5, 0, data)).problem) is not on
+    assert GO2.read(SPORT, response(SportApi.BALANCE_STAND, 5, 0, data)) == Answer(5), "the numbers are the service's"
+
+
+@pytest.mark.parametrize(
+    "mode,error_code,posture",
+    [
+        (0, 0, Posture.UNKNOWN),
+        (1, 0, Posture.STANDS),
+        (3, 0, Posture.STANDS),
+        (5, 0, Posture.DOWN),
+        (6, 0, Posture.DOWN),
+        (7, 0, Posture.DAMPED),
+        (10, 0, Posture.DOWN),
+        (8, 0, Posture.UNKNOWN),
+        (0, 1001, Posture.DAMPED),
+        (0, 1002, Posture.DOWN),
+        (0, 1004, Posture.DOWN),
+        (0, 1007, Posture.DOWN),
+        (0, 2006, Posture.DOWN),
+        (6, 1013, Posture.STANDS),
+        (0, 100, Posture.STANDS),
+        (7, 99999, Posture.DAMPED),
+    ],
+)
+def test_the_state_is_read_from_the_state_machine_and_from_the_mode_of_older_firmware(
+    mode: int, error_code: int, posture: Posture
+) -> None:
+    message = SimpleNamespace(mode=mode, error_code=error_code, velocity=[0.3, 0.4, 9.0], yaw_speed=-0.2)
+    state = GO2.read_state(message)
+    assert (state.posture, state.speed, state.turn) == (posture, pytest.approx(0.5), -0.2)
+    assert bool(state.problem) is (posture in (Posture.DOWN, Posture.DAMPED))
+
+
+def test_sticks_in_use_differ_from_noise_and_any_key_counts() -> None:
+    still = dict.fromkeys(("lx", "ly", "rx", "ry"), 0.02)
+    assert not GO2.read_remote(SimpleNamespace(**still, keys=0))
+    assert GO2.read_remote(SimpleNamespace(**still, keys=32))
+    for stick in still:
+        for value in (0.3, -0.3, math.nan):
+            assert GO2.read_remote(SimpleNamespace(**{**still, stick: value}, keys=0))
 
 
 def test_responses_become_answers() -> None:
-    assert GO2.read(response(SportApi.STAND_UP, 5, 0)) == Answer(5)
-    refused = GO2.read(response(SportApi.MOVE, 6, 4206))
+    assert GO2.read(SPORT, response(SportApi.STAND_UP, 5, 0)) == Answer(5)
+    refused = GO2.read(SPORT, response(SportApi.MOVE, 6, 4206))
     assert refused.identity == 6
     assert refused.problem.startswith("sport api 1008: code 4206: ") and "stand first" in refused.problem
 
 
 def test_a_request_fills_the_message() -> None:
-    message = SimpleNamespace(header=SimpleNamespace(identity=SimpleNamespace(), policy=SimpleNamespace()))
+    message = empty()
     GO2.write(SportRequest(3, 1008, "{}", noreply=True), message)
     header = message.header
     assert (message.parameter, header.identity.id, header.identity.api_id) == ("{}", 3, 1008)
     assert header.policy.noreply is True
+
+
+@given(st.sampled_from([SPORT, AVOID]), st.integers(-10, 3000))
+def test_whatever_made_a_request_no_other_id_is_written(service: Any, api_id: int) -> None:
+    made = SportRequest(3, api_id, "{}", noreply=False, service=service)
+    if api_id in tuple(ALLOWED[service]):
+        GO2.write(made, empty())
+    else:
+        with pytest.raises(ValueError, match=f"api id {api_id} is not on the allow-list"):
+            GO2.write(made, empty())
+
+
+def empty() -> Any:
+    """Return a stand-in for a `unitree_api/Request`."""
+    return SimpleNamespace(header=SimpleNamespace(identity=SimpleNamespace(), policy=SimpleNamespace()))
+
+
+def test_every_topic_has_an_argument_of_its_own() -> None:
+    assert len({topic.argument for topic in GO2.topics}) == len(GO2.topics)

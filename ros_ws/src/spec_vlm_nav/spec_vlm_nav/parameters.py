@@ -10,6 +10,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 from msgspec import Meta
 
+from spec_vlm_nav.guard import GuardSettings
 from spec_vlm_nav.motion import MotionConfig
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.robots import ROBOTS, robot_of
@@ -70,9 +71,16 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
 
 
 class BridgeSettings(msgspec.Struct, frozen=True):
-    """Which robot go2_bridge drives, and when it starts and stops it. Raises ValueError for an unknown robot."""
+    """Which robot go2_bridge drives and how, and when it starts and stops it. Raises ValueError for one unknown."""
 
     robot: Annotated[str, Meta(description=f"which robot it drives: {', '.join(ROBOTS)}")] = "go2"
+    motion_service: Annotated[
+        str, Meta(description="what walks, of a go2: sport, or obstacles_avoid, which keeps off what the robot sees")
+    ] = "sport"
+    stamped_cmd_vel: Annotated[
+        bool,
+        Meta(description="cmd_vel is a TwistStamped; one that was stamped cmd_vel_timeout ago is too old to move on"),
+    ] = False
     cmd_vel_timeout: Annotated[
         float, Meta(ge=0.05, le=0.25, description="silence of cmd_vel that stops the robot, s")
     ] = WATCHDOG_S
@@ -82,7 +90,7 @@ class BridgeSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self)
-        robot_of(self.robot)
+        robot_of(self.robot).driven_by(self.motion_service)
 
 
 NAVIGATOR = Parameters(NavigatorConfig, {"order": "response_order", "stale_s": "stale_frame_s"})
@@ -90,3 +98,4 @@ MOTION = Parameters(MotionConfig)
 LIMITS = Parameters(Limits, {"vx": "max_forward_speed", "vy": "max_sideways_speed", "wz": "max_turn_speed"})
 EXECUTOR = Parameters(ExecutorSettings)
 BRIDGE = Parameters(BridgeSettings)
+GUARD = Parameters(GuardSettings)

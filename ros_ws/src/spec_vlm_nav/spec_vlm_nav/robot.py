@@ -1,13 +1,14 @@
-"""What the bridge must know of a robot: its requests, its answers, its limits. No ROS.
+"""What the bridge must know of a robot: its requests, its answers, its state, its limits. No ROS.
 
-A robot is one file in `robots/` that implements `Robot`. Its state comes as answers to requests and as
-nav_msgs/Odometry on `odom`.
+A robot is one file in `robots/` that implements `Robot`. What it does shows in its answers to requests, in
+nav_msgs/Odometry on `odom` and, where it has one, in a state topic of its own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from spec_vlm_nav.safety import Limits, Velocity
@@ -26,6 +27,13 @@ class Topic(NamedTuple):
     """The launch argument that names it, e.g. request_topic."""
 
 
+class Service(NamedTuple):
+    """A service of the robot's, as a pair of topics."""
+
+    requests: Topic
+    answers: Topic
+
+
 class Answer(NamedTuple):
     """The robot's answer to one request."""
 
@@ -33,6 +41,32 @@ class Answer(NamedTuple):
     """Of the request."""
     problem: str = ""
     """Why the robot refused, in a sentence; empty for success."""
+    unready: bool = False
+    """Whether it refused because it does not stand, or because its motion service was started anew."""
+
+
+class Posture(Enum):
+    """Whether the robot can walk."""
+
+    UNKNOWN = "not known"
+    STANDS = "stands"
+    """It obeys velocities."""
+    DOWN = "does not stand"
+    """It lies, sits or has its joints locked: it obeys no velocity before it was made to stand."""
+    DAMPED = "damped"
+    """Its joints are limp, which on a robot that stood only a person's remote control does."""
+
+
+class RobotState(NamedTuple):
+    """One message of the robot's state topic."""
+
+    posture: Posture
+    speed: float
+    """Metres a second over the ground."""
+    turn: float
+    """Radians a second about its vertical, counter-clockwise."""
+    problem: str = ""
+    """Why it obeys no velocity, in a sentence; empty where it does or where that is not known."""
 
 
 class Robot(Protocol[R]):
@@ -44,13 +78,23 @@ class Robot(Protocol[R]):
         ...
 
     @property
-    def requests(self) -> Topic:
-        """Where requests are sent."""
+    def services(self) -> Sequence[Service]:
+        """Where requests are sent and answered; all that a stop is sent to, whatever moves the robot."""
         ...
 
     @property
-    def answers(self) -> Topic:
-        """Where the robot answers."""
+    def states(self) -> Topic | None:
+        """Its state topic; None: it has none."""
+        ...
+
+    @property
+    def remote(self) -> Topic | None:
+        """Where it publishes its remote control's sticks and keys; None: nowhere."""
+        ...
+
+    @property
+    def obstacles(self) -> Topic | None:
+        """Its own sensor for the collision guard; None: it has none. Another sensor's topic may be remapped to it."""
         ...
 
     @property
@@ -69,27 +113,67 @@ class Robot(Protocol[R]):
         ...
 
     @property
+    def motion_services(self) -> Sequence[str]:
+        """The ways to drive it, the plainest first."""
+        ...
+
+    @property
     def stand_up(self) -> Sequence[Callable[[int], R]]:
         """What makes a request of an identity, for each that the robot must confirm, in turn, before it may move.
 
-        After the first is confirmed the bridge waits for the parameter `stand_up_s`.
+        After the first is confirmed the bridge waits for the parameter `stand_up_s`. Of a robot whose state says
+        that it stands only the last is asked, which must do no harm then.
         """
+        ...
+
+    @property
+    def take_control(self) -> Sequence[Callable[[int], R]]:
+        """As `stand_up`, after it: what gives velocities of this bridge to the motion service."""
+        ...
+
+    @property
+    def give_control(self) -> Sequence[Callable[[int], R]]:
+        """The requests that undo `take_control`, each of which the robot must confirm."""
+        ...
+
+    @property
+    def stop_too(self) -> Sequence[Callable[[int], R]]:
+        """Sent with every `stop` and not answered: for motion services that keep commands of their own."""
+        ...
+
+    def driven_by(self, motion_service: str) -> Robot[R]:
+        """Return the robot with one of its `motion_services`. Raises ValueError for another."""
         ...
 
     def stop(self, identity: int) -> R:
         """Return the request to stand still; the robot answers it."""
         ...
 
-    def move(self, velocity: Velocity, limits: Limits, identity: int) -> R:
-        """Return the request to move within `limits`; it is sent at 20 Hz. Raises ValueError for NaN and infinity."""
+    def move(self, velocity: Velocity, limits: Limits, identity: int, answered: bool = False) -> R:
+        """Return the request to move within `limits`; it is sent 50 times a second, and few need be `answered`.
+
+        Raises ValueError for NaN and infinity.
+        """
+        ...
+
+    def service_of(self, request: R) -> Service:
+        """Return which of `services` a request is for."""
         ...
 
     def write(self, request: R, message: Any) -> None:
-        """Fill an empty message of the type of `requests`."""
+        """Fill an empty message of the service's request type. Raises ValueError for what may never leave."""
         ...
 
-    def read(self, message: Any) -> Answer:
-        """Return what a message of the type of `answers` means."""
+    def read(self, service: Service, message: Any) -> Answer:
+        """Return what an answer of one of `services` means."""
+        ...
+
+    def read_state(self, message: Any) -> RobotState:
+        """Return what a message of `states` means."""
+        ...
+
+    def read_remote(self, message: Any) -> bool:
+        """Return whether a message of `remote` shows that a person uses sticks or keys."""
         ...
 
 
@@ -105,6 +189,11 @@ class Confirmed(Generic[R]):
         self._identities: set[int] = set()
         self._sent_at = -math.inf
 
+    @property
+    def sent(self) -> bool:
+        """Whether it was ever sent."""
+        return bool(self._identities)
+
     def due(self, now: float) -> R | None:
         """Return the request when it must be sent (again), else None."""
         if self.done or now - self._sent_at < self._retry_s:
@@ -114,9 +203,13 @@ class Confirmed(Generic[R]):
         self._identities.add(identity)
         return self._make(identity)
 
+    def asked(self, answer: Answer) -> bool:
+        """Return whether an answer is to this request."""
+        return answer.identity in self._identities
+
     def answered(self, answer: Answer) -> None:
         """Take an answer; only success to one of this request's identities confirms it."""
-        self.done = self.done or (not answer.problem and answer.identity in self._identities)
+        self.done = self.done or (not answer.problem and self.asked(answer))
 
     def reopen(self) -> None:
         """Repeat it although it was answered: the robot confirmed it and did something else."""

