@@ -164,10 +164,10 @@ def stopwatch() -> Iterator[dict[str, Any]]:
     watch, last = Stopwatch(), dict[str, Any]()
     step = Drafter.run
 
-    def run(drafter: Drafter, request: StepRequest) -> StepResult:
+    def run(drafter: Drafter, request: StepRequest, *more: Any) -> StepResult:
         others = time.process_time() - time.thread_time()
         watch.restart()
-        result = step(drafter, request)
+        result = step(drafter, request, *more)
         last["parts"] = {part.value: spent for part, spent in watch.stop().items()}
         last["single"] = list(watch.single)
         last["others"] = max(0.0, time.process_time() - time.thread_time() - others)

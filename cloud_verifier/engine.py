@@ -13,6 +13,7 @@ from torch import Tensor
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
 from speculation.acceptance import Verdict, depths_of, judge_picks
+from speculation.cancellation import Abandoned, Stop
 from speculation.exits import ExitHeads, Head
 from speculation.prompts import Vocabulary
 from speculation.sampling import Logits
@@ -100,15 +101,18 @@ class VlmEngine:
         """See `Engine.prepare`."""
         return prepare(self._vlm, prompt, jpeg)
 
-    def prefill(self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int) -> None:
+    def prefill(
+        self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int, stop: Stop | None = None
+    ) -> None:
         """See `Engine.prefill`. The last token, of the answer or else of the prompt, stays out as the row's root."""
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
-        root = prefill(self._vlm, self._cache, index, inputs)
+        root = prefill(self._vlm, self._cache, index, inputs, stop)
         if committed:
             chain = range(-1, len(committed) - 2)
             chunk = draft_chunk(self._cache, index, root, committed[:-1], chain)
-            for _ in forward_layers(self._vlm, self._cache, [chunk]):
-                pass
+            for output in forward_layers(self._vlm, self._cache, [chunk]):
+                if stop is not None and output.layer < self._vlm.num_layers - 1 and stop():
+                    raise Abandoned
             self._cache.keep(index, range(self._cache.length[index], self._cache.used[index]))
             root = committed[-1]
         self._roots[index] = root

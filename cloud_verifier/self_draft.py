@@ -14,6 +14,7 @@ import numpy as np
 from cloud_verifier.config import StartError
 from cloud_verifier.engine import check_room
 from cloud_verifier.work import Row
+from speculation.cancellation import Stop
 from speculation.sampling import Prefix
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
@@ -56,10 +57,10 @@ class SelfDraft:
         """See `DraftEngine.prepare`."""
         return prepare(self._vlm, prompt, jpeg)
 
-    def prefill(self, index: int, inputs: Inputs, max_tokens: int) -> None:
+    def prefill(self, index: int, inputs: Inputs, max_tokens: int, stop: Stop | None = None) -> None:
         """See `DraftEngine.prefill`. Answer tokens follow with the first draft."""
         check_room("the draft model", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
-        self._roots[index] = prefill(self._vlm, self._cache, index, inputs)
+        self._roots[index] = prefill(self._vlm, self._cache, index, inputs, stop)
         self._prompts[index] = self._cache.length[index]
         self._fed[index] = []
 

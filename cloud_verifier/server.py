@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from cloud_verifier.config import ServerConfig
@@ -21,6 +21,7 @@ from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
 from cloud_verifier.step import Step, Tally
 from cloud_verifier.work import CapacityError, DraftEngine, Engine, LayerVerdicts, Post, Row
 from speculation import wire
+from speculation.cancellation import Abandoned
 from speculation.profiles import DeviceProfile
 from speculation.sampling import SamplingScheme
 from speculation.text import printable
@@ -102,13 +103,18 @@ class Server:
 
     # --- time: messages and early tokens go on while the engine, or a declared delay, takes its time
 
-    def _attend(self, until: float, until_work: bool = False) -> None:
-        """Read messages and send early tokens until a time; `until_work`: or until there is something to work on."""
+    def _attend(self, until: float, until_work: bool = False, steps: Sequence[Step] = ()) -> None:
+        """Read messages and send early tokens until a time.
+
+        `until_work`: or until there is something to work on. `steps`: or until none of them is wanted any more.
+        """
         while True:
             got_messages = self._read_messages()
             self._take_prepared()
             self._send_early_tokens()
             now = self._clock()
+            if steps and not self._is_wanted(steps):
+                return
             if until_work:
                 self._scheduler.wait(now)
             due = self._scheduler.next_time(now) if until_work else None
@@ -259,10 +265,17 @@ class Server:
         begin, started = step.begin, self._clock()
         assert begin is not None, "a policy has chosen a step that is prefilled already"
         own, beside = cast("tuple[Any, Any]", step.inputs)
+
+        def stop() -> bool:
+            self._attend(self._clock())
+            return not self._is_wanted((step,))
+
         try:
-            self._engine.prefill(step.index, own, step.answer, step.max_tokens)
+            self._engine.prefill(step.index, own, step.answer, step.max_tokens, stop)
             if self._self_draft is not None and step.self_draft:
-                self._self_draft.prefill(step.index, beside, step.max_tokens)
+                self._self_draft.prefill(step.index, beside, step.max_tokens, stop)
+        except Abandoned:
+            return
         except Exception as error:
             self._cannot_prefill(step, error)
         else:
@@ -281,17 +294,24 @@ class Server:
             self._give_up(step, wire.FaultCode.INTERNAL, f"the verifier's prefill failed: {error}")
 
     def _verify(self, batch: Batch) -> None:
-        """Run one target forward; exits leave as their layers are done, commits at the end."""
+        """Run one target forward; exits leave as their layers are done, commits at the end.
+
+        It ends after a layer, and so does the wait for its declared time, when none of its steps is wanted any more.
+        """
         began, steps = self._clock(), tuple(batch.choices)
         layers = self._model.num_layers
         output = LayerVerdicts(-1, {})
         try:
             self._draft_here(steps)
+            if not self._is_wanted(steps):
+                return
             started = self._clock()
             for output in self._engine.verify(_rows(steps)):
                 if output.layer == layers - 1:
                     self._note_overrun("a forward", self._clock() - started, self._profile.verify_s)
-                self._attend(started + self._profile.layer_due_s(output.layer, layers))
+                self._attend(started + self._profile.layer_due_s(output.layer, layers), steps=steps)
+                if not self._is_wanted(steps):
+                    return
                 if output.layer < layers - 1:
                     self._queue_early(steps, output)
                     self._send_early_tokens()
@@ -322,12 +342,18 @@ class Server:
         for turn, so_far in enumerate(self._self_draft.draft(rows), start=1):
             drafts = so_far
             self._note_overrun("a draft forward", self._clock() - last, self._profile.server_draft_s)
-            self._attend(started + turn * self._profile.server_draft_s)
+            self._attend(started + turn * self._profile.server_draft_s, steps=steps)
+            if not self._is_wanted(steps):
+                return
             last = self._clock()
         self._record("draft", started, last, sessions=len(rows), drafted=sum(map(len, drafts.values())))
         for step in steps:
             if step.index in drafts:
                 step.draft_here(drafts[step.index])
+
+    def _is_wanted(self, steps: Sequence[Step]) -> bool:
+        """Whether any of these steps was neither ended nor superseded."""
+        return any(map(self._scheduler.is_current, steps))
 
     def _queue_early(self, steps: tuple[Step, ...], output: LayerVerdicts) -> None:
         """Queue an exit's verdicts, each with the measured rate at which this exit was right when so confident."""

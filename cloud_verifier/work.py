@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from speculation.acceptance import Verdict
+from speculation.cancellation import Stop
 from speculation.prompts import Vocabulary
 from speculation.sampling import FIRST_DRAWS, GREEDY, AcceptanceRule, Evidence, SamplingScheme, StepDraws
 from speculation.wire import AnyMessage
@@ -117,15 +118,19 @@ class Engine(Protocol):
         Raises ValueError for an unusable image or prompt.
         """
 
-    def prefill(self, index: int, inputs: Any, committed: Sequence[int], max_tokens: int) -> None:
+    def prefill(
+        self, index: int, inputs: Any, committed: Sequence[int], max_tokens: int, stop: Stop | None = None
+    ) -> None:
         """Make row `index` hold the inputs that `prepare` gave and committed tokens, whatever it held before.
 
-        Raises CapacityError where prompt and `max_tokens` do not fit.
+        `stop` is called between layers. Raises CapacityError where prompt and `max_tokens` do not fit, Abandoned where
+        `stop` returns True.
         """
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
-        """Run one target forward over all rows and yield after every layer; it must be driven to its end.
+        """Run one target forward over all rows and yield after every layer.
 
+        One that is not driven to its end leaves the rows as they were.
         Confidences are the rule's own, not calibrated. A row that cannot be judged is one of `failures`, and the others
         get their verdicts; what is raised fails all rows.
         """
@@ -146,12 +151,12 @@ class DraftEngine(Protocol):
     def prepare(self, prompt: str, jpeg: bytes) -> Any:
         """Return the inputs of a prefill, as `Engine.prepare` does."""
 
-    def prefill(self, index: int, inputs: Any, max_tokens: int) -> None:
+    def prefill(self, index: int, inputs: Any, max_tokens: int, stop: Stop | None = None) -> None:
         """Make row `index` hold the inputs, whatever it held before. Raises as `Engine.prefill` does."""
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
         """Draft for prefilled rows, each of which asks for at least one token (`Row.self_draft`).
 
         Yields all drafts so far, by row index, after every draft forward, in the end whole ones. A draft ends early
-        with a token that ends an answer.
+        with a token that ends an answer. It need not be driven to its end.
         """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from edge_drafter.question import CANCELLED
 from edge_drafter.request import Interruption, StepResult
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.tracing import StepTrace
+from speculation.cancellation import Abandoned
 from speculation.trace import Trace
 
 
@@ -18,21 +20,29 @@ def decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
             source.begin(step)
         except ValueError as error:
             raise step.interrupted(Interruption.UNREADABLE, str(error)) from error
+        except Abandoned:
+            raise step.interrupted(Interruption.CANCELLED, CANCELLED) from None
         now = step.clock()
         stats.prefill_s = now - step.started
         spans.prefill(step.started, now)
         while not answer.done:
             if step.is_late(step.clock()):
                 raise step.interrupted(Interruption.DEADLINE, step.too_late)
+            if step.cancelled:
+                raise step.interrupted(Interruption.CANCELLED, CANCELLED)
             started = step.clock()
-            with spans.drafting():
-                source.grow([tree.root])
+            try:
+                with spans.drafting():
+                    source.grow([tree.root], step.stop)
+            except Abandoned:
+                continue
             stats.add_forward(step.clock() - started, verifying=False, abandoned=False)
             token = tree[tree.likeliest_path(tree.root, 1)[0]].token
             source.commit(tree.reroot([token]), None)
             answer.append([token])
             if stats.first_commit_s is None:
                 stats.first_commit_s = step.clock() - step.started
+            step.show()
     except ValueError as error:
         raise step.interrupted(Interruption.FAILED, str(error)) from error
     finally:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import torch
 
 from edge_drafter import (
     DecodingStats,
@@ -21,8 +25,10 @@ from edge_drafter import (
     sources_of,
 )
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
-from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
+from edge_drafter.question import CANCELLED, Question
+from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
+from speculation.connection import give_back_memory
 from speculation.links import LinkConditions, declared_name, load_link
 from speculation.predictor import Predictor, find
 from speculation.profiles import load_profile
@@ -37,6 +43,11 @@ from speculation.wire import FaultCode, Hello, Welcome
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
 FOREVER_S = 3600.0
+CLOSED = "this decoder is closed"
+
+
+def _never() -> bool:
+    return False
 
 
 class EdgeDecoder:
@@ -66,12 +77,14 @@ class EdgeDecoder:
         self.conditions = named.delayed(one_way + way.extra_rtt_s / 2.0)
         keys = load_keys(Path(way.keys)) if way.keys else None
         self.trace = trace if trace is not None else Trace()
-        self.vlm = vlm or self._load(config)
-        folder = find(config.decoding.predictor, self.vlm.folder)
-        self.predictor = Predictor.load(folder, self.vlm.fingerprint) if folder is not None else None
-        session = VlmSession(self.vlm, config.capacity)
-        self._model: DraftModel = (
-            PacedModel(session, self.profile.draft_s, layers=self.vlm.num_layers) if self.profile.draft_s else session
+        loaded = vlm or self._load(config)
+        self._vlm: Vlm | None = loaded
+        self._tokenizer = loaded.tokenizer
+        folder = find(config.decoding.predictor, loaded.folder)
+        self.predictor = Predictor.load(folder, loaded.fingerprint) if folder is not None else None
+        session = VlmSession(loaded, config.capacity)
+        self._model: DraftModel | None = (
+            PacedModel(session, self.profile.draft_s, layers=loaded.num_layers) if self.profile.draft_s else session
         )
         # Grows from start to start too, so that a resumed session never meets an old step's number.
         self._step = time.time_ns() // 1_000_000_000 % 2**31
@@ -79,17 +92,20 @@ class EdgeDecoder:
         self.sampling = config.draws.settings
         if self.sampling.note:
             _log.warning("sampling %s: %s", self.sampling.text, self.sampling.note)
-        self._lock = threading.Lock()
+        self._decoding = threading.Lock()
+        self._asking = threading.Lock()
+        self._question: Question | None = None
+        self._worker = ThreadPoolExecutor(1, "question")
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._known_profile = self.profile.name
         self._known_target = ""
-        self._own_objects = Vocabulary.load(self.vlm.folder)
+        self._own_objects = Vocabulary.load(loaded.folder)
         self.link: ZmqLink | None = None
         if config.decoding.settings(config.decoding.mode).needs_link:
             self.link = ZmqLink(
                 LinkConfig(
                     way.verifier,
-                    Hello(self.vlm.tokenizer_fingerprint, self.vlm.vocabulary, way.target, self.sampling.text),
+                    Hello(loaded.tokenizer_fingerprint, loaded.vocabulary, way.target, self.sampling.text),
                     keys,
                     self.conditions,
                     silent_s=max(way.silence_s, 2.0 * self.profile.verify_s),
@@ -111,6 +127,13 @@ class EdgeDecoder:
         return vlm
 
     @property
+    def vlm(self) -> Vlm:
+        """The draft model. Raises RuntimeError after `close`."""
+        if self._vlm is None:
+            raise RuntimeError(CLOSED)
+        return self._vlm
+
+    @property
     def declared(self) -> str:
         """What is declared and waited for: the device profile, and the link where one is emulated."""
         return declared_name(self.profile.name, self.conditions.name if self.link is not None else "")
@@ -120,37 +143,60 @@ class EdgeDecoder:
         """Why the verifier refuses this robot, in a sentence; empty where it does not."""
         return self.link.why if self.link is not None and self.link.state is LinkState.REFUSED else ""
 
+    def connect(self, limit_s: float, cancelled: Callable[[], bool] = _never) -> Welcome:
+        """Wait for the verifier at most `limit_s` seconds and return its Welcome.
+
+        Raises VerifierLost, VerifierRefused where it refuses this robot, both with the reason, and Cancelled soon after
+        `cancelled` returns True.
+        """
+        return self._connected(limit_s, cancelled=cancelled)[1]
+
+    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> Question:
+        """Begin to decode in a thread of the decoder's and return at once; `Question.result` is the answer.
+
+        A question that still runs is cancelled, as a BeginStep supersedes the step before; this one waits, within its
+        deadline, only until the draft model is free. Raises ValueError for an unknown mode, RuntimeError after `close`.
+        """
+        chosen = Mode(mode or self.config.decoding.mode)
+        with self._asking:
+            self._check_open()
+            if self._question is not None:
+                self._question.cancel()
+            question = self._question = Question(self._read)
+            self._worker.submit(self._pursue, question, prompt, jpeg, deadline_s, chosen)
+        return question
+
     def decode(self, prompt: str, jpeg: bytes, deadline_s: float | None = None, mode: str | None = None) -> StepResult:
         """Return the answer's tokens; `mode` decodes this one step in another mode (all but `edge` need a link).
 
         After a lost link the answer goes on where it stood, if the link comes back within `resume_s` seconds. Raises
         VerifierLost when the verifier cannot be reached or refuses, AnswerLate after `deadline_s` seconds, ValueError
-        for a frame or prompt that cannot be used, or where drafting fails.
+        for a frame or prompt that cannot be used, or where drafting fails, RuntimeError after `close`.
         """
         chosen = Mode(mode or self.config.decoding.mode)
         limit = FOREVER_S if deadline_s is None else deadline_s
-        with self._lock:
+        with self._decoding:
             return self._decode(prompt, jpeg, limit, chosen)
 
-    def objects(self, limit_s: float) -> Vocabulary | None:
+    def objects(self, limit_s: float, cancelled: Callable[[], bool] = _never) -> Vocabulary | None:
         """Return the objects that the model which answers was trained to find; None where it takes any instruction.
 
         The target's, as the verifier reports them; in mode `edge` the draft model's own. Waits for a lost verifier as
-        `decode` does, at most `limit_s` seconds. Raises VerifierLost where it cannot be reached or refuses.
+        `decode` does, at most `limit_s` seconds. Raises VerifierLost where it cannot be reached or refuses, Cancelled
+        soon after `cancelled` returns True.
         """
         if not Mode(self.config.decoding.mode).needs_link:
             return self._own_objects
-        _, welcome = self._connected(limit_s)
+        _, welcome = self._connected(self._patience(limit_s), cancelled=cancelled)
         return Vocabulary.of(welcome.colours, welcome.classes)
 
     def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
         """Return the answer as text, with its figures. Raises as `decode`."""
-        result = self.decode(prompt, jpeg, deadline_s)
-        return Reply(self.text(result.tokens), result.stats, self.declared, *self.link_figures())
+        return self._reply(self.decode(prompt, jpeg, deadline_s))
 
     def text(self, tokens: tuple[int, ...]) -> str:
         """Return the text of an answer, without the tokens that only mark its end."""
-        return str(self.vlm.tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return self._read(list(tokens))
 
     def link_figures(self) -> tuple[str, float]:
         """Return the link's state and its round trip in seconds (negative if unknown)."""
@@ -159,20 +205,63 @@ class EdgeDecoder:
         rtt = self.link.rtt_s
         return self.link.state.value, -1.0 if rtt is None else rtt
 
+    @property
+    def link_since_s(self) -> float:
+        """For how many seconds the link's state has been what it is; negative without a link."""
+        return -1.0 if self.link is None else self.link.since_s
+
     def close(self) -> None:
-        """Close the link; safe to repeat."""
+        """Cancel the question that runs, close the link and free the draft model; safe to repeat.
+
+        A model that was given to this decoder is its giver's to free. Waits for a draft forward under way.
+        """
+        with self._asking:
+            if self._question is not None:
+                self._question.cancel()
+            self._vlm = None
+        self._worker.shutdown()
         if self.link is not None:
             self.link.close()
+        if self._model is not None:
+            self._model = None
+            self._drafters.clear()
+            gc.collect()
+            give_back_memory()
+            torch.cuda.empty_cache()
 
-    def _decode(self, prompt: str, jpeg: bytes, limit: float, mode: Mode) -> StepResult:
-        began = time.perf_counter()
+    def _check_open(self) -> None:
+        if self._vlm is None:
+            raise RuntimeError(CLOSED)
+
+    def _pursue(self, question: Question, prompt: str, jpeg: bytes, limit: float, mode: Mode) -> None:
+        outcome: Reply | Exception
+        try:
+            with self._decoding:
+                if question.cancelled:
+                    raise Cancelled(CANCELLED)
+                outcome = self._reply(self._decode(prompt, jpeg, limit, mode, question))
+        except Exception as error:
+            outcome = error
+        question.finish(outcome)
+
+    def _reply(self, result: StepResult) -> Reply:
+        return Reply(self.text(result.tokens), result.stats, self.declared, *self.link_figures())
+
+    def _read(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def _decode(
+        self, prompt: str, jpeg: bytes, limit: float, mode: Mode, question: Question | None = None
+    ) -> StepResult:
+        self._check_open()
+        began = time.perf_counter() if question is None else question.began
         stats = DecodingStats(mode=mode.value)
         committed: tuple[int, ...] = ()
         key = 0 if self.sampling.greedy else question_key(self.config.draws.seed, self._questions)
         self._questions += 1
         why = ""
         while True:
-            eos, drafter = self._ready(mode, began + limit, stats, why)
+            eos, drafter = self._ready(mode, began + limit, stats, why, question)
             since = time.perf_counter() - began
             self._step += 1
             left = max(0.0, limit - since)
@@ -180,10 +269,12 @@ class EdgeDecoder:
                 self._step, prompt, jpeg, eos, self.config.decoding.max_tokens, left, committed, self.sampling, key
             )
             try:
-                result = drafter.run(request)
+                result = drafter.run(request, question)
             except StepInterrupted as stop:
                 stats.add(stop.stats, since)
                 committed, why = stop.committed, str(stop)
+                if stop.cause is Interruption.CANCELLED:
+                    raise Cancelled(why) from None
                 if stop.cause is Interruption.DEADLINE:
                     raise AnswerLate(f"no complete answer within the deadline of {limit:g} s") from None
                 if stop.code in BAD_REQUEST:
@@ -198,27 +289,38 @@ class EdgeDecoder:
                 stats.total_s = time.perf_counter() - began
                 return StepResult(result.tokens, stats)
 
-    def _ready(self, mode: Mode, until: float, stats: DecodingStats, why: str) -> tuple[tuple[int, ...], Drafter]:
+    def _ready(
+        self, mode: Mode, until: float, stats: DecodingStats, why: str, question: Question | None
+    ) -> tuple[tuple[int, ...], Drafter]:
         """Return the answer's end tokens and the drafter, after waiting for the link if the mode needs one."""
         if not mode.needs_link:
             return self.vlm.eos, self._drafter(mode, None, 0)
         started = time.perf_counter()
-        link, welcome = self._connected(until - started, why)
+        cancelled = _never if question is None else lambda: question.cancelled
+        link, welcome = self._connected(self._patience(until - started), why, cancelled)
         stats.wait_s += time.perf_counter() - started
         self._compare_profiles(welcome)
         self._compare_targets(welcome)
         most = min(welcome.max_draft, self.sampling.draft_limit(welcome.vocabulary))
         return tuple(welcome.eos), self._drafter(mode, link, most)
 
-    def _connected(self, limit_s: float, why: str = "") -> tuple[ZmqLink, Welcome]:
-        """Return the link and the verifier's Welcome. Raises VerifierLost, for the reason `why` if given.
+    def _patience(self, limit_s: float) -> float:
+        """How long a step waits for a lost verifier that has to be done in `limit_s` seconds."""
+        return min(self.config.connection.resume_s, limit_s)
 
-        Waits at most `resume_s` and `limit_s` seconds.
+    def _connected(
+        self, limit_s: float, why: str = "", cancelled: Callable[[], bool] = _never
+    ) -> tuple[ZmqLink, Welcome]:
+        """Return the link and the verifier's Welcome, after at most `limit_s` seconds.
+
+        Raises VerifierLost, for the reason `why` if given, and Cancelled.
         """
         link = self.link
         if link is None:
             raise VerifierLost("this edge was started in mode edge, without a link; start it in the mode that you want")
-        nominal = link.wait_nominal(max(0.0, min(self.config.connection.resume_s, limit_s)))
+        nominal = link.wait_nominal(max(0.0, limit_s), cancelled)
+        if cancelled():
+            raise Cancelled("nobody waits for the verifier any more")
         welcome = link.welcome
         if not nominal or welcome is None:
             if link.state is LinkState.REFUSED:

@@ -11,6 +11,7 @@ from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
 from edge_drafter.loop import StepLoop
 from edge_drafter.protocols import Clock, Link
+from edge_drafter.question import Question
 from edge_drafter.request import StepRequest, StepResult
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
@@ -51,22 +52,22 @@ class Drafter:
         self.controller = Controller(rule, min(config.fixed_gamma, max_draft), max(largest, config.fixed_gamma))
         """What the drafter has measured, and the draft length that follows from it."""
 
-    def run(self, request: StepRequest) -> StepResult:
-        """Answer one request.
+    def run(self, request: StepRequest, question: Question | None = None) -> StepResult:
+        """Answer one request; `question` watches the answer grow and may cancel it.
 
         Raises StepInterrupted, with the tokens committed so far, when the link is lost, the deadline passes, the
-        verifier refuses, a source cannot read the frame or drafting fails; its `cause` is the reason. ValueError
-        for a sampling rule that this mode does not take.
+        verifier refuses, a source cannot read the frame, drafting fails or the question is cancelled; its `cause` is
+        the reason. ValueError for a sampling rule that this mode does not take.
         """
         self.config.check_sampling(request.sampling)
         if self._link is None or not self.config.needs_link:
             request = replace(request, sampling=request.sampling.alone)
             # Sources that need no forward come first.
-            return decode_alone(self._step(request), self._sources[-1], self._trace)
-        result = StepLoop(self._step(request), self._sources, self._link, self._trace).run()
+            return decode_alone(self._step(request, question), self._sources[-1], self._trace)
+        result = StepLoop(self._step(request, question), self._sources, self._link, self._trace).run()
         for source in self._sources:
             source.end(result.tokens)
         return result
 
-    def _step(self, request: StepRequest) -> Step:
-        return Step(self.config, request, self.controller, self._clock, self._max_draft)
+    def _step(self, request: StepRequest, question: Question | None) -> Step:
+        return Step(self.config, request, self.controller, self._clock, self._max_draft, question)

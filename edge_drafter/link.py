@@ -54,6 +54,8 @@ INBOX_MESSAGES, INBOX_BYTES = 1024, 2 * MAX_MESSAGE_BYTES
 CONTROL_BYTES = 96 << 10
 """Largest message about the connection: a Welcome with the longest list of objects."""
 RTT_WEIGHT = 0.2
+LOOK_S = 0.02
+"""How often who waits for the link looks whether that is still wanted."""
 PINGS = 64
 """Pings whose answers are still waited for."""
 MALFORMED_LOG_S = 1.0
@@ -149,6 +151,7 @@ class ZmqLink:
         self._clock = clock
         self._changed = threading.Condition()
         self._state = LinkState.CONNECTING
+        self._since = clock()
         self._why = f"looking for a verifier at {config.address}"
         self._welcome: Welcome | None = None
         self._epoch = self._step_epoch = 0
@@ -157,6 +160,7 @@ class ZmqLink:
         self._bytes = [0, 0]
         self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
+        self._step_ended = False
         self._malformed, self._malformed_at = 0, -math.inf
         self._outbox: deque[bytes] = deque()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -172,6 +176,11 @@ class ZmqLink:
     def state(self) -> LinkState:
         """How the link is now."""
         return self._state
+
+    @property
+    def since_s(self) -> float:
+        """For how many seconds it has been so."""
+        return self._clock() - self._since
 
     @property
     def why(self) -> str:
@@ -198,34 +207,52 @@ class ZmqLink:
         """Payload bytes of the steps' messages received."""
         return self._bytes[1]
 
-    def wait_nominal(self, timeout: float) -> bool:
-        """Return whether the link is nominal, at the latest after `timeout` seconds; a refusal is final for now."""
+    def wait_nominal(self, timeout: float, cancelled: Callable[[], bool] = lambda: False) -> bool:
+        """Return whether the link is nominal, at the latest after `timeout` seconds; a refusal is final for now.
+
+        `cancelled` ends the wait within `LOOK_S`.
+        """
+        until = self._clock() + timeout
         with self._changed:
-            self._changed.wait_for(lambda: self._state in (LinkState.NOMINAL, LinkState.REFUSED), timeout)
+            while self._state not in (LinkState.NOMINAL, LinkState.REFUSED) and not cancelled():
+                left = until - self._clock()
+                if left <= 0.0:
+                    break
+                self._changed.wait(min(left, LOOK_S))
             return self._state is LinkState.NOMINAL
 
     def send(self, message: AnyMessage) -> None:
-        """Queue a message; a `BeginStep` binds what follows to the session that stands now. Raises LinkLost."""
+        """Queue a message; a `BeginStep` binds what follows to the session that stands now. Raises LinkLost.
+
+        An `EndStep` may come from another thread than the step's; nothing that the step has to wait for comes after it.
+        """
+        payload = encode(message)
         with self._changed:
             if isinstance(message, BeginStep):
                 self._step_epoch = self._epoch
                 self._inbox.clear()
                 self._inbox_bytes = 0
+                self._step_ended = False
             self._check()
-        payload = encode(message)
-        self._bytes[0] += len(payload)
-        self._outbox.append(payload)
+            self._bytes[0] += len(payload)
+            self._outbox.append(payload)
+            if isinstance(message, EndStep):
+                self._step_ended = True
+                self._changed.notify_all()
         self._wake()
 
     def receive(self, timeout: float) -> AnyMessage | None:
-        """Return the next message of the step, None after `timeout` seconds. Raises LinkLost, with the reason."""
+        """Return the next message of the step, None after `timeout` seconds. Raises LinkLost, with the reason.
+
+        Where the step was ended here it waits for none.
+        """
         until = self._clock() + timeout
         while True:
             with self._changed:
                 self._check()
                 while not self._inbox:
                     left = until - self._clock()
-                    if left <= 0.0:
+                    if left <= 0.0 or self._step_ended:
                         return None
                     self._changed.wait(left)
                     self._check()
@@ -377,11 +404,12 @@ class ZmqLink:
         self._become(LinkState.NOMINAL, f"the verifier at {self.config.address} serves {printable(welcome.model, 12)}")
 
     def _fall_silent(self, seconds: float) -> None:
+        """Note silence. A link that is silent, or refused, stays so with its first reason until a verifier answers."""
         if self._state is LinkState.NOMINAL:
             self._become(
                 LinkState.SILENT, f"nothing received from the verifier at {self.config.address} for {seconds:.1f} s"
             )
-        elif self._state is not LinkState.SILENT:
+        elif self._state is LinkState.CONNECTING:
             why = f"no verifier answers at {self.config.address}; is it running there"
             why += ", and is this robot's key in its authorized folder?" if self.config.keys is not None else "?"
             self._become(LinkState.CONNECTING, why)
@@ -391,6 +419,8 @@ class ZmqLink:
             if (state, why) == (self._state, self._why):
                 return
             changed = state is not self._state
+            if changed:
+                self._since = self._clock()
             self._state, self._why = state, why
             self._changed.notify_all()
         if changed:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from edge_drafter.answer import Contradiction
 from edge_drafter.protocols import Link, LinkLost
+from edge_drafter.question import CANCELLED
 from edge_drafter.request import Interruption, StepInterrupted, StepResult
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.step_drafter import Outcome, StepDrafter
 from edge_drafter.tracing import StepTrace
+from speculation.cancellation import Abandoned
 from speculation.text import printable
 from speculation.trace import Trace
 from speculation.wire import (
@@ -84,12 +86,19 @@ class StepLoop:
         )  # fmt: skip
         for source in self._sources:
             message = source.announce(message)
+        if step.question is not None:
+            step.question.begins(self._cancel_step)
         self._link.send(message)
+        # A cancel in between may have sent its EndStep before the step began.
+        self._check_wanted()
         if self._drafter is None:
             return
         started = step.clock()
         try:
             self._drafter.begin()
+        except Abandoned:
+            self._check_wanted()
+            raise
         except ValueError as error:
             raise self._interrupted(Interruption.UNREADABLE, str(error)) from error
         now = step.clock()
@@ -114,6 +123,7 @@ class StepLoop:
             verifying = step.sent.current is not None
             with self._trace.drafting(drafter.rounds + (not verifying), verifying):
                 drafter.grow(leaves, self._poll if step.config.interrupt else None)
+            step.show()
         else:
             self._repeat_draft(now)
         self._check_time()
@@ -171,6 +181,7 @@ class StepLoop:
             outcome = drafter.take_commit(commit, tokens, now)
             if outcome is Outcome.HIT and step.sent.current is None:
                 self._link.send(drafter.send_draft(step.tree.root))
+        step.show()
         self._trace.round(commit, len(tokens), sent_at, now)
         self._trace.commit(commit, len(tokens), outcome, now)
 
@@ -193,10 +204,15 @@ class StepLoop:
         last = self._commit_received_at if current is None else current.repeated_at
         return last + self._step.config.resend_s
 
+    def _check_wanted(self) -> None:
+        if self._step.cancelled:
+            raise self._interrupted(Interruption.CANCELLED, CANCELLED)
+
     def _check_time(self) -> None:
         step = self._step
         if step.answer.done:
             return
+        self._check_wanted()
         now = step.clock()
         if step.is_late(now):
             raise self._interrupted(Interruption.DEADLINE, step.too_late)
@@ -220,6 +236,10 @@ class StepLoop:
             self._end_step(f"{cause.value}: {message}")
         self._step.stats.interruptions += 1
         return self._step.interrupted(cause, message, code)
+
+    def _cancel_step(self) -> None:
+        """End the step at the verifier; for any thread, and without waiting for a draft forward under way."""
+        self._end_step(CANCELLED)
 
     def _end_step(self, reason: str) -> None:
         with contextlib.suppress(LinkLost):

@@ -34,10 +34,10 @@ class PacedModel:
         self._root_is_fed = False
         self._real_s = draft_s
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """See `DraftModel.begin`."""
         self._root_is_fed = False
-        self._model.begin(prompt, image, committed)
+        self._model.begin(prompt, image, committed, stop)
 
     def root_logits(self, stop: Stop | None = None) -> Logits:
         """See `DraftModel.root_logits`; paced where it is a forward."""

@@ -23,8 +23,11 @@ class DraftModel(Protocol):
     the first node after `begin` is 0, and each call of `extend` continues the count. `ROOT` (-1) names the root.
     """
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
-        """Forget everything and read a new frame and question; ValueError for an unreadable image."""
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+        """Forget everything and read a new frame and question; ValueError for an unreadable image.
+
+        `stop` is called between layers; raises Abandoned, with nothing read, where it returns True.
+        """
         ...
 
     def root_logits(self, stop: Stop | None = None) -> Logits:

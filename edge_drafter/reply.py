@@ -19,6 +19,10 @@ class AnswerLate(RuntimeError):
     """No answer within the time that a step may take."""
 
 
+class Cancelled(RuntimeError):
+    """No answer, because it is not wanted any more: its question was cancelled, or a newer one took its place."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """An answer's text, what decoding it took, and how the link was then (round trip in s, negative if unknown)."""

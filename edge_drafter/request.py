@@ -57,6 +57,7 @@ class Interruption(Enum):
     CONTRADICTION = "contradiction"
     UNREADABLE = "the edge cannot read the frame"
     FAILED = "the edge failed"
+    CANCELLED = "cancelled"
 
 
 class StepInterrupted(RuntimeError):

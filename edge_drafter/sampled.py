@@ -37,9 +37,9 @@ class SampledModel:
         self._nodes: list[Prefix] = []
         """The prefixes that end with each node."""
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """See `DraftModel.begin`."""
-        self._model.begin(prompt, image, committed)
+        self._model.begin(prompt, image, committed, stop)
         self._root, self._nodes = Prefix(len(committed), self._digest), []
         self.sampler.forget_all_but(())
 

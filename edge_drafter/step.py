@@ -7,11 +7,16 @@ from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
 from edge_drafter.cutting import Cutter
 from edge_drafter.protocols import Clock
+from edge_drafter.question import Question
 from edge_drafter.request import Interruption, StepInterrupted, StepRequest
 from edge_drafter.sent import SentDrafts
 from edge_drafter.stats import DecodingStats
 from edge_drafter.tree import TokenTree
+from speculation.cancellation import Stop
 from speculation.wire import MAX_DRAFT_TOKENS, FaultCode
+
+GUESS_TOKENS = 32
+"""How far ahead of the answer a question shows what the edge expects."""
 
 
 class Step:
@@ -28,8 +33,9 @@ class Step:
         controller: Controller,
         clock: Clock,
         max_draft: int = MAX_DRAFT_TOKENS,
+        question: Question | None = None,
     ) -> None:
-        """`max_draft`: tokens of a draft that the verifier takes."""
+        """`max_draft`: tokens of a draft that the verifier takes. `question` watches the step and may cancel it."""
         self.config = config
         self.request = request
         self.controller = controller
@@ -43,6 +49,24 @@ class Step:
         self.cutter = Cutter(self.tree, self.answer, config, max_draft, controller.gamma)
         self.sent = SentDrafts()
         self.stats = DecodingStats()
+        self.question = question
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants the answer any more."""
+        return self.question is not None and self.question.cancelled
+
+    @property
+    def stop(self) -> Stop | None:
+        """What a draft forward asks between its layers, where the step can be cancelled."""
+        question = self.question
+        return None if question is None else lambda: question.cancelled
+
+    def show(self) -> None:
+        """Show the question what is committed, and the likeliest path behind it."""
+        if self.question is not None:
+            path = self.tree.likeliest_path(self.tree.root, GUESS_TOKENS, self.answer.ends)
+            self.question.show(self.answer.tokens, [self.tree[node].token for node in path])
 
     def is_late(self, now: float) -> bool:
         """Whether the deadline has passed."""

@@ -44,7 +44,7 @@ class StepDrafter:
         """The node that an exit named last."""
 
     def begin(self) -> None:
-        """Have the sources read the frame and propose the answer's beginning. Raises ValueError as they do."""
+        """Have the sources read the frame and propose the answer's beginning. Raises as they do."""
         for source in self._sources:
             source.begin(self._step)
         for source in self._sources:
@@ -55,7 +55,8 @@ class StepDrafter:
     def grow(self, leaves: Sequence[int], poll: Callable[[], None] | None = None) -> float:
         """Run one draft forward over `leaves` and return its seconds.
 
-        `poll` is called between layers and may take commits; a forward that these make useless is abandoned.
+        `poll` is called between layers and may take commits; a forward that these make useless is abandoned, and so is
+        one for a question that was cancelled.
         """
         step = self._step
         if self._uncommitted:
@@ -64,7 +65,7 @@ class StepDrafter:
         for leaf in looked_up:
             self._propose(leaf)
         fed = [*leaves, *self.policy.lookup_ends(looked_up)]
-        stop = None if poll is None else self._stop(poll, leaves)
+        stop = step.stop if poll is None else self._stop(poll, leaves)
         is_verifying, is_abandoned = step.sent.current is not None, False
         started = step.clock()
         try:
@@ -165,10 +166,11 @@ class StepDrafter:
     def _stop(self, poll: Callable[[], None], leaves: Sequence[int]) -> Stop:
         """Return what a draft forward calls between layers: did an exit just name a place that is far likelier?"""
         self._named = None
+        step = self._step
 
         def is_outrun() -> bool:
             poll()
-            return self.policy.is_outrun(leaves, self._named)
+            return step.cancelled or self.policy.is_outrun(leaves, self._named)
 
         return is_outrun
 

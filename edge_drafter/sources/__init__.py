@@ -28,7 +28,10 @@ class DraftSource:
         return begin
 
     def begin(self, step: Step) -> None:
-        """Take up a new step, and read its frame and prompt. Raises ValueError where these cannot be read."""
+        """Take up a new step, and read its frame and prompt.
+
+        Raises ValueError where these cannot be read, Abandoned where the step is cancelled meanwhile.
+        """
 
     def propose(self, node: int) -> None:
         """Add what may follow `node` as far as that needs no forward. `node` may have left the tree."""

@@ -119,7 +119,7 @@ class RecordedDraftModel:
         self._tokens: list[int] = []
         self._parents: list[int] = []
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """See `DraftModel.begin`."""
         self._sleep(self._timings.edge_prefill_s)
         step = self._recording.of_image(image)
@@ -254,7 +254,9 @@ class RecordedEngine:
         """See `Engine.prepare`. It takes no time of its own: `cloud_prefill_s` holds all of it."""
         return jpeg
 
-    def prefill(self, index: int, inputs: bytes, committed: Sequence[int], max_tokens: int) -> None:
+    def prefill(
+        self, index: int, inputs: bytes, committed: Sequence[int], max_tokens: int, stop: Stop | None = None
+    ) -> None:
         """See `Engine.prefill`."""
         self._sleep(self._timings.cloud_prefill_s)
         step = self._recording.of_image(inputs)
@@ -366,7 +368,7 @@ class RecordedServerDraft:
         """See `DraftEngine.prepare`."""
         return jpeg
 
-    def prefill(self, index: int, inputs: bytes, max_tokens: int) -> None:
+    def prefill(self, index: int, inputs: bytes, max_tokens: int, stop: Stop | None = None) -> None:
         """See `DraftEngine.prefill`."""
         self._sleep(self._timings.server_draft_prefill_s)
         if index not in self._models:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from speculation.cancellation import Abandoned
+from speculation.cancellation import Abandoned, Stop
 from speculation.vlm.cache import KVCache, Plan
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
@@ -50,10 +50,11 @@ def draft_chunk(cache: KVCache, row: int, root: int, tokens: Sequence[int], pare
 
 
 @torch.no_grad()
-def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs) -> int:
+def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, stop: Stop | None = None) -> int:
     """Empty the row, feed all prompt tokens but the last as its prefix, and return the last: the root.
 
-    Raises CacheFull when the prompt does not fit; the row is then empty.
+    `stop` is called between layers. Raises CacheFull when the prompt does not fit, Abandoned where `stop` returns True;
+    the row is then empty.
     """
     cache.clear(row)
     count = len(inputs.ids) - 1
@@ -65,8 +66,9 @@ def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs) -> int:
         grid = torch.tensor([inputs.grid], device=vlm.device)
         features = torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
         embeds = embeds.masked_scatter((ids == vlm.image_token)[..., None], features.to(embeds.dtype))
-    for _ in _layers(vlm, cache, plan, embeds):
-        pass
+    for layer, _ in _layers(vlm, cache, plan, embeds):
+        if stop is not None and layer < vlm.num_layers - 1 and stop():
+            raise Abandoned
     cache.advance(plan, committed=True)
     return int(inputs.ids[-1])
 
@@ -91,7 +93,7 @@ def forward_layers(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk]) -> Iterato
         yield LayerOutput(layer, [hidden[index, :count] for index, count in enumerate(plan.counts)])
 
 
-def forward(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk], stop: Callable[[], bool] | None = None) -> list[Logits]:
+def forward(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk], stop: Stop | None = None) -> list[Logits]:
     """Feed the chunks and return the logits after each of their tokens [n_b, vocabulary], float64 or float32.
 
     `stop` is called between layers; Abandoned, with nothing fed, where it returns True.

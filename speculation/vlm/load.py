@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen3ForCausalLM,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from speculation.vlm.folder import (
     SEEING,
@@ -166,6 +168,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     _check_device(settings.device)
+    _route_logs()
     folder = find_model(folder, allow_download=settings.allow_download)
     config = read_config(folder)
     check_attention(folder, config)
@@ -190,6 +193,19 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
         folder=folder,
         quantisation=stored_quantisation(config) or settings.quantisation,
     )
+
+
+def _route_logs() -> None:
+    """Let the libraries log as the program does; progress bars are for a person at a terminal without a log.
+
+    By themselves both write to stderr, past the log of a ROS node or a service.
+    """
+    for name in ("transformers", "huggingface_hub"):
+        library = logging.getLogger(name)
+        library.handlers.clear()
+        library.propagate = True
+    if logging.getLogger().handlers or not sys.stderr.isatty():
+        disable_progress_bar()
 
 
 def _log_what_is_not_applied(folder: Path) -> None:

@@ -39,18 +39,24 @@ class VlmSession:
         """How many nodes stand behind the root; the id that the next fed token gets."""
         return len(self._tokens)
 
-    def begin(self, prompt: str, image: bytes | npt.NDArray[np.uint8] | None, committed: Sequence[int] = ()) -> None:
+    def begin(
+        self,
+        prompt: str,
+        image: bytes | npt.NDArray[np.uint8] | None,
+        committed: Sequence[int] = (),
+        stop: Stop | None = None,
+    ) -> None:
         """Start a step: encode prompt and frame; the root is the last of `committed` or else the prompt's last token.
 
         Image None: words alone. Raises ValueError for an image, prompt or token that cannot be used, CacheFull when
-        the prompt does not fit.
+        the prompt does not fit, Abandoned where `stop`, asked between layers, returns True; there is no step then.
         """
         for token in committed:
             self._check_token(token)
         inputs = prepare(self.vlm, prompt, image)
         self._set_nodes([], [], [])
         self._pending, self._root = [], None
-        root = prefill(self.vlm, self._cache, 0, inputs)
+        root = prefill(self.vlm, self._cache, 0, inputs, stop)
         self._pending = [root, *committed]
 
     def root_logits(self, stop: Stop | None = None) -> Logits:

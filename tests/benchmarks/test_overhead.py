@@ -49,7 +49,7 @@ class SlowModel:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         self._machine.work(100.0)
 
     def root_logits(self, stop: Stop | None = None) -> Logits:

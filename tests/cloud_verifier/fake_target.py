@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
 from speculation.acceptance import Verdict
+from speculation.cancellation import Stop
 
 EOS = 0
 VOCABULARY = 6
@@ -58,7 +59,14 @@ class FakeEngine:
             raise ValueError("image does not decode")
         return prompt, jpeg
 
-    def prefill(self, index: int, inputs: tuple[str, bytes], committed: Sequence[int], max_tokens: int) -> None:
+    def prefill(
+        self,
+        index: int,
+        inputs: tuple[str, bytes],
+        committed: Sequence[int],
+        max_tokens: int,
+        stop: Stop | None = None,
+    ) -> None:
         if max_tokens > self.capacity:
             raise CapacityError(f"{max_tokens} tokens do not fit {self.capacity}")
         self.rows[index] = FakeRow(*inputs, list(committed))
@@ -121,7 +129,7 @@ class FakeSelfDraft:
     def prepare(self, prompt: str, jpeg: bytes) -> tuple[str, bytes]:
         return prompt, jpeg
 
-    def prefill(self, index: int, inputs: tuple[str, bytes], max_tokens: int) -> None:
+    def prefill(self, index: int, inputs: tuple[str, bytes], max_tokens: int, stop: Stop | None = None) -> None:
         self.rows[index] = inputs
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:

@@ -95,7 +95,7 @@ class FakeModel:
         self.begun = 0
         self._root_is_fed = False
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         self.root, self.nodes = list(committed), []
         self._root_is_fed = False
         self.begun += 1

@@ -18,6 +18,7 @@ from edge_drafter import (
     StepResult,
     sources_of,
 )
+from speculation.cancellation import Stop
 from speculation.predictor import Predictor
 from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split
 from speculation.trace import Kind, Trace
@@ -396,10 +397,10 @@ class Refusing(FakeModel):
         super().__init__(never)
         self._what, self._error = what, error
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         if self._what == "begin":
             raise self._error
-        super().begin(prompt, image, committed)
+        super().begin(prompt, image, committed, stop)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
         if self._what == "commit":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.utils.logging import enable_progress_bar
 
 from speculation.vlm import folder as folder_module
 from speculation.vlm import memory
@@ -40,6 +43,27 @@ def test_runs_in_any_dtype_from_bfloat16_files(tiny_target: Path, dtype: str) ->
     assert vlm.vocabulary == len(vlm.tokenizer) < vlm.text.embed_tokens.num_embeddings
     assert vlm.eos == (vlm.tokenizer.convert_tokens_to_ids("<|im_end|>"),)
     assert not any(weight.requires_grad for weight in vlm.model.parameters())
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("logs", [True, False])
+def test_progress_bars_are_for_a_terminal_without_a_log(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, logs: bool
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()] if logs else [])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    enable_progress_bar()
+    load_vlm(tiny_target)
+    printed = capsys.readouterr()
+    assert printed.out == "" and bool(printed.err) == (terminal and not logs)
+
+
+def test_the_libraries_log_where_the_program_does(tiny_target: Path, caplog: pytest.LogCaptureFixture) -> None:
+    library = logging.getLogger("transformers")
+    library.addHandler(logging.StreamHandler())
+    load_vlm(tiny_target)
+    library.warning("a word of the library's")
+    assert library.handlers == [] and "a word of the library's" in caplog.text
 
 
 def test_published_checkpoint_layout_is_the_same_model(folder: Path, target: Vlm) -> None:

@@ -1,0 +1,149 @@
+"""Question: one running question to the edge's decoder; its answer as it is committed, and the way to stop it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+from edge_drafter.reply import Cancelled, Reply
+
+HALF = "\N{REPLACEMENT CHARACTER}"
+"""What a tokenizer reads the first bytes of a character as while its last ones are missing."""
+CANCELLED = "the question was cancelled"
+
+
+class GrowingText:
+    """The text of tokens that come a few at a time, in whole characters; only the newest tokens are read each time.
+
+    They are read behind those before, because a tokenizer may read a text's first token in its own way.
+    """
+
+    def __init__(self, read: Callable[[list[int]], str]) -> None:
+        """`read` returns the text of tokens."""
+        self._read = read
+        self._window: list[int] = []
+        self._old = 0
+        """How many tokens of the window are in `text`."""
+        self._shown = 0
+        """How many characters of the window's text are."""
+        self.text = ""
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Append tokens; what ends within a character waits for the rest of it."""
+        self._window += tokens
+        text = self._read(self._window)
+        if len(text) <= self._shown or text.endswith(HALF):
+            return
+        self.text += text[self._shown :]
+        self._window = self._window[self._old :]
+        self._old = len(self._window)
+        self._shown = len(self._read(self._window))
+
+    def behind(self, tokens: Sequence[int]) -> str:
+        """Return the text that `tokens` would add."""
+        return self._read([*self._window, *tokens])[self._shown :].rstrip(HALF)
+
+
+class Question:
+    """One question under way. It ends in its answer, in the reason why there is none, or cancelled.
+
+    For any thread, but for what stands under "the thread that decodes".
+    """
+
+    def __init__(self, read: Callable[[list[int]], str]) -> None:
+        """`read` returns the text of tokens, without those that only mark an answer's end."""
+        self.began = time.perf_counter()
+        self.times: list[tuple[float, int]] = []
+        """When the answer grew, in seconds since the question, and to how many committed tokens."""
+        self._text = GrowingText(read)
+        self._committed = self._guess = ""
+        self._count = 0
+        self._guessed: list[int] = []
+        self._changed = threading.Condition()
+        self._outcome: Reply | Exception | None = None
+        self._end_step: Callable[[], None] | None = None
+
+    @property
+    def committed(self) -> str:
+        """The text of the committed tokens, all but a character that is not complete; it only grows."""
+        return self._committed
+
+    @property
+    def guess(self) -> str:
+        """The text that the edge expects behind it, which may be wrong; empty where the edge does not draft."""
+        return self._guess
+
+    @property
+    def done(self) -> bool:
+        """Whether `result` returns, or raises, at once."""
+        return self._outcome is not None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it ended because nobody wants the answer any more."""
+        return isinstance(self._outcome, Cancelled)
+
+    def result(self) -> Reply:
+        """Wait for the end and return the answer. Raises Cancelled, and else as `EdgeDecoder.decode` does."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._outcome is not None)
+            outcome = self._outcome
+        if isinstance(outcome, Reply):
+            return outcome
+        assert outcome is not None
+        raise outcome
+
+    def cancel(self) -> None:
+        """End it now; safe to repeat. The verifier is sent EndStep, and the draft model is free at its next look.
+
+        What has ended stays as it is.
+        """
+        if self._end(Cancelled(CANCELLED)):
+            end_step = self._end_step
+            if end_step is not None:
+                end_step()
+
+    # --- for the thread that decodes
+
+    def begins(self, end_step: Callable[[], None]) -> None:
+        """A step of it begins, which `end_step` ends at the verifier; that may be called from any thread."""
+        self._end_step = end_step
+
+    def show(self, tokens: Sequence[int], guess: Sequence[int]) -> None:
+        """The answer's tokens are `tokens` by now, and `guess` is expected behind them."""
+        grown = len(tokens) > self._count
+        if not grown and guess == self._guessed:
+            return
+        if grown:
+            self._text.add(tokens[self._count :])
+            self._count = len(tokens)
+        self._guessed = [*guess]
+        behind = self._text.behind(guess) if guess else ""
+        with self._changed:
+            if self._outcome is None:
+                self._committed, self._guess = self._text.text, behind
+                if grown:
+                    self.times.append((time.perf_counter() - self.began, self._count))
+
+    def finish(self, outcome: Reply | Exception) -> None:
+        """End it with an answer, or with the reason why there is none; one that was cancelled stays so."""
+        # Whoever keeps the question must not keep the draft model, which the step and frames of tracebacks refer to.
+        self._end_step = None
+        problem: BaseException | None = outcome if isinstance(outcome, Exception) else None
+        while problem is not None:
+            traceback.clear_frames(problem.__traceback__)
+            problem = problem.__cause__ or problem.__context__
+        self._end(outcome)
+
+    def _end(self, outcome: Reply | Exception) -> bool:
+        with self._changed:
+            if self._outcome is not None:
+                return False
+            self._outcome = outcome
+            self._guess = ""
+            if isinstance(outcome, Reply):
+                self._committed = outcome.text
+            self._changed.notify_all()
+        return True
