@@ -121,7 +121,7 @@ class Decoder(Protocol):
         """The way to the verifier; None where the draft model decides alone, as configured."""
         ...
 
-    def objects(self, limit_s: float, mode: str | None = None) -> Vocabulary | None:
+    def objects(self, limit_s: float, *, mode: str | None = None) -> Vocabulary | None:
         """Return the objects that the model which answers in `mode` was trained to find, None where it takes any.
 
         Waits at most `limit_s` seconds for the verifier's list. Raises VerifierLost.

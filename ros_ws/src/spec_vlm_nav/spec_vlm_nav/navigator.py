@@ -25,6 +25,7 @@ from speculation.prompts import (
     Guidance,
     NavigationAction,
     ResponseOrder,
+    Vocabulary,
     committed_action,
     compose,
     instruction_problem,
@@ -178,7 +179,7 @@ class Navigator:
         self._step = self._actions = self._most = self._invalid = self._blocked = 0
         self._done: list[NavigationAction] = []
         self._instruction = self._holding = ""
-        self._dry = self._guide = False
+        self._dry = False
         self._why: End = End.TIMEOUT
         self._end_at = 0.0
         self._question: Question | None = None
@@ -244,7 +245,7 @@ class Navigator:
 
     def _ask(self) -> _Asked | None:
         """Ask about a frame taken at rest; None where nobody can be asked now, and the robot holds."""
-        config, mode = self._config, self._link_mode()
+        mode = self._link_mode()
         link = self._decoder.link
         if mode is LinkMode.HOLD:
             self._hold_for_link()
@@ -255,7 +256,7 @@ class Navigator:
         alone = mode is LinkMode.DEGRADED
         try:
             # Without waiting, so that a goal can be cancelled meanwhile.
-            objects = self._decoder.objects(0.0, EDGE if alone else None)
+            objects = self._decoder.objects(0.0, mode=EDGE if alone else None)
         except VerifierRefused as problem:
             raise _Over(End.LINK_LOST, str(problem)) from None
         except VerifierLost as problem:
@@ -273,19 +274,22 @@ class Navigator:
             return None
         frame = self._look()
         self._count_motion()
-        self._guide = config.guide.applies(objects)
         if not self._holding:
             self._report(State.THINKING)
-        return self._put(frame, alone, False, self.done)
+        return self._put(frame, objects, alone)
 
-    def _put(self, frame: Frame, alone: bool, in_motion: bool, done: tuple[NavigationAction, ...]) -> _Asked:
+    def _put(
+        self, frame: Frame, objects: Vocabulary | None, alone: bool, ahead: NavigationAction | None = None
+    ) -> _Asked:
+        """Ask; `ahead` is the motion under way where the frame was taken in motion."""
         config = self._config
-        prompt = compose(self._instruction, done, config.order, self._guide)
+        done = self.done if ahead is None else (*self.done, ahead)
+        prompt = compose(self._instruction, done, config.order, config.guide.applies(objects))
         self._body.asked(prompt, frame)
         at = self._clock()
         question = self._decoder.ask(prompt, frame.jpeg, self._limit(config.step_limit_s), EDGE if alone else None)
         self._question = question
-        return _Asked(question, frame, at, alone, in_motion, done)
+        return _Asked(question, frame, at, alone, ahead is not None, done)
 
     def _look(self) -> Frame:
         """Return a frame taken after the robot came to rest; hold while the camera gives none."""
@@ -496,7 +500,11 @@ class Navigator:
         frame = self._body.frame_after(since)
         if frame is None or frame.place is None:
             return None
-        return self._put(frame, False, True, (*self.done, motion.action))
+        try:
+            objects = self._decoder.objects(0.0)
+        except VerifierLost:
+            return None
+        return self._put(frame, objects, False, motion.action)
 
     def _is_same_view(self, asked: _Asked) -> bool:
         """Whether the robot still sees about what it saw when the question's frame came; at rest it does."""
