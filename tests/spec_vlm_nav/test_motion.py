@@ -138,11 +138,141 @@ def test_a_robot_that_begins_late_is_not_taken_for_a_blocked_one(action: Navigat
 def test_a_pause_on_purpose_is_no_obstacle() -> None:
     motion = Motion(NavigationAction(ActionKind.FORWARD, ActionSize.LARGE), PlanarPose(0, 0, 0), 0.0, CONFIG)
     assert motion.update(PlanarPose(0.0, 0, 0), 0.05).outcome is Outcome.RUNNING
-    motion.paused(2.0)
+    held = motion.update(PlanarPose(0.0, 0, 0), 2.0, held=True)
+    assert (held.outcome, held.velocity) == (Outcome.RUNNING, ZERO)
     assert motion.update(PlanarPose(0.0, 0, 0), 2.05).outcome is Outcome.RUNNING
     motion_without = Motion(NavigationAction(ActionKind.FORWARD, ActionSize.LARGE), PlanarPose(0, 0, 0), 0.0, CONFIG)
     motion_without.update(PlanarPose(0.0, 0, 0), 0.05)
     assert motion_without.update(PlanarPose(0.0, 0, 0), 2.05).outcome is Outcome.BLOCKED
+
+
+def test_a_robot_that_rolls_on_in_a_pause_is_measured_and_may_reach_its_goal() -> None:
+    motion = Motion(FORWARD[0], PlanarPose(0, 0, 0), 0.0, CONFIG)
+    for tick in range(12):
+        step = motion.update(PlanarPose(0.02 * tick, 0, 0), DT * tick, held=True)
+        assert (step.outcome, step.velocity, motion.progress) == (Outcome.RUNNING, ZERO, 0.02 * tick)
+    assert motion.update(PlanarPose(0.24, 0, 0), 12 * DT, held=True).outcome is Outcome.DONE
+
+
+def test_odometry_that_jumps_gives_no_progress() -> None:
+    motion = Motion(FORWARD[2], PlanarPose(0, 0, 0), 0.0, CONFIG)
+    motion.update(PlanarPose(0.01, 0, 0), DT)
+    step = motion.update(PlanarPose(0.5, 0, 0), 2 * DT)
+    assert (step.outcome, step.progress, motion.progress) == (Outcome.NO_ODOMETRY, 0.01, 0.01)
+    assert motion.remaining == pytest.approx(0.74)
+
+
+FORWARD = [NavigationAction(ActionKind.FORWARD, size) for size in ActionSize]
+LEFT = [NavigationAction(ActionKind.TURN_LEFT, size) for size in ActionSize]
+
+
+class Ideal:
+    """A motion, and a robot that obeys at once; odometry is exact."""
+
+    def __init__(self, action: NavigationAction) -> None:
+        self.pose, self.now = PlanarPose(0.0, 0.0, 3.0), 10.0
+        self.motion = Motion(action, self.pose, self.now, CONFIG)
+        self.slowest, self.fastest = math.inf, 0.0
+
+    def run(self, until: float = math.inf) -> Outcome:
+        """Live until the motion ends or the time is `until`."""
+        while self.now < until:
+            step = self.motion.update(self.pose, self.now)
+            if step.outcome is not Outcome.RUNNING:
+                return step.outcome
+            vx, wz, pose = step.velocity.vx, step.velocity.wz, self.pose
+            speed = abs(wz) if self.motion.turning else vx
+            self.slowest, self.fastest = min(self.slowest, speed), max(self.fastest, speed)
+            self.now += DT
+            self.pose = PlanarPose(
+                pose.x + vx * DT * math.cos(pose.yaw), pose.y + vx * DT * math.sin(pose.yaw), wrap(pose.yaw + wz * DT)
+            )
+        return Outcome.RUNNING
+
+
+@pytest.mark.parametrize("sizes", [FORWARD, LEFT], ids=["forward", "left"])
+def test_an_extension_in_motion_changes_the_goal_without_a_stop(sizes: list[NavigationAction]) -> None:
+    robot, whole = Ideal(sizes[0]), Ideal(sizes[2])
+    robot.run(until=10.08)
+    robot.motion.extend(sizes[2], robot.now)
+    assert robot.run() is whole.run() is Outcome.DONE
+    assert (robot.pose, robot.now) == (whole.pose, whole.now), "as if the size had been known from the beginning"
+    assert robot.motion.time_cap == whole.motion.time_cap
+
+
+@pytest.mark.parametrize("sizes", [FORWARD, LEFT], ids=["forward", "left"])
+@pytest.mark.parametrize("stood", [0.1, 2.0, 20.0])
+def test_a_motion_that_is_done_goes_on_for_the_part_that_remains(sizes: list[NavigationAction], stood: float) -> None:
+    robot, whole = Ideal(sizes[0]), Ideal(sizes[1])
+    assert robot.run() is Outcome.DONE
+    robot.now += stood
+    robot.motion.extend(sizes[1], robot.now)
+    assert robot.run() is whole.run() is Outcome.DONE, "the time that it stood counts for no cap and no obstacle"
+    assert robot.motion.progress == pytest.approx(whole.motion.progress, abs=CONFIG.tolerance_m)
+
+
+def test_a_size_that_is_smaller_than_what_was_covered_is_done_at_once() -> None:
+    robot = Ideal(FORWARD[2])
+    robot.run(until=11.5)
+    covered = robot.motion.progress
+    assert covered > 0.3
+    robot.motion.extend(FORWARD[0], robot.now)
+    step = robot.motion.update(robot.pose, robot.now)
+    assert (step.outcome, step.velocity) == (Outcome.DONE, ZERO)
+    assert step.progress == pytest.approx(covered, abs=0.03) and robot.motion.remaining == 0.0
+
+
+def test_a_robot_that_was_moved_while_it_stood_does_not_go_on() -> None:
+    robot = Ideal(FORWARD[0])
+    robot.run()
+    covered = robot.motion.progress
+    robot.motion.extend(FORWARD[2], robot.now + 1.0)
+    step = robot.motion.update(PlanarPose(5.0, 5.0, 3.0), robot.now + 1.0)
+    assert (step.outcome, step.progress) == (Outcome.NO_ODOMETRY, covered)
+
+
+def test_neither_another_kind_nor_an_extension_resumes_a_motion_that_failed() -> None:
+    motion = Motion(FORWARD[0], PlanarPose(0, 0, 0), 0.0, CONFIG)
+    with pytest.raises(ValueError, match="'forward' cannot become 'turn left'"):
+        motion.extend(LEFT[0], 0.1)
+    failed = motion.update(PlanarPose(math.nan, 0, 0), 0.2)
+    motion.extend(FORWARD[2], 0.3)
+    assert motion.update(PlanarPose(0, 0, 0), 0.4) == failed
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("action", [FORWARD[2], LEFT[2]], ids=["forward", "left"])
+def test_a_share_of_the_speeds_is_kept_and_gets_more_time(action: NavigationAction, scale: float) -> None:
+    robot = Ideal(action)
+    full = robot.motion.time_cap
+    robot.motion.extend(action, robot.now, scale)
+    assert robot.run() is Outcome.DONE
+    speed, creep = (CONFIG.turn_speed, 0.15) if robot.motion.turning else (CONFIG.forward_speed, 0.1)
+    assert robot.fastest == pytest.approx(max(creep, scale * speed))
+    assert robot.slowest >= creep
+    margin = CONFIG.cap_margin_s
+    assert robot.motion.time_cap - margin == pytest.approx((full - margin) * speed / robot.fastest)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from([FORWARD, LEFT]),
+    st.lists(st.tuples(st.integers(0, 2), st.floats(-0.1, 0.1), st.floats(0.0, 0.5), st.booleans()), max_size=60),
+)
+def test_progress_is_never_more_than_what_odometry_moved(
+    sizes: list[NavigationAction], moves: list[tuple[int, float, float, bool]]
+) -> None:
+    motion, at, moved, now = Motion(sizes[0], PlanarPose(0, 0, 0), 0.0, CONFIG), 0.0, 0.0, 0.0
+    for size, by, seconds, held in moves:
+        if size:
+            motion.extend(sizes[size], now)
+        at, moved, now = at + by, moved + abs(by), now + seconds
+        pose = PlanarPose(0, 0, at) if motion.turning else PlanarPose(at, 0, 0)
+        step = motion.update(pose, now, held)
+        assert motion.progress <= moved + 1e-9
+        assert step.velocity == ZERO or (step.outcome is Outcome.RUNNING and not held)
+        if step.outcome is Outcome.DONE:
+            assert motion.remaining <= CONFIG.tolerance_rad
 
 
 def test_a_turn_is_counted_across_the_seam_of_the_angle() -> None:

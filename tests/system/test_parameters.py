@@ -41,7 +41,7 @@ PUBLIC = {
     },
     "action_executor": {
         "forward_speed", "turn_speed", "tolerance_m", "tolerance_rad", "cap_factor", "cap_margin_s", "blocked_after_s",
-        "watchdog_timeout", "require_bridge",
+        "watchdog_timeout", "require_bridge", "stamped_cmd_vel",
     },
     "go2_bridge": {
         "max_forward_speed", "max_sideways_speed", "max_turn_speed", "acceleration", "deceleration",

@@ -21,7 +21,7 @@ from speculation.prompts import NavigationAction
 from speculation.settings import check
 
 CREEP_SPEED, CREEP_TURN = 0.10, 0.15
-"""Least speed (m/s, rad/s) until the goal is reached."""
+"""Least speed (m/s, rad/s) until the goal is reached, also where a share of the speeds would be less."""
 FORWARD_GAIN, TURN_GAIN, HEADING_GAIN = 2.0, 2.5, 1.0
 """Speed per metre or radian that remains, and turn rate per radian off the heading, 1/s."""
 BLOCKED_M, BLOCKED_RAD = 0.03, math.radians(2.0)
@@ -105,35 +105,52 @@ class _Moment:
 
 
 class Motion:
-    """One action from its start pose. Raises ValueError for an action that moves nothing (stop)."""
+    """One action from its start pose. Raises ValueError for an action that moves nothing (stop).
 
-    def __init__(self, action: NavigationAction, start: PlanarPose, now: float, config: MotionConfig) -> None:
-        self.action = action
-        self.turning = action.radians != 0.0
-        signed = action.radians if self.turning else action.metres
-        if signed == 0.0:
-            raise ValueError(f"action '{action.text}' is no motion")
-        self._goal = abs(signed)
-        self._sign = math.copysign(1.0, signed)
+    Its answer may go on while it runs, and after it is done: `extend` then sets another size from the same start pose.
+    """
+
+    def __init__(
+        self, action: NavigationAction, start: PlanarPose, now: float, config: MotionConfig, speed_scale: float = 1.0
+    ) -> None:
         self._config, self._start, self._last = config, start, start
-        self._began = now
-        speed = config.turn_speed if self.turning else config.forward_speed
-        self.time_cap = self._goal / speed * config.cap_factor + config.cap_margin_s
+        self._began = self._ended_at = now
         self._turned = self._commanded = self._speed = 0.0
-        self._resumed = now
-        self._history: deque[_Moment] = deque()
+        self.progress = 0.0
+        """Metres or radians in the commanded direction, by odometry that can be moved on."""
+        self._history = deque([_Moment(now, 0.0, 0.0)])
         self._ended: MotionStep | None = None
+        self._set(action, speed_scale)
 
-    def update(self, pose: PlanarPose, now: float) -> MotionStep:
+    @property
+    def remaining(self) -> float:
+        """Metres or radians that are left; at least 0."""
+        return max(self._goal - self.progress, 0.0)
+
+    def extend(self, action: NavigationAction, now: float, speed_scale: float = 1.0) -> None:
+        """Go on to the size of `action`, which is of the same kind, at the share `speed_scale` of the speeds.
+
+        The start pose stays, and so does what was covered: a size that is reached already is done at the next update.
+        A motion that is done is resumed from where the robot stands, if odometry shows that nothing moved it since; one
+        that ended otherwise stays ended. Raises ValueError for another kind.
+        """
+        if action.kind is not self.action.kind:
+            raise ValueError(f"an action that is {self.action.kind.value!r} cannot become {action.kind.value!r}")
+        self._set(action, speed_scale)
+        if self._ended is not None and self._ended.outcome is Outcome.DONE:
+            self._began += now - self._ended_at
+            self._stood(now)
+            self._ended = None
+
+    def update(self, pose: PlanarPose, now: float, held: bool = False) -> MotionStep:
         """Take the newest odometry and the time (steady clock, seconds); return what to command.
 
-        A motion that has ended stays ended.
+        held: the robot is kept standing on purpose, which is no sign of an obstacle. An ended motion stays ended.
         """
         if self._ended is not None:
             return self._ended
         if not pose.finite:
-            reached = self._history[-1].progress if self._history else 0.0
-            return self._end(Outcome.NO_ODOMETRY, reached, f"odometry is not finite ({pose.x}, {pose.y}, {pose.yaw})")
+            return self._end(Outcome.NO_ODOMETRY, now, f"odometry is not finite ({pose.x}, {pose.y}, {pose.yaw})")
         config = self._config
         self._turned += wrap(pose.yaw - self._last.yaw)
         self._last = pose
@@ -143,45 +160,56 @@ class Motion:
         moved, commanded, seconds = progress - since.progress, self._commanded - since.commanded, now - since.now
         shown = f"odometry shows {self._amount(moved)} of {self._amount(commanded)} commanded in {seconds:.1f} s"
         if not abs(moved) <= MOST_SHARE * commanded + (MOST_RAD if self.turning else MOST_M):
-            return self._end(Outcome.NO_ODOMETRY, progress, f"{shown}: it is wrong, or something pushes the robot")
+            return self._end(Outcome.NO_ODOMETRY, now, f"{shown}: it is wrong, or something pushes the robot")
+        self.progress = progress
         remaining = self._goal - progress
         if remaining <= (config.tolerance_rad if self.turning else config.tolerance_m):
-            return self._end(Outcome.DONE, progress, "")
+            return self._end(Outcome.DONE, now, "")
+        if held:
+            self._stood(now)
+            return MotionStep(ZERO, Outcome.RUNNING, progress)
         if now - self._began > self.time_cap:
-            return self._end(Outcome.TIMEOUT, progress, f"the time cap of {self.time_cap:.1f} s ended it; {shown}")
+            return self._end(Outcome.TIMEOUT, now, f"the time cap of {self.time_cap:.1f} s ended it; {shown}")
         if seconds >= config.blocked_after_s and self._stuck(moved, commanded):
-            why = f"{shown}: something blocks the robot, or its odometry is wrong"
-            return self._end(Outcome.BLOCKED, progress, why)
+            return self._end(Outcome.BLOCKED, now, f"{shown}: something blocks the robot, or its odometry is wrong")
         velocity = self._command(remaining, pose)
         self._speed = abs(velocity.wz) if self.turning else velocity.vx
         return MotionStep(velocity, Outcome.RUNNING, progress)
 
-    def paused(self, now: float) -> None:
-        """Note that the robot was held still on purpose until `now`; that is no sign of an obstacle."""
-        self._speed, self._resumed = 0.0, now
-        self._history.clear()
+    def _set(self, action: NavigationAction, speed_scale: float) -> None:
+        signed = action.radians or action.metres
+        if signed == 0.0:
+            raise ValueError(f"action '{action.text}' is no motion")
+        self.action, self.turning = action, action.radians != 0.0
+        self._goal, self._sign = abs(signed), math.copysign(1.0, signed)
+        config = self._config
+        full, least = (config.turn_speed, CREEP_TURN) if self.turning else (config.forward_speed, CREEP_SPEED)
+        self._fastest = max(least, speed_scale * full)
+        self.time_cap = self._goal / self._fastest * config.cap_factor + config.cap_margin_s
+
+    def _stood(self, now: float) -> None:
+        """Judge what odometry shows from now on by what is commanded from now on."""
+        self._speed = 0.0
+        self._history = deque([_Moment(now, self._history[-1].progress, self._commanded)])
 
     def _ahead(self, pose: PlanarPose) -> float:
         start = self._start
         return (pose.x - start.x) * math.cos(start.yaw) + (pose.y - start.y) * math.sin(start.yaw)
 
     def _command(self, remaining: float, pose: PlanarPose) -> Velocity:
-        config = self._config
         if self.turning:
-            speed = min(config.turn_speed, max(CREEP_TURN, TURN_GAIN * remaining))
+            speed = min(self._fastest, max(CREEP_TURN, TURN_GAIN * remaining))
             return Velocity(wz=self._sign * speed)
-        speed = min(config.forward_speed, max(CREEP_SPEED, FORWARD_GAIN * remaining))
+        speed = min(self._fastest, max(CREEP_SPEED, FORWARD_GAIN * remaining))
         correction = HEADING_GAIN * wrap(self._start.yaw - pose.yaw)
         return Velocity(vx=speed, wz=min(max(correction, -CREEP_TURN), CREEP_TURN))
 
     def _remember(self, progress: float, now: float) -> None:
         """Add this moment, and what was commanded until then, to the history; forget what is too old to matter."""
-        history, config = self._history, self._config
-        if not history:
-            history.append(_Moment(self._resumed, progress, self._commanded))
+        history = self._history
         self._commanded += self._speed * min(max(now - history[-1].now, 0.0), COMMAND_HOLD_S)
         history.append(_Moment(now, progress, self._commanded))
-        while history[1].now <= now - config.blocked_after_s:
+        while history[1].now <= now - self._config.blocked_after_s:
             history.popleft()
 
     def _stuck(self, moved: float, commanded: float) -> bool:
@@ -190,8 +218,8 @@ class Motion:
             return True
         return commanded >= (JUDGED_RAD if self.turning else JUDGED_M) and (moved < LEAST_SHARE * commanded)
 
-    def _end(self, outcome: Outcome, progress: float, message: str) -> MotionStep:
-        self._ended = MotionStep(ZERO, outcome, progress, message)
+    def _end(self, outcome: Outcome, now: float, message: str) -> MotionStep:
+        self._ended, self._ended_at = MotionStep(ZERO, outcome, self.progress, message), now
         return self._ended
 
     def _amount(self, value: float) -> str:

@@ -63,6 +63,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
         WATCHDOG_S
     )
     require_bridge: Annotated[bool, Meta(description="hold the robot while go2_bridge's heartbeat is missing")] = True
+    stamped_cmd_vel: Annotated[bool, Meta(description="cmd_vel is a TwistStamped, in base_link")] = False
 
     def __post_init__(self) -> None:
         check(self)

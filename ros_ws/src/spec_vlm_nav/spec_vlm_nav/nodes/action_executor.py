@@ -1,144 +1,153 @@
-"""NavigationAction in, Twist out: closes the loop on odometry at 20 Hz and reports how each action ended."""
+"""NavigationAction in, Twist out: `spec_vlm_nav.executor` on ROS topics, 50 ticks a second of the steady clock."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections.abc import Iterable
+from dataclasses import asdict
 from functools import partial
 
-from geometry_msgs.msg import Twist
+from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
-from rclpy.node import Node
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.qos import qos_profile_sensor_data
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
-from spec_vlm_nav.messages import OUTCOME_CODE, to_action
-from spec_vlm_nav.motion import Motion, Outcome, PlanarPose
-from spec_vlm_nav.nodes.common import COMMAND_QOS, on_heartbeat, run, sample_of, settings
-from spec_vlm_nav.odometry import RECOVERY_S, OdometryCheck
+from spec_vlm_nav.diagnostics import Arrivals, Level, Status
+from spec_vlm_nav.executor import Command, Executor, Report
+from spec_vlm_nav.nodes.common import COMMAND_QOS, on_heartbeat, sample_of, settings, steady_timer
+from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
+from spec_vlm_nav.odometry import RECOVERY_S
 from spec_vlm_nav.parameters import EXECUTOR, MOTION
-from spec_vlm_nav.safety import ZERO, Velocity, Watchdogs
+from spec_vlm_nav.safety import ZERO
 
-RATE_HZ = 20.0
+TICK_S = 0.02
+STANDING_TICKS = 2
+"""Every so many ticks a status, and a Twist of a robot that stands: both are the node's heartbeat, 25 Hz."""
+STOP_TICKS = 3
+"""How often the last zero Twist is sent."""
+THREADS = 3
 
 
-class ActionExecutor(Node):
-    """Runs one action at a time; a newer one, also HOLD and STOP, takes over at once.
-
-    Publishes a Twist and an ActionStatus at every tick: both are its heartbeat.
-    """
+class ActionExecutor(ManagedNode):
+    """Gives an `Executor` its messages and its time. While the node is not active it publishes nothing."""
 
     def __init__(self) -> None:
         super().__init__("action_executor")
-        self._config, depends = settings(self, MOTION), settings(self, EXECUTOR)
-        names = ["odom", "vlm_nav", *(["go2_bridge"] if depends.require_bridge else [])]
-        self._watchdogs = Watchdogs(names, depends.watchdog_timeout)
-        self._odometry = OdometryCheck()
-        self._pose: PlanarPose | None = None
-        self._motion: Motion | None = None
-        self._began = 0.0
-        self._status = ActionStatus()
-        self._held_for: tuple[str, ...] = ()
-        self._twists = self.create_publisher(Twist, "cmd_vel", COMMAND_QOS)
+        motion, chosen = settings(self, MOTION), settings(self, EXECUTOR)
+        names = ("vlm_nav", *(("go2_bridge",) if chosen.require_bridge else ()))
+        # Ticks have a thread of their own, so that no subscription can delay a stop.
+        self._lock = threading.Lock()
+        self._logic = Executor(motion, names, chosen.watchdog_timeout, self._publish_status)
+        self._odometry_rate = Arrivals()
+        self._ticks, self._commanded, self._causes = 0, ZERO, ("", False)
+        self._stamped = chosen.stamped_cmd_vel
+        self._twists = self.create_publisher(TwistStamped if self._stamped else Twist, "cmd_vel", COMMAND_QOS)
         self._statuses = self.create_publisher(ActionStatus, "action_status", 10)
         self.create_subscription(NavigationAction, "navigation_action", self._on_action, 10)
         self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
-        for name in names[1:]:
-            on_heartbeat(self, name, partial(self._watchdogs.feed, name))
-        self.create_timer(1.0 / RATE_HZ, self._tick)
+        for name in names:
+            on_heartbeat(self, name, partial(self._on_heartbeat, name))
+        steady_timer(self, TICK_S, self._tick, MutuallyExclusiveCallbackGroup())
 
-    def halt(self) -> None:
-        """Send a zero Twist for the last time, when the node ends."""
-        self._motion = None
-        self._twists.publish(Twist())
-        time.sleep(0.05)
+    def deactivate(self) -> None:
+        """End the action and repeat the stop."""
+        for _ in range(STOP_TICKS):
+            with self._lock:
+                self._logic.halt(self.problem, time.monotonic())
+                self._publish_twist()
+            time.sleep(TICK_S)
+
+    def health(self) -> Iterable[Status]:
+        """Return the action, odometry, and who is silent."""
+        with self._lock:
+            now = time.monotonic()
+            report, problem = self._logic.report(now), self._logic.odometry_problem
+            silent = self._logic.silent(now)
+            rate, age = self._odometry_rate.rate(now), self._odometry_rate.age(now)
+        fields = {"goal", "step", "outcome", "kind", "size", "progress", "remaining", "elapsed"}
+        values = {name: value for name, value in asdict(report).items() if name in fields}
+        yield Status("action", Level.OK, report.message or ("running" if report.outcome else "idle"), values)
+        problem = problem or ("odometry is silent" if "odom" in silent else "")
+        seen = {"rate_hz": rate} if age is None else {"rate_hz": rate, "age_s": age}
+        yield Status("odometry", Level.ERROR if problem else Level.OK, problem or "sound", seen)
+        message = f"silent: {', '.join(silent)}" if silent else "nobody is silent"
+        yield Status("watchdogs", Level.ERROR if silent else Level.OK, message)
+
+    def _on_heartbeat(self, name: str, now: float) -> None:
+        with self._lock:
+            self._logic.on_heartbeat(name, now)
 
     def _on_odometry(self, odometry: Odometry) -> None:
-        before, sample = self._odometry.problem, sample_of(odometry)
-        self._pose, problem = self._odometry.take(sample), self._odometry.problem
-        if self._pose is not None:
-            self._watchdogs.feed("odom", sample.arrived)
-        elif self._motion is not None:
-            # Not at the next tick but now: the robot's place is unknown.
-            self._finish(ActionStatus.NO_ODOMETRY, f"{problem}: the robot stands")
-            self._publish(ZERO)
-        if problem and not before:
-            self.get_logger().error(f"{problem}: the robot stands until odometry has been sound for {RECOVERY_S:g} s")
-        elif before and not problem:
-            self.get_logger().info("odometry is sound again")
+        sample = sample_of(odometry)
+        with self._lock:
+            self._odometry_rate.note(sample.arrived)
+            self._logic.on_odometry(sample)
+            self._stop_now()
 
     def _on_action(self, message: NavigationAction) -> None:
-        if (message.goal, message.step) == (self._status.goal, self._status.step) and self._status.outcome:
-            # Sent again because its sender has no status of it yet.
-            return
-        if self._motion is not None:
-            self._finish(ActionStatus.SUPERSEDED, "a newer action took over")
-        now = time.monotonic()
-        self._began = now
-        self._status = ActionStatus(goal=message.goal, step=message.step, outcome=ActionStatus.RUNNING)
-        try:
-            action = to_action(message.kind, message.size)
-        except ValueError as error:
-            self._finish(ActionStatus.BLOCKED, f"action refused: {error}")
-            return
-        if action is None or action.metres == action.radians == 0.0:
-            self._finish(ActionStatus.DONE, "standing")
-        elif self._odometry.problem:
-            self._finish(ActionStatus.NO_ODOMETRY, f"{self._odometry.problem}: the robot stands")
-        elif self._pose is None or "odom" in self._watchdogs.silent(now):
-            self._finish(ActionStatus.NO_ODOMETRY, "no odometry: the robot stands")
-        else:
-            self._motion = Motion(action, self._pose, now, self._config)
+        with self._lock:
+            if not self.active:
+                return
+            command = Command(
+                message.goal, message.step, message.kind, message.size, message.complete, message.speed_scale
+            )
+            self._logic.on_command(command, time.monotonic())
+            self._publish_twist()
 
     def _tick(self) -> None:
-        now = time.monotonic()
-        velocity = self._advance(now) if self._motion is not None and self._pose is not None else ZERO
-        self._publish(velocity)
+        with self._lock:
+            if not self.active:
+                return
+            now = time.monotonic()
+            self._logic.tick(now)
+            self._ticks += 1
+            standing = self._ticks % STANDING_TICKS == 0
+            if self._logic.running or standing:
+                self._publish_twist()
+            if standing:
+                self._publish_status(self._logic.report(now))
+            self._stop_now()
 
-    def _advance(self, now: float) -> Velocity:
-        """Take one step of the running motion; stand while anybody it depends on is silent."""
-        motion, pose = self._motion, self._pose
-        if motion is None or pose is None:
-            return ZERO
-        silent = self._watchdogs.silent(now)
-        if silent != self._held_for:
-            self._held_for = silent
-            self.get_logger().warning(f"standing: {', '.join(silent)} silent" if silent else "going on")
-        if "odom" in silent:
-            self._finish(ActionStatus.NO_ODOMETRY, "odometry went silent: the robot stands")
-            return ZERO
-        if silent:
-            motion.paused(now)
-            self._status.message = f"standing: {', '.join(silent)} silent"
-            return ZERO
-        self._status.message = ""
-        step = motion.update(pose, now)
-        self._status.progress = step.progress
-        if step.outcome is not Outcome.RUNNING:
-            self._finish(OUTCOME_CODE[step.outcome], step.message)
-        return step.velocity
+    def _stop_now(self) -> None:
+        """Publish a stop that was decided just now, and log why; not at the next tick."""
+        if self._logic.velocity == ZERO != self._commanded:
+            self._publish_twist()
+        problem = self._logic.odometry_problem
+        causes = self._logic.held_for, bool(problem)
+        if causes == self._causes:
+            return
+        self._causes = causes
+        if problem:
+            sound = f"until odometry has been sound for {RECOVERY_S:g} s"
+            self.get_logger().error(f"{problem}: the robot stands {sound}")
+        elif causes[0]:
+            self.get_logger().warning(f"standing: {causes[0]} silent")
+        else:
+            self.get_logger().info("nothing holds the robot any more")
 
-    def _finish(self, outcome: int, message: str) -> None:
-        self._motion = None
-        self._status.outcome, self._status.message = outcome, message
-        self._stamp_status()
-
-    def _publish(self, velocity: Velocity) -> None:
+    def _publish_twist(self) -> None:
+        velocity = self._commanded = self._logic.velocity
         twist = Twist()
         twist.linear.x, twist.linear.y, twist.angular.z = velocity.vx, velocity.vy, velocity.wz
-        self._twists.publish(twist)
-        self._stamp_status()
+        if self._stamped:
+            stamped = TwistStamped(twist=twist)
+            stamped.header.stamp, stamped.header.frame_id = self.get_clock().now().to_msg(), "base_link"
+            self._twists.publish(stamped)
+        else:
+            self._twists.publish(twist)
 
-    def _stamp_status(self) -> None:
-        self._status.header.stamp = self.get_clock().now().to_msg()
-        if self._status.outcome == ActionStatus.RUNNING:
-            self._status.elapsed = time.monotonic() - self._began
-        self._statuses.publish(self._status)
+    def _publish_status(self, report: Report) -> None:
+        status = ActionStatus(**asdict(report))
+        status.header.stamp = self.get_clock().now().to_msg()
+        self._statuses.publish(status)
 
 
 def main() -> None:
     """Run the node."""
-    sys.exit(run(ActionExecutor, ActionExecutor.halt))
+    sys.exit(run_managed(ActionExecutor, THREADS))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,224 @@
+"""Commands in, velocity and reports out: one action at a time on odometry, standing while anybody it needs is silent.
+
+No ROS: `nodes/action_executor.py` gives it messages and time (steady clock, seconds).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from spec_vlm_nav.messages import OUTCOME_CODE, to_action
+from spec_vlm_nav.motion import Motion, MotionConfig, Outcome, PlanarPose
+from spec_vlm_nav.odometry import OdometryCheck, OdometrySample
+from spec_vlm_nav.safety import ZERO, Watchdogs
+from speculation.prompts import ActionKind, NavigationAction
+
+IDLE, SUPERSEDED = 0, 5
+"""ActionStatus.outcome, beside those of `OUTCOME_CODE`."""
+RUNNING, DONE, BLOCKED, NO_ODOMETRY = (
+    OUTCOME_CODE[each] for each in (Outcome.RUNNING, Outcome.DONE, Outcome.BLOCKED, Outcome.NO_ODOMETRY)
+)
+LEAST_SCALE = 0.1
+ODOM = "odom"
+LEFT_GOALS = 16
+"""How many goals are remembered after a newer one came, so that a late message of theirs moves nothing."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One NavigationAction as it came: any numbers."""
+
+    goal: int
+    step: int
+    kind: int
+    size: int
+    complete: bool = True
+    speed_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """ActionStatus without its header: fields and numbers are the message's."""
+
+    goal: int = 0
+    step: int = 0
+    outcome: int = IDLE
+    kind: int = 0
+    size: int = 0
+    progress: float = 0.0
+    remaining: float = 0.0
+    elapsed: float = 0.0
+    message: str = ""
+
+
+class Executor:
+    """Runs one action at a time; a newer one, also HOLD and STOP, takes over at once.
+
+    names: whose heartbeats it depends on besides odometry; silence longer than `timeout` seconds holds the robot.
+    ended: called with the report of each action as it ends. Not thread-safe.
+    """
+
+    def __init__(
+        self, config: MotionConfig, names: Iterable[str], timeout: float, ended: Callable[[Report], None]
+    ) -> None:
+        self.velocity = ZERO
+        """What to command until the next call; whoever publishes it calls `tick` before."""
+        self._config, self._ended = config, ended
+        self._watchdogs = Watchdogs([ODOM, *names], timeout)
+        self._odometry = OdometryCheck()
+        self._pose: PlanarPose | None = None
+        self._newest: Command | None = None
+        self._left: deque[int] = deque(maxlen=LEFT_GOALS)
+        self._motion: Motion | None = None
+        self._outcome, self._message, self._held_for = IDLE, "", ""
+        self._asked = self._began = self._ended_at = 0.0
+        self._place_lost = False
+
+    @property
+    def running(self) -> bool:
+        """Whether an action is under way, also one that is held."""
+        return self._outcome == RUNNING
+
+    @property
+    def held_for(self) -> str:
+        """Whose silence holds the running action, e.g. "vlm_nav, go2_bridge"; empty if nobody's."""
+        return self._held_for if self.running else ""
+
+    @property
+    def odometry_problem(self) -> str:
+        """Why odometry cannot be moved on, in a sentence; empty if it can. Silence is no problem of this kind."""
+        return self._odometry.problem
+
+    def silent(self, now: float) -> tuple[str, ...]:
+        """Return who has been silent for too long; `odom` is one of them."""
+        return self._watchdogs.silent(now)
+
+    def report(self, now: float) -> Report:
+        """Return how the newest action stands; progress and what remains are what odometry measured."""
+        command, motion = self._newest, self._motion
+        if command is None:
+            return Report(message=self._message)
+        return Report(
+            command.goal,
+            command.step,
+            self._outcome,
+            command.kind,
+            command.size,
+            motion.progress if motion is not None else 0.0,
+            motion.remaining if motion is not None else self._asked,
+            (now if self.running else self._ended_at) - self._began,
+            self._message,
+        )
+
+    def on_heartbeat(self, name: str, now: float) -> None:
+        """Take a heartbeat of one of `names`."""
+        self._watchdogs.feed(name, now)
+
+    def on_odometry(self, sample: OdometrySample) -> None:
+        """Take odometry. One bad message ends the action: the robot's place is unknown."""
+        self._pose = self._odometry.take(sample)
+        if self._pose is not None:
+            self._watchdogs.feed(ODOM, sample.arrived)
+            self.tick(sample.arrived)
+            return
+        self._place_lost = True
+        if self.running:
+            self._finish(NO_ODOMETRY, f"{self._odometry.problem}: the robot stands", sample.arrived)
+
+    def on_command(self, command: Command, now: float) -> None:
+        """Take a command: start it, go on with the one under way, or ignore one that is repeated or late."""
+        newest = self._newest
+        if newest is not None and command.goal == newest.goal:
+            if command.step == newest.step:
+                self._go_on(command, newest, now)
+            if command.step <= newest.step:
+                return
+        elif command.goal in self._left:
+            return
+        if self.running:
+            self._finish(SUPERSEDED, "a newer action took over", now)
+        if newest is not None and command.goal != newest.goal:
+            self._left.append(newest.goal)
+        self._newest, self._motion, self._asked = command, None, 0.0
+        self._outcome, self._message, self._began, self._place_lost = RUNNING, "", now, False
+        try:
+            action = _readable(command)
+        except ValueError as error:
+            self._finish(BLOCKED, f"action refused: {error}", now)
+            return
+        if action is None:
+            self._finish(DONE, "standing", now)
+            return
+        self._asked = abs(action.radians or action.metres)
+        if self._pose is None or self._problem(now):
+            self._finish(NO_ODOMETRY, f"{self._problem(now) or 'no odometry'}: the robot stands", now)
+        else:
+            self._motion = Motion(action, self._pose, now, self._config, command.speed_scale)
+            self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Take one step of the running motion; stand while anybody it depends on is silent."""
+        motion, pose = self._motion, self._pose
+        if not self.running or motion is None or pose is None:
+            self.velocity = ZERO
+            return
+        silent = self.silent(now)
+        if ODOM in silent:
+            self._finish(NO_ODOMETRY, "odometry went silent: the robot stands", now)
+            return
+        self._held_for = ", ".join(silent)
+        self._message = f"standing: {self._held_for} silent" if silent else ""
+        step = motion.update(pose, now, held=bool(silent))
+        self.velocity = step.velocity
+        if step.outcome is not Outcome.RUNNING:
+            self._finish(OUTCOME_CODE[step.outcome], step.message, now)
+
+    def halt(self, why: str, now: float) -> None:
+        """End what runs and stand until the next new action."""
+        self._finish(IDLE, why, now)
+
+    def _go_on(self, command: Command, newest: Command, now: float) -> None:
+        """Take another message of the newest action: only one whose answer was still being written can change."""
+        if self._outcome not in (RUNNING, DONE) or command == newest:
+            return
+        if command.kind != newest.kind:
+            self._finish(BLOCKED, f"action refused: kind {newest.kind} cannot become {command.kind} in one step", now)
+            return
+        if self._motion is None or newest.complete:
+            return
+        try:
+            action = _readable(command)
+        except ValueError as error:
+            self._finish(BLOCKED, f"action refused: {error}", now)
+            return
+        self._newest = command
+        if action is None or (command.size, command.speed_scale) == (newest.size, newest.speed_scale):
+            return
+        lost = "odometry was wrong while the robot stood" if self._place_lost else self._problem(now)
+        self._motion.extend(action, now, command.speed_scale)
+        if lost:
+            self._finish(NO_ODOMETRY, f"{lost}: the robot stands", now)
+        else:
+            self._outcome = RUNNING
+            self.tick(now)
+
+    def _problem(self, now: float) -> str:
+        """Return why odometry cannot be moved on, empty if it can."""
+        return self._odometry.problem or ("odometry is silent" if ODOM in self.silent(now) else "")
+
+    def _finish(self, outcome: int, message: str, now: float) -> None:
+        self.velocity = ZERO
+        self._outcome, self._message, self._ended_at = outcome, message, now
+        self._ended(self.report(now))
+
+
+def _readable(command: Command) -> NavigationAction | None:
+    """Return the motion that a command asks for, None for standing. Raises ValueError for what is neither."""
+    action = to_action(command.kind, command.size)
+    if action is None or action.kind is ActionKind.STOP:
+        return None
+    if not LEAST_SCALE <= command.speed_scale <= 1.0:
+        raise ValueError(f"speed_scale {command.speed_scale:g} is not within {LEAST_SCALE:g} to 1")
+    return action

@@ -1,0 +1,492 @@
+"""The executor on a time of the test's own: bad odometry, silence and any order of commands move no robot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from spec_vlm_nav.executor import (
+    BLOCKED,
+    DONE,
+    IDLE,
+    LEFT_GOALS,
+    NO_ODOMETRY,
+    RUNNING,
+    SUPERSEDED,
+    Command,
+    Executor,
+    Report,
+)
+from spec_vlm_nav.motion import MotionConfig
+from spec_vlm_nav.odometry import OdometrySample
+from spec_vlm_nav.safety import HARD_CAPS, ZERO
+
+CONFIG = MotionConfig()
+TICK_S, TIMEOUT_S = 0.02, 0.2
+NAMES = ("vlm_nav", "go2_bridge")
+HOLD, FORWARD, LEFT, RIGHT, STOP = range(5)
+SMALL, MEDIUM, LARGE = 1, 2, 3
+
+
+class Robot:
+    """The executor, and a robot that obeys its velocity; odometry at 50 Hz shows `shown` of the way."""
+
+    def __init__(self, shown: float = 1.0) -> None:
+        self.now, self.x, self.yaw, self.shown = 100.0, 0.0, 0.0, shown
+        self.ended: list[Report] = []
+        self.executor = Executor(CONFIG, NAMES, TIMEOUT_S, self.ended.append)
+        self.step = 0
+        for _ in range(3):
+            self.live()
+
+    def sample(self, x: float = 0.0, yaw: float = 0.0, stamp: float = 0.0) -> OdometrySample:
+        """Return a message of this moment, off by `x`, `yaw` and `stamp`."""
+        angle = (self.shown * self.yaw + yaw) / 2
+        return OdometrySample(
+            (self.shown * self.x + x, 0.0, 0.3),
+            (0.0, 0.0, math.sin(angle), math.cos(angle)) if math.isfinite(angle) else (0.0, 0.0, angle, 1.0),
+            self.now + stamp,
+            self.now,
+        )
+
+    def live(self, alive: tuple[str, ...] = NAMES, sample: OdometrySample | None = None, odometry: bool = True) -> None:
+        """One tick: the robot moves, heartbeats of `alive` and odometry arrive, then the timer runs."""
+        velocity = self.executor.velocity
+        self.now += TICK_S
+        self.x += velocity.vx * TICK_S
+        self.yaw += velocity.wz * TICK_S
+        for name in alive:
+            self.executor.on_heartbeat(name, self.now)
+        if odometry:
+            self.executor.on_odometry(sample or self.sample())
+        self.executor.tick(self.now)
+
+    def act(
+        self, kind: int, size: int = SMALL, *, again: bool = False, complete: bool = True, scale: float = 1.0
+    ) -> None:
+        self.step += not again
+        self.executor.on_command(Command(1, self.step, kind, size, complete, scale), self.now)
+
+    def run(self, seconds: float = 20.0) -> Report:
+        """Live until the action ends, `seconds` at most."""
+        for _ in range(round(seconds / TICK_S)):
+            if not self.executor.running:
+                break
+            self.live()
+        return self.report
+
+    @property
+    def report(self) -> Report:
+        return self.executor.report(self.now)
+
+    @property
+    def moves(self) -> bool:
+        return self.executor.velocity != ZERO
+
+
+@pytest.mark.parametrize(("kind", "goal"), [(FORWARD, 0.25), (LEFT, math.radians(15)), (RIGHT, -math.radians(15))])
+def test_a_good_robot_does_what_it_is_asked(kind: int, goal: float) -> None:
+    robot = Robot()
+    robot.act(kind)
+    assert robot.moves, "it starts at once, not at the next tick"
+    report = robot.run()
+    assert (report.outcome, report.kind, report.size, robot.moves) == (DONE, kind, SMALL, False)
+    assert robot.x + robot.yaw == pytest.approx(goal, abs=0.03)
+    assert report.progress == pytest.approx(abs(goal), abs=0.03)
+    assert report.remaining == pytest.approx(abs(goal) - report.progress, abs=1e-6)
+    assert robot.ended == [report]
+
+
+@pytest.mark.parametrize("kind", [HOLD, STOP])
+def test_a_newer_hold_or_stop_ends_the_motion_at_once_with_what_odometry_measured(kind: int) -> None:
+    robot = Robot()
+    robot.act(FORWARD, LARGE)
+    for _ in range(20):
+        robot.live()
+    covered = robot.x
+    robot.act(kind, 0, scale=math.nan)
+    assert not robot.moves
+    cut, standing = robot.ended
+    assert (cut.outcome, cut.progress, cut.remaining) == (
+        SUPERSEDED,
+        pytest.approx(covered),
+        pytest.approx(0.75 - covered),
+    )
+    assert (standing.outcome, standing.progress, standing.remaining) == (DONE, 0.0, 0.0)
+    robot.executor.on_command(Command(1, 1, FORWARD, LARGE), robot.now)
+    robot.live()
+    assert not robot.moves and robot.ended == [cut, standing], "an older step that is late is ignored"
+
+
+def test_an_action_that_was_paused_is_measured_while_the_robot_rolls_out() -> None:
+    robot = Robot()
+    robot.act(FORWARD, LARGE)
+    for _ in range(20):
+        robot.live()
+    for _ in range(15):
+        robot.live(alive=("go2_bridge",))
+    assert not robot.moves and robot.executor.held_for == "vlm_nav"
+    assert robot.report.message == "standing: vlm_nav silent" and robot.report.outcome == RUNNING
+    robot.x += 0.05
+    robot.live(alive=("go2_bridge",))
+    assert robot.report.progress == pytest.approx(robot.x), "what the robot rolled on while it was held"
+    assert robot.report.remaining == pytest.approx(0.75 - robot.x)
+    robot.live()
+    assert robot.moves and not robot.report.message
+    assert robot.run().outcome == DONE
+
+
+def test_a_blocked_action_reports_what_odometry_measured() -> None:
+    robot = Robot(shown=0.1)
+    robot.act(FORWARD, LARGE)
+    report = robot.run()
+    assert report.outcome == BLOCKED and "of" in report.message
+    assert report.progress == pytest.approx(0.1 * robot.x, abs=0.01)
+    assert robot.x <= 0.55, "an ideal robot at 0.4 m/s; it walked 1.3 m once"
+
+
+def test_odometry_that_shows_far_too_much_is_named_and_gives_no_progress() -> None:
+    robot = Robot(shown=6.0)
+    robot.act(FORWARD, LARGE)
+    report = robot.run()
+    assert report.outcome == NO_ODOMETRY and "it is wrong" in report.message
+    assert report.progress < 6.0 * robot.x
+
+
+FAULTS: dict[str, Callable[[Robot], OdometrySample]] = {
+    "x is NaN": lambda robot: robot.sample(x=math.nan),
+    "x is infinite": lambda robot: robot.sample(x=math.inf),
+    "yaw is NaN": lambda robot: robot.sample(yaw=math.nan),
+    "jump": lambda robot: robot.sample(x=3.0),
+    "jump to the goal": lambda robot: robot.sample(x=0.23),
+    "half turn": lambda robot: robot.sample(yaw=3.0),
+    "stamp goes back": lambda robot: robot.sample(stamp=-5.0),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("kind", [FORWARD, LEFT])
+def test_one_bad_sample_ends_the_action_at_once_without_progress(kind: int, fault: str) -> None:
+    robot = Robot()
+    robot.act(kind)
+    for _ in range(4):
+        robot.live()
+    covered = robot.report.progress
+    assert robot.moves and robot.report.outcome == RUNNING
+    robot.now += TICK_S
+    robot.executor.on_odometry(FAULTS[fault](robot))
+    assert not robot.moves, "the robot stands before the next tick"
+    assert robot.report.outcome == NO_ODOMETRY and robot.report.progress == covered
+    assert robot.report.message.startswith("odometry") and "robot stands" in robot.report.message
+    robot.act(kind)
+    assert robot.report.outcome == NO_ODOMETRY, "no new action while the source is not sound"
+    assert robot.report.remaining > 0.2
+    for _ in range(40):
+        robot.live()
+        assert not robot.moves
+    robot.act(kind)
+    assert robot.moves and robot.report.outcome == RUNNING, "a source that is sound again is moved on"
+
+
+def test_a_frozen_source_ends_the_action() -> None:
+    robot = Robot()
+    robot.act(FORWARD)
+    robot.live()
+    frozen = robot.sample()
+    for _ in range(9):
+        robot.live(sample=replace(frozen, arrived=robot.now + TICK_S))
+    assert robot.report.outcome == NO_ODOMETRY and "frozen" in robot.report.message
+    assert robot.x < 0.1
+
+
+@pytest.mark.parametrize("silent", ["odom", *NAMES])
+def test_the_velocity_is_zero_one_tick_after_the_timeout(silent: str) -> None:
+    robot = Robot()
+    robot.act(FORWARD, LARGE)
+    robot.live()
+    alive = tuple(name for name in NAMES if name != silent)
+    last = robot.now
+    while robot.moves:
+        robot.live(alive, odometry=silent != "odom")
+    assert TIMEOUT_S < robot.now - last <= TIMEOUT_S + TICK_S + 1e-6
+    assert silent in robot.executor.silent(robot.now)
+    assert robot.report.outcome == (NO_ODOMETRY if silent == "odom" else RUNNING)
+
+
+def test_an_answer_that_goes_on_extends_the_motion_without_a_stop() -> None:
+    robot = Robot()
+    robot.act(FORWARD, SMALL, complete=False)
+    for _ in range(10):
+        robot.live()
+    robot.act(FORWARD, LARGE, again=True, complete=False)
+    assert robot.executor.velocity.vx == CONFIG.forward_speed
+    robot.act(FORWARD, LARGE, again=True)
+    for _ in range(10):
+        robot.live()
+        assert robot.executor.velocity.vx == CONFIG.forward_speed
+    report = robot.run()
+    assert (report.outcome, report.size, report.progress) == (DONE, LARGE, pytest.approx(0.75, abs=0.03))
+    assert robot.ended == [report]
+
+
+def test_an_answer_that_goes_on_late_adds_the_part_that_remains() -> None:
+    robot = Robot()
+    robot.act(FORWARD, SMALL, complete=False)
+    assert robot.run().outcome == DONE and robot.x == pytest.approx(0.25, abs=0.03)
+    for _ in range(100):
+        robot.live()
+    robot.act(FORWARD, MEDIUM, again=True)
+    assert robot.moves and robot.report.remaining == pytest.approx(0.25, abs=0.03)
+    assert robot.run().outcome == DONE and robot.x == pytest.approx(0.5, abs=0.03)
+    assert [report.outcome for report in robot.ended] == [DONE, DONE]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_repeat_changes_nothing(running: bool) -> None:
+    robot = Robot()
+    robot.act(LEFT, MEDIUM, complete=False)
+    robot.live()
+    if not running:
+        robot.run()
+    before, velocity, ended = robot.report, robot.executor.velocity, list(robot.ended)
+    robot.act(LEFT, MEDIUM, again=True, complete=False)
+    robot.act(LEFT, MEDIUM, again=True)
+    robot.act(LEFT, LARGE, again=True)
+    assert (robot.report, robot.executor.velocity, robot.ended) == (before, velocity, ended), "complete is complete"
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize("other", [HOLD, LEFT, STOP, 9])
+def test_another_kind_in_the_same_step_is_refused(other: int, complete: bool, running: bool) -> None:
+    robot = Robot()
+    robot.act(FORWARD, complete=complete)
+    robot.live()
+    if not running:
+        robot.run()
+    covered = robot.report.progress
+    robot.act(other, again=True)
+    assert not robot.moves
+    assert (robot.report.outcome, robot.report.progress, robot.report.kind) == (BLOCKED, covered, FORWARD)
+    assert robot.report.message == f"action refused: kind 1 cannot become {other} in one step"
+    robot.act(FORWARD, LARGE, again=True)
+    robot.live()
+    assert not robot.moves and robot.report.outcome == BLOCKED, "nothing resumes it"
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 0.09, 1.01, math.nan, math.inf])
+@pytest.mark.parametrize("again", [True, False])
+def test_a_share_of_the_speeds_outside_its_limits_is_refused(scale: float, again: bool) -> None:
+    robot = Robot()
+    robot.act(FORWARD, complete=False)
+    robot.act(FORWARD, MEDIUM, again=again, scale=scale)
+    assert not robot.moves and robot.report.outcome == BLOCKED
+    assert robot.report.message == f"action refused: speed_scale {scale:g} is not within 0.1 to 1"
+
+
+def test_a_share_of_the_speeds_is_kept() -> None:
+    robot = Robot()
+    robot.act(FORWARD, LARGE, scale=0.5)
+    assert robot.executor.velocity.vx == 0.5 * CONFIG.forward_speed
+    assert robot.run().outcome == DONE
+
+
+@pytest.mark.parametrize(("kind", "size"), [(FORWARD, 0), (LEFT, 4), (7, 1), (STOP, 2)])
+def test_an_unreadable_action_takes_over_and_stands(kind: int, size: int) -> None:
+    robot = Robot()
+    robot.act(FORWARD)
+    robot.act(kind, size)
+    assert not robot.moves and [report.outcome for report in robot.ended] == [SUPERSEDED, BLOCKED]
+    assert robot.report.message.startswith("action refused")
+
+
+@pytest.mark.parametrize("lost", ["jump", "silence", "moved"])
+def test_a_robot_whose_place_was_lost_while_it_stood_does_not_go_on(lost: str) -> None:
+    robot = Robot()
+    robot.act(FORWARD, complete=False)
+    covered = robot.run().progress
+    if lost == "jump":
+        robot.live(sample=robot.sample(x=math.nan))
+        for _ in range(40):
+            robot.live()
+    elif lost == "silence":
+        for _ in range(11):
+            robot.live(odometry=False)
+    else:
+        for _ in range(50):
+            robot.x += 0.01
+            robot.live()
+    robot.act(FORWARD, LARGE, again=True)
+    assert not robot.moves
+    assert (robot.report.outcome, robot.report.progress) == (NO_ODOMETRY, covered)
+
+
+def test_an_older_goal_that_is_late_is_ignored_and_a_clock_that_was_set_back_is_not() -> None:
+    robot = Robot()
+
+    def send(goal: int, step: int, kind: int = LEFT) -> bool:
+        robot.executor.on_command(Command(goal, step, kind, SMALL if kind else 0), robot.now)
+        return robot.report.goal == goal and robot.report.step == step
+
+    assert send(50, 3) and send(60, 0, HOLD)
+    assert not send(50, 4) and not send(50, 3, FORWARD) and not robot.moves
+    assert send(40, 0) and robot.moves, "vlm_nav began again with another clock"
+    for goal in range(100, 100 + LEFT_GOALS - 2):
+        assert send(goal, 0)
+        assert not send(60, 1)
+
+
+def test_after_a_halt_only_a_new_action_moves_the_robot() -> None:
+    robot = Robot()
+    robot.executor.halt("not yet", robot.now)
+    assert robot.report == Report(message="not yet")
+    robot.act(FORWARD, complete=False)
+    robot.live()
+    robot.executor.halt("deactivated", robot.now)
+    assert not robot.moves and robot.ended[-1] == robot.report
+    assert (robot.report.outcome, robot.report.message) == (IDLE, "deactivated") and robot.report.progress > 0.0
+    robot.act(FORWARD, LARGE, again=True)
+    robot.live()
+    assert not robot.moves and robot.report.outcome == IDLE
+    robot.act(FORWARD)
+    assert robot.moves
+
+
+ANY = st.one_of(st.floats(-0.5, 0.5), st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1e308]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.sampled_from([FORWARD, LEFT]),
+    st.integers(0, 20),
+    st.sampled_from(sorted(FAULTS)),
+    st.lists(st.tuples(ANY, ANY, st.one_of(st.none(), st.floats(-200.0, 200.0))), max_size=12),
+)
+def test_whatever_odometry_arrives_the_robot_stands_from_the_first_bad_sample_on(
+    kind: int, good: int, fault: str, rest: list[tuple[float, float, float | None]]
+) -> None:
+    robot = Robot()
+    robot.act(kind)
+    for _ in range(good):
+        robot.live()
+        assert robot.moves and abs(robot.executor.velocity.vx) <= HARD_CAPS[0]
+    robot.now += TICK_S
+    robot.executor.on_odometry(FAULTS[fault](robot))
+    for x, yaw, stamp in rest:
+        assert not robot.moves
+        robot.live(sample=robot.sample(x, yaw, stamp or 0.0))
+    assert not robot.moves
+
+
+NUMBERS = st.integers(0, 6)
+SCALES = st.one_of(st.sampled_from([1.0, 0.5, 0.1]), st.floats(width=32))
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Messages of every kind in any order. What the invariants need is kept beside the executor, not read from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.robot = Robot()
+        self.newest: tuple[int, int] | None = None
+        self.left: set[int] = set()
+        self.kind = HOLD
+        self.closed = True
+        """Whether the newest action was refused, replaced or ended for good."""
+        self.heard = dict.fromkeys((*NAMES, "odom"), self.robot.now)
+        self.sound_since, self.moved = -math.inf, 0.0
+        self.shown = 0.0, 0.0
+        """By the newest sound odometry, from whose place the next action begins."""
+
+    @rule(
+        goal=st.integers(0, 2), step=st.integers(0, 2), kind=NUMBERS, size=NUMBERS, complete=st.booleans(), scale=SCALES
+    )
+    def any_command(self, goal: int, step: int, kind: int, size: int, complete: bool, scale: float) -> None:
+        self._send(Command(goal, step, kind, size, complete, scale))
+
+    @rule(kind=st.sampled_from([FORWARD, LEFT, RIGHT]), size=st.integers(1, 3), complete=st.booleans())
+    def next_step(self, kind: int, size: int, complete: bool) -> None:
+        goal, step = self.newest or (0, 0)
+        self._send(Command(goal, step + 1, kind, size, complete))
+
+    @precondition(lambda self: self.newest is not None)
+    @rule(kind=st.one_of(st.none(), NUMBERS), size=st.integers(1, 4), complete=st.booleans())
+    def same_step(self, kind: int | None, size: int, complete: bool) -> None:
+        assert self.newest is not None
+        self._send(Command(*self.newest, self.kind if kind is None else kind, size, complete))
+
+    def _send(self, command: Command) -> None:
+        robot = self.robot
+        readable = command.kind in (1, 2, 3) and command.size in (1, 2, 3) and 0.1 <= command.speed_scale <= 1.0
+        goal = self.newest[0] if self.newest else command.goal
+        if command.goal not in self.left and (
+            self.newest is None or command.goal != goal or command.step > self.newest[1]
+        ):
+            if command.goal != goal:
+                self.left.add(goal)
+            self.newest, self.kind = (command.goal, command.step), command.kind
+            self.closed, self.moved = not readable, 0.0
+        elif (command.goal, command.step) == self.newest:
+            self.closed = self.closed or command.kind != self.kind
+        robot.executor.on_command(command, robot.now)
+
+    @rule(ticks=st.integers(1, 40))
+    def all_is_well(self, ticks: int) -> None:
+        for _ in range(ticks):
+            self._tick(set(self.heard))
+
+    @rule(ticks=st.integers(1, 15), alive=st.sets(st.sampled_from([*NAMES, "odom"])))
+    def some_are_silent(self, ticks: int, alive: set[str]) -> None:
+        for _ in range(ticks):
+            self._tick(alive)
+
+    def _tick(self, alive: set[str]) -> None:
+        robot = self.robot
+        robot.live(tuple(alive - {"odom"}), odometry="odom" in alive)
+        self.heard |= dict.fromkeys(alive, robot.now)
+        if "odom" in alive:
+            self.moved += abs(robot.x - self.shown[0]) + abs(robot.yaw - self.shown[1])
+            self.shown = robot.x, robot.yaw
+        self.check_velocity()
+
+    @rule(fault=st.sampled_from(sorted(FAULTS)))
+    def bad_odometry(self, fault: str) -> None:
+        robot = self.robot
+        self._tick(set(self.heard))
+        robot.now += TICK_S
+        robot.executor.on_odometry(FAULTS[fault](robot))
+        self.closed, self.sound_since = True, robot.now
+
+    @rule()
+    def halt(self) -> None:
+        self.robot.executor.halt("deactivated", self.robot.now)
+        self.closed = True
+
+    @invariant()
+    def check_velocity(self) -> None:
+        robot, velocity = self.robot, self.robot.executor.velocity
+        if velocity == ZERO:
+            return
+        assert not self.closed and robot.executor.running
+        assert (robot.report.goal, robot.report.step) == self.newest
+        assert (velocity.vx > 0.0) == (self.kind == FORWARD) and velocity.vy == 0.0
+        assert self.kind == FORWARD or (velocity.wz > 0.0) == (self.kind == LEFT)
+        assert abs(velocity.vx) <= CONFIG.forward_speed and abs(velocity.wz) <= CONFIG.turn_speed
+        assert all(robot.now - at <= TIMEOUT_S + 1e-9 for at in self.heard.values())
+        assert robot.now - self.sound_since >= 0.4
+
+    @invariant()
+    def check_progress(self) -> None:
+        report = self.robot.report
+        assert report.progress <= self.moved + 1e-6
+        assert report.remaining >= 0.0 and report.elapsed >= 0.0
+
+
+AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnyOrder = AnyOrder.TestCase
