@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 
+from edge_drafter.decoder import EdgeDecoder
+from spec_vlm_nav.answers import RecentAnswers
 from spec_vlm_nav.body import State
-from spec_vlm_nav.link_monitor import LinkMode
-from spec_vlm_nav.navigator import Navigator
-
-if TYPE_CHECKING:
-    from spec_vlm_nav.nodes.vlm_nav import VlmNav
+from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
+from spec_vlm_nav.navigator import Navigator, NavigatorConfig
+from spec_vlm_nav.nodes.outputs import Outputs
+from spec_vlm_nav.nodes.senses import Senses
 
 FEEDBACK_S = 0.05
 """Feedback on an answer that grows is no more frequent."""
@@ -25,10 +26,25 @@ LINK = {
 }
 
 
+class Host(Protocol):
+    """What outlives a goal: the node."""
+
+    config: NavigatorConfig
+    decoder: EdgeDecoder
+    monitor: LinkMonitor
+    answers: RecentAnswers
+    senses: Senses
+    out: Outputs
+
+    def get_logger(self) -> Any:
+        """Return the node's logger."""
+        ...
+
+
 class Feedback:
     """Goes out when the state, its reason or the link's mode change, and as the answer grows."""
 
-    def __init__(self, node: VlmNav, handle: Any, navigator: Navigator) -> None:
+    def __init__(self, node: Host, handle: Any, navigator: Navigator) -> None:
         self._node, self._handle, self._navigator = node, handle, navigator
         self._message = NavigateByInstruction.Feedback()
         self._sent_at = -math.inf

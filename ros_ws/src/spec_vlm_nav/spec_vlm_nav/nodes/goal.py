@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from builtin_interfaces.msg import Duration
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
@@ -15,12 +15,9 @@ from spec_vlm_nav.body import Decision, Execution, Frame, State
 from spec_vlm_nav.messages import OUTCOME_OF, to_done
 from spec_vlm_nav.motion import Outcome, PlanarPose
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, POLL_S, End, Navigator
-from spec_vlm_nav.nodes.feedback import Feedback
+from spec_vlm_nav.nodes.feedback import Feedback, Host
 from spec_vlm_nav.nodes.outputs import to_message, to_stats
 from speculation.trace import Kind, Lane
-
-if TYPE_CHECKING:
-    from spec_vlm_nav.nodes.vlm_nav import VlmNav
 
 RESEND_S, RESEND_HOLD_S = 0.5, 0.1
 """How soon a decision that the executor has not taken up is sent again."""
@@ -45,7 +42,7 @@ ERROR = {
 class Goal:
     """Runs in a thread of the executor's; `finish` ends it from any other."""
 
-    def __init__(self, node: VlmNav, handle: Any, number: int) -> None:
+    def __init__(self, node: Host, handle: Any, number: int) -> None:
         self._node, self._handle, self._number = node, handle, number
         self._ended_by: End | None = None
         self._wake = threading.Event()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action import ActionServer, CancelResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
@@ -62,8 +62,7 @@ class VlmNav(ManagedNode):
         self.monitor, self.answers = LinkMonitor(self.config.link), RecentAnswers()
         self.senses, self.out = Senses(self), Outputs(self)
         self._objects: Vocabulary | None = None
-        self._given_up = threading.Event()
-        self._goal_lock, self._running = threading.Lock(), threading.Lock()
+        self._goal_lock, self._running, self._given_up = threading.Lock(), threading.Lock(), threading.Event()
         self._current: Goal | None = None
         self._numbers = itertools.count(int(time.time() * 1000))
         self._heartbeat = Heartbeat(self, lambda: self.active, BUSY_S)
@@ -72,7 +71,6 @@ class VlmNav(ManagedNode):
             NavigateByInstruction,
             "navigate_by_instruction",
             execute_callback=self._execute,
-            goal_callback=lambda _: GoalResponse.ACCEPT,
             cancel_callback=self._on_cancel,
             callback_group=ReentrantCallbackGroup(),
         )
