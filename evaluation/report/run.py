@@ -137,7 +137,10 @@ def load_run(bag: Path) -> Run:
             reasoning, stamp = " ".join(message.reasoning.split()), header_stamp(message)
             place = run.path[-1] if run.path else None
             decision = Decision(message.goal, message.step, text, reasoning, stamp, at_ns, place)
-            decisions.setdefault((message.goal, message.step), decision)
+            known = decisions.setdefault((message.goal, message.step), decision)
+            if getattr(message, "complete", True):
+                # A motion may have begun before its size and reasons were known; when it began counts.
+                known.action, known.reasoning = text, reasoning
         elif topic.endswith("ground_truth"):
             run.truth = json.loads(message.data)
         elif topic.endswith("instruction"):

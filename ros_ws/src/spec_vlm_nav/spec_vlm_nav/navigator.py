@@ -482,9 +482,9 @@ class Navigator:
         return ahead
 
     def _is_nearly_done(self, motion: _Motion, execution: Execution) -> bool:
-        """Whether the rest of the motion takes no longer than an answer, and changes the view by less than the limit.
+        """Whether the rest of the motion takes about as long as an answer, and changes the view by less than the limit.
 
-        The pace is the motion's own so far.
+        The pace is the motion's own so far; the margin is what a question at rest would wait for.
         """
         config = self._config
         turning = motion.action.kind is not ActionKind.FORWARD
@@ -494,7 +494,7 @@ class Navigator:
             return False
         if not (0.0 <= execution.remaining <= within and execution.moved > 0.0 and execution.elapsed > 0.0):
             return False
-        return execution.remaining * execution.elapsed <= self._answer_s * execution.moved
+        return execution.remaining * execution.elapsed <= (self._answer_s + SETTLE_S) * execution.moved
 
     def _look_ahead(self, motion: _Motion, since: float) -> _Asked | None:
         frame = self._body.frame_after(since)
