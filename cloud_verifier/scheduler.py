@@ -49,6 +49,8 @@ class Scheduler:
         self.estimates = estimates or Estimator()
         self._ledgers: dict[int, Ledger] = {}
         self._steps: dict[int, Step] = {}
+        self._ended: dict[int, int] = {}
+        """The number of the step of a row that was ended last."""
 
     # --- queries
 
@@ -108,6 +110,9 @@ class Scheduler:
     def offer(self, index: int, draft: Draft, now: float) -> list[Commit]:
         """Take in a draft. Returns the commits that answer it at once. Raises Refused."""
         step = self._steps.get(index)
+        if step is None and draft.step <= self._ended.get(index, -1):
+            # It crossed the message that ended its step, so its edge knows, or is about to.
+            return []
         if step is None or draft.step > step.number:
             message = f"step {draft.step} was not begun here; send Hello and BeginStep again"
             raise Refused(FaultCode.NO_SESSION, message, draft.step)
@@ -137,11 +142,13 @@ class Scheduler:
         step = self._steps.get(index)
         if step is None or (number is not None and step.number != number):
             return None
+        self._ended[index] = step.number
         return self._steps.pop(index)
 
     def forget(self, index: int) -> None:
         """A session is over: what was learned of its edge is dropped."""
         self._ledgers.pop(index, None)
+        self._ended.pop(index, None)
 
     # --- work
 

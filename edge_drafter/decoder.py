@@ -208,7 +208,7 @@ class EdgeDecoder:
         return self.link.state.value, -1.0 if rtt is None else rtt
 
     @property
-    def link_since_s(self) -> float:
+    def link_since(self) -> float:
         """For how many seconds the link's state has been what it is; negative without a link."""
         return -1.0 if self.link is None else self.link.since_s
 
@@ -227,7 +227,7 @@ class EdgeDecoder:
         if self._model is not None:
             self._model = None
             self._drafters.clear()
-            gc.collect()
+            gc.collect()  # a model that is spread over devices has hooks that refer to it
             give_back_memory()
             torch.cuda.empty_cache()
 

@@ -224,7 +224,7 @@ class ZmqLink:
     def send(self, message: AnyMessage) -> None:
         """Queue a message; a `BeginStep` binds what follows to the session that stands now. Raises LinkLost.
 
-        An `EndStep` may come from another thread than the step's; nothing that the step has to wait for comes after it.
+        An `EndStep` may come from another thread than the step's, and is the last message of its step that is sent.
         """
         payload = encode(message)
         with self._changed:
@@ -234,6 +234,8 @@ class ZmqLink:
                 self._inbox_bytes = 0
                 self._step_ended = False
             self._check()
+            if self._step_ended and not isinstance(message, EndStep):
+                return
             self._bytes[0] += len(payload)
             self._outbox.append(payload)
             if isinstance(message, EndStep):

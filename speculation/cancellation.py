@@ -1,4 +1,4 @@
-"""How a forward pass is given up between two layers: by the draft's policy, in any model."""
+"""How a forward pass is given up between two layers, in any model: by the draft's policy, or for a cancelled step."""
 
 from __future__ import annotations
 
@@ -9,4 +9,7 @@ Stop = Callable[[], bool]
 
 
 class Abandoned(Exception):
-    """A forward was given up between two layers because its `Stop` returned True; the model is as it was before."""
+    """A forward was given up between two layers because its `Stop` returned True.
+
+    The model is as it was before; a prefill, which begins with an empty row, leaves it empty.
+    """

@@ -205,7 +205,7 @@ def _route_logs() -> None:
         library.handlers.clear()
         library.propagate = True
     if logging.getLogger().handlers or not sys.stderr.isatty():
-        disable_progress_bar()
+        disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _log_what_is_not_applied(folder: Path) -> None:

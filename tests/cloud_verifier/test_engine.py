@@ -14,6 +14,7 @@ from cloud_verifier import engine as engine_module
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.work import CapacityError, Row
+from speculation.cancellation import Abandoned
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.sampling import Split
 from speculation.sampling.rejection import Drawn
@@ -101,6 +102,25 @@ def test_committed_tokens_are_prefilled(vlm: Vlm, truths: list[list[int]]) -> No
     engine = filled(vlm, [truths[0][:1], truths[1][:5], []])
     *_, last = engine.verify([Row(row, (), ()) for row in range(3)])
     assert [last.verdicts[row].token for row in range(3)] == [truths[0][1], truths[1][5], truths[2][0]]
+
+
+@pytest.mark.parametrize("committed", [0, 5])
+def test_a_prefill_that_is_given_up_leaves_no_trace(vlm: Vlm, truths: list[list[int]], committed: int) -> None:
+    """Between layers of the prompt, or of committed tokens; other rows and the next prefill are as before."""
+    engine, known = filled(vlm, [[], [], []]), truths[1][:committed]
+    inputs, asked = engine.prepare(PROMPTS[1], jpeg(1)), list[int]()
+
+    def stop() -> bool:
+        asked.append(1)
+        return len(asked) > (vlm.num_layers if committed else 1)
+
+    with pytest.raises(Abandoned):
+        engine.prefill(1, inputs, known, 20, stop)
+    *_, last = engine.verify([Row(0, (), ()), Row(2, (), ())])
+    assert [last.verdicts[row].token for row in (0, 2)] == [truths[0][0], truths[2][0]]
+    engine.prefill(1, inputs, known, 20, lambda: False)
+    *_, last = engine.verify([Row(1, (), ())])
+    assert last.verdicts[1].token == truths[1][committed]
 
 
 def test_an_abandoned_verdict_leaves_no_trace(vlm: Vlm, truths: list[list[int]]) -> None:

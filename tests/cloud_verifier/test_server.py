@@ -18,6 +18,7 @@ from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server import REFUSALS_AT_ONCE, SILENT_S
 from cloud_verifier.work import ModelInfo
 from speculation import wire
+from speculation.cancellation import Abandoned
 from speculation.profiles import DeviceProfile
 from speculation.prompts import Vocabulary
 from speculation.wire import (
@@ -521,7 +522,93 @@ def test_an_ended_step_is_over() -> None:
     bench.welcome(b"a")
     bench.ask(b"a", begin())
     assert bench.ask(b"a", EndStep(1, "a newer frame")) == []
-    assert faults(bench.ask(b"a", draft([1]))) == [FaultCode.NO_SESSION]
+    assert bench.ask(b"a", draft([1])) == [], "it crossed the end"
+    assert faults(bench.ask(b"a", draft([1], step=2))) == [FaultCode.NO_SESSION]
+    assert tokens_of(bench.ask(b"a", begin(2, max_tokens=3, idle=Idle.DECODE))) == greedy("long", JPEG, 3)
+
+
+SLOW = DeviceProfile("slow", verify_s=0.4, server_draft_s=0.2)
+
+
+@pytest.mark.parametrize("end", [EndStep(1, "cancelled"), begin(2, "long again")])
+@pytest.mark.parametrize("self_draft", [0, 4])
+def test_the_declared_time_of_a_forward_ends_with_its_last_step(end: wire.AnyMessage, self_draft: int) -> None:
+    """Ended, or superseded; where the draft model beside the target drafts, the end comes meanwhile."""
+    bench = Bench(profile=SLOW, self_draft=FakeSelfDraft())
+    bench.welcome(b"a")
+    bench.send(b"a", begin(idle=Idle.DECODE, self_draft=self_draft))
+    bench.send(b"a", end, after=0.1)
+    started = bench.post.now
+    while bench.server._scheduler.step(0) is None or bench.server._scheduler.step(0).pending:  # type: ignore[union-attr]
+        bench.turns(1)
+    bench.turns(1)
+    assert bench.post.now == pytest.approx(started + 0.1)
+    bench.turns(5)
+    assert tokens_of(bench.received(b"a", since=started + 0.1)) == []
+
+
+def test_the_end_of_one_step_changes_nothing_for_the_others_of_its_batch() -> None:
+    bench = Bench(CONFIG.changed(early_rate=0.5, early_burst=1), SLOW)
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+    for peer in (b"a", b"b"):
+        bench.send(peer, begin(max_tokens=5, idle=Idle.DECODE))
+    bench.send(b"a", EndStep(1, "cancelled"), after=0.9)
+    bench.turns(40)
+    assert bench.engine.batches == [(0,), (0, 1), (0, 1), (1,), (1,), (1,)], "the third forward was under way"
+    assert tokens_of(bench.received(b"a")) == greedy("long", JPEG, 2)
+    assert tokens_of(bench.received(b"b")) == greedy("long", JPEG, 5)
+    commits = [at for at, who, message in bench.post.sent if who == b"b" and isinstance(message, Commit)]
+    assert commits == pytest.approx([commits[0] + 0.4 * number for number in range(5)])
+
+
+@settings(deadline=None)
+@given(
+    after=st.floats(0.0, 3.0),
+    idle=st.sampled_from(Idle),
+    self_draft=st.integers(0, 4),
+    tokens=st.lists(st.integers(0, VOCABULARY - 1), max_size=4),
+)
+def test_nothing_of_a_step_leaves_after_its_end(after: float, idle: Idle, self_draft: int, tokens: list[int]) -> None:
+    bench = Bench(CONFIG.changed(early_rate=5.0, early_burst=1), SLOW, self_draft=FakeSelfDraft())
+    bench.welcome(b"a")
+    started = bench.post.now
+    bench.send(b"a", begin(max_tokens=9, idle=idle, self_draft=self_draft))
+    bench.send(b"a", draft(tokens))
+    bench.send(b"a", EndStep(1, "cancelled"), after=after)
+    bench.turns(80)
+    assert bench.post.now > started + after, "the end has come"
+    late = [message for at, _, message in bench.post.sent if at > started + after]
+    assert not [message for message in late if isinstance(message, (Commit, EarlyTokens, Fault))]
+    rest = bench.ask(b"a", begin(2, max_tokens=3, idle=Idle.DECODE))
+    assert tokens_of(rest) == greedy("long", JPEG, 3)
+
+
+def test_a_prefill_reads_messages_between_its_layers_and_ends_with_its_step() -> None:
+    class Slow(FakeEngine):
+        layers = 0
+
+        def prefill(self, index, inputs, committed, max_tokens, stop=None):  # type: ignore[no-untyped-def]
+            for _ in range(10):
+                self.layers += 1
+                bench.post.now += 0.1
+                if stop():
+                    raise Abandoned
+            super().prefill(index, inputs, committed, max_tokens)
+
+    engine = Slow()
+    bench = Bench(engine=engine)
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    started = bench.post.now
+    bench.send(b"a", begin(idle=Idle.DECODE))
+    bench.send(b"b", Ping(5), after=0.15)
+    bench.send(b"a", EndStep(1, "cancelled"), after=0.35)
+    bench.turns(5)
+    assert engine.layers == 4 and engine.rows == {}
+    assert [at - started for at, who, _ in bench.post.sent if who == b"b" and at > started] == [pytest.approx(0.2)]
+    assert bench.received(b"a", since=started) == []
+    assert tokens_of(bench.ask(b"a", begin(2, max_tokens=3, idle=Idle.DECODE))) == greedy("long", JPEG, 3)
 
 
 def test_stopping_ends_the_steps_and_sums_up(caplog: pytest.LogCaptureFixture) -> None:

@@ -99,6 +99,8 @@ class FakeModel:
         self.root, self.nodes = list(committed), []
         self._root_is_fed = False
         self.begun += 1
+        if stop is not None and stop():
+            raise Abandoned
 
     def root_logits(self, stop: Stop | None = None) -> npt.NDArray[np.floating]:
         if not self._root_is_fed:
@@ -249,7 +251,7 @@ class FakeLink:
         elif isinstance(message, Fetch) and self._state is not None and message.step == self._state.number:
             for commit in self._state.fetch(message):
                 self._reply(commit, now)
-        elif isinstance(message, EndStep):
+        elif isinstance(message, EndStep) and self._state is not None and message.step == self._state.number:
             self._state = None
         self._verify_if_ready(now)
 
@@ -269,9 +271,8 @@ class FakeLink:
 
     def _verified(self, state: Step, verdict: Verdict, now: float) -> None:
         self._busy = False
-        if state is not self._state:
-            return
-        self._reply(state.accept(verdict, now, self._weather.verify_s), now)
+        if state is self._state:
+            self._reply(state.accept(verdict, now, self._weather.verify_s), now)
         self._verify_if_ready(now)
 
     def judge(self, state: Step, tree: Tree) -> Verdict:

@@ -13,6 +13,7 @@ import zmq.auth
 
 from edge_drafter import LinkLost
 from edge_drafter.link import CONTROL_BYTES, FINAL, INBOX_MESSAGES, Keys, LinkConfig, LinkState, ZmqLink, load_keys
+from edge_drafter.link_socket import LinkSocket
 from speculation.links import IDEAL, Blackout, LinkConditions, WayConditions
 from speculation.wire import (
     AnyMessage,
@@ -97,6 +98,19 @@ class TinyVerifier:
 
 
 @pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one entry with every new connection that a link opens."""
+    opened, reopen = list[int](), LinkSocket.reopen
+
+    def counted(connection: LinkSocket) -> None:
+        opened.append(1)
+        reopen(connection)
+
+    monkeypatch.setattr(LinkSocket, "reopen", counted)
+    return opened
+
+
+@pytest.fixture
 def verifier() -> Iterator[TinyVerifier]:
     verifier = TinyVerifier()
     yield verifier
@@ -147,6 +161,79 @@ def test_a_step_begins_without_the_mail_of_the_step_before(
     eventually(lambda: link.bytes_down > 0)
     link.send(BeginStep(2, "find it", b"jpeg"))
     assert link.receive(0.05) is None
+
+
+def test_the_end_of_a_step_may_come_from_any_thread_and_is_its_last_message(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    """Whoever waits for the step's next message waits no longer, and what it still sends does not leave."""
+    link = connect(verifier.address)
+    assert link.wait_nominal(LIMIT_S)
+    link.send(BEGIN)
+    received: list[AnyMessage | None] = []
+    waiting = threading.Thread(target=lambda: received.append(link.receive(100 * LIMIT_S)), daemon=True)
+    waiting.start()
+    end = EndStep(1, "cancelled")
+    link.send(end)
+    waiting.join(LIMIT_S)
+    assert received == [None]
+    assert link.receive(100 * LIMIT_S) is None
+    link.send(DRAFT)
+    begin = BeginStep(2, "find it", b"jpeg")
+    link.send(begin)
+    draft = Draft(2, 1, 0, b"8 bytes!", [1, 2])
+    link.send(draft)
+    eventually(lambda: draft in verifier.messages)
+    assert verifier.messages == [BEGIN, end, begin, draft]
+    early = EarlyTokens(2, 1, 0, 0, 5, 2, 0.5)
+    verifier.to_say.append(early)
+    assert link.receive(LIMIT_S) == early
+
+
+def test_a_wait_for_the_link_ends_when_it_is_not_wanted_any_more(connect: Callable[..., ZmqLink]) -> None:
+    link, asked = connect("tcp://127.0.0.1:9"), list[int]()
+
+    def cancelled() -> bool:
+        asked.append(1)
+        return len(asked) == 4
+
+    assert not link.wait_nominal(100 * LIMIT_S, cancelled) and len(asked) == 4
+
+
+def test_a_verifier_that_is_away_is_silent_once(opened: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    """Through any number of new connections, until one of them is answered."""
+    first, states = TinyVerifier(), list[tuple[LinkState, str]]()
+    config = LinkConfig(first.address, HELLO, ping_s=0.02, silent_s=0.1, hello_s=0.05)
+    link = ZmqLink(config, lambda state, why: states.append((state, why)))
+    try:
+        assert link.wait_nominal(LIMIT_S)
+        first.stop()
+        eventually(lambda: len(opened) >= 4)
+        assert [state for state, _ in states] == [LinkState.NOMINAL, LinkState.SILENT]
+        assert caplog.text.count("link silent") == 1 and "connecting" not in caplog.text
+        assert link.why == states[-1][1] and link.since_s >= 0.3
+        second = TinyVerifier(first.address)
+        assert link.wait_nominal(LIMIT_S)
+        second.stop()
+    finally:
+        link.close()
+
+
+def test_a_refused_link_keeps_its_reason_when_the_verifier_goes(opened: list[int]) -> None:
+    verifier, states = TinyVerifier(), list[tuple[LinkState, str]]()
+    verifier.refuse = Fault(FaultCode.TOKENIZER_MISMATCH, "draft and target must share one tokenizer")
+    config = LinkConfig(verifier.address, HELLO, ping_s=0.02, silent_s=0.1, hello_s=0.05)
+    link = ZmqLink(config, lambda state, why: states.append((state, why)))
+    try:
+        eventually(lambda: link.state is LinkState.REFUSED)
+        verifier.stop()
+        eventually(lambda: len(opened) >= 3)
+        assert [state for state, _ in states] == [LinkState.REFUSED] and "must share one tokenizer" in link.why
+        fitting = TinyVerifier(verifier.address)
+        eventually(lambda: link.state is LinkState.NOMINAL)
+        fitting.stop()
+    finally:
+        link.close()
 
 
 def test_a_verifier_that_was_restarted_is_found_again_and_the_step_is_told(connect: Callable[..., ZmqLink]) -> None:

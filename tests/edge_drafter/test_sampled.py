@@ -41,6 +41,7 @@ class LogitsModel(FakeModel):
         return lambda prefix: choose(self._logits(prefix), how, StepDraws(key, len(prefix)))[0]
 
 
+@settings(deadline=None)
 @given(SETTINGS, KEYS, st.integers(0, 2**16))
 def test_every_row_is_noised_at_its_own_answer_position(how: SamplingScheme, key: int, seed: int) -> None:
     """Random growing and committing, against a model that is asked prefix by prefix."""
@@ -105,6 +106,7 @@ def test_answers_are_the_target_s_own_draws(
     assert link.begun[0].key == key
 
 
+@settings(deadline=None)
 @given(SETTINGS, KEYS)
 def test_mode_edge_draws_too(how: SamplingScheme, key: int) -> None:
     config = DraftingConfig.of("edge")

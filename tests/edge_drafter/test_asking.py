@@ -1,0 +1,314 @@
+"""Questions to a decoder over real sockets: shown as they are committed, cancelled in every mode and phase."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_drafter import Mode
+from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.link import LinkState
+from edge_drafter.question import Question
+from edge_drafter.reply import AnswerLate, Cancelled, VerifierLost, VerifierRefused
+from speculation.cancellation import Abandoned, Stop
+from speculation.vlm.load import Vlm
+from tests.cloud_verifier.process import Verifier, start
+from tests.cloud_verifier.test_engine import jpeg
+from tests.edge_drafter.test_decoder import PROMPT, config, greedy, wait_for
+
+LIMIT_S = 20.0
+CANCELLED = "ended by the edge: the question was cancelled"
+LINKED = [mode.value for mode in Mode if mode.needs_link and mode is not Mode.SERVER_SD]
+DRAFTING = [mode.value for mode in Mode if mode.drafts or mode is Mode.EDGE]
+
+
+@pytest.fixture(scope="module")
+def verifier(tiny_target: Path) -> Iterator[Verifier]:
+    running = start(tiny_target, "--dtype", "float64")
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def truths(tiny_target: Path, tiny_draft: Path) -> dict[str, list[int]]:
+    """The answers about frame 1 of the target, and of the draft alone."""
+    return {"": greedy(tiny_target, [jpeg(1)])[0], "edge": greedy(tiny_draft, [jpeg(1)])[0]}
+
+
+@pytest.fixture
+def edge(verifier: Verifier, tiny_draft: Path, draft: Vlm) -> Iterator[EdgeDecoder]:
+    # Silent as long as a test may stop the verifier.
+    decoder = EdgeDecoder(config(tiny_draft, verifier.address, silence_s=60.0, resume_s=20.0), vlm=draft)
+    decoder.connect(LIMIT_S)
+    yield decoder
+    decoder.close()
+
+
+class Gate:
+    """A draft model that stands still in one phase, between two layers, until it is asked to stop."""
+
+    def __init__(self, model: Any, phase: str) -> None:
+        self._model, self._phase = model, phase
+        self.reached = threading.Event()
+
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+        self._wait("prefill", stop)
+        self._model.begin(prompt, image, committed, stop)
+
+    def root_logits(self, stop: Stop | None = None) -> Any:
+        self._wait("drafting", stop)
+        return self._model.root_logits(stop)
+
+    def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Any:
+        self._wait("drafting", stop)
+        return self._model.extend(tokens, parents, stop)
+
+    def commit(self, path: Sequence[int], next_token: int) -> Any:
+        return self._model.commit(path, next_token)
+
+    def _wait(self, phase: str, stop: Stop | None) -> None:
+        if phase != self._phase or stop is None or self.reached.is_set():
+            return
+        self.reached.set()
+        end = time.monotonic() + LIMIT_S
+        while not stop():
+            assert time.monotonic() < end, "it was never asked to stop"
+            time.sleep(0.001)
+        raise Abandoned
+
+
+def ended(verifier: Verifier) -> int:
+    """How many steps the verifier has ended because they were cancelled."""
+    return sum(CANCELLED in line for line in verifier.log)
+
+
+def expect_cancelled(question: Question) -> None:
+    assert question.done and question.cancelled and question.guess == ""
+    with pytest.raises(Cancelled):
+        question.result()
+
+
+def expect_exact(edge: EdgeDecoder, truths: dict[str, list[int]], mode: str) -> None:
+    truth = truths["edge" if mode == "edge" else ""]
+    reply = edge.ask(PROMPT, jpeg(1), 60.0, mode).result()
+    assert (reply.text, reply.stats.tokens, reply.stats.mode) == (edge.text(tuple(truth)), len(truth), mode)
+
+
+@pytest.mark.parametrize("mode", [mode.value for mode in Mode if mode is not Mode.SERVER_SD])
+def test_what_is_committed_grows_to_the_whole_answer(
+    edge: EdgeDecoder, truths: dict[str, list[int]], mode: str
+) -> None:
+    truth = truths["edge" if mode == "edge" else ""]
+    question, shown, guesses = edge.ask(PROMPT, jpeg(1), 60.0, mode), [""], set[str]()
+    while not question.done:
+        guesses.add(question.guess)
+        shown.append(question.committed)
+    reply = question.result()
+    assert question.committed == reply.text == edge.text(tuple(truth))
+    assert all(late.startswith(early) for early, late in zip(shown, [*shown[1:], reply.text], strict=True))
+    counts, seconds = [count for _, count in question.times], [at for at, _ in question.times]
+    assert counts == sorted(set(counts)) and counts[-1] == reply.stats.tokens == len(truth)
+    assert seconds == sorted(seconds) and seconds[0] > 0.0
+    assert mode not in ("cloud", "edge") or guesses <= {""}
+
+
+@pytest.mark.parametrize("phase", ["prefill", "drafting"])
+@pytest.mark.parametrize("mode", DRAFTING)
+def test_a_cancel_ends_what_the_draft_model_does(
+    edge: EdgeDecoder, verifier: Verifier, truths: dict[str, list[int]], mode: str, phase: str
+) -> None:
+    known = ended(verifier)
+    gate = Gate(edge._model, phase)
+    edge._model = gate
+    question = edge.ask(PROMPT, jpeg(1), 60.0, mode)
+    assert gate.reached.wait(LIMIT_S) and not question.done
+    if mode != "edge":  # the verifier works on the step, or waits for its draft
+        wait_for(lambda: edge.link is not None and edge.link.bytes_up > 0)
+    question.cancel()
+    expect_cancelled(question)
+    if mode != "edge":
+        wait_for(lambda: ended(verifier) == known + 1)
+    expect_exact(edge, truths, mode)
+    assert edge.link is not None and edge.link.state is LinkState.NOMINAL
+
+
+@pytest.mark.parametrize("mode", LINKED)
+def test_a_cancel_ends_the_wait_for_a_commit(
+    edge: EdgeDecoder, verifier: Verifier, truths: dict[str, list[int]], mode: str
+) -> None:
+    known, link = ended(verifier), edge.link
+    assert link is not None
+    verifier.process.send_signal(signal.SIGSTOP)
+    try:
+        question = edge.ask(PROMPT, jpeg(1), 60.0, mode)
+        wait_for(lambda: link.bytes_up > len(jpeg(1)))
+        question.cancel()
+        expect_cancelled(question)
+        # The decoding thread is free although no message has come: it answers alone.
+        expect_exact(edge, truths, "edge")
+    finally:
+        verifier.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: ended(verifier) == known + 1)
+    expect_exact(edge, truths, mode)
+
+
+@pytest.mark.parametrize("mode", LINKED)
+def test_a_cancel_ends_the_wait_for_the_link(
+    tiny_draft: Path, draft: Vlm, truths: dict[str, list[int]], mode: str
+) -> None:
+    edge = EdgeDecoder(config(tiny_draft, "tcp://127.0.0.1:9", resume_s=60.0), vlm=draft)
+    try:
+        question = edge.ask(PROMPT, jpeg(1), 60.0, mode)
+        question.cancel()
+        expect_cancelled(question)
+        expect_exact(edge, truths, "edge")
+        for wait in (edge.connect, edge.objects):
+            asked = list[int]()
+            with pytest.raises(Cancelled):
+                wait(LIMIT_S, lambda asked=asked: asked.append(1) or len(asked) > 2)  # type: ignore[operator]
+    finally:
+        edge.close()
+
+
+def test_a_cancel_ends_the_wait_to_take_up_an_answer_again(
+    tiny_target: Path, tiny_draft: Path, draft: Vlm, truths: dict[str, list[int]]
+) -> None:
+    """The verifier dies in the middle of the answer; the declared 62 ms a token leave it the time."""
+    server = start(tiny_target, "--dtype", "float64", "--profile", "go2_a100_scaled")
+    edge = EdgeDecoder(
+        config(tiny_draft, server.address, profile="go2_a100_scaled", silence_s=0.3, resume_s=60.0), vlm=draft
+    )
+    try:
+        edge.connect(LIMIT_S)
+        question = edge.ask(PROMPT, jpeg(1), 60.0, "cloud")
+        wait_for(lambda: question.committed != "")
+        server.stop(signal.SIGKILL)
+        wait_for(lambda: edge.link is not None and edge.link.state is LinkState.SILENT)
+        assert not question.done
+        question.cancel()
+        expect_cancelled(question)
+        assert edge.text(tuple(truths[""])).startswith(question.committed)
+        expect_exact(edge, truths, "edge")
+    finally:
+        edge.close()
+
+
+def test_a_newer_question_takes_the_place_of_the_one_before(
+    edge: EdgeDecoder, verifier: Verifier, truths: dict[str, list[int]]
+) -> None:
+    known = ended(verifier)
+    gate = Gate(edge._model, "drafting")
+    edge._model = gate
+    first = edge.ask(PROMPT, jpeg(1), 60.0, "full")
+    assert gate.reached.wait(LIMIT_S)
+    second = edge.ask(PROMPT, jpeg(2), 60.0, "full")
+    expect_exact(edge, truths, "full")
+    expect_cancelled(first)
+    expect_cancelled(second)
+    wait_for(lambda: ended(verifier) >= known + 1)
+
+
+def test_a_question_ends_in_the_reasons_that_an_answer_does(edge: EdgeDecoder, truths: dict[str, list[int]]) -> None:
+    with pytest.raises(AnswerLate, match="deadline of 0.005 s"):
+        edge.ask(PROMPT, jpeg(1), 0.005).result()
+    with pytest.raises(ValueError, match="does not decode"):
+        edge.ask(PROMPT, b"no jpeg", 10.0).result()
+    with pytest.raises(ValueError, match="not a valid Mode"):
+        edge.ask(PROMPT, jpeg(1), 10.0, "clairvoyant")
+    assert edge.answer(PROMPT, jpeg(1), 60.0).text == edge.text(tuple(truths[""]))
+
+
+def test_connecting_waits_for_the_welcome_or_says_why_there_is_none(
+    verifier: Verifier, tiny_draft: Path, draft: Vlm
+) -> None:
+    """Not only `resume_s`: a verifier that is loading its model is waited for."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        nobody = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    found: dict[str, EdgeDecoder] = {}
+    try:
+        for name, address, changes in (
+            ("good", verifier.address, {"resume_s": 0.0}), ("other", verifier.address, {"target": "not-this-one"}),
+            ("lost", nobody, {}), ("alone", nobody, {"mode": "edge"}),
+        ):  # fmt: skip
+            found[name] = EdgeDecoder(config(tiny_draft, address, **changes), vlm=draft)  # type: ignore[arg-type]
+        welcome = found["good"].connect(LIMIT_S)
+        assert welcome.model and found["good"].link_since >= 0.0
+        with pytest.raises(VerifierRefused, match="refuses: .*not-this-one"):
+            found["other"].connect(LIMIT_S)
+        with pytest.raises(VerifierLost, match=nobody) as lost:
+            found["lost"].connect(0.05)
+        assert not isinstance(lost.value, VerifierRefused)
+        with pytest.raises(VerifierLost, match="without a link"):
+            found["alone"].connect(LIMIT_S)
+        assert found["alone"].link_since < 0.0
+    finally:
+        for each in found.values():
+            each.close()
+
+
+def live_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith(("question", "link"))}
+
+
+def test_closing_cancels_the_question_and_frees_the_draft_model(verifier: Verifier, tiny_draft: Path) -> None:
+    """Weights and cache go although decoder and questions, one with an error, are kept."""
+    edge = EdgeDecoder(config(tiny_draft, verifier.address, resume_s=20.0))
+    edge.ask(PROMPT, jpeg(1), 60.0).result()
+    failed = edge.ask(PROMPT, b"no jpeg", 60.0)
+    with pytest.raises(ValueError, match="does not decode"):
+        failed.result()
+    session = edge._model
+    gate = Gate(session, "drafting")
+    edge._model = gate
+    edge._drafters.clear()
+    running = edge.ask(PROMPT, jpeg(1), 60.0)
+    assert gate.reached.wait(LIMIT_S)
+    weights = weakref.ref(edge.vlm.text.layers[0].mlp.up_proj.weight)
+    cache, model = weakref.ref(session._cache), weakref.ref(edge.vlm.model)  # type: ignore[union-attr]
+    del session, gate
+    edge.close()
+    edge.close()
+    expect_cancelled(running)
+    assert (weights(), cache(), model()) == (None, None, None)
+    assert not live_threads()
+    assert edge.text(()) == "" and edge.config.decoding.mode == "full"
+    for use in (lambda: edge.ask(PROMPT, b"", 1.0), lambda: edge.decode(PROMPT, b"", 1.0), lambda: edge.vlm):
+        with pytest.raises(RuntimeError, match="this decoder is closed"):
+            use()
+
+
+def test_many_questions_leave_nothing_behind(edge: EdgeDecoder, truths: dict[str, list[int]]) -> None:
+    """Threads and file handles are as many after 60 questions, cancelled at any time, as after the first."""
+    expect_exact(edge, truths, "full")
+    gc.collect()
+    handles, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for number in range(60):
+        question = edge.ask(PROMPT, jpeg(1), 60.0, ["full", "cloud", "edge"][number % 3])
+        time.sleep(0.001 * (number % 20))
+        question.cancel()
+        assert question.done
+    expect_exact(edge, truths, "full")
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (handles, threads)
+
+
+def test_a_decoder_prints_nothing(
+    verifier: Verifier, tiny_draft: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    edge = EdgeDecoder(config(tiny_draft, verifier.address, resume_s=20.0))
+    edge.ask(PROMPT, jpeg(1), 60.0).result()
+    edge.close()
+    assert capfd.readouterr() == ("", "")
+    assert "link nominal" in caplog.text

@@ -1,0 +1,262 @@
+"""A question: its text grows in whole characters, and a cancel ends its step wherever that stands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_drafter import DecodingStats, Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, sources_of
+from edge_drafter.question import HALF, GrowingText, Question
+from edge_drafter.reply import AnswerLate, Cancelled, Reply
+from speculation.trace import Trace
+from speculation.wire import AnyMessage, BeginStep, Draft, EndStep
+from tests.edge_drafter.fakes import EOS, FakeClock, FakeLink, FakeModel, Weather, alone, hashed_draft, hashed_target
+from tests.edge_drafter.test_drafter import DRAFT_S, request
+from tests.models import tiny_tokenizer
+
+LIMIT_S = 20.0
+TOKENIZER: Any = tiny_tokenizer()
+
+
+def read(tokens: Sequence[int]) -> str:
+    return str(TOKENIZER.decode(list(tokens), skip_special_tokens=True))
+
+
+def cut(tokens: list[int], places: list[int]) -> list[list[int]]:
+    """Return the tokens in pieces that end at these places; some may be empty."""
+    ends = sorted(min(place, len(tokens)) for place in places)
+    return [tokens[a:b] for a, b in pairwise([0, *ends, len(tokens)])]
+
+
+PLACES = st.lists(st.integers(0, 40), max_size=20)
+
+
+@settings(max_examples=200, deadline=None)
+@given(tokens=st.lists(st.integers(0, len(TOKENIZER) - 1), max_size=40), places=PLACES)
+def test_text_only_grows_towards_that_of_all_tokens(tokens: list[int], places: list[int]) -> None:
+    """Whatever the tokens, also bytes that are no text."""
+    text, whole = GrowingText(read), read(tokens)
+    for piece in cut(tokens, places):
+        before = text.text
+        text.add(piece)
+        assert text.text.startswith(before) and whole.startswith(text.text)
+        assert not text.text.endswith(HALF)
+    assert len(whole.rstrip(HALF)) <= len(text.text) or whole.endswith(HALF)
+
+
+@settings(max_examples=200, deadline=None)
+@given(written=st.text(st.characters(exclude_categories=["Cs"]), max_size=30), places=PLACES, last=st.integers(0, 40))
+def test_text_is_complete_where_its_characters_are_and_goes_on_in_the_guess(
+    written: str, places: list[int], last: int
+) -> None:
+    tokens = TOKENIZER.encode(written, add_special_tokens=False)
+    written = read(tokens)
+    if written.endswith(HALF):
+        return
+    text, known = GrowingText(read), tokens[:last]
+    for piece in cut(known, places):
+        text.add(piece)
+    assert text.text + text.behind(tokens[last:]) == written
+    text.add(tokens[last:])
+    assert text.text == written and text.behind([]) == ""
+
+
+def test_half_a_character_is_not_shown() -> None:
+    tokens = TOKENIZER.encode("10 m → ball", add_special_tokens=False)
+    text, shown = GrowingText(read), []
+    for token in tokens:
+        text.add([token])
+        shown.append(text.text)
+    assert len(tokens) > len("10 m → ball") - 4 and shown[-1] == "10 m → ball"
+    assert "10 m " in shown and not any(HALF in each for each in shown)
+
+
+def test_only_the_newest_tokens_are_read() -> None:
+    read_at_once: list[int] = []
+
+    def counted(tokens: Sequence[int]) -> str:
+        read_at_once.append(len(tokens))
+        return read(tokens)
+
+    text = GrowingText(counted)
+    for token in TOKENIZER.encode("I see the silver bottle ahead, on the left. " * 20, add_special_tokens=False):
+        text.add([token])
+    assert len(read_at_once) > 200 and max(read_at_once) <= 4
+
+
+def reply(text: str = "forward large") -> Reply:
+    return Reply(text, DecodingStats())
+
+
+def test_a_question_ends_once() -> None:
+    for first, then in ((reply(), None), (AnswerLate("late"), None), (None, reply()), (None, AnswerLate("late"))):
+        question, ended = Question(read), list[int]()
+        question.begins(lambda ended=ended: ended.append(1))  # type: ignore[misc]
+        assert not question.done
+        for outcome in (first, then):
+            if outcome is None:
+                question.cancel()
+                question.cancel()
+            else:
+                question.finish(outcome)
+        assert question.done and question.cancelled == (first is None) and len(ended) == (first is None)
+        if isinstance(first, Reply):
+            assert question.result() is first and question.committed == first.text
+        else:
+            with pytest.raises(Cancelled if first is None else AnswerLate):
+                question.result()
+
+
+def test_a_cancel_wakes_whoever_waits_for_the_result() -> None:
+    question, found = Question(read), list[Exception]()
+
+    def wait() -> None:
+        try:
+            question.result()
+        except Cancelled as error:
+            found.append(error)
+
+    waiting = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    question.cancel()
+    for thread in waiting:
+        thread.join(LIMIT_S)
+    assert len(found) == 3
+
+
+def test_nothing_is_shown_of_a_question_that_has_ended() -> None:
+    tokens = TOKENIZER.encode("forward large", add_special_tokens=False)
+    question = Question(read)
+    question.show(tokens[:2], tokens[2:])
+    known = question.committed, len(question.times)
+    assert question.committed + question.guess == "forward large" and question.guess
+    question.cancel()
+    assert question.guess == ""
+    question.show(tokens, [])
+    assert (question.committed, len(question.times)) == known
+
+
+class CancellingLink(FakeLink):
+    """Cancels a question at the `at`th look at the link, counted from 0, between two layers too."""
+
+    question: Question | None = None
+    at = -1
+
+    def receive(self, timeout: float) -> AnyMessage | None:
+        if self.question is not None and self.at == 0:
+            self.question.cancel()
+        self.at -= 1
+        return super().receive(timeout)
+
+
+def letters(tokens: Sequence[int]) -> str:
+    """Return a text for the fakes' tokens: a letter a token, none for the end."""
+    return "".join("abcdefg"[token] for token in tokens if token != EOS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mode=st.sampled_from([mode for mode in Mode if mode.needs_link and mode is not Mode.SERVER_SD]),
+    seed=st.integers(0, 10_000),
+    at=st.integers(0, 60),
+    exits=st.integers(0, 3),
+)
+def test_a_cancel_at_any_look_ends_the_step_and_the_next_one_is_exact(
+    mode: Mode, seed: int, at: int, exits: int
+) -> None:
+    clock, target = FakeClock(), hashed_target(seed, 0.02)
+    link = CancellingLink(target, clock, Weather(exits=exits, jitter_s=0.05, duplicates=0.1, seed=seed))
+    model = FakeModel(hashed_draft(target, seed, 0.7), clock, DRAFT_S)
+    config = DraftingConfig.of(mode)
+    drafter = Drafter(sources_of(config, model), link, config, clock, Trace(clock))
+    question = Question(letters)
+    link.question, link.at = question, at
+    truth = alone(target, 24)
+    try:
+        result = drafter.run(request(), question)
+    except StepInterrupted as stop:
+        assert stop.cause is Interruption.CANCELLED and question.cancelled
+        assert truth[: len(stop.committed)] == stop.committed
+        sent = [type(message) for _, message in link.sent]
+        first = sent.index(EndStep)
+        assert sent[first:].count(Draft) <= 1 and sent[-1] is EndStep
+        assert letters(truth).startswith(question.committed)
+    else:
+        assert result.tokens == truth
+    after, link.at = Question(letters), -1
+    assert drafter.run(request(2), after).tokens == truth
+    counts = [count for _, count in after.times]
+    assert counts == sorted(set(counts)) and counts[-1] == len(truth) and after.committed == letters(truth)
+
+
+class CancellingModel(FakeModel):
+    """Cancels a question at the `at`th time that it asks whether to stop, counted from 0; the first is a prefill's."""
+
+    question: Question | None = None
+    at = -1
+
+    def _asked(self, stop: Any) -> Any:
+        def asked() -> bool:
+            if self.at == 0:
+                assert self.question is not None
+                self.question.cancel()
+            self.at -= 1
+            return bool(stop())
+
+        return None if stop is None else asked
+
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Any = None) -> None:
+        super().begin(prompt, image, committed, self._asked(stop))
+
+    def _pass_time(self, stop: Any) -> None:
+        super()._pass_time(self._asked(stop))
+
+
+@pytest.mark.parametrize("mode", ["edge", "sd", "fsd", "full"])
+@pytest.mark.parametrize("at", [0, 1, 2, 6])
+def test_a_cancel_between_two_layers_ends_the_prefill_or_the_forward_there(mode: str, at: int) -> None:
+    """Also where commits are not taken between layers."""
+    clock, target = FakeClock(), hashed_target(3, 0.0)
+    link = FakeLink(target, clock, Weather(one_way_s=5.0))
+    model = CancellingModel(hashed_draft(target, 3, 0.7), clock, DRAFT_S)
+    config = DraftingConfig.of(mode)
+    drafter = Drafter(sources_of(config, model), link, config, clock, Trace(clock))
+    question = Question(letters)
+    model.question, model.at = question, at
+    with pytest.raises(StepInterrupted) as caught:
+        drafter.run(request(), question)
+    assert caught.value.cause is Interruption.CANCELLED and question.cancelled
+    assert model.at == -1, "the model is asked no more"
+    assert clock.now == pytest.approx(DRAFT_S / 4 * at), "four layers a forward, none after the cancel"
+    assert [type(message) for _, message in link.sent[-1:]] == ([] if mode == "edge" else [EndStep])
+    model.at = -1
+    expected = alone(model._following if mode == "edge" else target, 24)
+    assert drafter.run(request(2), Question(letters)).tokens == expected
+
+
+@pytest.mark.parametrize("mode", ["cloud", "sd", "full"])
+def test_a_cancel_while_the_step_begins_ends_it_at_the_verifier_too(mode: str) -> None:
+    """The EndStep of the cancelling thread comes before the BeginStep; the decoding thread sends another."""
+
+    class Overtaken(FakeLink):
+        def send(self, message: AnyMessage) -> None:
+            if isinstance(message, BeginStep):
+                question.cancel()
+            super().send(message)
+
+    clock, question = FakeClock(), Question(letters)
+    link = Overtaken(hashed_target(1), clock, Weather())
+    model = FakeModel(hashed_target(1), clock, DRAFT_S)
+    config = DraftingConfig.of(mode)
+    drafter = Drafter(sources_of(config, model), link, config, clock, Trace(clock))
+    with pytest.raises(StepInterrupted):
+        drafter.run(request(), question)
+    assert [type(message) for _, message in link.sent] == [EndStep, BeginStep, EndStep]
+    assert model.begun == 0 and clock.now == 0.0
