@@ -104,3 +104,14 @@ def test_watchdogs_name_the_silent() -> None:
     assert dogs.silent(1.1) == ("b",)
     with pytest.raises(KeyError):
         dogs.feed("c", 1.0)
+
+
+def test_watchdogs_know_when_the_next_is_due() -> None:
+    dogs = Watchdogs(("a", "b"), 0.2)
+    assert dogs.next_in(0.0) == math.inf
+    dogs.feed("a", 1.0)
+    assert dogs.next_in(1.05) == pytest.approx(0.15)
+    dogs.feed("b", 1.1)
+    assert dogs.next_in(1.15) == pytest.approx(0.05)
+    assert dogs.next_in(1.25) == pytest.approx(0.05), "a is silent already, b is the next"
+    assert dogs.next_in(1.4) == math.inf

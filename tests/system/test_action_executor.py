@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import rclpy
 from geometry_msgs.msg import Twist, TwistStamped
 from lifecycle_msgs.msg import Transition
@@ -23,6 +25,8 @@ from rclpy.node import Node
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 from std_msgs.msg import Header
 
+from spec_vlm_nav.nodes import action_executor
+from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.common import COMMAND_QOS, steady_timer
 from tests.system.conftest import until
 
@@ -36,12 +40,12 @@ class Surroundings:
     def __init__(self, stamped: bool = False) -> None:
         self.node = Node("surroundings")
         self.silent: set[str] = set()
-        self.last_sent: dict[str, float] = {}
         self.twists: list[tuple[float, float]] = []
         """Time and forward speed of each command."""
         self.status: ActionStatus | None = None
-        self.roll_m = 0.0
-        """What the robot still rolls on by itself."""
+        self.rolls = False
+        """Whether the robot moves by itself."""
+        self.step = 1
         self._x = self._speed = 0.0
         self._tick = 0
         self._odometry = self.node.create_publisher(Odometry, "odom", 10)
@@ -63,25 +67,33 @@ class Surroundings:
         self._executor.shutdown()
         self.node.destroy_node()
 
-    def go(self, step: int) -> None:
-        """Ask for a long way ahead until the robot moves."""
-        message = NavigationAction(goal=1, step=step, kind=NavigationAction.FORWARD, size=NavigationAction.LARGE)
+    def until(self, condition: Callable[[], bool], what: str, limit: float = 30.0) -> None:
+        """Wait, and ask for a way ahead again whenever an action ended, as it does when this machine is too slow."""
 
-        def moves() -> bool:
-            self.actions.publish(message)
-            return self.moves
+        def asked() -> bool:
+            if (
+                self.status is not None
+                and self.status.step == self.step
+                and self.status.outcome != ActionStatus.RUNNING
+            ):
+                self.step += 1
+            self.ask(self.step)
+            return condition()
 
-        until(moves, "the robot moves")
+        until(asked, what, limit)
 
-    @property
+    def ask(self, step: int) -> None:
+        kind, size = NavigationAction.FORWARD, NavigationAction.LARGE
+        self.actions.publish(NavigationAction(goal=1, step=step, kind=kind, size=size))
+
     def moves(self) -> bool:
         return bool(self.twists) and self.twists[-1][1] > 0.0
 
-    def reports(self, outcome: int, words: str) -> bool:
-        return self.status is not None and self.status.outcome == outcome and words in self.status.message
-
-    def covers(self, metres: float) -> bool:
-        return self.status is not None and self.status.progress >= metres
+    def reports(self, outcome: int, words: str, progress: float = -1.0) -> bool:
+        status = self.status
+        return (
+            status is not None and status.outcome == outcome and words in status.message and status.progress > progress
+        )
 
     def call(self, kind: Any, service: str, request: Any) -> Any:
         client = self.node.create_client(kind, f"action_executor/{service}")
@@ -97,18 +109,15 @@ class Surroundings:
     def _live(self) -> None:
         now = time.monotonic()
         self._tick += 1
-        self._x += self._speed * PERIOD_S + (rolled := min(self.roll_m, 0.01))
-        self.roll_m -= rolled
+        self._x += self._speed * PERIOD_S + (0.005 if self.rolls else 0.0)
         if "odom" not in self.silent:
             message = Odometry()
             message.header.stamp.sec, message.header.stamp.nanosec = int(now), int(now % 1.0 * 1e9)
             message.pose.pose.position.x, message.pose.pose.orientation.w = self._x, 1.0
             self._odometry.publish(message)
-            self.last_sent["odom"] = now
         for name, beats in self._beats.items():
             if name not in self.silent and self._tick % 2 == 0:
                 beats.publish(Header())
-                self.last_sent[name] = now
 
     def _on_twist(self, message: Any) -> None:
         twist = message.twist if isinstance(message, TwistStamped) else message
@@ -137,57 +146,81 @@ def executor(*options: str, stamped: bool = False) -> Iterator[Surroundings]:
     assert status == 0
 
 
-def stops_for(surroundings: Surroundings, name: str) -> float:
-    """Silence `name` in motion; return the seconds from its last message to the first zero cmd_vel."""
-    surroundings.silent.add(name)
-    before = len(surroundings.twists)
-    until(lambda: any(speed == 0.0 for _, speed in surroundings.twists[before:]), f"a stop without {name}", 10.0)
-    return next(at for at, speed in surroundings.twists[before:] if speed == 0.0) - surroundings.last_sent[name]
-
-
 def test_ros_time_that_stands_still_stops_neither_motion_nor_watchdogs() -> None:
     with executor() as around:
-        around.go(1)
+        around.until(around.moves, "the robot moves")
         value = ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=True)
         request = SetParameters.Request(parameters=[Parameter(name="use_sim_time", value=value)])
         assert around.call(SetParameters, "set_parameters", request).results[0].successful
-        around.go(2)
         before = len(around.twists)
-        until(lambda: len(around.twists) > before + 10 or not around.moves, "commands without /clock", 10.0)
-        assert around.moves
-        stops_for(around, "odom")
-        until(lambda: around.reports(ActionStatus.NO_ODOMETRY, "odometry went silent"), "status")
+        around.until(lambda: len(around.twists) > before + 20 and around.moves(), "commands without /clock", 10.0)
+        around.silent.add("odom")
+        until(lambda: not around.moves(), "a stop without odometry", 10.0)
+        until(lambda: around.reports(ActionStatus.NO_ODOMETRY, "odometry"), "status", 10.0)
 
 
-def test_silence_of_anybody_it_needs_stops_the_robot_which_goes_on_or_says_why() -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_silence_holds_the_robot_what_it_rolls_on_is_measured_and_it_goes_on(name: str) -> None:
     with executor() as around:
-        around.go(1)
-        for step, name in enumerate(NAMES):
-            around.go(10 + step)
-            stops_for(around, name)
-            until(partial(around.reports, ActionStatus.RUNNING, name), "the status names it")
-            covered = around.status.progress if around.status is not None else 0.0
-            around.roll_m = 0.1
-            until(partial(around.covers, covered + 0.08), "what it rolls on is measured while it is held", 5.0)
-            around.silent.clear()
-            until(lambda: around.moves, "the robot goes on", 5.0)
+        around.until(around.moves, "the robot moves")
+        around.silent.add(name)
+        around.until(lambda: around.reports(ActionStatus.RUNNING, f"{name} silent"), "the status names it")
+        until(lambda: not around.moves(), "a stop")
+        covered = 0.0 if around.status is None else around.status.progress
+        around.rolls = True
+        around.until(
+            lambda: around.reports(ActionStatus.RUNNING, name, covered + 0.1), "progress while it is held", 10.0
+        )
+        assert not around.moves()
+        around.rolls = False
+        around.silent.clear()
+        around.until(around.moves, "the robot goes on")
 
 
-def test_a_deactivated_node_has_sent_zeros_and_moves_only_on_a_newer_action() -> None:
+def test_the_stop_of_a_deactivated_node_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    rclpy.init()
+    node = ActionExecutor()
+    sent: list[Twist] = []
+    try:
+        monkeypatch.setattr(node, "_twists", SimpleNamespace(publish=sent.append))
+        node.deactivate()
+        assert sent == [Twist()] * 3
+    finally:
+        node.destroy_node()
+        rclpy.shutdown()
+
+
+def test_ticks_that_fail_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    rclpy.init()
+    node = ActionExecutor()
+    ended: list[int] = []
+    try:
+        monkeypatch.setattr(node, "_tick", lambda: 1 / 0)
+        monkeypatch.setattr(action_executor.os, "kill", lambda pid, number: ended.append(number))
+        node.configure()
+        until(lambda: bool(ended), "the end")
+        assert ended == [signal.SIGTERM] and node.exit_status == 1
+        node.cleanup()
+    finally:
+        node.destroy_node()
+        rclpy.shutdown()
+
+
+def test_a_deactivated_node_has_stopped_and_moves_only_on_a_newer_action() -> None:
     with executor("-p", "stamped_cmd_vel:=true", stamped=True) as around:
-        around.go(1)
+        around.until(lambda: around.reports(ActionStatus.RUNNING, "", 0.02), "the robot moves")
 
         def change(transition: int) -> bool:
             request = ChangeState.Request(transition=Transition(id=transition))
             return bool(around.call(ChangeState, "change_state", request).success)
 
         assert change(Transition.TRANSITION_DEACTIVATE)
-        until(lambda: [speed for _, speed in around.twists[-3:]] == [0.0] * 3, "the stop is repeated")
-        until(lambda: around.reports(ActionStatus.IDLE, "deactivated"), "status")
-        assert around.status is not None and around.status.progress > 0.0
+        until(lambda: not around.moves(), "a last zero")
+        until(lambda: around.reports(ActionStatus.IDLE, "deactivated", 0.02), "status")
         count = len(around.twists)
-        around.actions.publish(NavigationAction(goal=1, step=2, kind=NavigationAction.FORWARD, size=1))
+        around.ask(around.step + 1)
         assert change(Transition.TRANSITION_ACTIVATE)
         until(lambda: len(around.twists) > count + 5, "heartbeats")
-        assert not around.moves, "what came while it was not active is forgotten"
-        around.go(3)
+        assert not around.moves(), "what came while it was not active is forgotten"
+        around.step += 2
+        around.until(around.moves, "the robot moves")

@@ -21,6 +21,9 @@ RUNNING, DONE, BLOCKED, NO_ODOMETRY = (
     OUTCOME_CODE[each] for each in (Outcome.RUNNING, Outcome.DONE, Outcome.BLOCKED, Outcome.NO_ODOMETRY)
 )
 LEAST_SCALE = 0.1
+RATE_HZ = 50.0
+LATE_S = 0.001
+"""A tick comes so much after a watchdog's timeout, not so much before it."""
 ODOM = "odom"
 LEFT_GOALS = 16
 """How many goals are remembered after a newer one came, so that a late message of theirs moves nothing."""
@@ -94,6 +97,10 @@ class Executor:
     def silent(self, now: float) -> tuple[str, ...]:
         """Return who has been silent for too long; `odom` is one of them."""
         return self._watchdogs.silent(now)
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until the next tick: a period of `RATE_HZ`, or less where somebody is due to be silent."""
+        return min(1.0 / RATE_HZ, self._watchdogs.next_in(now) + LATE_S)
 
     def report(self, now: float) -> Report:
         """Return how the newest action stands; progress and what remains are what odometry measured."""

@@ -110,6 +110,7 @@ class Watchdogs:
     """One watchdog a name, all with the same timeout; `silent` names those that stopped."""
 
     def __init__(self, names: Iterable[str], timeout: float) -> None:
+        self._timeout = timeout
         self._dogs = {name: Watchdog(timeout) for name in names}
 
     def feed(self, name: str, now: float) -> None:
@@ -119,6 +120,11 @@ class Watchdogs:
     def silent(self, now: float) -> tuple[str, ...]:
         """Return the names that have been silent for too long, in the order given."""
         return tuple(name for name, dog in self._dogs.items() if dog.expired(now))
+
+    def next_in(self, now: float) -> float:
+        """Return the seconds until the next of them has been silent for its whole timeout; infinite if all are."""
+        left = (self._timeout - dog.silence(now) for dog in self._dogs.values())
+        return min((seconds for seconds in left if seconds >= 0.0), default=math.inf)
 
 
 def _within(value: float, limit: float) -> float:

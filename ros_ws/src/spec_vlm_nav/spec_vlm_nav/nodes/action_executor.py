@@ -1,7 +1,9 @@
-"""NavigationAction in, Twist out: `spec_vlm_nav.executor` on ROS topics, 50 ticks a second of the steady clock."""
+"""NavigationAction in, Twist out: `spec_vlm_nav.executor` on ROS topics, 50 ticks a second."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -11,24 +13,21 @@ from functools import partial
 
 from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
-from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.qos import qos_profile_sensor_data
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
-from spec_vlm_nav.executor import Command, Executor, Report
-from spec_vlm_nav.nodes.common import COMMAND_QOS, on_heartbeat, sample_of, settings, steady_timer
+from spec_vlm_nav.executor import RATE_HZ, Command, Executor, Report
+from spec_vlm_nav.nodes.common import COMMAND_QOS, on_heartbeat, sample_of, settings
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.odometry import RECOVERY_S
 from spec_vlm_nav.parameters import EXECUTOR, MOTION
 from spec_vlm_nav.safety import ZERO
 
-TICK_S = 0.02
 STANDING_TICKS = 2
 """Every so many ticks a status, and a Twist of a robot that stands: both are the node's heartbeat, 25 Hz."""
 STOP_TICKS = 3
 """How often the last zero Twist is sent."""
-THREADS = 3
 
 
 class ActionExecutor(ManagedNode):
@@ -38,7 +37,6 @@ class ActionExecutor(ManagedNode):
         super().__init__("action_executor")
         motion, chosen = settings(self, MOTION), settings(self, EXECUTOR)
         names = ("vlm_nav", *(("go2_bridge",) if chosen.require_bridge else ()))
-        # Ticks have a thread of their own, so that no subscription can delay a stop.
         self._lock = threading.Lock()
         self._logic = Executor(motion, names, chosen.watchdog_timeout, self._publish_status)
         self._odometry_rate = Arrivals()
@@ -50,7 +48,20 @@ class ActionExecutor(ManagedNode):
         self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         for name in names:
             on_heartbeat(self, name, partial(self._on_heartbeat, name))
-        steady_timer(self, TICK_S, self._tick, MutuallyExclusiveCallbackGroup())
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def configure(self) -> None:
+        """Begin to tick."""
+        self._end.clear()
+        self._thread = threading.Thread(target=self._run, name="ticks", daemon=True)
+        self._thread.start()
+
+    def cleanup(self) -> None:
+        """Tick no more."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def deactivate(self) -> None:
         """End the action and repeat the stop."""
@@ -58,7 +69,7 @@ class ActionExecutor(ManagedNode):
             with self._lock:
                 self._logic.halt(self.problem, time.monotonic())
                 self._publish_twist()
-            time.sleep(TICK_S)
+            time.sleep(1.0 / RATE_HZ)
 
     def health(self) -> Iterable[Status]:
         """Return the action, odometry, and who is silent."""
@@ -96,6 +107,17 @@ class ActionExecutor(ManagedNode):
             )
             self._logic.on_command(command, time.monotonic())
             self._publish_twist()
+
+    def _run(self) -> None:
+        """Tick in a thread of its own: neither callbacks nor ROS time hold up a stop that is due."""
+        try:
+            while not self._end.wait(self._logic.wait(time.monotonic())):
+                self._tick()
+        except Exception as error:
+            # The process ends, to be started again, rather than live on without its ticks.
+            self.get_logger().fatal(f"ticks ended: {type(error).__name__}: {error}")
+            self.exit_status = 1
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _tick(self) -> None:
         with self._lock:
@@ -147,7 +169,7 @@ class ActionExecutor(ManagedNode):
 
 def main() -> None:
     """Run the node."""
-    sys.exit(run_managed(ActionExecutor, THREADS))
+    sys.exit(run_managed(ActionExecutor, threads=1))
 
 
 if __name__ == "__main__":
