@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec_vlm_nav.link_monitor import GRACE_S, LinkLimits, LinkMode, LinkMonitor
+from spec_vlm_nav.diagnostics import Level
+from spec_vlm_nav.link_monitor import GRACE_S, LinkLimits, LinkMode, LinkMonitor, link_status
 
 STATES = ["nominal", "silent", "connecting", "refused"]
 
@@ -86,3 +87,14 @@ def test_the_draft_model_never_decides_for_longer_than_it_may(
 def test_limits_are_named(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         LinkLimits(**{name: value})
+
+
+def test_a_link_that_is_away_or_a_draft_model_that_decides_is_a_warning() -> None:
+    well = link_status("the verifier serves", "nominal", 0.02, LinkMode.NOMINAL)
+    assert (well.level, well.values["rtt s"]) == (Level.OK, 0.02)
+    assert link_status("no link in mode edge", "", -1.0, LinkMode.NOMINAL).values == {
+        "state": "none",
+        "mode": "nominal",
+    }
+    assert link_status("nothing received", "silent", 0.02, LinkMode.NOMINAL).level is Level.WARN
+    assert link_status("the verifier serves", "nominal", 0.02, LinkMode.DEGRADED).level is Level.WARN

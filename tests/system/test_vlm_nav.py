@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from nav_msgs.msg import Odometry
@@ -52,6 +53,8 @@ class Client:
         self._images = self.node.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self._odometry = self.node.create_publisher(Odometry, "odom", qos_profile_sensor_data)
         self.node.create_subscription(NavigationAction, "vlm_nav/decision", self.decisions.append, 10)
+        self.reported: dict[str, DiagnosticStatus] = {}
+        self.node.create_subscription(DiagnosticArray, "/diagnostics", self._report, 10)
         self._states = self.node.create_client(ChangeState, "vlm_nav/change_state")
         self._goals = ActionClient(self.node, NavigateByInstruction, "navigate_by_instruction")
         jpeg = io.BytesIO()
@@ -86,6 +89,9 @@ class Client:
 
     def result(self, handle: Any) -> Any:
         return self._wait(handle.get_result_async).result
+
+    def _report(self, report: DiagnosticArray) -> None:
+        self.reported |= {line.name: line for line in report.status}
 
     def _feed(self, message: Any) -> None:
         self.feedback.append(message.feedback)
@@ -149,6 +155,11 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         until(lambda: any(each.answer for each in client.feedback), "feedback with the answer as it is written")
         assert client.feedback[-1].link_state == "nominal" and client.feedback[-1].done == ["forward large"]
 
+        lines = {f"vlm_nav: {line}" for line in ("lifecycle", "camera", "link", "decoding", "goal")}
+        until(lambda: lines <= client.reported.keys(), "the lines of /diagnostics")
+        skew = next(pair.value for pair in client.reported["vlm_nav: camera"].values if pair.key == "clock skew s")
+        assert float(skew) == pytest.approx(CLOCK_OFF_S, rel=0.01)
+
         before = time.monotonic()
         assert client.change(Transition.TRANSITION_DEACTIVATE)
         ended = client.result(running)
@@ -167,6 +178,7 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         process.terminate()
         assert process.wait(30.0) == 0
     text = log.read_text()
+    assert "[vlm_nav]: edge_drafter.decoder: " in text, "libraries log through the node's logger"
     assert text.count("the camera's clock is 3600.0 s behind ours") == 1
     assert "Traceback" not in text and "Loading weights" not in text
 
@@ -179,3 +191,17 @@ def test_it_does_not_start_without_its_verifier_and_gives_the_reason(turning_mod
     assert f"cannot configure: looking for a verifier at {address}" in done.stderr or (
         f"cannot configure: no verifier answers at {address}" in done.stderr
     )
+
+
+def test_it_can_be_ended_while_it_waits_for_its_verifier(turning_model: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        words = command(turning_model, f"verifier:={free_address()}", "autostart:=true")
+        process = subprocess.Popen(words, stdout=out, stderr=out, cwd=PROJECT)
+    try:
+        until(lambda: "waiting for the verifier: " in log.read_text(), "the reason in the log", 90.0)
+    finally:
+        process.terminate()
+        # Far less than it would wait for.
+        process.wait(30.0)
+    assert "Traceback" not in log.read_text()

@@ -23,25 +23,27 @@ class RecentAnswers:
 
     def status(self, mode: str) -> Status:
         """Return the line about decoding; `mode` is the configured one."""
-        if not self._stats:
+        # A copy, since answers come in another thread.
+        kept = [*self._stats]
+        if not kept:
             return Status("decoding", Level.OK, "no answer yet", {"mode": mode})
-        drafted = sum(stats.drafted for stats in self._stats)
-        commits = sum(stats.hits + stats.misses for stats in self._stats)
+        drafted = sum(each.drafted for each in kept)
+        commits = sum(each.hits + each.misses for each in kept)
         exits: dict[int, int] = {}
-        for stats in self._stats:
-            for layer, hits in stats.early_hits.items():
+        for each in kept:
+            for layer, hits in each.early_hits.items():
                 exits[layer] = exits.get(layer, 0) + hits
-        last = self._stats[-1]
+        last = kept[-1]
         values: dict[str, str | float | int] = {
             "mode": last.mode or mode,
-            "answers": len(self._stats),
+            "answers": len(kept),
             "last answer s": last.total_s,
-            "interruptions": sum(stats.interruptions for stats in self._stats),
+            "interruptions": sum(each.interruptions for each in kept),
         }
         if drafted:
-            values["acceptance"] = sum(stats.accepted for stats in self._stats) / drafted
+            values["acceptance"] = sum(each.accepted for each in kept) / drafted
         if commits:
-            values["miss rate"] = sum(stats.misses for stats in self._stats) / commits
+            values["miss rate"] = sum(each.misses for each in kept) / commits
         if exits:
             values["hits by exit layer"] = ", ".join(f"{layer}: {hits}" for layer, hits in sorted(exits.items()))
         return Status("decoding", Level.OK, f"last answer in {last.total_s:.2f} s", values)

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from spec_vlm_nav.diagnostics import Level, Status
 from speculation.settings import check
 
 GRACE_S = 1.0
@@ -83,3 +84,10 @@ class LinkMonitor:
         """Let the draft model decide no longer, until the verifier is back."""
         if self.mode is LinkMode.DEGRADED:
             self.mode = LinkMode.HOLD
+
+
+def link_status(why: str, state: str, rtt_s: float, mode: LinkMode) -> Status:
+    """Return the line of `/diagnostics` about the link; an empty `state`: there is none, as configured."""
+    level = Level.OK if state in ("", UP) and mode is LinkMode.NOMINAL else Level.WARN
+    values: dict[str, str | float | int] = {"state": state or "none", "mode": mode.value}
+    return Status("link", level, why, values | ({"rtt s": rtt_s} if rtt_s >= 0.0 else {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 
 from nav_msgs.msg import Odometry
@@ -38,7 +39,8 @@ class Senses:
         self.travelled = 0.0
         """Metres, by odometry."""
         self._node = node
-        self._frames, self._camera_clock, self._skew_noted = Arrivals(), CameraClock(), False
+        self._frames, self._lock = Arrivals(), threading.Lock()
+        self._camera_clock, self._skew_noted = CameraClock(), False
         self._odometry = OdometryCheck()
         self._place: tuple[PlanarPose, float] | None = None
         group, sensor = MutuallyExclusiveCallbackGroup(), qos_profile_sensor_data
@@ -57,7 +59,8 @@ class Senses:
     def health(self, stale_s: float) -> Status:
         """Return the line about the camera, whose frames are stale when older."""
         now, frame = time.monotonic(), self.frame
-        age, rate = self._frames.age(now), self._frames.rate(now)
+        with self._lock:
+            age, rate = self._frames.age(now), self._frames.rate(now)
         values = {"rate Hz": rate, "clock skew s": self._camera_clock.skew}
         if age is None or frame is None:
             return Status("camera", Level.ERROR, "no frames", values)
@@ -69,7 +72,8 @@ class Senses:
         clock, arrived = self._camera_clock, time.monotonic()
         stamp, now = Time.from_msg(image.header.stamp).nanoseconds, self._node.get_clock().now().nanoseconds
         age = clock.age(stamp * 1e-9, now * 1e-9)
-        self._frames.note(arrived)
+        with self._lock:
+            self._frames.note(arrived)
         if clock.is_off and not self._skew_noted:
             self._skew_noted = True
             words = f"the camera's clock is {clock.skew:.1f} s behind ours: the ages of its frames are estimated"

@@ -20,7 +20,7 @@ from edge_drafter.reply import VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.answers import RecentAnswers
 from spec_vlm_nav.diagnostics import Level, Status
-from spec_vlm_nav.link_monitor import UP, LinkMonitor
+from spec_vlm_nav.link_monitor import LinkMonitor, link_status
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End
 from spec_vlm_nav.nodes.common import Heartbeat, parameter, route_logging, settings
@@ -112,14 +112,13 @@ class VlmNav(ManagedNode):
     def health(self) -> Iterable[Status]:
         """See `ManagedNode`."""
         yield self.senses.health(self.config.stale_s)
-        link, (state, rtt) = self.decoder.link, self.decoder.link_figures()
-        values = {"state": state, "mode": self.monitor.mode.value, "rtt s": rtt}
-        well = link is None or state == UP
-        yield Status(
-            "link", Level.OK if well else Level.WARN, "no link in mode edge" if link is None else link.why, values
-        )
+        decoder, goal = self.__dict__.get("decoder"), self._current
+        if decoder is not None:
+            why = decoder.link.why if decoder.link is not None else "no link in mode edge"
+            state, rtt = decoder.link_figures()
+            yield link_status(why, state, rtt, self.monitor.mode)
         yield self.answers.status(self._edge.decoding.mode)
-        yield Status("goal", Level.OK, "none" if self._current is None else self._current.summary)
+        yield Status("goal", Level.OK, goal.summary if goal is not None else "none")
 
     def _meet_verifier(self) -> None:
         """Wait for the Welcome, and log why it does not come. Raises VerifierLost, with the reason."""
