@@ -178,14 +178,16 @@ class EdgeDecoder:
         with self._decoding:
             return self._decode(prompt, jpeg, limit, chosen)
 
-    def objects(self, limit_s: float, cancelled: Callable[[], bool] = _never) -> Vocabulary | None:
+    def objects(
+        self, limit_s: float, cancelled: Callable[[], bool] = _never, mode: str | None = None
+    ) -> Vocabulary | None:
         """Return the objects that the model which answers was trained to find; None where it takes any instruction.
 
-        The target's, as the verifier reports them; in mode `edge` the draft model's own. Waits for a lost verifier as
-        `decode` does, at most `limit_s` seconds. Raises VerifierLost where it cannot be reached or refuses, Cancelled
-        soon after `cancelled` returns True.
+        The target's, as the verifier reports them; in mode `edge` (`mode`, or else the config's) the draft model's own.
+        Waits for a lost verifier as `decode` does, at most `limit_s` seconds. Raises VerifierLost where it cannot be
+        reached or refuses, Cancelled soon after `cancelled` returns True.
         """
-        if not Mode(self.config.decoding.mode).needs_link:
+        if not Mode(mode or self.config.decoding.mode).needs_link:
             return self._own_objects
         _, welcome = self._connected(self._patience(limit_s), cancelled=cancelled)
         return Vocabulary.of(welcome.colours, welcome.classes)

@@ -111,6 +111,21 @@ GUIDE = {
 """How to answer, for models that were not trained on these actions."""
 
 
+def nearest_action(kind: ActionKind, moved: float) -> NavigationAction | None:
+    """Return the action of `kind` that comes nearest to what was moved, in metres or radians in its direction.
+
+    None for less than half of the smallest, for no number, and for a stop.
+    """
+    sizes = [action for action in ACTIONS if action.kind is kind and action.size is not None]
+    if not sizes or not moved >= _amount(sizes[0]) / 2.0:
+        return None
+    return min(sizes, key=lambda action: abs(_amount(action) - moved))
+
+
+def _amount(action: NavigationAction) -> float:
+    return action.metres or abs(action.radians)
+
+
 def to_navigation_action(text: str) -> NavigationAction | None:
     """Return the action that `NavigationAction.text` names, None for any other text."""
     return _BY_TEXT.get(text)
@@ -149,6 +164,43 @@ def parse_answer(text: str) -> ParsedAnswer:
     ahead = ACTION_MARK.join([before, *marked[:index]]).strip()
     behind = ACTION_MARK.join([named[index][1], *marked[index + 1 :]]).strip()
     return ParsedAnswer("\n".join(part for part in (ahead, behind) if part), actions[index])
+
+
+def committed_action(text: str) -> tuple[ActionKind, ActionSize | None] | None:
+    """Return what the beginning of an answer settles about its action: the kind, and the size once it is there too.
+
+    However the answer goes on, `parse_answer` of all of it finds this action, a stop or nothing at all, unless it goes
+    on so that this function takes the action back: it then returns something else for the longer text. None: nothing
+    is settled, also while the answer could still turn into a stop. A stop is settled as soon as a mark begins with one.
+    """
+    marked = text.split(ACTION_MARK)[1:]
+    if not marked:
+        return None
+    if any(_STOP_WORD.match(words) for words in marked):
+        return ActionKind.STOP, None
+    *closed, last = marked
+    if ActionKind.STOP.value.startswith(_plain(last)):
+        return None
+    for words in closed:
+        action, _ = _named(words)
+        if action is not None:
+            return action.kind, action.size
+    return _begun(last)
+
+
+def _begun(words: str) -> tuple[ActionKind, ActionSize | None] | None:
+    """Return what the words after the last mark settle, which may go on."""
+    line, newline, _ = words.lstrip().partition("\n")
+    action = _BY_TEXT.get(_plain(line))
+    if action is not None:
+        return action.kind, action.size
+    if newline:
+        return None
+    start = " ".join(line.split()).lower() + (" " if line[-1:].isspace() else "")
+    for kind in ActionKind:
+        if start.startswith(kind.value) and any(text.startswith(start) for text in _BY_TEXT):
+            return kind, None
+    return None
 
 
 def _named(words: str) -> tuple[NavigationAction | None, str]:

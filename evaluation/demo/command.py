@@ -36,7 +36,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 class StepPrinter:
     """Prints each decision once its decoding figures are there, and keeps the figures.
 
-    Figures and decision of a step come on two topics, in either order; a decision may come twice.
+    Figures and decision of a step come on two topics, in either order; a decision may come twice, and before its answer
+    is complete.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class StepPrinter:
         if topic == "decoding_stats":
             self.stats.append(message)
             self._stats[key] = message
-        else:
+        elif message.complete:
             self._decisions.setdefault(key, message)
         decision, stats = self._decisions.get(key), self._stats.get(key)
         if decision is None or key in self._printed or (stats is None and decision.source != FALLBACK):

@@ -14,10 +14,10 @@ from evaluation.bags.frames import TEXT
 from evaluation.bags.playback import ODOMETRY
 from simulation.episode import SUCCESS_GAP
 from simulation.scene import Scene
+from spec_vlm_nav.body import State
 from spec_vlm_nav.images import COMPRESSED
 from spec_vlm_nav.messages import HOLD, to_action
 from spec_vlm_nav.motion import yaw_of
-from spec_vlm_nav.navigator import State
 from spec_vlm_nav.simulated_go2 import scene_of
 from speculation.prompts import STOP
 
@@ -137,7 +137,10 @@ def load_run(bag: Path) -> Run:
             reasoning, stamp = " ".join(message.reasoning.split()), header_stamp(message)
             place = run.path[-1] if run.path else None
             decision = Decision(message.goal, message.step, text, reasoning, stamp, at_ns, place)
-            decisions.setdefault((message.goal, message.step), decision)
+            known = decisions.setdefault((message.goal, message.step), decision)
+            if getattr(message, "complete", True):
+                # A motion may have begun before its size and reasons were known; when it began counts.
+                known.action, known.reasoning = text, reasoning
         elif topic.endswith("ground_truth"):
             run.truth = json.loads(message.data)
         elif topic.endswith("instruction"):

@@ -10,7 +10,7 @@ import pytest
 from edge_drafter.stats import ESTIMATES, DecodingStats
 from spec_vlm_nav import messages
 from spec_vlm_nav.graph import PROJECT
-from spec_vlm_nav.messages import AskedPrompt, figures, to_action, to_numbers
+from spec_vlm_nav.messages import AskedPrompt, figures, to_action, to_done, to_numbers
 from spec_vlm_nav.motion import Outcome
 from speculation.prompts import ACTIONS, STOP, ActionKind, NavigationAction
 from speculation.wire import MAX_PROMPT_CHARS
@@ -45,7 +45,18 @@ def test_the_numbers_are_those_of_the_interface_files() -> None:
     assert (action["CLOUD_VERIFIED"], action["EDGE_ONLY"], action["FALLBACK"]) == (0, 1, 2)
 
 
-ABOUT_THE_STEP = {"header", "goal", "step", "profile", "answer", "frame_age_s", "link_rtt_s", "link"}
+ABOUT_THE_STEP = {
+    "header",
+    "goal",
+    "step",
+    "profile",
+    "answer",
+    "frame_age_s",
+    "link_rtt_s",
+    "link",
+    "action_s",
+    "in_motion",
+}
 """Fields of DecodingStats.msg that the node itself sets."""
 MESSAGE_KINDS = {"string": str, "uint32": int, "float32": float, "uint16[]": list, "uint32[]": list}
 
@@ -85,3 +96,15 @@ def test_a_prompt_survives_its_text_and_a_bad_one_is_named() -> None:
     ):
         with pytest.raises(ValueError, match="a recorded prompt must be JSON with stamp_ns and prompt"):
             AskedPrompt.from_json(text)
+
+
+def test_what_was_done_is_read_and_a_text_that_is_no_motion_is_named() -> None:
+    motions = [action for action in ACTIONS if action != STOP]
+    assert to_done([action.text for action in motions]) == tuple(motions)
+    for texts, problem in (
+        (["forward small", "turn around"], r"done\[1\] is 'turn around'; known are forward small"),
+        (["stop"], r"done\[0\] is 'stop'"),
+        (["forward small"] * 1001, "1001 actions, the limit is 1000"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            to_done(texts)

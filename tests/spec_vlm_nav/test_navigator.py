@@ -5,23 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
+from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from edge_drafter.stats import DecodingStats
-from spec_vlm_nav.motion import Outcome
+from spec_vlm_nav.body import Decision, Execution, Frame, State
+from spec_vlm_nav.link_monitor import LinkLimits
+from spec_vlm_nav.motion import Outcome, PlanarPose
 from spec_vlm_nav.navigator import (
     HOLD_S,
     INVALID_LIMIT,
+    POLL_S,
     SETTLE_S,
     End,
-    Ending,
-    Frame,
     GoalResult,
     Navigator,
     NavigatorConfig,
-    State,
 )
 from speculation.prompts import (
     STOP,
@@ -31,16 +34,78 @@ from speculation.prompts import (
     NavigationAction,
     ResponseOrder,
     Vocabulary,
+    committed_action,
     compose,
     format_answer,
+    parse_answer,
 )
 
-CONFIG = NavigatorConfig(guide=Guidance.NEVER)
+CONFIG = NavigatorConfig(guide=Guidance.NEVER, act_early=False, look_ahead=False)
 WORDS = Vocabulary(("silver",), ("bottle",))
 LEFT = "I see nothing.\nAction: turn left large"
 AHEAD = "Ahead.\nAction: forward small"
+FAR = "Far ahead.\nAction: forward large"
 LEFT_LARGE = NavigationAction(ActionKind.TURN_LEFT, ActionSize.LARGE)
 DONE = format_answer("The silver bottle is right ahead.", STOP)
+
+
+@dataclass
+class Written:
+    """A question whose answer is written a few characters at a time; it satisfies `body.Question`."""
+
+    world: World
+    answer: str | Exception
+    alone: bool
+    began: float
+    cancelled: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.cancelled or self.world.now >= self.began + self.world.answer_s - 1e-9
+
+    @property
+    def committed(self) -> str:
+        text = self.answer if isinstance(self.answer, str) else self.world.before_failure
+        since = (self.world.now - self.began) / self.world.answer_s
+        return text if self.done else text[: max(0, int(since * len(text)))]
+
+    @property
+    def guess(self) -> str:
+        return "" if self.done else "perhaps"
+
+    def result(self) -> Reply:
+        assert self.done, "nobody may wait for an answer without looking at the clock"
+        if self.cancelled:
+            raise Cancelled("cancelled")
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return Reply(self.answer, DecodingStats(mode="edge" if self.alone else "fsd"))
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@dataclass
+class Line:
+    """The link, as `body.Link`."""
+
+    state: str = "nominal"
+    why: str = ""
+
+
+@dataclass
+class Walk:
+    """One motion of the scripted robot."""
+
+    action: NavigationAction
+    began: float
+    start: PlanarPose
+    scale: float
+    until: float = math.inf
+    """When something took over."""
+
+
+SPEED, TURN = 0.4, 0.5
 
 
 @dataclass
@@ -52,62 +117,146 @@ class World:
     frame_period: float = 0.125
     camera_dies_at: float = math.inf
     camera_back_at: float = math.inf
-    outcome: Callable[[int], Ending | None] = lambda step: Ending(Outcome.DONE, "done")
-    acts: list[tuple[int, NavigationAction | None]] = field(default_factory=list)
+    outcome: Callable[[int], Execution | None] | None = None
+    """In place of a robot that walks."""
+    answer_s: float = 0.5
+    before_failure: str = ""
+    decisions: list[Decision] = field(default_factory=list)
+    acted_at: list[float] = field(default_factory=list)
     reports: list[tuple[State, str]] = field(default_factory=list)
     asked_at: list[tuple[float, float]] = field(default_factory=list)
+    questions: list[Written] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    written: list[tuple[str, str]] = field(default_factory=list)
     known: list[Vocabulary | Exception | None] = field(default_factory=lambda: [None])
     config: NavigatorConfig = CONFIG
-    cancel_at: float = math.inf
+    end_at: float = math.inf
+    end: End = End.CANCELLED
     silence: float = 0.0
+    link: Line | None = None
+    outages: tuple[tuple[float, float], ...] = ()
+    alone_answers: list[str | Exception] = field(default_factory=list)
+    slip: float = 0.0
+    """Metres that the robot slides sideways at the end of each motion."""
+    walks: dict[int, Walk] = field(default_factory=dict)
+    pose: PlanarPose = field(default_factory=lambda: PlanarPose(0.0, 0.0, 0.0))
 
-    def objects(self, limit_s: float) -> Vocabulary | None:
+    # the decoder
+
+    def objects(self, limit_s: float, *, mode: str | None = None) -> Vocabulary | None:
         known = self.known.pop(0) if len(self.known) > 1 else self.known[0]
         if isinstance(known, Exception):
             raise known
         return known
 
-    def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
+    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> Written:
         self.asked_at.append((self.now, deadline_s))
         self.prompts.append(prompt)
-        self.now += 0.5
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return Reply(answer, DecodingStats())
+        answers = self.alone_answers if mode == "edge" else self.answers
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        for question in self.questions:
+            question.cancelled = question.cancelled or not question.done
+        self.questions.append(Written(self, answer, mode == "edge", self.now))
+        return self.questions[-1]
+
+    # the body
 
     def frame_after(self, moment: float) -> Frame | None:
         arrived = math.floor(self.now / self.frame_period) * self.frame_period
         dead = self.camera_dies_at <= arrived < self.camera_back_at
-        return Frame(b"jpeg", arrived, 0.0, None) if arrived > moment and not dead else None
+        return Frame(b"jpeg", arrived, 0.0, None, self.place()) if arrived > moment and not dead else None
+
+    def place(self) -> PlanarPose | None:
+        return self._pose(next(reversed(self.walks.values()))) if self.walks else self.pose
 
     def asked(self, prompt: str, frame: Frame) -> None:
         self.told.append(prompt)
+        self.frames.append(frame)
 
-    def act(self, step: int, action: NavigationAction | None, reply: Reply | None, frame: Frame | None) -> None:
-        self.acts.append((step, action))
+    def act(self, decision: Decision) -> None:
+        self.decisions.append(decision)
+        self.acted_at.append(self.now)
+        before = next(reversed(self.walks.values())) if self.walks else None
+        action = decision.action
+        if before is not None and decision.step in self.walks:
+            assert action is not None
+            self.walks[decision.step].action = action
+            return
+        start = self.pose
+        if before is not None:
+            before.until = min(before.until, self.now)
+            start = self._pose(before)
+        if action is not None and action.size is not None:
+            self.walks[decision.step] = Walk(action, self.now, start, decision.speed_scale)
 
-    def ending(self, step: int) -> Ending | None:
-        return self.outcome(step)
+    def execution(self, step: int) -> Execution | None:
+        if self.outcome is not None:
+            return self.outcome(step)
+        walk = self.walks.get(step)
+        if walk is None:
+            return Execution(Outcome.DONE) if any(decision.step == step for decision in self.decisions) else None
+        amount, moved = walk.action.metres or abs(walk.action.radians), self._moved(walk)
+        outcome = Outcome.DONE if moved >= amount - 0.005 else Outcome.RUNNING if walk.until >= self.now else None
+        return Execution(outcome, moved, max(0.0, amount - moved), self.now - walk.began)
 
     def executor_silence(self) -> float:
         return self.silence
 
     def report(self, state: State, reason: str = "") -> None:
-        self.reports.append((state, reason))
+        if not self.reports or self.reports[-1] != (state, reason):
+            self.reports.append((state, reason))
+
+    def writing(self, answer: str, guess: str) -> None:
+        self.written.append((answer, guess))
+
+    # the clock
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
+        if self.link is not None:
+            away = any(start <= self.now < end for start, end in self.outages)
+            self.link.state = "silent" if away else "nominal"
+            self.link.why = f"nothing received for {self.now:.1f} s" if away else ""
 
-    def run(self, **options: float) -> GoalResult:
-        navigator = Navigator(self, self, lambda: self.now, self.sleep, lambda: self.now >= self.cancel_at, self.config)
-        return navigator.run("find the silver bottle", **options)  # type: ignore[arg-type]
+    def over(self) -> End | None:
+        return self.end if self.now >= self.end_at else None
+
+    def navigator(self) -> Navigator:
+        return Navigator(self, self, lambda: self.now, self.sleep, self.over, self.config)
+
+    def run(self, **options: Any) -> GoalResult:
+        return self.navigator().run("find the silver bottle", **options)
+
+    def _moved(self, walk: Walk) -> float:
+        pace = (TURN if walk.action.radians else SPEED) * walk.scale
+        return min(pace * (min(self.now, walk.until) - walk.began), walk.action.metres or abs(walk.action.radians))
+
+    def _pose(self, walk: Walk) -> PlanarPose:
+        moved, start = self._moved(walk), walk.start
+        amount = walk.action.metres or abs(walk.action.radians)
+        slipped = self.slip if moved >= amount - 0.005 else 0.0
+        if walk.action.radians:
+            return PlanarPose(start.x, start.y + slipped, start.yaw + math.copysign(moved, walk.action.radians))
+        return PlanarPose(
+            start.x + moved * math.cos(start.yaw), start.y + moved * math.sin(start.yaw) + slipped, start.yaw
+        )
+
+    @property
+    def acts(self) -> list[tuple[int, NavigationAction | None]]:
+        return [(decision.step, decision.action) for decision in self.decisions if decision.complete]
 
     @property
     def texts(self) -> list[str]:
         return ["hold" if action is None else action.text for _, action in self.acts]
+
+    @property
+    def published(self) -> list[tuple[int, str, bool]]:
+        return [
+            (decision.step, "hold" if decision.action is None else decision.action.text, decision.complete)
+            for decision in self.decisions
+        ]
 
 
 def test_actions_are_carried_out_until_the_model_stops() -> None:
@@ -119,17 +268,11 @@ def test_actions_are_carried_out_until_the_model_stops() -> None:
 
 
 def test_every_step_looks_at_a_frame_taken_after_the_robot_came_to_rest() -> None:
-    finished: list[float] = []
     world = World([LEFT, LEFT, DONE])
-
-    def outcome(step: int) -> Ending:
-        finished.append(world.now)
-        return Ending(Outcome.DONE, "")
-
-    world.outcome = outcome
     world.run()
-    for ended, (asked, _) in zip(finished, world.asked_at[1:], strict=True):
-        assert asked >= ended + SETTLE_S
+    turn_s = LEFT_LARGE.radians / TURN
+    for began, (asked, _) in zip(world.acted_at[:2], world.asked_at[1:], strict=True):
+        assert asked >= began + turn_s + SETTLE_S - 0.02
 
 
 def test_an_unreadable_answer_holds_the_robot_and_says_why() -> None:
@@ -188,10 +331,10 @@ def test_a_camera_that_stays_dead_is_named_in_the_result() -> None:
 
 
 def test_blocked_again_and_again_is_an_obstacle_but_a_free_move_forgets() -> None:
-    world = World([LEFT], outcome=lambda step: Ending(Outcome.BLOCKED, "blocked"))
+    world = World([LEFT], outcome=lambda step: Execution(Outcome.BLOCKED, message="blocked"))
     assert world.run().end is End.OBSTACLE
     assert world.texts[-1] == "hold"
-    mixed = World([LEFT] * 12 + [DONE], outcome=lambda s: Ending(Outcome.DONE if s % 3 == 0 else Outcome.BLOCKED, ""))
+    mixed = World([LEFT] * 12 + [DONE], outcome=lambda s: Execution(Outcome.DONE if s % 3 == 0 else Outcome.BLOCKED))
     assert mixed.run().end is End.STOPPED
 
 
@@ -203,7 +346,7 @@ def test_an_executor_that_never_finishes_is_a_robot_fault() -> None:
 
 
 def test_lost_odometry_holds_and_goes_on() -> None:
-    endings = [Ending(None, "odometry went silent"), *[Ending(Outcome.DONE, "")] * 3]
+    endings = [Execution(None, message="odometry went silent"), *[Execution(Outcome.DONE)] * 3]
     world = World([LEFT, LEFT, DONE], outcome=lambda step: endings[min(step, 3)])
     assert world.run().end is End.STOPPED
     assert "hold" in world.texts
@@ -211,7 +354,7 @@ def test_lost_odometry_holds_and_goes_on() -> None:
 
 @pytest.mark.parametrize("moment", [50.05, 50.3, 51.0, 53.0])
 def test_cancel_ends_a_goal_at_any_moment_with_the_robot_standing(moment: float) -> None:
-    world = World([LEFT], cancel_at=moment)
+    world = World([LEFT], end_at=moment)
     result = world.run()
     assert result.end is End.CANCELLED
     assert world.texts[-1] == "hold"
@@ -219,11 +362,11 @@ def test_cancel_ends_a_goal_at_any_moment_with_the_robot_standing(moment: float)
 
 @pytest.mark.parametrize("lost", [0.0, 0.5])
 def test_a_goal_that_ends_waits_until_the_executor_took_the_hold_also_when_cancelled(lost: float) -> None:
-    world = World([LEFT], cancel_at=50.3)
-    world.outcome = lambda step: Ending(Outcome.DONE, "") if world.now >= 51.0 + lost else None
+    world = World([LEFT], end_at=50.3)
+    world.outcome = lambda step: Execution(Outcome.DONE) if world.now >= 50.4 + lost else None
     result = world.run()
     assert (result.end, result.held, result.message) == (End.CANCELLED, True, "cancelled")
-    assert world.texts == ["hold"] and world.now >= 51.0 + lost
+    assert world.texts == ["hold"] and world.now >= 50.4 + lost
 
 
 @pytest.mark.parametrize(
@@ -248,7 +391,7 @@ def test_a_hold_that_nobody_confirms_is_said_in_the_result(
 def test_neither_a_stop_nor_a_dry_run_waits_for_a_hold() -> None:
     stopped = World([DONE], outcome=lambda step: None).run()
     assert (stopped.end, stopped.held) == (End.STOPPED, True)
-    dry = World([LEFT], outcome=lambda step: None, cancel_at=50.3)
+    dry = World([LEFT], outcome=lambda step: None, end_at=50.3)
     result = dry.run(dry=True)
     assert (result.end, result.held) == (End.CANCELLED, True)
     assert dry.now < 50.3 + HOLD_S
@@ -269,9 +412,16 @@ def test_no_step_is_given_more_time_than_the_goal_has_left() -> None:
     assert late.run().end is End.STOPPED
 
 
-def test_each_prompt_tells_what_was_carried_out_for_this_goal_and_nothing_else() -> None:
-    endings = {0: Ending(Outcome.DONE, ""), 2: Ending(Outcome.BLOCKED, ""), 3: Ending(None, "odometry went silent")}
-    world = World([LEFT, "nonsense", LEFT, LEFT, AHEAD, DONE], outcome=lambda step: endings.get(step, endings[0]))
+def test_each_prompt_lists_what_odometry_measured_and_nothing_else() -> None:
+    turned = LEFT_LARGE.radians
+    endings = {
+        0: Execution(Outcome.DONE, turned),
+        2: Execution(Outcome.BLOCKED, 0.6 * turned, message="blocked"),
+        3: Execution(None, 0.1 * turned, message="odometry went silent"),
+        4: Execution(Outcome.DONE),
+        5: Execution(Outcome.TIMEOUT, 0.23),
+    }
+    world = World([LEFT, "nonsense", LEFT, LEFT, FAR, DONE], outcome=lambda step: endings[step])
     assert world.run().end is End.STOPPED
     assert world.texts == [
         "turn left large",
@@ -279,16 +429,20 @@ def test_each_prompt_tells_what_was_carried_out_for_this_goal_and_nothing_else()
         "turn left large",
         "turn left large",
         "hold",
-        "forward small",
+        "forward large",
         "stop",
     ]
     find, left = "find the silver bottle", "find the silver bottle\nDone: turn left large"
-    # The second was blocked, the third lost its odometry.
-    assert world.prompts == [find, left, left, f"{left} x2", f"{left} x2", f"{left} x2, forward small"]
+    # The second turn was blocked half-way, the third hardly began, and of the walk a third was made.
+    both = f"{left}, turn left medium"
+    assert world.prompts == [find, left, left, both, both, f"{both}, forward small"]
     assert world.told == world.prompts
     again = World([DONE], now=world.now)
     again.run()
     assert again.prompts == [find], "another goal begins anew"
+    resumed = World([DONE])
+    resumed.run(done=[LEFT_LARGE])
+    assert resumed.prompts == [left], "but one that is sent again goes on"
 
 
 @pytest.mark.parametrize("guide", [True, False])
@@ -331,3 +485,326 @@ def test_a_dry_run_decides_and_never_waits_for_legs() -> None:
     world = World([LEFT, DONE], outcome=lambda step: None)
     assert world.run(dry=True).end is End.STOPPED
     assert len(set(world.prompts)) == 1, "nobody walked, so nothing was done"
+
+
+# -- acting as soon as it is known
+
+EARLY = NavigatorConfig(guide=Guidance.NEVER, order=ResponseOrder.ACTION_FIRST, look_ahead=False)
+REASONS = "I see the silver bottle, it stands on the left of the red chair."
+
+
+def first(action: NavigationAction) -> str:
+    return format_answer(REASONS, action, ResponseOrder.ACTION_FIRST)
+
+
+LEFT_SMALL = NavigationAction(ActionKind.TURN_LEFT, ActionSize.SMALL)
+
+
+def test_an_action_begins_small_with_its_kind_is_extended_with_its_size_and_completed_with_the_answer() -> None:
+    world = World([first(LEFT_LARGE), DONE], config=EARLY, answer_s=4.0)
+    assert world.run().end is End.STOPPED
+    assert world.published == [
+        (0, "turn left small", False), (0, "turn left large", False), (0, "turn left large", True), (1, "stop", True),
+    ]  # fmt: skip
+    kind_s = world.acted_at[0] - world.asked_at[0][0]
+    assert kind_s < 1.5 < 4.0 <= world.acted_at[2] - world.asked_at[0][0]
+    assert world.decisions[2].action_s == pytest.approx(kind_s)
+    assert [decision.reply is not None for decision in world.decisions] == [False, False, True, True]
+    assert world.prompts[1].endswith("Done: turn left large\nAction first")
+
+
+def test_with_the_reasons_first_an_action_begins_with_its_line() -> None:
+    config = NavigatorConfig(guide=Guidance.NEVER, look_ahead=False)
+    world = World([LEFT, DONE], config=config, answer_s=8.0)
+    world.run()
+    assert world.published[0] == (0, "turn left small", False)
+
+
+def test_a_dry_run_decides_with_the_whole_answer() -> None:
+    world = World([first(LEFT_LARGE), DONE], config=EARLY, answer_s=4.0)
+    assert world.run(dry=True).end is End.STOPPED
+    assert world.published == [(0, "turn left large", True), (1, "stop", True)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "after"),
+    [
+        ("Action: turn left, because the bottle stands there.", [(1, "hold", True), (2, "hold", True)]),
+        (f"Action: turn left large\n{REASONS} Action: stop", [(1, "hold", True), (2, "stop", True)]),
+        (f"Action: turn left large\n{REASONS} Action: stop there", [(1, "hold", True), (2, "hold", True)]),
+    ],
+)
+def test_an_answer_that_takes_its_action_back_holds_the_robot_at_once(
+    answer: str, after: list[tuple[int, str, bool]]
+) -> None:
+    world = World([answer, DONE], config=EARLY, answer_s=4.0)
+    assert world.run().end is End.STOPPED
+    begun = [entry for entry in world.published if entry[0] == 0]
+    assert begun[0] == (0, "turn left small", False) and not any(complete for _, _, complete in begun)
+    assert world.published[len(begun) : len(begun) + 2] == after
+    assert world.acted_at[len(begun)] < world.asked_at[0][0] + 4.0, "not with the whole answer"
+
+
+@pytest.mark.parametrize("failure", [VerifierLost("gone"), AnswerLate("30 s"), ValueError("no image")])
+def test_an_answer_that_ends_without_its_end_holds_what_it_began(failure: Exception) -> None:
+    world = World([failure, DONE], config=EARLY, before_failure="Action: forward large\nIt", answer_s=1.0)
+    assert world.run().end is End.STOPPED
+    assert [text for _, text, _ in world.published][-2:] == ["hold", "stop"]
+    assert "forward" in world.published[0][1]
+    done = world.walks[0]
+    assert done.until < math.inf, "the robot was stopped"
+    assert "Done: forward small" in world.prompts[1], "what it walked until then"
+
+
+def test_no_motion_begins_on_what_could_still_be_a_stop() -> None:
+    world = World([first(STOP)], config=EARLY, answer_s=4.0)
+    assert world.run().end is End.STOPPED
+    assert world.published == [(0, "stop", True)]
+
+
+# -- looking ahead
+
+AHEAD_CONFIG = NavigatorConfig(guide=Guidance.NEVER, order=ResponseOrder.ACTION_FIRST)
+
+
+def test_the_next_question_goes_out_in_motion_and_its_action_follows_without_a_rest() -> None:
+    answers: list[str | Exception] = [first(LEFT_LARGE), first(LEFT_LARGE), first(LEFT_LARGE), DONE]
+    world = World(answers, config=AHEAD_CONFIG)
+    assert world.run().end is End.STOPPED
+    assert [decision.in_motion for decision in world.decisions if decision.complete] == [False, True, True, True]
+    assert world.prompts[1].endswith("Done: turn left large\nAction first"), "the action under way counts as done"
+    still = World([*[first(LEFT_LARGE)] * 3, DONE], config=EARLY)
+    still.run()
+    assert world.now < still.now - 3 * SETTLE_S
+    turns = [at for at, decision in zip(world.acted_at, world.decisions, strict=True) if decision.complete]
+    assert all(walk.until - walk.began < LEFT_LARGE.radians / TURN + 0.3 for walk in list(world.walks.values())[:-1])
+    assert turns == sorted(turns)
+
+
+def test_a_look_ahead_sees_what_the_robot_will_see() -> None:
+    """The frame is taken within the limit of the motion's end."""
+    world = World([first(LEFT_LARGE), DONE], config=AHEAD_CONFIG, answer_s=1.5)
+    world.run()
+    seen = world.frames[1].place
+    assert seen is not None
+    end = LEFT_LARGE.radians
+    assert 0.0 < end - seen.yaw <= math.radians(AHEAD_CONFIG.look_ahead_deg)
+
+
+def test_a_decision_is_dropped_where_the_view_changed_by_more_than_the_limit() -> None:
+    world = World([first(LEFT_LARGE), first(LEFT_SMALL), DONE], config=AHEAD_CONFIG, slip=0.4)
+    assert world.run().end is End.STOPPED
+    assert len(world.questions) == 3 and world.questions[1].cancelled
+    assert world.texts == ["turn left large", "stop"], "what was asked in motion is never carried out"
+    assert not world.decisions[-1].in_motion
+
+
+@pytest.mark.parametrize("outcome", [Outcome.BLOCKED, Outcome.TIMEOUT, Outcome.NO_ODOMETRY, None])
+def test_a_decision_is_dropped_where_the_motion_ended_otherwise(outcome: Outcome | None) -> None:
+    world = World([first(LEFT_LARGE), first(LEFT_SMALL), DONE], config=AHEAD_CONFIG, answer_s=2.0)
+
+    def execution(step: int) -> Execution:
+        walked = world.now - world.walks[0].began if world.walks else 0.0
+        if step > 0 or walked > 3.0:
+            return Execution(outcome if step == 0 else Outcome.DONE, 0.7, message="why")
+        return Execution(Outcome.RUNNING, max(0.01, walked * TURN), 0.1, max(0.02, walked))
+
+    world.outcome = execution
+    assert world.run().end is End.STOPPED
+    assert world.questions[1].cancelled and "turn left small" not in world.texts
+
+
+def test_nothing_is_asked_ahead_of_the_last_action_that_is_allowed() -> None:
+    world = World([first(LEFT_LARGE)], config=AHEAD_CONFIG)
+    assert world.run(max_actions=2).end is End.OUT_OF_ACTIONS
+    assert len(world.questions) == 2
+
+
+# -- a lost link
+
+
+def lossy(*outages: tuple[float, float], **more: Any) -> World:
+    config = more.pop("config", NavigatorConfig(guide=Guidance.NEVER, look_ahead=False))
+    return World(more.pop("answers", [LEFT]), link=Line(), outages=outages, config=config, **more)
+
+
+def test_while_the_link_is_lost_the_draft_model_drives_slowly_and_the_goal_goes_on() -> None:
+    world = lossy((53.0, 60.0), alone_answers=[FAR])
+    world.run(time_allowance_s=25.0)
+    alone = [decision for decision in world.decisions if decision.alone]
+    assert alone and {decision.action.text for decision in alone if decision.action} == {"forward small"}
+    assert {decision.speed_scale for decision in alone} == {0.5}
+    times = [at for at, decision in zip(world.acted_at, world.decisions, strict=True) if decision.alone]
+    assert min(times) >= 53.0 and max(times) < 60.0 + 1.0 + 2.0
+    assert world.decisions[-2].speed_scale == 1.0 and not world.decisions[-2].alone, "and the verifier decides again"
+
+
+def test_the_draft_model_drives_for_as_long_as_it_may_and_then_the_robot_holds_once() -> None:
+    config = NavigatorConfig(guide=Guidance.NEVER, link=LinkLimits(degraded_s=5.0))
+    world = lossy((52.0, 80.0), alone_answers=[FAR], config=config)
+    assert world.run(time_allowance_s=35.0).end is End.TIMEOUT
+    moving = [at for at, each in zip(world.acted_at, world.decisions, strict=True) if each.alone]
+    assert max(moving) <= 57.1
+    holds = [entry for entry in world.reports if entry[0] is State.HOLDING and entry[1].startswith("verifier lost")]
+    assert len(holds) == 1
+    between = [each.action for at, each in zip(world.acted_at, world.decisions, strict=True) if 57.1 < at < 80.0]
+    assert between == [] or between == [None]
+    assert any(at > 80.0 and each.action is not None for at, each in zip(world.acted_at, world.decisions, strict=True))
+
+
+def test_without_the_draft_model_the_robot_holds_once_and_does_not_flap() -> None:
+    config = NavigatorConfig(guide=Guidance.NEVER, link=LinkLimits(degraded_s=0.0))
+    world = lossy((52.1, 70.0), config=config)
+    world.run(time_allowance_s=30.0)
+    began = next(n for n, (state, why) in enumerate(world.reports) if why.startswith("verifier lost"))
+    assert [state for state, _ in world.reports[began : began + 2]] == [State.HOLDING, State.THINKING]
+    assert sum(why.startswith("verifier lost") for _, why in world.reports) == 1
+    assert not any(decision.alone for decision in world.decisions)
+
+
+@pytest.mark.parametrize("answer", [DONE, "walk over there", AnswerLate("30 s"), ValueError("cannot draft")])
+def test_what_the_draft_model_cannot_decide_alone_waits_for_the_verifier(answer: str | Exception) -> None:
+    world = lossy((52.0, 60.0), alone_answers=[answer])
+    assert world.run(time_allowance_s=20.0).end is End.TIMEOUT
+    assert sum(question.alone for question in world.questions) == 1
+    assert "stop" not in world.texts
+    assert any(at > 60.0 and each.action is not None for at, each in zip(world.acted_at, world.decisions, strict=True))
+
+
+def test_an_object_that_the_draft_model_does_not_know_waits_for_the_verifier() -> None:
+    world = lossy((50.2, 58.0), alone_answers=[FAR], known=[None, Vocabulary(("red",), ("ball",)), None])
+    assert world.run(time_allowance_s=15.0).end is End.TIMEOUT
+    assert not any(question.alone for question in world.questions)
+
+
+def test_a_link_that_is_refused_ends_the_goal() -> None:
+    world = World([LEFT], link=Line("refused", "another tokenizer"))
+    result = world.run()
+    assert (result.end, result.message) == (End.LINK_LOST, "no verifier: another tokenizer")
+
+
+def test_a_motion_on_half_an_answer_is_held_when_the_link_is_lost() -> None:
+    world = lossy((51.8, 60.0), answers=[first(LEFT_LARGE)], alone_answers=[FAR], config=EARLY, answer_s=6.0)
+    world.run(time_allowance_s=5.0)
+    lost = next(n for n, at in enumerate(world.acted_at) if at >= 51.8)
+    assert world.published[lost][1] == "hold" and world.acted_at[lost] < 51.9
+    assert world.published[0] == (0, "turn left small", False) and world.questions[0].cancelled
+
+
+# -- ends
+
+
+@pytest.mark.parametrize("end", [End.CANCELLED, End.PREEMPTED, End.SHUTDOWN])
+@pytest.mark.parametrize("moment", [50.3, 50.7, 51.3, 52.4])
+def test_the_end_is_the_callers_and_the_hold_goes_out_at_once(end: End, moment: float) -> None:
+    world = World([first(LEFT_LARGE)], config=AHEAD_CONFIG, end_at=moment, end=end)
+    result = world.run()
+    assert result.end is end
+    assert world.published[-1][1] == "hold" and world.acted_at[-1] <= moment + 2 * POLL_S
+    assert all(question.done for question in world.questions), "nothing is decoded any more"
+
+
+def test_the_answer_is_shown_as_it_is_committed() -> None:
+    world = World([LEFT, DONE])
+    world.run()
+    shown = [answer for answer, _ in world.written]
+    assert LEFT in shown and any(answer and LEFT.startswith(answer) and answer != LEFT for answer in shown)
+
+
+# -- whatever comes
+
+TEXTS = st.one_of(
+    st.sampled_from([LEFT, AHEAD, DONE, first(LEFT_LARGE), first(STOP), first(LEFT_LARGE) + " Action: stop", "x"]),
+    st.lists(
+        st.sampled_from(["Action:", "Action: ", "turn left", " small", " large", "forward", "stop", "\n", "I", "."]),
+        max_size=8,
+    ).map("".join),
+)
+FAILURES = st.sampled_from([VerifierLost("gone"), AnswerLate("late"), ValueError("no image"), Cancelled("cancelled")])
+EXECUTIONS = st.one_of(
+    st.none(),
+    st.builds(
+        Execution,
+        st.sampled_from([*Outcome, None]),
+        st.sampled_from([0.0, 0.1, 0.25, 0.8, -1.0, math.nan, math.inf]),
+        st.sampled_from([0.0, 0.1, math.nan, math.inf]),
+        st.sampled_from([0.0, 0.5, 3.0, math.nan]),
+        st.sampled_from(["", "standing: odom silent"]),
+    ),
+)
+POSES = st.one_of(
+    st.none(),
+    st.builds(PlanarPose, *[st.sampled_from([0.0, 0.1, 5.0, math.nan])] * 3),
+)
+
+
+class Hostile(World):
+    """A world in which nothing can be relied upon: every look at it comes from `data`."""
+
+    data: st.DataObject
+
+    def execution(self, step: int) -> Execution | None:
+        return self.data.draw(EXECUTIONS)
+
+    def place(self) -> PlanarPose | None:
+        return self.data.draw(POSES)
+
+    def ask(self, prompt: str, jpeg: bytes, deadline_s: float, mode: str | None = None) -> Written:
+        answer = self.data.draw(st.one_of(TEXTS, FAILURES))
+        self.before_failure = self.data.draw(TEXTS)
+        question = Garbled(self, answer, mode == "edge", self.now)
+        question.pieces = self.data.draw(st.one_of(st.none(), st.lists(TEXTS, min_size=1, max_size=4)))
+        self.questions.append(question)
+        return question
+
+    def act(self, decision: Decision) -> None:
+        self.decisions.append(decision)
+        action = decision.action
+        if action is None or action == STOP:
+            assert decision.complete
+            return
+        question = self.questions[-1]
+        if decision.complete:
+            assert decision.reply is not None
+            read = parse_answer(decision.reply.text).action
+            assert read is not None and read.kind is action.kind
+            assert read.size is action.size or (question.alone and action.size is ActionSize.SMALL)
+        else:
+            settled = committed_action(question.shown)
+            assert settled is not None and settled[0] is action.kind
+            assert action.size in (settled[1], ActionSize.SMALL)
+        assert decision.alone == (question.alone or self.link is None)
+        assert decision.speed_scale == (0.5 if question.alone else 1.0)
+
+
+@dataclass
+class Garbled(Written):
+    """A question whose committed text need not grow as it should."""
+
+    pieces: list[str] | None = None
+    shown: str = ""
+
+    @property
+    def committed(self) -> str:
+        since = int(4.0 * (self.world.now - self.began) / self.world.answer_s)
+        honest = Written(self.world, self.answer, self.alone, self.began).committed
+        self.shown = honest if self.pieces is None else self.pieces[since % len(self.pieces)]
+        return self.shown
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.booleans(), st.lists(st.floats(50.0, 75.0), max_size=4), st.floats(50.5, 75.0))
+def test_no_motion_but_what_is_read_in_committed_text_and_every_end_is_a_hold_or_a_stop(
+    data: st.DataObject, linked: bool, changes: list[float], end_at: float
+) -> None:
+    times = sorted(changes)
+    config = NavigatorConfig(guide=Guidance.NEVER, link=LinkLimits(degraded_s=4.0))
+    world = Hostile([LEFT], config=config, end_at=end_at, link=Line() if linked else None)
+    world.outages = tuple(zip(times[::2], times[1::2], strict=False))
+    world.data = data
+    result = world.run(time_allowance_s=15.0)
+    last = world.decisions[-1].action
+    assert last is None or (last == STOP and result.end is End.STOPPED)
+    if result.end is End.STOPPED:
+        assert last == STOP
+    assert all(question.done for question in world.questions)

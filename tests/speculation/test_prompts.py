@@ -21,11 +21,13 @@ from speculation.prompts import (
     Target,
     Vocabulary,
     chat,
+    committed_action,
     compose,
     find_target,
     format_answer,
     history,
     instruction_problem,
+    nearest_action,
     parse_answer,
     to_navigation_action,
 )
@@ -211,3 +213,84 @@ def test_a_verifier_without_a_list_takes_any_instruction() -> None:
 def test_action_texts_are_read_back() -> None:
     assert [to_navigation_action(action.text) for action in ACTIONS] == list(ACTIONS)
     assert to_navigation_action("") is None and to_navigation_action("forward") is None
+
+
+PIECES = st.sampled_from([
+    "Action:", "Action: ", " ", "\n", ".", "turn", " left", "turn left", "turn right", "forward", " small", " medium",
+    "large", "stop", "st", "stopping", "TURN", "I see it", "Act", "\t", "s", ",", "\u212a", "\x1c",
+])  # fmt: skip
+WRITTEN = st.one_of(
+    st.lists(PIECES, max_size=12).map("".join),
+    st.builds(
+        format_answer,
+        st.lists(PIECES, max_size=5).map("".join),
+        st.sampled_from(ACTIONS),
+        st.sampled_from(ResponseOrder),
+    ),
+)
+
+
+def agrees(settled: tuple[ActionKind, ActionSize | None], known: tuple[ActionKind, ActionSize | None] | None) -> bool:
+    return known is not None and known[0] is settled[0] and settled[1] in (None, known[1])
+
+
+@given(WRITTEN)
+def test_what_is_settled_early_is_what_the_whole_answer_is_read_as_or_is_taken_back(text: str) -> None:
+    whole, action = committed_action(text), parse_answer(text).action
+    for end in range(len(text) + 1):
+        settled = committed_action(text[:end])
+        if settled is None or settled[0] is ActionKind.STOP:
+            continue
+        assert "Action:" in text[:end] and settled[0].value in " ".join(text[:end].lower().split())
+        if agrees(settled, whole):
+            assert action is None or action == STOP or agrees(settled, (action.kind, action.size)), (text[:end], action)
+    if action == STOP:
+        assert whole == (ActionKind.STOP, None)
+    if action not in (None, STOP) and "\n" not in text.strip().partition("Action:")[2].strip():
+        assert whole is not None and agrees(whole, (action.kind, action.size))  # type: ignore[union-attr]
+
+
+@given(st.sampled_from(ACTIONS), st.lists(PIECES, max_size=4).map("".join))
+def test_a_motion_in_the_first_line_is_settled_by_its_kind_and_then_by_its_size(
+    action: NavigationAction, reasoning: str
+) -> None:
+    """Whatever reasons follow, unless another mark is among them."""
+    if action == STOP or "Act" in reasoning:
+        return
+    text = format_answer(reasoning, action, ResponseOrder.ACTION_FIRST)
+    kind_at, size_at = len(f"Action: {action.kind.value}"), len(f"Action: {action.text}")
+    assert all(committed_action(text[:end]) is None for end in range(kind_at))
+    assert all(committed_action(text[:end]) == (action.kind, None) for end in range(kind_at, size_at))
+    assert all(committed_action(text[:end]) == (action.kind, action.size) for end in range(size_at, len(text) + 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "settled"),
+    [
+        ("I see it. Action", None),
+        ("Action: turn", None),
+        ("Action: turn left", (ActionKind.TURN_LEFT, None)),
+        ("Action: forward me", (ActionKind.FORWARD, None)),
+        ("Action: forward medium.\nIt", (ActionKind.FORWARD, ActionSize.MEDIUM)),
+        ("Action: turn left, I", None),
+        ("Action: forward small\nIt is near. Action:", None),
+        ("Action: forward small\nIt is near. Action: st", None),
+        ("Action: forward small\nIt is near. Action: stop", (ActionKind.STOP, None)),
+        ("Action: forward small\nAction: turn", (ActionKind.FORWARD, ActionSize.SMALL)),
+    ],
+)
+def test_beginnings_of_answers(text: str, settled: tuple[ActionKind, ActionSize | None] | None) -> None:
+    assert committed_action(text) == settled
+
+
+@pytest.mark.parametrize("action", [action for action in ACTIONS if action != STOP])
+def test_what_was_moved_is_the_nearest_action(action: NavigationAction) -> None:
+    amount = action.metres or abs(action.radians)
+    for moved in (0.93 * amount, amount, 1.07 * amount):
+        assert nearest_action(action.kind, moved) == action
+
+
+@pytest.mark.parametrize("moved", [-1.0, 0.0, 0.12, math.nan])
+def test_less_than_half_a_small_action_is_none(moved: float) -> None:
+    assert nearest_action(ActionKind.FORWARD, moved) is None
+    assert nearest_action(ActionKind.STOP, 1.0) is None

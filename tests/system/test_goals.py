@@ -19,17 +19,23 @@ def shared(turning_model: Path) -> Iterator[Robot]:
         yield robot
 
 
-def test_an_unknown_object_is_refused_with_the_words_that_are_known(shared: Robot) -> None:
-    decisions = len(shared.record.kinds)
+def test_a_goal_that_cannot_be_followed_is_refused_and_disturbs_nothing(shared: Robot) -> None:
+    running = shared.observer.send(FIND)
+    turns = shared.turns()
+    until(lambda: shared.turns() > turns, "the goal runs")
     end = finish(shared, shared.observer.send("find the golden unicorn"))
     assert not end.succeeded and end.error_code == CODES.INVALID_INPUT
     assert "names no known object" in end.message and "bottle" in end.message
-    assert len(shared.record.kinds) == decisions
     empty = finish(shared, shared.observer.send("   "))
     assert empty.error_code == CODES.INVALID_INPUT
+    assert shared.record.kinds[-1] != HOLD and running.wait(0.0) is None
+    turns = shared.turns()
+    until(lambda: shared.turns() > turns, "the goal before goes on")
+    running.cancel()
+    assert finish(shared, running).cancelled
 
 
-def test_cancel_and_preemption_leave_a_standing_robot(shared: Robot) -> None:
+def test_cancel_and_preemption_leave_a_standing_robot_and_have_codes_of_their_own(shared: Robot) -> None:
     turns = shared.turns()
     first = shared.observer.send(FIND)
     until(lambda: shared.turns() > turns, "robot turns")
@@ -37,11 +43,12 @@ def test_cancel_and_preemption_leave_a_standing_robot(shared: Robot) -> None:
     assert shared.observer.last["instruction"].data == FIND
     second = shared.observer.send(FIND)
     replaced = finish(shared, first)
-    assert not replaced.succeeded and "newer goal" in replaced.message
+    assert not replaced.succeeded and replaced.error_code == CODES.PREEMPTED and "newer goal" in replaced.message
     before = shared.turns()
     until(lambda: shared.turns() > before, "the newer goal runs")
     second.cancel()
-    assert finish(shared, second).cancelled
+    end = finish(shared, second)
+    assert end.cancelled and end.error_code == CODES.CANCELLED
     until(lambda: shared.stands and shared.record.kinds[-1] == HOLD, "the robot stands")
 
 

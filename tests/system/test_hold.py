@@ -1,7 +1,8 @@
-"""The end of a goal in vlm_nav: its HOLD is sent until the executor took it, whatever the goal ended with."""
+"""A goal of vlm_nav: its decisions are sent until the executor took them up, and its end is a HOLD that was taken."""
 
 from __future__ import annotations
 
+import math
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,21 @@ import pytest
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
-from spec_vlm_nav.navigator import HOLD_S, POLL_S, NavigatorConfig
-from spec_vlm_nav.nodes import vlm_nav
-from spec_vlm_nav.nodes.vlm_nav import RESEND_HOLD_S, Goal, VlmNav
+from spec_vlm_nav.body import Decision, State
+from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
+from spec_vlm_nav.messages import KINDS, SIZES
+from spec_vlm_nav.motion import Outcome
+from spec_vlm_nav.navigator import HOLD_S, POLL_S, End, NavigatorConfig
+from spec_vlm_nav.nodes import feedback, goal
+from spec_vlm_nav.nodes.goal import ERROR, RESEND_HOLD_S, RESEND_S, Goal
+from spec_vlm_nav.nodes.vlm_nav import VlmNav
+from speculation.prompts import ActionKind, ActionSize
+from speculation.prompts import NavigationAction as Action
 
 CONFIG = NavigatorConfig()
+CODES = NavigateByInstruction.Result
+LEFT_SMALL = Action(ActionKind.TURN_LEFT, ActionSize.SMALL)
+LEFT_LARGE = Action(ActionKind.TURN_LEFT, ActionSize.LARGE)
 
 
 class Handle:
@@ -24,9 +35,10 @@ class Handle:
         self.request = NavigateByInstruction.Goal(instruction="find the silver bottle", dry_run=dry)
         self.is_cancel_requested = True
         self.ended = ""
+        self.fed: list[tuple[str, str, str, list[str]]] = []
 
     def publish_feedback(self, feedback: Any) -> None:
-        pass
+        self.fed.append((feedback.state, feedback.answer, feedback.link_state, list(feedback.done)))
 
     def canceled(self) -> None:
         self.ended = "canceled"
@@ -41,18 +53,29 @@ class Node:
     def __init__(self, takes: int) -> None:
         self.now, self.takes = 100.0, takes
         self.sent: list[tuple[float, NavigationAction]] = []
-        self.status: ActionStatus | None = None
-        self.status_at = 100.0
-        self.config, self.travelled, self.frame = CONFIG, 0.0, None
-        self.actions = SimpleNamespace(publish=self.take)
-        self.decisions = self.states = self.instructions = SimpleNamespace(publish=lambda message: None)
-        self.decoder = SimpleNamespace(problem="", objects=lambda limit_s: None)
+        self.decided: list[NavigationAction] = []
+        self.config = CONFIG
+        self.monitor = LinkMonitor(CONFIG.link)
+        self.senses: Any = SimpleNamespace(statuses={}, status_at=100.0, travelled=0.0, frame=None, place=lambda: None)
+        self.out = SimpleNamespace(
+            actions=SimpleNamespace(publish=self.take),
+            decisions=SimpleNamespace(publish=self.decided.append),
+            state=lambda state, reason: None,
+            instruction=lambda text: None,
+        )
+        self.decoder: Any = SimpleNamespace(link=None, objects=lambda limit_s, mode=None: None)
         self.errors: list[str] = []
 
     def take(self, message: NavigationAction) -> None:
         self.sent.append((self.now, message))
         if len(self.sent) >= self.takes:
-            self.status = ActionStatus(goal=message.goal, step=message.step, outcome=ActionStatus.DONE)
+            self.says(message.step, ActionStatus.DONE, message.kind, message.size)
+
+    def says(self, step: int, outcome: int, kind: int, size: int, progress: float = 0.0) -> None:
+        status = ActionStatus(
+            goal=7, step=step, outcome=outcome, kind=kind, size=size, progress=progress, remaining=0.1
+        )
+        self.senses.statuses[7, step] = status
 
     def get_logger(self) -> Any:
         return SimpleNamespace(info=lambda text: None, warning=lambda text: None, error=self.errors.append)
@@ -64,63 +87,121 @@ class Node:
         self.now += seconds
 
 
-def goal(node: Node, monkeypatch: pytest.MonkeyPatch, dry: bool = False) -> Goal:
-    monkeypatch.setattr(vlm_nav, "time", node)
-    return Goal(node, Handle(dry), 7)  # type: ignore[arg-type]
+def running(node: Node, monkeypatch: pytest.MonkeyPatch, dry: bool = False) -> Goal:
+    monkeypatch.setattr(goal, "time", node)
+    monkeypatch.setattr(feedback, "time", node)
+    made = Goal(node, Handle(dry), 7)  # type: ignore[arg-type]
+    made._wake = SimpleNamespace(is_set=lambda: True)  # type: ignore[assignment]
+    return made
 
 
 def test_a_hold_that_was_lost_on_the_way_is_sent_again_until_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(takes=4)
-    result = goal(node, monkeypatch).run()
-    assert result.error_msg == "cancelled"
+    result = running(node, monkeypatch).run()
+    assert (result.error_msg, result.error_code) == ("cancelled", CODES.CANCELLED)
     assert len(node.sent) == 4 and {message.kind for _, message in node.sent} == {NavigationAction.HOLD}
     assert len({message.step for _, message in node.sent}) == 1, "the executor knows repetitions by their step"
     apart = [after - before for (before, _), (after, _) in zip(node.sent, node.sent[1:], strict=False)]
     assert max(apart) <= RESEND_HOLD_S + 2 * POLL_S
 
 
-@pytest.mark.parametrize("superseded", [False, True])
-def test_a_hold_that_is_never_taken_is_said(monkeypatch: pytest.MonkeyPatch, superseded: bool) -> None:
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [
+        (None, CODES.CANCELLED, "cancelled"),
+        (End.PREEMPTED, CODES.PREEMPTED, "a newer goal took over"),
+        (End.SHUTDOWN, CODES.SHUTDOWN, "the node was deactivated or ends"),
+    ],
+)
+def test_a_hold_that_is_never_taken_is_in_the_result_of_its_end(
+    end: End | None, code: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = Node(takes=10_000)
-    running = goal(node, monkeypatch)
-    running.superseded = superseded
-    result = running.run()
-    words = "a newer goal took over" if superseded else "cancelled"
+    made = running(node, monkeypatch)
+    if end is not None:
+        made._ended_by = end
+    result = made.run()
     assert result.error_msg == f"{words}; action_executor did not confirm the HOLD"
+    assert result.error_code == code != CODES.NONE
+    assert made._handle.ended == ("aborted" if end else "canceled")
     assert HOLD_S <= node.now - 100.0 < HOLD_S + 1.0
 
 
+def test_every_end_has_a_code_and_only_a_stop_has_none() -> None:
+    assert ERROR.keys() == set(End)
+    assert [end for end, code in ERROR.items() if code == CODES.NONE] == [End.STOPPED]
+
+
 def test_a_goal_that_fails_holds_the_robot_and_waits_until_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Node(takes=3)
-    running = goal(node, monkeypatch)
-    running._handle.is_cancel_requested = False
-    node.frame = "no frame"  # type: ignore[assignment]
-    result = running.run()
-    assert "AttributeError" in result.error_msg and "HOLD" not in result.error_msg
-    assert [message.kind for _, message in node.sent] == [NavigationAction.HOLD] * 3
-    lost = Node(takes=10_000)
-    running = goal(lost, monkeypatch)
-    running._handle.is_cancel_requested = False
-    lost.frame = "no frame"  # type: ignore[assignment]
-    assert running.run().error_msg.endswith("did not confirm the HOLD")
+    for takes, words in ((3, ""), (10_000, "did not confirm the HOLD")):
+        node = Node(takes)
+        made = running(node, monkeypatch)
+        made._handle.is_cancel_requested = False
+        node.senses.frame = "no frame"
+        result = made.run()
+        assert "AttributeError" in result.error_msg and result.error_msg.endswith(words)
+        assert {message.kind for _, message in node.sent} == {NavigationAction.HOLD}
+        assert len(node.sent) == 3 or words
 
 
 def test_a_dry_run_sends_nothing_that_could_move_a_robot(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(takes=1)
-    assert goal(node, monkeypatch, dry=True).run().error_msg == "cancelled"
-    assert not node.sent
+    assert running(node, monkeypatch, dry=True).run().error_msg == "cancelled"
+    assert not node.sent and node.decided
 
 
-def test_a_node_that_ends_in_the_middle_of_a_goal_holds_the_robot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The goal decodes and does not look at the clock: the node sends the HOLD itself."""
+def test_a_node_that_stops_acting_in_the_middle_of_a_goal_holds_the_robot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The goal does not look at the clock: the node sends the HOLD itself."""
     node: Any = Node(takes=3)
-    running = goal(node, monkeypatch)
-    closed: list[str] = []
-    node._goal_lock, node._current = threading.Lock(), running
+    node._current = running(node, monkeypatch)
+    node._current._wake = threading.Event()
+    node._current._sleep = node.sleep
+    node._current._navigator._sleep = node.sleep
+    node._goal_lock = threading.Lock()
     node._running = SimpleNamespace(acquire=lambda timeout: False)
-    node.decoder.close = lambda: closed.append("decoder")
-    node._heartbeat = SimpleNamespace(close=lambda: closed.append("heartbeat"))
     node._write_trace = lambda: None
-    VlmNav.close(node)
+    VlmNav.deactivate(node)
     assert [message.kind for _, message in node.sent] == [NavigationAction.HOLD] * 3
-    assert running.superseded and closed == ["decoder", "heartbeat"] and not node.errors
+    assert node._current._over() is End.SHUTDOWN and not node.errors
+
+
+def test_an_extension_that_was_lost_is_sent_again_and_the_motion_has_not_ended_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the executor says of the size before is not the end of the action."""
+    node = Node(takes=10_000)
+    made = running(node, monkeypatch)
+    left, small, large = KINDS[ActionKind.TURN_LEFT], SIZES[ActionSize.SMALL], SIZES[ActionSize.LARGE]
+    made.act(Decision(0, LEFT_SMALL, complete=False))
+    assert made.execution(0) is None
+    node.says(0, ActionStatus.DONE, left, small, 0.26)
+    ended = made.execution(0)
+    assert ended is not None and ended.outcome is Outcome.DONE
+    made.act(Decision(0, LEFT_LARGE, complete=False))
+    node.now += RESEND_S + 0.1
+    waiting = made.execution(0)
+    assert waiting is not None and (waiting.outcome, waiting.remaining) == (Outcome.RUNNING, math.inf)
+    assert [message.size for _, message in node.sent] == [small, large, large]
+    node.says(0, ActionStatus.RUNNING, left, large, 0.3)
+    assert made.execution(0).remaining == pytest.approx(0.1)  # type: ignore[union-attr]
+    node.says(0, ActionStatus.BLOCKED, left, small, 0.3)
+    assert made.execution(0).outcome is Outcome.BLOCKED  # type: ignore[union-attr]
+    assert not any(message.complete for message in node.decided), "whole answers only"
+
+
+def test_feedback_on_a_growing_answer_is_bounded_and_a_change_of_state_or_link_goes_out_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node(takes=1)
+    made = running(node, monkeypatch)
+    for letters in range(100):
+        made.writing("x" * letters, "")
+        node.now += 0.01
+    fed = made._handle.fed
+    assert 15 <= len(fed) <= 21 and fed[-1][1].startswith("x")
+    made.report(State.THINKING)
+    made.report(State.THINKING)
+    assert [state for state, *_ in fed].count("thinking") == 1
+    node.monitor.mode = LinkMode.DEGRADED
+    made.writing("", "")
+    assert fed[-1][2] == "degraded"

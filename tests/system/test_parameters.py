@@ -30,14 +30,15 @@ PARTS = {
     "sim_go2": (ROOM, ROBOT),
     "bag_player": (PLAYER,),
 }
-OWN = {"vlm_nav": {"trace"}}
+OWN = {"vlm_nav": {"trace", "welcome_s"}}
 """Parameters of a node's own file."""
 PUBLIC = {
     "vlm_nav": {
         "draft_model", "verifier", "mode", "profile", "link", "target_fingerprint", "keys", "allow_plain", "gamma",
         "drafting", "predictor", "sampling", "seed", "threads", "device", "dtype", "attention", "quantisation",
         "min_pixels", "max_pixels", "capacity", "max_tokens", "link_silence_s", "link_resume_s", "response_order",
-        "guide", "time_allowance_s", "step_limit_s", "action_limit_s", "stale_frame_s", "trace",
+        "guide", "time_allowance_s", "step_limit_s", "action_limit_s", "stale_frame_s", "act_early", "look_ahead",
+        "look_ahead_m", "look_ahead_deg", "degraded_s", "recover_s", "trace", "welcome_s",
     },
     "action_executor": {
         "forward_speed", "turn_speed", "tolerance_m", "tolerance_rad", "cap_factor", "cap_margin_s", "blocked_after_s",

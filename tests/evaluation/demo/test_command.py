@@ -12,13 +12,21 @@ import pytest
 from evaluation.demo.command import StepPrinter
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, HOLD, figures, to_numbers
-from speculation.prompts import STOP, NavigationAction
+from speculation.prompts import STOP, ActionSize, NavigationAction
 from tests.evaluation.report.recording import FIGURES, FORWARD
 
 
-def decision(step: int, action: NavigationAction | None, source: int = CLOUD_VERIFIED, reasoning: str = "") -> Any:
+def decision(
+    step: int,
+    action: NavigationAction | None,
+    source: int = CLOUD_VERIFIED,
+    reasoning: str = "",
+    complete: bool = True,
+) -> Any:
     kind, size, _ = to_numbers(action)
-    return SimpleNamespace(goal=1, step=step, kind=kind, size=size, source=source, reasoning=reasoning)
+    return SimpleNamespace(
+        goal=1, step=step, kind=kind, size=size, source=source, reasoning=reasoning, complete=complete
+    )
 
 
 def stats(step: int) -> Any:
@@ -27,6 +35,7 @@ def stats(step: int) -> Any:
 
 def test_a_step_is_printed_once_when_decision_and_figures_are_there(capsys: pytest.CaptureFixture[str]) -> None:
     printer = StepPrinter()
+    printer("navigation_action", decision(3, NavigationAction(FORWARD.kind, ActionSize.SMALL), complete=False))
     printer("navigation_action", decision(3, FORWARD, reasoning="A wall.\nI go on."))
     assert capsys.readouterr().out == ""
     printer("decoding_stats", stats(3))

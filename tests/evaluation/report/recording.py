@@ -107,7 +107,9 @@ def record(folder: Path, room: dict[str, Any] | None = None) -> Path:
         recorder.odometry(second, min(1.0, max(0.0, second - 1.0)), 0.0, min(0.4, max(0.0, second - 3.0)))
     for step, action in enumerate(DECISIONS):
         kind, size, value = to_numbers(action)
-        for again in (0.0, 0.05):
+        moves = action is not None and action.size is not None
+        # A motion begins small, before its answer is complete; everything is sent twice.
+        for again, complete in ((0.0, not moves), (0.05, True), (0.06, True)):
             recorder.put(
                 "/navigation_action",
                 NAV + "NavigationAction",
@@ -116,10 +118,11 @@ def record(folder: Path, room: dict[str, Any] | None = None) -> Path:
                 goal=7,
                 step=step,
                 kind=kind,
-                size=size,
+                size=size if complete else min(size, 1),
+                complete=complete,
                 value=value,
                 source=0 if action is not None else 2,
-                reasoning="I see a wall.\nI go on." if action is not None else "",
+                reasoning="I see a wall.\nI go on." if action is not None and complete else "",
             )
         if action is not None and action is not STOP:
             recorder.put(

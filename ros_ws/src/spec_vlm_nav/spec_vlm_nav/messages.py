@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -9,7 +10,7 @@ import msgspec
 
 from edge_drafter.stats import DecodingStats
 from spec_vlm_nav.motion import Outcome
-from speculation.prompts import ActionKind, ActionSize, NavigationAction
+from speculation.prompts import ACTIONS, ActionKind, ActionSize, NavigationAction, to_navigation_action
 from speculation.wire import MAX_PROMPT_CHARS
 
 CLOUD_VERIFIED, EDGE_ONLY, FALLBACK = 0, 1, 2
@@ -22,6 +23,7 @@ OUTCOME_CODE = {
     Outcome.RUNNING: 1, Outcome.DONE: 2, Outcome.BLOCKED: 3, Outcome.TIMEOUT: 4, Outcome.NO_ODOMETRY: 6,
 }  # fmt: skip
 OUTCOME_OF = {number: outcome for outcome, number in OUTCOME_CODE.items()}
+MAX_DONE = 1000
 _FIGURES = get_type_hints(DecodingStats)
 _KIND_OF = {number: kind for kind, number in KINDS.items()}
 _SIZE_OF = {number: size for size, number in SIZES.items()}
@@ -61,6 +63,18 @@ def to_action(kind: int, size: int) -> NavigationAction | None:
     if kind not in _KIND_OF or size not in _SIZE_OF:
         raise ValueError(f"kind {kind} with size {size} is no action: kinds are 0 to 4, sizes 0 to 3")
     return NavigationAction(_KIND_OF[kind], _SIZE_OF[size])
+
+
+def to_done(texts: Sequence[str]) -> tuple[NavigationAction, ...]:
+    """Return the actions of a goal's `done`. Raises ValueError, naming the place, for a text that is no motion."""
+    if len(texts) > MAX_DONE:
+        raise ValueError(f"done has {len(texts)} actions, the limit is {MAX_DONE}")
+    actions = [to_navigation_action(text) for text in texts]
+    for place, (text, action) in enumerate(zip(texts, actions, strict=True)):
+        if action is None or action.size is None:
+            known = ", ".join(known.text for known in ACTIONS if known.size is not None)
+            raise ValueError(f"done[{place}] is {text[:40]!r}; known are {known}")
+    return tuple(action for action in actions if action is not None)
 
 
 def figures(stats: DecodingStats) -> dict[str, Any]:

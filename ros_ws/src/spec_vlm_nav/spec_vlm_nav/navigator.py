@@ -6,24 +6,30 @@ are different things throughout.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Protocol
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
-from spec_vlm_nav.motion import Outcome
+from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
+from spec_vlm_nav.body import Body, Decision, Decoder, Execution, Frame, Question, State
+from spec_vlm_nav.link_monitor import UP, LinkLimits, LinkMode, LinkMonitor
+from spec_vlm_nav.motion import Outcome, wrap
 from speculation.prompts import (
     ActionKind,
+    ActionSize,
     Guidance,
     NavigationAction,
     ResponseOrder,
     Vocabulary,
+    committed_action,
     compose,
     instruction_problem,
+    nearest_action,
     parse_answer,
 )
 from speculation.settings import check
@@ -39,6 +45,13 @@ INVALID_LIMIT, BLOCKED_LIMIT = 5, 5
 POLL_S = 0.02
 HOLD_S = 1.0
 """The end of a goal waits so long for the executor to take the HOLD."""
+EDGE = "edge"
+"""The mode in which the draft model answers alone."""
+DEGRADED_SPEED, DEGRADED_SIZE = 0.5, ActionSize.SMALL
+"""How the robot moves while the draft model decides alone because the link is lost."""
+ANSWER_WEIGHT = 0.3
+"""Of the newest answer in the running mean of answer times."""
+LOST = "verifier lost: "
 
 
 class End(Enum):
@@ -46,6 +59,8 @@ class End(Enum):
 
     STOPPED = "the model says that the task is done"
     CANCELLED = "cancelled"
+    PREEMPTED = "a newer goal took over"
+    SHUTDOWN = "the node was deactivated or ends"
     TIMEOUT = "the time allowance is used up"
     OUT_OF_ACTIONS = "the allowed number of actions is used up"
     STALE_CAMERA = "the time allowance ran out without a fresh camera frame"
@@ -54,79 +69,6 @@ class End(Enum):
     NO_VALID_ACTION = "the model's answers were no actions"
     OBSTACLE = "something keeps blocking the robot"
     ROBOT_FAULT = "the robot does not execute actions"
-
-
-class State(Enum):
-    """What the robot is at, for people."""
-
-    THINKING = "thinking"
-    MOVING = "moving"
-    HOLDING = "holding"
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A camera frame as JPEG."""
-
-    jpeg: bytes
-    arrived: float
-    """By this machine's steady clock, seconds."""
-    age: float
-    """Seconds, when it arrived."""
-    stamp: Any
-    """Its header, for messages that refer to the frame."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How the executor finished an action."""
-
-    outcome: Outcome | None
-    """None where a newer action took over."""
-    message: str
-
-
-class Decoder(Protocol):
-    """Answers questions about frames."""
-
-    def objects(self, limit_s: float) -> Vocabulary | None:
-        """Return the objects that the model was trained to find, None where it takes any instruction.
-
-        Waits at most `limit_s` seconds for the verifier's list. Raises VerifierLost.
-        """
-        ...
-
-    def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
-        """Return the answer. Raises VerifierLost, AnswerLate, or ValueError for a frame that is no image."""
-        ...
-
-
-class Body(Protocol):
-    """What the navigator needs of the robot: frames, actions, reports."""
-
-    def frame_after(self, moment: float) -> Frame | None:
-        """Return the newest frame if it arrived after `moment` and is fresh, else None."""
-        ...
-
-    def asked(self, prompt: str, frame: Frame) -> None:
-        """Publish the prompt about a frame, before the model gets it."""
-        ...
-
-    def act(self, step: int, action: NavigationAction | None, reply: Reply | None, frame: Frame | None) -> None:
-        """Publish a decision; None is HOLD."""
-        ...
-
-    def ending(self, step: int) -> Ending | None:
-        """Return how the action of `step` ended, None while it has not."""
-        ...
-
-    def executor_silence(self) -> float:
-        """Return the seconds since the executor's last message."""
-        ...
-
-    def report(self, state: State, reason: str = "") -> None:
-        """Give feedback."""
-        ...
 
 
 class NavigatorConfig(msgspec.Struct, frozen=True):
@@ -142,6 +84,19 @@ class NavigatorConfig(msgspec.Struct, frozen=True):
     step_limit_s: Annotated[float, Meta(ge=0.5, le=600.0, description="longest time for one answer, s")] = 30.0
     action_limit_s: Annotated[float, Meta(ge=1.0, le=60.0, description="longest time for one action, s")] = 15.0
     stale_s: Annotated[float, Meta(ge=0.1, le=5.0, description="older camera frames are not used, s")] = 1.0
+    act_early: Annotated[bool, Meta(description="begin an action once its kind is committed, not the whole answer")] = (
+        True
+    )
+    look_ahead: Annotated[
+        bool, Meta(description="ask the next question while the robot still moves, about a frame taken in motion")
+    ] = True
+    look_ahead_m: Annotated[
+        float, Meta(ge=0.0, le=1.0, description="a decision is dropped if the robot moved further since its frame, m")
+    ] = 0.15
+    look_ahead_deg: Annotated[
+        float, Meta(ge=0.0, le=90.0, description="... or turned further since its frame, degrees")
+    ] = 8.0
+    link: LinkLimits = LinkLimits()
 
     def __post_init__(self) -> None:
         check(self)
@@ -155,7 +110,7 @@ class GoalResult:
     message: str
     """A sentence."""
     actions: int
-    """Motions that were carried out."""
+    """Motions that were begun."""
     elapsed_s: float
     held: bool = True
     """False where the robot was to stand and the executor did not confirm it; `message` ends with that."""
@@ -163,6 +118,33 @@ class GoalResult:
 
 HOLD_UNCONFIRMED = "; action_executor did not confirm the HOLD"
 """What a goal's last sentence ends with where nobody knows whether the robot stands."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question under way."""
+
+    question: Question
+    frame: Frame
+    at: float
+    alone: bool
+    """Whether the draft model answers alone because the link is lost."""
+    in_motion: bool
+    done: tuple[NavigationAction, ...]
+    """What the prompt says was carried out."""
+
+
+@dataclass
+class _Motion:
+    """The motion that was published last."""
+
+    step: int
+    action: NavigationAction
+    alone: bool
+    action_s: float | None
+    sized: bool
+    """Whether the size is the answer's; otherwise it is the least."""
+    complete: bool = False
 
 
 class _Over(Exception):
@@ -174,9 +156,10 @@ class _Over(Exception):
 class Navigator:
     """Runs one goal. Everything that it depends on is given, so tests run it on a clock of their own.
 
-    The model remembers nothing, so each prompt lists what was done for this goal so far: the actions that the robot
-    carried out, also those that something cut short, so that the prompt changes after an attempt that failed. A HOLD,
-    an action that lost its odometry and the decisions of a dry run are not listed.
+    The model remembers nothing, so each prompt lists what was done for this goal so far, by odometry: of an action
+    that something cut short the part that was moved. What a dry run decides is not listed.
+
+    A motion is published on committed tokens only: its kind (as the least size), then its size, then the whole answer.
     """
 
     def __init__(
@@ -185,88 +168,128 @@ class Navigator:
         body: Body,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
-        cancelled: Callable[[], bool],
+        over: Callable[[], End | None],
         config: NavigatorConfig,
+        monitor: LinkMonitor | None = None,
     ) -> None:
+        """`over` returns why the goal is to end, None while it goes on. `monitor`: one that outlives the goal."""
         self._decoder, self._body, self._config = decoder, body, config
-        self._clock, self._sleep, self._cancelled = clock, sleep, cancelled
-        self._step = self._actions = self._invalid = self._blocked = 0
+        self._clock, self._sleep, self._over = clock, sleep, over
+        self._monitor = monitor or LinkMonitor(config.link)
+        self._step = self._actions = self._most = self._invalid = self._blocked = 0
         self._done: list[NavigationAction] = []
-        self._holding = ""
+        self._instruction = self._holding = ""
+        self._dry = False
         self._why: End = End.TIMEOUT
         self._end_at = 0.0
+        self._question: Question | None = None
+        self._motion: _Motion | None = None
+        self._answer_s: float | None = None
+        """Running mean of the time from a question to its action."""
+
+    @property
+    def done(self) -> tuple[NavigationAction, ...]:
+        """What was carried out for this goal so far, by odometry."""
+        return tuple(self._done)
 
     def run(
-        self, instruction: str, time_allowance_s: float = 0.0, max_actions: int = 0, dry: bool = False
+        self,
+        instruction: str,
+        time_allowance_s: float = 0.0,
+        max_actions: int = 0,
+        dry: bool = False,
+        done: Sequence[NavigationAction] = (),
     ) -> GoalResult:
-        """Follow `instruction` until the model stops, or a limit or the caller ends it; the robot stands afterwards."""
+        """Follow `instruction` until the model stops, or a limit or the caller ends it; the robot stands afterwards.
+
+        `done`: what was carried out for it before.
+        """
         began = self._clock()
         self._end_at = began + (time_allowance_s or self._config.time_allowance_s)
+        self._instruction, self._dry, self._most, self._done = instruction, dry, max_actions, [*done]
+        ahead: _Asked | None = None
         try:
             while True:
-                self._one_step(instruction, dry)
+                self._check()
+                asked = ahead or self._ask()
+                motion = self._decide(asked) if asked is not None else None
+                ahead = self._follow(motion) if motion is not None else None
                 if max_actions and self._actions >= max_actions:
                     raise _Over(End.OUT_OF_ACTIONS, f"{self._actions} actions")
         except _Over as over:
-            held = over.end is End.STOPPED or self.stand(over.end.value, dry)
+            held = over.end is End.STOPPED or self.stand(over.end.value)
+            self._count_motion()
             message = over.end.value + (f": {over.detail}" if over.detail else "")
             message += "" if held else HOLD_UNCONFIRMED
             return GoalResult(over.end, message, self._actions, self._clock() - began, held)
+        finally:
+            self._drop_question()
 
-    def stand(self, reason: str, dry: bool = False) -> bool:
+    def stand(self, reason: str) -> bool:
         """Publish a HOLD and return whether the executor took it, at the latest after `HOLD_S`; a dry run has none.
 
         It waits although the goal was cancelled: a cancelled goal must leave a robot that stands.
         """
-        step = self._publish(None, None, None)
+        step = self._next_step()
+        self._body.act(Decision(step, None))
+        self._drop_question()
         self._report(State.HOLDING, reason)
         until = self._clock() + HOLD_S
-        while not dry and self._body.ending(step) is None:
+        while not self._dry and not self._has_ended(self._body.execution(step)):
             if self._clock() >= until:
                 return False
             self._sleep(POLL_S)
         return True
 
-    def _one_step(self, instruction: str, dry: bool) -> None:
+    # -- the question
+
+    def _ask(self) -> _Asked | None:
+        """Ask about a frame taken at rest; None where nobody can be asked now, and the robot holds."""
+        mode = self._link_mode()
+        link = self._decoder.link
+        if mode is LinkMode.HOLD:
+            self._hold_for_link()
+            self._wait(POLL_S)
+            return None
+        if mode is LinkMode.NOMINAL and link is not None and self._holding.startswith(LOST):
+            self._holding, self._why = "", End.TIMEOUT
+        alone = mode is LinkMode.DEGRADED
         try:
-            reply, frame = self._ask(instruction)
+            # Without waiting, so that a goal can be cancelled meanwhile.
+            objects = self._decoder.objects(0.0, mode=EDGE if alone else None)
         except VerifierRefused as problem:
             raise _Over(End.LINK_LOST, str(problem)) from None
         except VerifierLost as problem:
-            self._hold(f"verifier lost: {problem}", End.LINK_LOST)
-            self._wait(RETRY_S)
-            return
-        except (AnswerLate, ValueError) as problem:
-            self._hold(f"no answer: {problem}")
-            self._count_invalid(str(problem))
-            return
-        self._check()
-        parsed = parse_answer(reply.text)
-        if parsed.action is None:
-            self._hold(f"unreadable answer: {parsed.problem}", End.NO_VALID_ACTION, reply, frame)
-            self._count_invalid(parsed.problem)
-            return
-        self._invalid, self._holding, self._why = 0, "", End.TIMEOUT
-        step = self._publish(parsed.action, reply, frame)
-        if parsed.action.kind is ActionKind.STOP:
-            raise _Over(End.STOPPED, parsed.reasoning)
-        self._report(State.MOVING)
-        if not dry and self._follow(step):
-            self._done.append(parsed.action)
-        self._actions += 1
-
-    def _ask(self, instruction: str) -> tuple[Reply, Frame]:
-        """Return the model's answer about a fresh frame. Raises as `Decoder`."""
-        config = self._config
-        objects = self._decoder.objects(self._limit(config.step_limit_s))
-        problem = instruction_problem(instruction, objects)
-        if problem:
-            raise _Over(End.BAD_INSTRUCTION, problem)
+            if link is None or link.state == UP:
+                self._lost(str(problem))
+            else:
+                # Not lost yet: it greets the verifier again. If that lasts, the mode changes.
+                self._wait(POLL_S)
+            return None
+        problem_of_words = instruction_problem(self._instruction, objects)
+        if problem_of_words and not alone:
+            raise _Over(End.BAD_INSTRUCTION, problem_of_words)
+        if problem_of_words:
+            self._monitor.give_up()
+            return None
         frame = self._look()
-        self._report(State.THINKING)
-        prompt = compose(instruction, self._done, config.order, config.guide.applies(objects))
+        self._count_motion()
+        if not self._holding:
+            self._report(State.THINKING)
+        return self._put(frame, objects, alone)
+
+    def _put(
+        self, frame: Frame, objects: Vocabulary | None, alone: bool, ahead: NavigationAction | None = None
+    ) -> _Asked:
+        """Ask; `ahead` is the motion under way where the frame was taken in motion."""
+        config = self._config
+        done = self.done if ahead is None else (*self.done, ahead)
+        prompt = compose(self._instruction, done, config.order, config.guide.applies(objects))
         self._body.asked(prompt, frame)
-        return self._decoder.answer(prompt, frame.jpeg, self._limit(config.step_limit_s)), frame
+        at = self._clock()
+        question = self._decoder.ask(prompt, frame.jpeg, self._limit(config.step_limit_s), EDGE if alone else None)
+        self._question = question
+        return _Asked(question, frame, at, alone, ahead is not None, done)
 
     def _look(self) -> Frame:
         """Return a frame taken after the robot came to rest; hold while the camera gives none."""
@@ -281,46 +304,316 @@ class Navigator:
                 self._hold(f"no camera frame for {self._config.stale_s:g} s", End.STALE_CAMERA)
             self._wait(POLL_S)
 
-    def _follow(self, step: int) -> bool:
-        """Wait for the end of the action; return whether it was carried out, as far as nothing blocked it."""
+    # -- the answer
+
+    def _decide(self, asked: _Asked) -> _Motion | None:
+        """Take the answer as it is committed; return the motion that it ends in, None where the robot stands."""
+        question, motion, doubted = asked.question, None, self._dry or not self._config.act_early
+        while not question.done:
+            if not self._is_answered_by_whom_it_was_asked(asked):
+                return None
+            self._body.writing(question.committed, question.guess)
+            if question.committed and self._holding:
+                self._holding = ""
+                self._report(State.THINKING)
+            if not doubted:
+                if motion is None and not self._is_same_view(asked):
+                    self._drop_question()
+                    return None
+                motion, doubted = self._act_early(asked, motion)
+            self._wait(POLL_S)
+        self._check()
+        reply = self._reply(asked)
+        if reply is None:
+            return None
+        self._body.writing(reply.text, "")
+        return self._act(asked, reply, None if doubted else motion)
+
+    def _act_early(self, asked: _Asked, motion: _Motion | None) -> tuple[_Motion | None, bool]:
+        """Begin or extend a motion as far as it is committed; return it, and whether the answer took it back."""
+        settled = committed_action(asked.question.committed)
+        if motion is None:
+            if settled is None or settled[0] is ActionKind.STOP:
+                return None, False
+            return self._begin(asked, settled[0], settled[1], self._clock() - asked.at), False
+        if settled is None or settled[0] is not motion.action.kind:
+            self._hold("the answer goes on and takes its action back")
+            return None, True
+        size = settled[1]
+        if size is None or asked.alone:
+            return motion, False
+        if motion.sized and size is not motion.action.size:
+            self._hold("the answer goes on and takes its action back")
+            return None, True
+        if size is not motion.action.size:
+            motion.action = NavigationAction(motion.action.kind, size)
+            self._publish(asked, motion)
+        motion.sized = True
+        return motion, False
+
+    def _reply(self, asked: _Asked) -> Reply | None:
+        """Return the whole answer; None where there is none, and the robot holds."""
+        self._question = None
+        try:
+            return asked.question.result()
+        except VerifierRefused as problem:
+            raise _Over(End.LINK_LOST, str(problem)) from None
+        except VerifierLost as problem:
+            self._lost(str(problem))
+        except Cancelled as problem:
+            self._hold(f"no answer: {problem}")
+        except (AnswerLate, ValueError) as problem:
+            self._hold(f"no answer: {problem}")
+            self._count_invalid(asked, str(problem))
+        return None
+
+    def _act(self, asked: _Asked, reply: Reply, motion: _Motion | None) -> _Motion | None:
+        """Publish what the whole answer decides. `motion` is what was begun on its beginning."""
+        parsed = parse_answer(reply.text)
+        action = parsed.action
+        if action is None:
+            self._hold(f"unreadable answer: {parsed.problem}", End.NO_VALID_ACTION, asked, reply)
+            self._count_invalid(asked, parsed.problem)
+            return None
+        if motion is None and not self._is_same_view(asked):
+            return None
+        if action.kind is ActionKind.STOP:
+            self._stop(asked, reply, parsed.reasoning)
+            return None
+        self._invalid = 0
+        size = DEGRADED_SIZE if asked.alone else action.size
+        if motion is not None and (
+            motion.action.kind is not action.kind or (motion.sized and motion.action.size is not size)
+        ):
+            self._hold("the answer ends otherwise than it began")
+            motion = None
+        if motion is None:
+            return self._begin(asked, action.kind, size, None, reply)
+        motion.action, motion.sized, motion.complete = NavigationAction(action.kind, size), True, True
+        self._publish(asked, motion, reply)
+        return motion
+
+    def _stop(self, asked: _Asked, reply: Reply, reasoning: str) -> None:
+        if asked.alone:
+            # That the task is done is for the verifier to say; going on without it could walk past the object.
+            self._hold(LOST + "the draft model alone would stop here", End.LINK_LOST, asked, reply)
+            self._monitor.give_up()
+            return
+        self._body.act(self._decision(asked, self._next_step(), None, reply, stop=True))
+        raise _Over(End.STOPPED, reasoning)
+
+    # -- the motion
+
+    def _begin(
+        self,
+        asked: _Asked,
+        kind: ActionKind,
+        size: ActionSize | None,
+        action_s: float | None,
+        reply: Reply | None = None,
+    ) -> _Motion:
+        """Publish a motion's first decision."""
+        self._count_motion()
+        size = ActionSize.SMALL if asked.alone else size
+        if not asked.in_motion:
+            self._note_time(self._clock() - asked.at)
+        action = NavigationAction(kind, size or ActionSize.SMALL)
+        motion = _Motion(self._next_step(), action, asked.alone, action_s, size is not None, reply is not None)
+        self._holding, self._why = "", End.TIMEOUT
+        self._publish(asked, motion, reply)
+        if self._dry:
+            self._actions += 1
+        else:
+            self._motion = motion
+        self._report(State.MOVING)
+        return motion
+
+    def _publish(self, asked: _Asked, motion: _Motion, reply: Reply | None = None) -> None:
+        self._body.act(self._decision(asked, motion.step, motion, reply))
+
+    def _follow(self, motion: _Motion) -> _Asked | None:
+        """Wait for the end of the motion; return the next question where it was asked meanwhile and still holds."""
+        if self._dry:
+            return None
         limit_s = self._config.action_limit_s
         until = self._clock() + limit_s
-        while (ending := self._body.ending(step)) is None:
+        ahead: _Asked | None = None
+        looked_from: float | None = None
+        while not self._has_ended(execution := self._body.execution(motion.step)):
+            mode = self._link_mode()
             if self._body.executor_silence() > EXECUTOR_LIMIT_S:
                 self._report(State.HOLDING, "action_executor is silent")
+            elif execution is not None:
+                state = State.HOLDING if execution.message else State.MOVING
+                self._report(state, execution.message)
             if self._clock() > until:
                 raise _Over(End.ROBOT_FAULT, f"an action did not end within {limit_s:g} s")
+            if motion.alone and mode is LinkMode.HOLD:
+                return None
+            if ahead is not None:
+                self._body.writing(ahead.question.committed, ahead.question.guess)
+                if mode is not LinkMode.NOMINAL:
+                    self._drop_question()
+                    ahead = None
+            elif execution is not None and mode is LinkMode.NOMINAL and self._is_nearly_done(motion, execution):
+                looked_from = self._clock() if looked_from is None else looked_from
+                ahead = self._look_ahead(motion, looked_from)
             self._wait(POLL_S)
-        if ending.outcome in (None, Outcome.NO_ODOMETRY):
-            self._hold(ending.message)
+        assert execution is not None
+        self._count_motion()
+        outcome = execution.outcome
+        if outcome in (None, Outcome.NO_ODOMETRY):
+            self._drop_question()
+            self._hold(execution.message)
             self._wait(RETRY_S)
-        elif ending.outcome is Outcome.BLOCKED:
+        elif outcome is Outcome.BLOCKED:
             self._blocked += 1
-            self._report(State.THINKING, f"blocked: {ending.message}")
+            self._report(State.THINKING, f"blocked: {execution.message}")
             if self._blocked >= BLOCKED_LIMIT:
                 raise _Over(End.OBSTACLE, f"{self._blocked} actions in a row were blocked")
         else:
             self._blocked = 0
-        return ending.outcome not in (None, Outcome.NO_ODOMETRY)
+        if ahead is None:
+            return None
+        if outcome is not Outcome.DONE or self.done != ahead.done or not self._is_same_view(ahead):
+            self._drop_question()
+            return None
+        self._report(State.THINKING)
+        return ahead
 
-    def _count_invalid(self, problem: str) -> None:
+    def _is_nearly_done(self, motion: _Motion, execution: Execution) -> bool:
+        """Whether the rest of the motion takes about as long as an answer, and changes the view by less than the limit.
+
+        The pace is the motion's own so far; the margin is what a question at rest would wait for.
+        """
+        config = self._config
+        turning = motion.action.kind is not ActionKind.FORWARD
+        within = math.radians(config.look_ahead_deg) if turning else config.look_ahead_m
+        last = self._most and self._actions + 1 >= self._most
+        if not config.look_ahead or motion.alone or last or self._answer_s is None or execution.message:
+            return False
+        if not (0.0 <= execution.remaining <= within and execution.moved > 0.0 and execution.elapsed > 0.0):
+            return False
+        return execution.remaining * execution.elapsed <= (self._answer_s + SETTLE_S) * execution.moved
+
+    def _look_ahead(self, motion: _Motion, since: float) -> _Asked | None:
+        frame = self._body.frame_after(since)
+        if frame is None or frame.place is None:
+            return None
+        try:
+            objects = self._decoder.objects(0.0)
+        except VerifierLost:
+            return None
+        return self._put(frame, objects, False, motion.action)
+
+    def _is_same_view(self, asked: _Asked) -> bool:
+        """Whether the robot still sees about what it saw when the question's frame came; at rest it does."""
+        if not asked.in_motion:
+            return True
+        was, now, config = asked.frame.place, self._body.place(), self._config
+        if was is None or now is None:
+            return False
+        turned = abs(wrap(now.yaw - was.yaw))
+        moved = math.hypot(now.x - was.x, now.y - was.y)
+        return moved <= config.look_ahead_m and turned <= math.radians(config.look_ahead_deg)
+
+    def _count_motion(self) -> None:
+        """Note what the last motion came to, by odometry."""
+        motion, self._motion = self._motion, None
+        if motion is None:
+            return
+        self._actions += 1
+        execution = self._body.execution(motion.step)
+        done = nearest_action(motion.action.kind, execution.moved) if execution is not None else None
+        if done is not None:
+            self._done.append(done)
+
+    # -- the link
+
+    def _link_mode(self) -> LinkMode:
+        """Return who decides now. Raises the goal's end where the verifier refuses this robot."""
+        link = self._decoder.link
+        if link is None:
+            return LinkMode.NOMINAL
+        if link.state == "refused":
+            raise _Over(End.LINK_LOST, link.why)
+        return self._monitor.update(link.state, self._clock())
+
+    def _is_answered_by_whom_it_was_asked(self, asked: _Asked) -> bool:
+        """Whether the answer may go on; otherwise the question is cancelled, and what it began is held."""
+        mode = self._link_mode()
+        if mode is (LinkMode.DEGRADED if asked.alone else LinkMode.NOMINAL):
+            return True
+        if asked.alone and mode is LinkMode.NOMINAL:
+            return True
+        if self._motion is not None or mode is LinkMode.HOLD:
+            self._hold_for_link()
+        self._drop_question()
+        return False
+
+    def _hold_for_link(self) -> None:
+        """Hold until the verifier is back: once, for one reason, however the link's sentence changes meanwhile."""
+        link = self._decoder.link
+        if not self._holding.startswith(LOST):
+            self._hold(LOST + (link.why if link is not None else ""), End.LINK_LOST)
+
+    def _lost(self, why: str) -> None:
+        self._hold(LOST + why, End.LINK_LOST)
+        self._wait(RETRY_S)
+
+    def _drop_question(self) -> None:
+        question, self._question = self._question, None
+        if question is not None:
+            question.cancel()
+
+    # -- what is published
+
+    def _decision(
+        self, asked: _Asked | None, step: int, motion: _Motion | None, reply: Reply | None, stop: bool = False
+    ) -> Decision:
+        action = motion.action if motion is not None else NavigationAction(ActionKind.STOP) if stop else None
+        if asked is None:
+            return Decision(step, action)
+        return Decision(
+            step,
+            action,
+            reply is not None,
+            asked.frame,
+            reply,
+            asked.alone or self._decoder.link is None,
+            DEGRADED_SPEED if asked.alone else 1.0,
+            asked.in_motion,
+            motion.action_s if motion is not None else None,
+        )
+
+    def _hold(
+        self, reason: str, end: End = End.TIMEOUT, asked: _Asked | None = None, reply: Reply | None = None
+    ) -> None:
+        """Stand, publish why (once a reason), and remember what the goal ends with if that lasts."""
+        if reason != self._holding:
+            self._body.act(self._decision(asked, self._next_step(), None, reply))
+        self._holding, self._why = reason, end
+        self._report(State.HOLDING, reason)
+
+    def _next_step(self) -> int:
+        step, self._step = self._step, self._step + 1
+        return step
+
+    def _count_invalid(self, asked: _Asked, problem: str) -> None:
+        if asked.alone:
+            self._monitor.give_up()
+            return
         self._invalid += 1
         if self._invalid >= INVALID_LIMIT:
             raise _Over(End.NO_VALID_ACTION, f"{self._invalid} in a row; the last: {problem}")
 
-    def _hold(
-        self, reason: str, end: End = End.TIMEOUT, reply: Reply | None = None, frame: Frame | None = None
-    ) -> None:
-        """Stand, publish why (once a reason), and remember what the goal ends with if that lasts."""
-        if reason != self._holding:
-            self._publish(None, reply, frame)
-        self._holding, self._why = reason, end
-        self._report(State.HOLDING, reason)
+    def _note_time(self, seconds: float) -> None:
+        before = seconds if self._answer_s is None else self._answer_s
+        self._answer_s = before + ANSWER_WEIGHT * (seconds - before)
 
-    def _publish(self, action: NavigationAction | None, reply: Reply | None, frame: Frame | None) -> int:
-        step, self._step = self._step, self._step + 1
-        self._body.act(step, action, reply, frame)
-        return step
+    @staticmethod
+    def _has_ended(execution: Execution | None) -> bool:
+        return execution is not None and execution.outcome is not Outcome.RUNNING
 
     def _report(self, state: State, reason: str = "") -> None:
         self._body.report(state, reason)
@@ -334,7 +627,8 @@ class Navigator:
         self._check()
 
     def _check(self) -> None:
-        if self._cancelled():
-            raise _Over(End.CANCELLED)
+        over = self._over()
+        if over is not None:
+            raise _Over(over)
         if self._clock() >= self._end_at:
             raise _Over(self._why, self._holding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import signal
 import sys
@@ -80,6 +81,34 @@ def steady_timer(
 ) -> Timer:
     """Call `callback` every `period_s` seconds of the steady clock, whatever use_sim_time and ROS time do."""
     return node.create_timer(period_s, callback, callback_group=group, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+
+class _RosLog(logging.Handler):
+    """Passes what libraries log on to a node's logger."""
+
+    def __init__(self, logger: Any) -> None:
+        super().__init__()
+        self._logger = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging. A ROS logger keeps one level a line of code, so each level has its own."""
+        text = f"{record.name}: {self.format(record)}"
+        if record.levelno >= logging.ERROR:
+            self._logger.error(text)
+        elif record.levelno >= logging.WARNING:
+            self._logger.warning(text)
+        else:
+            self._logger.info(text)
+
+
+def route_logging(node: Node) -> None:
+    """Let everything in this process log through the node's logger: our packages from INFO on, others from WARNING."""
+    root = logging.getLogger()
+    root.handlers = [_RosLog(node.get_logger())]
+    root.setLevel(logging.WARNING)
+    for name in ("edge_drafter", "speculation"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    logging.captureWarnings(True)
 
 
 class Heartbeat:

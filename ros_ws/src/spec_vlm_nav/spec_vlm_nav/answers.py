@@ -1,0 +1,49 @@
+"""How the latest answers were decoded, for `/diagnostics`. No ROS."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from edge_drafter.stats import DecodingStats
+from spec_vlm_nav.diagnostics import Level, Status
+
+KEPT = 50
+"""Answers that figures are taken over."""
+
+
+class RecentAnswers:
+    """Figures over the last `KEPT` answers."""
+
+    def __init__(self) -> None:
+        self._stats: deque[DecodingStats] = deque(maxlen=KEPT)
+
+    def note(self, stats: DecodingStats) -> None:
+        """Note how an answer was decoded."""
+        self._stats.append(stats)
+
+    def status(self, mode: str) -> Status:
+        """Return the line about decoding; `mode` is the configured one."""
+        # A copy, since answers come in another thread.
+        kept = [*self._stats]
+        if not kept:
+            return Status("decoding", Level.OK, "no answer yet", {"mode": mode})
+        drafted = sum(each.drafted for each in kept)
+        commits = sum(each.hits + each.misses for each in kept)
+        exits: dict[int, int] = {}
+        for each in kept:
+            for layer, hits in each.early_hits.items():
+                exits[layer] = exits.get(layer, 0) + hits
+        last = kept[-1]
+        values: dict[str, str | float | int] = {
+            "mode": last.mode or mode,
+            "answers": len(kept),
+            "last answer s": last.total_s,
+            "interruptions": sum(each.interruptions for each in kept),
+        }
+        if drafted:
+            values["acceptance"] = sum(each.accepted for each in kept) / drafted
+        if commits:
+            values["miss rate"] = sum(each.misses for each in kept) / commits
+        if exits:
+            values["hits by exit layer"] = ", ".join(f"{layer}: {hits}" for layer, hits in sorted(exits.items()))
+        return Status("decoding", Level.OK, f"last answer in {last.total_s:.2f} s", values)

@@ -1,0 +1,192 @@
+"""One accepted goal of vlm_nav: the navigator's body, and the action's feedback and result."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Any
+
+from builtin_interfaces.msg import Duration
+from spec_vlm_nav_interfaces.action import NavigateByInstruction
+from spec_vlm_nav_interfaces.msg import NavigationAction
+
+from spec_vlm_nav.body import Decision, Execution, Frame, State
+from spec_vlm_nav.messages import OUTCOME_OF, to_done
+from spec_vlm_nav.motion import Outcome, PlanarPose
+from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, POLL_S, End, Navigator
+from spec_vlm_nav.nodes.feedback import Feedback, Host
+from spec_vlm_nav.nodes.outputs import to_message, to_stats
+from speculation.trace import Kind, Lane
+
+RESEND_S, RESEND_HOLD_S = 0.5, 0.1
+"""How soon a decision that the executor has not taken up is sent again."""
+CANCEL_S = 1.0
+_RESULT = NavigateByInstruction.Result
+ERROR = {
+    End.STOPPED: _RESULT.NONE,
+    End.CANCELLED: _RESULT.CANCELLED,
+    End.PREEMPTED: _RESULT.PREEMPTED,
+    End.SHUTDOWN: _RESULT.SHUTDOWN,
+    End.TIMEOUT: _RESULT.TIMEOUT,
+    End.OUT_OF_ACTIONS: _RESULT.TIMEOUT,
+    End.STALE_CAMERA: _RESULT.STALE_CAMERA,
+    End.LINK_LOST: _RESULT.LINK_LOST,
+    End.BAD_INSTRUCTION: _RESULT.INVALID_INPUT,
+    End.NO_VALID_ACTION: _RESULT.NO_VALID_ACTION,
+    End.OBSTACLE: _RESULT.OBSTACLE,
+    End.ROBOT_FAULT: _RESULT.ROBOT_FAULT,
+}
+
+
+class Goal:
+    """Runs in a thread of the executor's; `finish` ends it from any other."""
+
+    def __init__(self, node: Host, handle: Any, number: int) -> None:
+        self._node, self._handle, self._number = node, handle, number
+        self._ended_by: End | None = None
+        self._wake = threading.Event()
+        self._sent: NavigationAction | None = None
+        self._sent_at = 0.0
+        self._from = node.senses.travelled
+        self._navigator = Navigator(
+            node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor
+        )
+        self._feedback = Feedback(node, handle, self._navigator)
+
+    def finish(self, end: End) -> None:
+        """End the goal for this reason, unless it has one already; the robot stands at once. Returns at once."""
+        self._ended_by = self._ended_by or end
+        self._wake.set()
+
+    def is_of(self, handle: Any) -> bool:
+        """Whether it is the goal of this handle."""
+        return handle is self._handle
+
+    @property
+    def summary(self) -> str:
+        """The goal in a line."""
+        return f"{self._handle.request.instruction!r}: {self._feedback.state}, {len(self._navigator.done)} actions done"
+
+    def run(self) -> Any:
+        """Navigate, close the goal, and return its result."""
+        request, node = self._handle.request, self._node
+        node.get_logger().info(f"goal: {request.instruction!r}")
+        node.out.instruction(request.instruction)
+        allowance = request.time_allowance.sec + request.time_allowance.nanosec * 1e-9
+        try:
+            done = to_done(request.done)
+            outcome = self._navigator.run(request.instruction, allowance, request.max_actions, request.dry_run, done)
+        except Exception as error:
+            words = repr(error) if self.stand() else repr(error) + HOLD_UNCONFIRMED
+            node.get_logger().error(f"goal failed: {words}")
+            self._handle.abort()
+            return _RESULT(error_code=_RESULT.UNKNOWN, error_msg=words)
+        if outcome.end is End.CANCELLED:
+            # The callback that ended it returns before rclpy notes the request.
+            until = time.monotonic() + CANCEL_S
+            while not self._handle.is_cancel_requested and time.monotonic() < until:
+                time.sleep(POLL_S)
+        if outcome.end is End.STOPPED:
+            self._handle.succeed()
+        elif outcome.end is End.CANCELLED and self._handle.is_cancel_requested:
+            self._handle.canceled()
+        else:
+            self._handle.abort()
+        node.get_logger().info(f"goal ended: {outcome.message}")
+        return _RESULT(
+            error_code=ERROR[outcome.end],
+            error_msg=outcome.message,
+            total_elapsed_time=to_duration(outcome.elapsed_s),
+            actions_executed=outcome.actions,
+            distance_travelled=node.senses.travelled - self._from,
+        )
+
+    def stand(self) -> bool:
+        """Publish a HOLD and return whether the executor took it, see `Navigator.stand`."""
+        return self._navigator.stand("the goal was broken off")
+
+    def frame_after(self, moment: float) -> Frame | None:
+        """See `body.Body`."""
+        frame = self._node.senses.frame
+        if frame is None:
+            return None
+        taken = frame.arrived - frame.age
+        return frame if taken > moment and time.monotonic() - taken <= self._node.config.stale_s else None
+
+    def place(self) -> PlanarPose | None:
+        """See `body.Body`."""
+        return self._node.senses.place()
+
+    def asked(self, prompt: str, frame: Frame) -> None:
+        """See `body.Body`."""
+        self._node.out.prompt(prompt, frame)
+
+    def act(self, decision: Decision) -> None:
+        """See `body.Body`."""
+        node, reply = self._node, decision.reply
+        message = to_message(self._number, decision)
+        self._sent, self._sent_at = message, time.monotonic()
+        if not self._handle.request.dry_run:
+            node.out.actions.publish(message)
+        if decision.complete:
+            node.out.decisions.publish(message)
+        self._feedback.decided(message)
+        if reply is not None:
+            stats = to_stats(self._number, decision, reply)
+            self._feedback.count(stats)
+            node.answers.note(reply.stats)
+            node.out.stats.publish(stats)
+            text = "none" if decision.action is None else decision.action.text
+            step = decision.step
+            node.decoder.trace.mark(Kind.DECISION.value, Lane.EDGE, goal=self._number, decision=step, action=text)
+
+    def execution(self, step: int) -> Execution | None:
+        """See `body.Body`. A decision that the executor has not taken up is sent again; it knows repetitions."""
+        status, sent = self._node.senses.statuses.get((self._number, step)), self._sent
+        newest = sent is not None and sent.step == step
+        fits = status is not None and sent is not None and (status.kind, status.size) == (sent.kind, sent.size)
+        if newest and not fits:
+            self._send_again()
+        if status is None:
+            return None
+        outcome, remaining = OUTCOME_OF.get(status.outcome), status.remaining
+        if newest and not fits and outcome in (Outcome.RUNNING, Outcome.DONE):
+            outcome, remaining = Outcome.RUNNING, math.inf
+        return Execution(outcome, status.progress, remaining, status.elapsed, status.message)
+
+    def executor_silence(self) -> float:
+        """See `body.Body`."""
+        return time.monotonic() - self._node.senses.status_at
+
+    def report(self, state: State, reason: str = "") -> None:
+        """See `body.Body`."""
+        self._feedback.report(state, reason)
+
+    def writing(self, answer: str, guess: str) -> None:
+        """See `body.Body`."""
+        self._feedback.writing(answer, guess)
+
+    def _send_again(self) -> None:
+        sent = self._sent
+        if sent is None or self._handle.request.dry_run:
+            return
+        waited = RESEND_HOLD_S if sent.kind == NavigationAction.HOLD else RESEND_S
+        if time.monotonic() - self._sent_at > waited:
+            self._sent_at = time.monotonic()
+            self._node.out.actions.publish(sent)
+
+    def _over(self) -> End | None:
+        return self._ended_by or (End.CANCELLED if self._handle.is_cancel_requested else None)
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleep, but not past the moment in which the goal is ended."""
+        if self._wake.is_set():
+            time.sleep(seconds)
+        else:
+            self._wake.wait(seconds)
+
+
+def to_duration(seconds: float) -> Duration:
+    """Return a duration message."""
+    return Duration(sec=int(seconds), nanosec=int(seconds % 1.0 * 1e9))

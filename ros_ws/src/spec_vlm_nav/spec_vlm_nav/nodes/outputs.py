@@ -1,0 +1,84 @@
+"""What vlm_nav publishes: decisions, prompts, figures, states; and the messages that it makes for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.time import Time
+from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
+from std_msgs.msg import String
+
+from edge_drafter.reply import Reply
+from spec_vlm_nav.body import Decision, Frame
+from spec_vlm_nav.messages import AskedPrompt, figures, to_numbers
+from speculation.prompts import parse_answer
+from speculation.trace import Trace
+
+RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
+LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+class Outputs:
+    """The node's publishers."""
+
+    def __init__(self, node: Node) -> None:
+        self.actions = node.create_publisher(NavigationAction, "navigation_action", RELIABLE)
+        """What action_executor carries out."""
+        self.decisions = node.create_publisher(NavigationAction, "~/decision", RELIABLE)
+        """Decisions from whole answers, also those of dry runs."""
+        self._prompts = node.create_publisher(String, "~/prompt", RELIABLE)
+        self.stats = node.create_publisher(DecodingStats, "decoding_stats", RELIABLE)
+        self._states = node.create_publisher(String, "navigation_state", RELIABLE)
+        # A goal's instruction is on no topic of its own; without this a bag would hold answers to an unknown question.
+        self._instructions = node.create_publisher(String, "instruction", LATCHED)
+
+    def instruction(self, text: str) -> None:
+        """Publish a goal's instruction."""
+        self._instructions.publish(String(data=text))
+
+    def prompt(self, text: str, frame: Frame) -> None:
+        """Publish the prompt about a frame, which it names, so that a bag can be replayed with the same prompts."""
+        stamp_ns = Time.from_msg(frame.stamp.stamp).nanoseconds
+        self._prompts.publish(String(data=AskedPrompt(stamp_ns, text).to_json()))
+
+    def state(self, state: str, reason: str) -> None:
+        """Publish what the robot is at."""
+        self._states.publish(String(data=f"{state}: {reason}" if reason else state))
+
+
+def to_message(goal: int, decision: Decision) -> NavigationAction:
+    """Return the message of a decision."""
+    kind, size, value = to_numbers(decision.action)
+    message = NavigationAction(goal=goal, step=decision.step, kind=kind, size=size, value=value)
+    message.complete, message.in_motion = decision.complete, decision.in_motion
+    message.speed_scale = decision.speed_scale
+    message.source = NavigationAction.FALLBACK
+    if decision.frame is not None:
+        message.header = decision.frame.stamp
+        message.source = NavigationAction.EDGE_ONLY if decision.alone else NavigationAction.CLOUD_VERIFIED
+    if decision.reply is not None:
+        message.reasoning = parse_answer(decision.reply.text).reasoning
+    return message
+
+
+def to_stats(goal: int, decision: Decision, reply: Reply) -> DecodingStats:
+    """Return the message about how the decision's answer was decoded."""
+    message = DecodingStats(goal=goal, step=decision.step, answer=reply.text, **figures(reply.stats))
+    message.profile = "" if reply.profile == "raw" else reply.profile
+    message.link, message.link_rtt_s = reply.link, float(reply.link_rtt_s)
+    message.action_s = -1.0 if decision.action_s is None else float(decision.action_s)
+    message.in_motion = decision.in_motion
+    if decision.frame is not None:
+        message.header, message.frame_age_s = decision.frame.stamp, float(decision.frame.age)
+    return message
+
+
+def write_trace(node: Node, trace: Trace, file: str) -> None:
+    """Write what was traced so far, if anything was; log why that fails."""
+    try:
+        if trace.spans:
+            trace.write(Path(file))
+    except OSError as error:
+        node.get_logger().error(f"the trace {file} cannot be written: {error.strerror}")

@@ -1,0 +1,95 @@
+"""What vlm_nav takes in: camera frames, odometry and the executor's statuses. The newest counts."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+from nav_msgs.msg import Odometry
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.time import Time
+from sensor_msgs.msg import CompressedImage
+from spec_vlm_nav_interfaces.msg import ActionStatus
+
+from spec_vlm_nav.body import Frame
+from spec_vlm_nav.camera_clock import CameraClock
+from spec_vlm_nav.diagnostics import Arrivals, Level, Status
+from spec_vlm_nav.motion import PlanarPose
+from spec_vlm_nav.nodes.common import sample_of
+from spec_vlm_nav.odometry import OdometryCheck
+
+PLACE_S = 0.3
+"""Older odometry is no place."""
+STATUSES = 16
+"""Executor statuses kept, one an action."""
+
+
+class Senses:
+    """Subscriptions in a callback group of their own."""
+
+    def __init__(self, node: Node) -> None:
+        self.frame: Frame | None = None
+        self.statuses: dict[tuple[int, int], ActionStatus] = {}
+        """The last of each of the latest actions, by goal and step."""
+        self.status_at = -math.inf
+        """Of the executor's last message, by the steady clock."""
+        self.travelled = 0.0
+        """Metres, by odometry."""
+        self._node = node
+        self._frames, self._lock = Arrivals(), threading.Lock()
+        self._camera_clock, self._skew_noted = CameraClock(), False
+        self._odometry = OdometryCheck()
+        self._place: tuple[PlanarPose, float] | None = None
+        group, sensor = MutuallyExclusiveCallbackGroup(), qos_profile_sensor_data
+        reliable = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
+        node.create_subscription(
+            CompressedImage, "camera/image/compressed", self._on_image, sensor, callback_group=group
+        )
+        node.create_subscription(Odometry, "odom", self._on_odometry, sensor, callback_group=group)
+        node.create_subscription(ActionStatus, "action_status", self._on_status, reliable, callback_group=group)
+
+    def place(self) -> PlanarPose | None:
+        """Return where the robot is by odometry, None where that is not known now."""
+        place = self._place
+        return place[0] if place is not None and time.monotonic() - place[1] <= PLACE_S else None
+
+    def health(self, stale_s: float) -> Status:
+        """Return the line about the camera, whose frames are stale when older."""
+        now, frame = time.monotonic(), self.frame
+        with self._lock:
+            age, rate = self._frames.age(now), self._frames.rate(now)
+        values = {"rate Hz": rate, "clock skew s": self._camera_clock.skew}
+        if age is None or frame is None:
+            return Status("camera", Level.ERROR, "no frames", values)
+        stale = age + frame.age > stale_s
+        values |= {"silence s": age, "frame age s": frame.age}
+        return Status("camera", Level.WARN if stale else Level.OK, "stale" if stale else f"{rate:.1f} Hz", values)
+
+    def _on_image(self, image: CompressedImage) -> None:
+        clock, arrived = self._camera_clock, time.monotonic()
+        stamp, now = Time.from_msg(image.header.stamp).nanoseconds, self._node.get_clock().now().nanoseconds
+        age = clock.age(stamp * 1e-9, now * 1e-9)
+        with self._lock:
+            self._frames.note(arrived)
+        if clock.is_off and not self._skew_noted:
+            self._skew_noted = True
+            words = f"the camera's clock is {clock.skew:.1f} s behind ours: the ages of its frames are estimated"
+            self._node.get_logger().warning(words)
+        self.frame = Frame(bytes(image.data), arrived, age, image.header, self.place())
+
+    def _on_odometry(self, odometry: Odometry) -> None:
+        # action_executor reports what is wrong with odometry; here a wrong step is only not counted.
+        before, place = self._place, self._odometry.take(sample_of(odometry))
+        self._place = None if place is None else (place, time.monotonic())
+        if before is not None and place is not None:
+            self.travelled += math.hypot(place.x - before[0].x, place.y - before[0].y)
+
+    def _on_status(self, status: ActionStatus) -> None:
+        self.statuses.pop((status.goal, status.step), None)
+        self.statuses[status.goal, status.step] = status
+        self.status_at = time.monotonic()
+        if len(self.statuses) > STATUSES:
+            del self.statuses[next(iter(self.statuses))]

@@ -1,0 +1,32 @@
+"""The line of `/diagnostics` about decoding."""
+
+from __future__ import annotations
+
+from edge_drafter.stats import DecodingStats
+from spec_vlm_nav.answers import KEPT, RecentAnswers
+from spec_vlm_nav.diagnostics import Level
+
+
+def test_before_the_first_answer_there_are_no_figures() -> None:
+    status = RecentAnswers().status("fsd")
+    assert (status.level, status.message, dict(status.values)) == (Level.OK, "no answer yet", {"mode": "fsd"})
+
+
+def test_figures_are_over_the_latest_answers_only() -> None:
+    answers = RecentAnswers()
+    answers.note(DecodingStats(mode="edge", drafted=1000, accepted=0))
+    for _ in range(KEPT):
+        answers.note(
+            DecodingStats(mode="full", drafted=10, accepted=7, hits=3, misses=1, early_hits={8: 1, 4: 2}, total_s=0.5)
+        )
+    status = answers.status("full")
+    assert status.message == "last answer in 0.50 s"
+    assert status.values["acceptance"] == 0.7 and status.values["miss rate"] == 0.25
+    assert status.values["hits by exit layer"] == f"4: {2 * KEPT}, 8: {KEPT}"
+    assert status.values["answers"] == KEPT and status.values["mode"] == "full"
+
+
+def test_a_mode_that_drafts_nothing_has_no_acceptance() -> None:
+    answers = RecentAnswers()
+    answers.note(DecodingStats(mode="cloud", total_s=0.5))
+    assert not {"acceptance", "miss rate", "hits by exit layer"} & answers.status("cloud").values.keys()

@@ -1,0 +1,100 @@
+"""Who may decide while the link comes and goes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spec_vlm_nav.diagnostics import Level
+from spec_vlm_nav.link_monitor import GRACE_S, LinkLimits, LinkMode, LinkMonitor, link_status
+
+STATES = ["nominal", "silent", "connecting", "refused"]
+
+
+def run(monitor: LinkMonitor, *parts: tuple[str, float], start: float = 100.0) -> list[LinkMode]:
+    """Modes after each part, (state, seconds), looked at every 20 ms."""
+    now, found = start, []
+    for state, seconds in parts:
+        for _ in range(round(seconds / 0.02)):
+            now += 0.02
+            monitor.update(state, now)
+        found.append(monitor.mode)
+    return found
+
+
+def test_a_lost_link_is_degraded_then_hold_and_back_after_it_has_been_up_for_a_while() -> None:
+    monitor = LinkMonitor(LinkLimits(degraded_s=20.0, recover_s=1.0))
+    assert run(monitor, ("nominal", 5.0), ("silent", 19.0), ("silent", 2.0), ("nominal", 0.5), ("nominal", 1.0)) == [
+        LinkMode.NOMINAL, LinkMode.DEGRADED, LinkMode.HOLD, LinkMode.HOLD, LinkMode.NOMINAL,
+    ]  # fmt: skip
+
+
+def test_a_link_that_greets_the_verifier_again_is_not_lost_yet() -> None:
+    monitor = LinkMonitor(LinkLimits())
+    modes = run(monitor, ("nominal", 1.0), ("connecting", GRACE_S - 0.1), ("nominal", 1.0), ("connecting", 1.2))
+    assert modes == [LinkMode.NOMINAL] * 3 + [LinkMode.DEGRADED]
+
+
+def test_a_link_that_flickers_does_not_come_back() -> None:
+    monitor = LinkMonitor(LinkLimits(recover_s=1.0))
+    assert set(run(monitor, *[("silent", 0.5), ("nominal", 0.8)] * 5)) == {LinkMode.DEGRADED}
+
+
+def test_without_degraded_a_lost_link_is_hold_at_once() -> None:
+    assert run(LinkMonitor(LinkLimits(degraded_s=0.0)), ("nominal", 1.0), ("silent", 0.02))[-1] is LinkMode.HOLD
+
+
+def test_who_gives_up_waits_for_the_verifier() -> None:
+    monitor = LinkMonitor(LinkLimits())
+    monitor.give_up()
+    assert monitor.mode is LinkMode.NOMINAL
+    run(monitor, ("silent", 1.0))
+    monitor.give_up()
+    assert run(monitor, ("silent", 1.0), ("nominal", 2.0), ("silent", 1.0), start=200.0) == [
+        LinkMode.HOLD, LinkMode.NOMINAL, LinkMode.DEGRADED,
+    ]  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(STATES), st.floats(0.0, 5.0)), max_size=80),
+    st.floats(0.0, 30.0),
+    st.floats(0.0, 3.0),
+)
+def test_the_draft_model_never_decides_for_longer_than_it_may(
+    looks: list[tuple[str, float]], degraded_s: float, recover_s: float
+) -> None:
+    """In all, and a second of a nominal link gives back one; and the verifier never decides over a lost link."""
+    monitor = LinkMonitor(LinkLimits(degraded_s=degraded_s, recover_s=recover_s))
+    now = alone = nominal = 0.0
+    for state, seconds in looks:
+        before = monitor.mode
+        now += seconds
+        alone += seconds if before is LinkMode.DEGRADED else 0.0
+        nominal += seconds if before is LinkMode.NOMINAL else 0.0
+        mode = monitor.update(state, now)
+        if mode is LinkMode.DEGRADED:
+            assert alone <= degraded_s + nominal + 1e-6
+        if state in ("silent", "refused"):
+            assert mode is not LinkMode.NOMINAL
+        if before is not LinkMode.NOMINAL and mode is LinkMode.NOMINAL:
+            assert state == "nominal"
+        if before is LinkMode.HOLD:
+            assert mode is not LinkMode.DEGRADED
+
+
+@pytest.mark.parametrize("name,value", [("degraded_s", -1.0), ("recover_s", 61.0)])
+def test_limits_are_named(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        LinkLimits(**{name: value})
+
+
+def test_a_link_that_is_away_or_a_draft_model_that_decides_is_a_warning() -> None:
+    well = link_status("the verifier serves", "nominal", 0.02, LinkMode.NOMINAL)
+    assert (well.level, well.values["rtt s"]) == (Level.OK, 0.02)
+    assert link_status("no link in mode edge", "", -1.0, LinkMode.NOMINAL).values == {
+        "state": "none",
+        "mode": "nominal",
+    }
+    assert link_status("nothing received", "silent", 0.02, LinkMode.NOMINAL).level is Level.WARN
+    assert link_status("the verifier serves", "nominal", 0.02, LinkMode.DEGRADED).level is Level.WARN

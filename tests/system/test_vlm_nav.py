@@ -1,0 +1,207 @@
+"""vlm_nav as a process, in mode edge: its transitions, what it refuses at the door and at its start, its feedback."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from nav_msgs.msg import Odometry
+from PIL import Image
+from rclpy.action import ActionClient
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import qos_profile_sensor_data
+from sensor_msgs.msg import CompressedImage
+from spec_vlm_nav_interfaces.action import NavigateByInstruction
+from spec_vlm_nav_interfaces.msg import NavigationAction
+
+from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.runner import free_address
+from tests.system.conftest import until
+
+CODES = NavigateByInstruction.Result
+FIND = "find the silver bottle"
+CLOCK_OFF_S = 3600
+
+
+def command(model: Path, *options: str) -> list[str]:
+    given = [word for option in (f"draft_model:={model}", "threads:=1", *options) for word in ("-p", option)]
+    return [sys.executable, "-m", "spec_vlm_nav.nodes.vlm_nav", "--ros-args", *given]
+
+
+class Client:
+    """Camera, odometry and a client of the action, on an executor in a thread of its own."""
+
+    def __init__(self) -> None:
+        rclpy.init()
+        self.node = Node("client")
+        self.decisions: list[NavigationAction] = []
+        self.feedback: list[Any] = []
+        self._images = self.node.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
+        self._odometry = self.node.create_publisher(Odometry, "odom", qos_profile_sensor_data)
+        self.node.create_subscription(NavigationAction, "vlm_nav/decision", self.decisions.append, 10)
+        self.reported: dict[str, DiagnosticStatus] = {}
+        self.node.create_subscription(DiagnosticArray, "/diagnostics", self._report, 10)
+        self._states = self.node.create_client(ChangeState, "vlm_nav/change_state")
+        self._goals = ActionClient(self.node, NavigateByInstruction, "navigate_by_instruction")
+        jpeg = io.BytesIO()
+        Image.new("RGB", (64, 64), "grey").save(jpeg, "JPEG")
+        self._jpeg = array("B", jpeg.getvalue())
+        self.node.create_timer(0.1, self._show)
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self.node)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._spin, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+        self._executor.shutdown()
+        self.node.destroy_node()
+        rclpy.shutdown()
+
+    def ready(self) -> bool:
+        return bool(self._states.service_is_ready() and self._goals.server_is_ready())
+
+    def change(self, transition: int) -> bool:
+        return bool(self._wait(lambda: self._states.call_async(request(transition))).success)
+
+    def send(self, instruction: str = FIND, **options: Any) -> Any:
+        """Return the goal's handle."""
+        goal = NavigateByInstruction.Goal(instruction=instruction, **options)
+        return self._wait(
+            lambda: self._goals.send_goal_async(goal, lambda message: self.feedback.append(message.feedback))
+        )
+
+    def result(self, handle: Any) -> Any:
+        return self._wait(handle.get_result_async).result
+
+    def _report(self, report: DiagnosticArray) -> None:
+        self.reported |= {line.name: line for line in report.status}
+
+    def _feed(self, message: Any) -> None:
+        self.feedback.append(message.feedback)
+
+    def _show(self) -> None:
+        stamp = self.node.get_clock().now().to_msg()
+        odometry = Odometry()
+        odometry.header.stamp = stamp
+        odometry.pose.pose.orientation.w = 1.0
+        self._odometry.publish(odometry)
+        image = CompressedImage(format="jpeg", data=self._jpeg)
+        image.header.stamp = stamp
+        # A camera whose clock nobody set.
+        image.header.stamp.sec -= CLOCK_OFF_S
+        self._images.publish(image)
+
+    def _wait(self, ask: Any) -> Any:
+        """Call `ask` in the executor's thread and return what its future brings."""
+        futures: list[Any] = []
+        self._executor.create_task(lambda: futures.append(ask()))
+        until(lambda: bool(futures) and futures[0].done(), "an answer of vlm_nav", 60.0)
+        return futures[0].result()
+
+    def _spin(self) -> None:
+        while not self._end.is_set():
+            self._executor.spin_once(timeout_sec=0.05)
+
+
+def request(transition: int) -> Any:
+    made = ChangeState.Request()
+    made.transition.id = transition
+    return made
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    made = Client()
+    yield made
+    made.close()
+
+
+def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, client: Client, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        process = subprocess.Popen(command(turning_model, "mode:=edge"), stdout=out, stderr=out, cwd=PROJECT)
+    try:
+        until(client.ready, "vlm_nav is there", 60.0)
+        early = client.result(client.send())
+        assert early.error_code == CODES.NOT_ACTIVE
+        assert "not active (not configured yet); see ros2 lifecycle get /vlm_nav" in early.error_msg
+        assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
+
+        unknown = client.result(client.send("find the golden unicorn", dry_run=True))
+        assert unknown.error_code == CODES.INVALID_INPUT and "known objects" in unknown.error_msg
+        wrong = client.result(client.send(dry_run=True, done=["turn around"]))
+        assert wrong.error_code == CODES.INVALID_INPUT and "done[0] is 'turn around'" in wrong.error_msg
+
+        running = client.send(dry_run=True, done=["forward large"])
+        until(lambda: len(client.decisions) >= 2, "decisions of a dry run, with the clock of the camera an hour off")
+        assert {decision.source for decision in client.decisions} == {NavigationAction.EDGE_ONLY}
+        until(lambda: any(each.answer for each in client.feedback), "feedback with the answer as it is written")
+        assert client.feedback[-1].link_state == "nominal" and client.feedback[-1].done == ["forward large"]
+
+        lines = {f"vlm_nav: {line}" for line in ("lifecycle", "camera", "link", "decoding", "goal")}
+        until(lambda: lines <= client.reported.keys(), "the lines of /diagnostics")
+        skew = next(pair.value for pair in client.reported["vlm_nav: camera"].values if pair.key == "clock skew s")
+        assert float(skew) == pytest.approx(CLOCK_OFF_S, rel=0.01)
+
+        before = time.monotonic()
+        assert client.change(Transition.TRANSITION_DEACTIVATE)
+        ended = client.result(running)
+        assert ended.error_code == CODES.SHUTDOWN and time.monotonic() - before < 30.0
+        assert client.decisions[-1].kind == NavigationAction.HOLD
+        assert client.result(client.send()).error_code == CODES.NOT_ACTIVE
+        assert client.change(Transition.TRANSITION_CLEANUP)
+        for transition in (Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE):
+            assert client.change(transition), "a second time"
+        again = client.send(dry_run=True)
+        decided = len(client.decisions)
+        until(lambda: len(client.decisions) > decided, "decisions again")
+        client._wait(again.cancel_goal_async)
+        assert client.result(again).error_code == CODES.CANCELLED
+    finally:
+        process.terminate()
+        assert process.wait(30.0) == 0
+    text = log.read_text()
+    assert "[vlm_nav]: edge_drafter.decoder: " in text, "libraries log through the node's logger"
+    assert text.count("the camera's clock is 3600.0 s behind ours") == 1
+    assert "Traceback" not in text and "Loading weights" not in text
+
+
+def test_it_does_not_start_without_its_verifier_and_gives_the_reason(turning_model: Path) -> None:
+    address = free_address()
+    words = command(turning_model, f"verifier:={address}", "welcome_s:=2.0", "autostart:=true")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=PROJECT, env=os.environ, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f"cannot configure: looking for a verifier at {address}" in done.stderr or (
+        f"cannot configure: no verifier answers at {address}" in done.stderr
+    )
+
+
+def test_it_can_be_ended_while_it_waits_for_its_verifier(turning_model: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        words = command(turning_model, f"verifier:={free_address()}", "autostart:=true")
+        process = subprocess.Popen(words, stdout=out, stderr=out, cwd=PROJECT)
+    try:
+        until(lambda: "waiting for the verifier: " in log.read_text(), "the reason in the log", 90.0)
+    finally:
+        process.terminate()
+        # Far less than it would wait for.
+        process.wait(30.0)
+    assert "Traceback" not in log.read_text()
