@@ -18,7 +18,6 @@ from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
 from spec_vlm_nav.nodes.vlm_nav import VlmNav
 from spec_vlm_nav.odometry import OdometryCheck
 from spec_vlm_nav.robots.go2 import SPORT, SportApi
-from spec_vlm_nav.safety import HARD_CAPS
 
 TICK_S = 0.05
 
