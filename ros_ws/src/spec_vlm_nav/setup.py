@@ -8,8 +8,9 @@ from pathlib import Path
 from setuptools import find_packages, setup
 from setuptools.command.egg_info import egg_info
 
+NODE_NAMES = ("action_executor", "go2_bridge", "go2_camera", "lifecycle_manager", "sim_go2", "vlm_nav")
 NODES = {
-    **{name: f"spec_vlm_nav.nodes.{name}" for name in ("action_executor", "go2_bridge", "sim_go2", "vlm_nav")},
+    **{name: f"spec_vlm_nav.nodes.{name}" for name in NODE_NAMES},
     "bag_player": "evaluation.nodes.bag_player",
 }
 
