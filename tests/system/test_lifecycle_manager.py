@@ -117,6 +117,7 @@ def test_all_come_up_together_and_one_that_died_comes_back(lines: Lines) -> None
     specs = (*(puppet(name, takes_s="1.0" if name == "navigator" else "0.0") for name in NAMES), manager())
     with managed(lines, *specs) as (runner, client):
         runner.wait_until(client.active, "all active", LIMIT_S)
+        until(lambda: len(client.transitions) == 6, "all transitions")
         seen = client.transitions.copy()
         assert seen[3:] == [f"activate {name}" for name in NAMES]
         assert sorted(seen[:3]) == sorted(f"configure {name}" for name in NAMES)
@@ -183,4 +184,4 @@ def test_two_sets_of_nodes_of_the_same_names_are_apart(lines: Lines) -> None:
     other = CommandSpec("other", refusing.command)
     with managed(lines, spec, other, manager("/dog1", **names), namespace="dog1") as (runner, client):
         runner.wait_until(client.active, "dog1 is active", LIMIT_S)
-        assert client.transitions == ["configure bridge", "activate bridge"]
+        until(lambda: client.transitions == ["configure bridge", "activate bridge"], "dog1 alone")
