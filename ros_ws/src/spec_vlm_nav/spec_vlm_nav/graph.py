@@ -438,6 +438,7 @@ def robot_graph(name: str) -> Graph:
             Argument(
                 "motion_service", "", "which of the robot's services walks", ("sport", "obstacles_avoid")
             ),
+            Argument("guard", "", "what watches the way ahead, on guard_topic", ("off", "cloud", "scan", "range")),
             Argument(
                 "camera",
                 "videohub",
@@ -455,12 +456,13 @@ def robot_graph(name: str) -> Graph:
                 (camera, ("api/videohub/request", "/api/videohub/request"),
                  ("api/videohub/response", "/api/videohub/response")),
                 managed=True,
+                beats=True,
                 when=lambda values: values["camera"] != "none",
             ),
             NodeSpec(
                 "go2_bridge",
                 config,
-                (("robot", name), ("motion_service", Use("motion_service"))),
+                (("robot", name), ("motion_service", Use("motion_service")), ("guard", Use("guard"))),
                 (odometry, *own),
                 managed=True,
                 beats=True,
