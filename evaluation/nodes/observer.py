@@ -83,7 +83,9 @@ class Observer:
         self._end = threading.Event()
 
     def __enter__(self) -> Observer:
-        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        self._inits = not rclpy.ok()
+        if self._inits:
+            rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
         self._node = Node("observer", namespace=self._namespace)
         for topic, (kind, qos) in TOPICS.items():
             self._node.create_subscription(kind, topic, partial(self._take, topic, kind), qos, raw=True)
@@ -102,7 +104,8 @@ class Observer:
         self._thread.join(timeout=5.0)
         self._client.destroy()
         self._node.destroy_node()
-        rclpy.try_shutdown()
+        if self._inits:
+            rclpy.try_shutdown()
 
     def ready(self) -> bool:
         """Whether all nodes are active, a frame and odometry are here, and goals are taken."""

@@ -168,7 +168,7 @@ class Lifecycle:
 
     def shutdown(self, now: float) -> None:
         """Bring all nodes down."""
-        if self.phase is not Phase.DOWN:
+        if self.phase in (Phase.STARTING, Phase.ACTIVE):
             self.phase, self._stopped_at = Phase.STOPPING, now
 
     def beat(self, name: str, now: float) -> None:
@@ -213,9 +213,11 @@ class Lifecycle:
             return
         node.failures += 1
         node.retry_at = now + RETRY_S
-        self._log.error(f"{name} cannot {transition.verb}: {reason or 'see its log'}")
+        problem = f"{name} cannot {transition.verb}: {reason or 'see its log'}"
         if self.phase is Phase.STARTING and node.failures >= self._settings.attempts:
-            self._give_up(NOT_CONFIGURED, f"{name} cannot {transition.verb}: {reason or 'see its log'}", now)
+            self._give_up(NOT_CONFIGURED, problem, now)
+        else:
+            self._log.error(problem)
 
     def tick(self, now: float) -> list[Request]:
         """Return what to ask which node for now."""
@@ -300,21 +302,22 @@ class Lifecycle:
 
     def _check_times(self, now: float) -> None:
         missing = [node for node in self._nodes.values() if not self._up(node)]
-        if self.phase is Phase.STARTING and now - self._began_at > self._settings.startup_s and missing:
-            # Those that are configured wait for the others.
-            late = [node for node in missing if not node.configured] or missing
-            names = ", ".join(f"{node.name} ({self._doing(node)})" for node in late)
+        if not missing:
+            return
+        # Those that are configured wait for the others.
+        late = [node for node in missing if not node.configured] or missing
+        names = ", ".join(f"{node.name} ({self._doing(node)})" for node in late)
+        if self.phase is Phase.STARTING and now - self._began_at > self._settings.startup_s:
             self._give_up(NOT_CONFIGURED, f"not active within {self._settings.startup_s:g} s: {names}", now)
-        elif self.phase is Phase.ACTIVE:
-            for node in missing:
-                if node.lost_at is not None and now - node.lost_at > self._settings.recovery_s:
-                    self._give_up(
-                        NOT_BACK, f"{node.name} did not come back within {self._settings.recovery_s:g} s", now
-                    )
-                    return
-        if missing and now - self._logged_at > PATIENCE_S:
+            return
+        for node in missing:
+            if node.lost_at is not None and now - node.lost_at > self._settings.recovery_s:
+                limit = f"{self._settings.recovery_s:g} s"
+                self._give_up(NOT_BACK, f"{node.name} did not come back within {limit}", now)
+                return
+        if now - self._logged_at > PATIENCE_S:
             self._logged_at = now
-            self._log.info("; ".join(f"{node.name} is {self._doing(node)}" for node in missing))
+            self._log.info(f"waiting for {names}")
 
     def _give_up(self, status: int, problem: str, now: float) -> None:
         self.exit_status, self.problem = status, problem
