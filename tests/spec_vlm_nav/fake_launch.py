@@ -54,6 +54,7 @@ class ExecuteProcess:
     on_exit: Any = None
     respawn: bool = False
     respawn_delay: float | None = None
+    sigterm_timeout: str = "5"
 
 
 @dataclass
@@ -80,6 +81,7 @@ class Node:
     on_exit: Any = None
     respawn: bool = False
     respawn_delay: float | None = None
+    sigterm_timeout: str = "5"
 
 
 def start(entities: list[Any], **given: str) -> list[Any]:

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spec_vlm_nav.lifecycle import (
@@ -291,6 +291,7 @@ EVENTS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(EVENTS, st.integers(0, 2**16))
 def test_no_order_of_events_activates_too_early_and_the_end_is_all_active_or_all_down(
     events: list[tuple[str, str, float]], seed: int

@@ -16,6 +16,10 @@ from spec_vlm_nav.graph import PACKAGE, PARAMS_FILE, RESPAWN_S, CommandSpec, End
 from spec_vlm_nav.runner import with_this_python
 
 
+PATIENCE_S = "15"
+"""Until SIGTERM follows SIGINT: a goal ends with a stop that the robot confirms, and a model takes time to unload."""
+
+
 def describe(graph: Graph) -> LaunchDescription:
     """Return the launch description of `graph`, with its arguments declared and described.
 
@@ -70,7 +74,7 @@ def _at_its_end(spec: NodeSpec | CommandSpec) -> dict[str, Any]:
     Launch starts a process again without a limit, or none that all versions have; the limit is kept here.
     """
     again = {"respawn": True, "respawn_delay": RESPAWN_S} if spec.respawns else {}
-    return {**again, "on_exit": _on_exit(spec)}
+    return {**again, "sigterm_timeout": PATIENCE_S, "on_exit": _on_exit(spec)}
 
 
 def _on_exit(spec: NodeSpec | CommandSpec) -> Callable[[Any, Any], Shutdown | None]:
