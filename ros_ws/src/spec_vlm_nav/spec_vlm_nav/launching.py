@@ -15,7 +15,6 @@ from launch_ros.actions import Node
 from spec_vlm_nav.graph import PACKAGE, PARAMS_FILE, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
 from spec_vlm_nav.runner import with_this_python
 
-
 PATIENCE_S = "15"
 """Until SIGTERM follows SIGINT: a goal ends with a stop that the robot confirms, and a model takes time to unload."""
 
