@@ -78,7 +78,9 @@ class Observer:
         self.waits_for = "lifecycle_manager does not answer"
         """Why `ready` does not hold yet, in a sentence."""
         self._on_message, self._bag, self._namespace = on_message, bag, namespace
-        self._active, self._asked_at = False, -math.inf
+        self.active = False
+        """Whether all nodes are active, as lifecycle_manager has it."""
+        self._asked_at = -math.inf
         self._question: Any = None
         self._end = threading.Event()
 
@@ -110,7 +112,7 @@ class Observer:
     def ready(self) -> bool:
         """Whether all nodes are active, a frame and odometry are here, and goals are taken."""
         here = {"odom", "camera/image/compressed"} <= set(self.last)
-        return self._active and here and bool(self._client.server_is_ready())
+        return self.active and here and bool(self._client.server_is_ready())
 
     @property
     def truth(self) -> dict[str, Any]:
@@ -151,7 +153,7 @@ class Observer:
 
     def _on_manager(self, future: Any) -> None:
         if not future.cancelled():
-            self._active, self.waits_for = future.result().success, future.result().message
+            self.active, self.waits_for = future.result().success, future.result().message
 
     def _take(self, topic: str, kind: Any, payload: bytes) -> None:
         if self._bag is not None and topic not in HEARTBEATS:
