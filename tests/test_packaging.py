@@ -35,6 +35,7 @@ BASE = {
     "safetensors",
     "PIL",
     "numpy",
+    "yaml",
     "msgspec",
     "zmq",
     "cv2",

@@ -75,8 +75,6 @@ class Observer:
         namespace: str = "",
     ) -> None:
         self.last: dict[str, Any] = {}
-        self.waits_for = "lifecycle_manager does not answer"
-        """Why `ready` does not hold yet, in a sentence."""
         self._on_message, self._bag, self._namespace = on_message, bag, namespace
         self.active = False
         """Whether all nodes are active, as lifecycle_manager has it."""
@@ -153,7 +151,7 @@ class Observer:
 
     def _on_manager(self, future: Any) -> None:
         if not future.cancelled():
-            self.active, self.waits_for = future.result().success, future.result().message
+            self.active = future.result().success
 
     def _take(self, topic: str, kind: Any, payload: bytes) -> None:
         if self._bag is not None and topic not in HEARTBEATS:

@@ -85,7 +85,8 @@ def test_arguments_reach_the_command_lines() -> None:
 
 def test_empty_values_take_their_flag_with_them() -> None:
     plain = arguments_of(VERIFIER_GRAPH, named(VERIFIER_GRAPH, "verifier"), {"target_model": "m"})
-    assert plain[:7] == [sys.executable, "-m", "cloud_verifier", "serve", "--model", "m", "--bind"]
+    assert plain[:4] == [sys.executable, "-m", "cloud_verifier", "serve"]
+    assert plain[4:9] == ["--config", VERIFIER_GRAPH.argument("verifier_config").default, "--model", "m", "--bind"]
     assert "--keys" not in plain
     locked = arguments_of(VERIFIER_GRAPH, named(VERIFIER_GRAPH, "verifier"), {"keys": "secret"})
     assert locked[locked.index("--keys") + 1] == "secret"

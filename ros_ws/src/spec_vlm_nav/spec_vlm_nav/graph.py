@@ -295,7 +295,12 @@ NAMESPACE = Argument(
 )
 LOG_LEVEL = Argument("log_level", "info", "how much the nodes log", ("debug", "info", "warn", "error"))
 PARAMS_FILE = Argument("params_file", "", "YAML file of ROS parameters, read over the package's own; empty: none")
-VERIFIER_CONFIG = Argument("verifier_config", "", "settings file of the verifier, as config/verifier.yaml; empty: none")
+_SETTINGS = Path(__file__).resolve().parent / "config" / "verifier.yaml"
+VERIFIER_CONFIG = Argument(
+    "verifier_config",
+    str(_SETTINGS) if _SETTINGS.is_file() else "",
+    "settings file of the verifier, YAML or JSON; empty: none",
+)
 FILES = {PARAMS_FILE.name, VERIFIER_CONFIG.name}
 MANAGER = "lifecycle_manager"
 
