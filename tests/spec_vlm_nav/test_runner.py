@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from spec_vlm_nav.graph import PROJECT, Argument, CommandSpec, Graph, Use
+from spec_vlm_nav.graph import PROJECT, Argument, CommandSpec, Graph, NodeSpec, Use
 from spec_vlm_nav.runner import Runner, StartError, main
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
@@ -51,6 +51,18 @@ def test_output_is_prefixed_and_the_end_is_polite_and_in_reverse() -> None:
         time.sleep(0.02)
     assert lines.has("a", "bye") and lines.has("b", "bye")
     assert not runner.alive("a") and not runner.alive("b")
+
+
+def test_managed_nodes_end_before_the_robot_that_they_stop() -> None:
+    lines = Lines()
+    node = NodeSpec("bridge", "sim.yaml", managed=True, module="tests.spec_vlm_nav.slow_end")
+    with Runner(Graph((), (node, python("robot", POLITE))), {}, lines) as runner:
+        runner.start()
+        runner.wait_until(lambda: lines.has("bridge", "up") and lines.has("robot", "up"), "both up", 20.0)
+    limit = time.monotonic() + 5.0
+    while not (lines.has("bridge", "bye") and lines.has("robot", "bye")) and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert lines.got.index(("bridge", "bye")) < lines.got.index(("robot", "bye"))
 
 
 def test_a_stubborn_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

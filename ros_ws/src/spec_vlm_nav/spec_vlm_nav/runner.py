@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from spec_vlm_nav.graph import GRAPHS, PACKAGE, PROJECT, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
+from spec_vlm_nav.graph import GRAPHS, MANAGER, PACKAGE, PROJECT, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
 
 SOURCE = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).resolve().parent / "config"
@@ -60,6 +60,10 @@ def yaml_of(value: Any) -> str:
 def executable(node: NodeSpec) -> list[str]:
     """Return how to start a node: by its module, with this interpreter, which needs no installed script."""
     return [sys.executable, "-m", node.module or f"{PACKAGE}.nodes.{node.executable}"]
+
+
+def _is_managed(spec: NodeSpec | CommandSpec) -> bool:
+    return isinstance(spec, NodeSpec) and (spec.managed or spec.name == MANAGER)
 
 
 def _end_with_parent() -> None:
@@ -172,9 +176,16 @@ class Runner:
     def stop(self, *names: str) -> None:
         """End the named processes (all if none is named), last started first.
 
-        SIGTERM, which is quiet even while Python still imports, then SIGINT, then SIGKILL.
+        Managed nodes come before the others: what they end with, as a stop that is confirmed, needs the robot.
         """
         chosen = [self._running.pop(name) for name in reversed(names or tuple(self._running)) if name in self._running]
+        managed = [running for running in chosen if _is_managed(running.spec)]
+        for wave in (managed, [running for running in chosen if running not in managed]):
+            self._end(wave)
+
+    @staticmethod
+    def _end(chosen: Sequence[Running]) -> None:
+        """Send SIGTERM, which is quiet even while Python still imports, then SIGINT, then SIGKILL."""
         for number, patience in ((signal.SIGTERM, TERMINATE_S), (signal.SIGINT, INTERRUPT_S), (signal.SIGKILL, 5.0)):
             for running in chosen:
                 if running.process.poll() is None:
