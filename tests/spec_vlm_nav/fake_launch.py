@@ -64,6 +64,11 @@ class OpaqueFunction:
 
 
 @dataclass
+class LogInfo:
+    msg: str
+
+
+@dataclass
 class Shutdown:
     reason: str = ""
 
@@ -105,6 +110,7 @@ def modules(share: str) -> dict[str, types.ModuleType]:
         "launch.actions",
         DeclareLaunchArgument=DeclareLaunchArgument,
         ExecuteProcess=ExecuteProcess,
+        LogInfo=LogInfo,
         OpaqueFunction=OpaqueFunction,
         Shutdown=Shutdown,
     )

@@ -79,6 +79,12 @@ def test_arguments_reach_nodes_with_their_types(describe: Any) -> None:
     assert made["lifecycle_manager"].parameters[1]["node_names"] == ["go2_bridge", "action_executor", "vlm_nav"]
 
 
+def test_a_slip_in_a_name_is_logged_and_other_names_are_left_alone(describe: Any) -> None:
+    started = fake.start(describe("sim"), verifer="tcp://10.0.0.5:5555", world="x")
+    (slip,) = (entity for entity in started if isinstance(entity, fake.LogInfo))
+    assert slip.msg == "argument verifer is unknown and ignored; did you mean verifier?"
+
+
 def test_a_parameter_file_is_read_after_the_packages_own(describe: Any, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("/**/vlm_nav:\n  ros__parameters: {mode: cloud}\n")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from ament_index_python.packages import get_package_share_directory
 from launch import LaunchDescription
-from launch.actions import DeclareLaunchArgument, ExecuteProcess, OpaqueFunction, Shutdown
+from launch.actions import DeclareLaunchArgument, ExecuteProcess, LogInfo, OpaqueFunction, Shutdown
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
@@ -39,7 +40,13 @@ def _start(context: Any, graph: Graph) -> list[Any]:
     """Return all processes, or raise ValueError, naming the argument that cannot be used."""
     given = {argument.name: LaunchConfiguration(argument.name).perform(context) for argument in graph.arguments}
     values = graph.values(given)
-    return [
+    # Launch ignores a name that nobody declared; a file that includes this one may have arguments of its own.
+    slips = [
+        LogInfo(msg=f"argument {name} is unknown and ignored; did you mean {near[0]}?")
+        for name in context.launch_configurations
+        if name not in given and (near := get_close_matches(name, given, 1, 0.8))
+    ]
+    return slips + [
         _node(graph, process, values) if isinstance(process, NodeSpec) else _command(graph, process, values)
         for process in graph.started(values)
     ]

@@ -109,7 +109,10 @@ class Runner:
         self.stop()
 
     def start(self, *names: str) -> None:
-        """Start the named processes, all if none is named. Raises StartError if one cannot be executed."""
+        """Start the named processes, all if none is named. Raises StartError if one cannot be executed.
+
+        They end with the thread that calls this, as the kernel counts it: call it, and `check`, in the main one.
+        """
         for name in names or tuple(self._commands):
             self._start(name, Ends(self._specs[name]))
 
