@@ -7,22 +7,25 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.config import ServerConfig, StartError, read_settings
 from cloud_verifier.logs import start_logging
 from speculation.settings import add_flags
 
 _log = logging.getLogger("cloud_verifier")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line; flags and defaults are those of `ServerConfig`."""
+def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser:
+    """Return the command line; flags and defaults are those of `ServerConfig`, or of a file's `settings`."""
     top = argparse.ArgumentParser(prog="cloud_verifier", description="Verifies robots' drafts with one target model.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="load a target model and serve it", description=serve_model.__doc__)
-    add_flags(serve, ServerConfig)
+    about = "YAML file of settings, as config/verifier.yaml of the ROS package; flags override it"
+    serve.add_argument("--config", type=Path, default=argparse.SUPPRESS, help=about)
+    add_flags(serve, ServerConfig, defaults=settings)
     keygen = commands.add_parser("keygen", help="make CURVE keys for the server and a robot")
     keygen.add_argument("--keys", type=Path, required=True, help="folder to make them in")
     keygen.add_argument("--client", default="client", help="name of the robot (default: client)")
@@ -83,11 +86,24 @@ def serve_model(config: ServerConfig) -> None:
         mailbox.close()
 
 
+def parse(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a command line; what its flags leave out is as in its settings file, if it names one.
+
+    Raises StartError for a file that cannot be used. A wrong command line ends the process, as argparse does.
+    """
+    files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    files.add_argument("--config", type=Path)
+    path = files.parse_known_args(arguments)[0].config if arguments[:1] == ["serve"] else None
+    options = vars(parser(read_settings(path) if path is not None else None).parse_args(arguments))
+    options.pop("config", None)
+    return options
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0, or 2 after one sentence on stderr."""
-    options = vars(parser().parse_args(arguments))
-    command = options.pop("command")
     try:
+        options = parse(sys.argv[1:] if arguments is None else list(arguments))
+        command = options.pop("command")
         start_logging(options.get("log_file"))
         if command == "keygen":
             from cloud_verifier.security import make_keys

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+import yaml
 from msgspec import Meta
 
 from cloud_verifier.exit_queue import QueuePolicy
 from cloud_verifier.ledger import PASS_PRICE
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.step import HINT_TOKENS
-from speculation.settings import fields_of, from_flags
+from speculation.settings import fields_of, from_flags, read_values
 from speculation.vlm.folder import SEEING, ModelFolderError, find_model, read_config
 from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS
@@ -32,6 +33,22 @@ class Settings(msgspec.Struct, frozen=True):
             problem = field.problem(getattr(self, field.name))
             if problem:
                 raise StartError(f"{field.flag} {problem}")
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings that a YAML or JSON file names, by their own names or their flags'.
+
+    Raises StartError, naming the file and the setting, for one that is unknown, of another type or outside its limits.
+    """
+    try:
+        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return read_values(ServerConfig, held if held is not None else {})
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"--config {path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise StartError(f"--config {path} is no YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise StartError(f"--config {path}: {error}") from None
 
 
 class Target(Settings, frozen=True):

@@ -12,6 +12,7 @@ against its limits. Structs may be nested; a nested field's flag is its own name
 from __future__ import annotations
 
 import argparse
+import difflib
 import functools
 import math
 from collections.abc import Iterator, Mapping
@@ -191,6 +192,34 @@ def from_flags(struct: type[S], options: argparse.Namespace | Mapping[str, Any])
             value = given[field.name]
             values[field.name] = kind(value) if issubclass(kind, Enum) else value
     return struct(**values)
+
+
+def read_values(struct: type[msgspec.Struct], held: Any) -> dict[str, Any]:
+    """Return the settings of a struct that a file holds, by name; `-` counts as `_`, so that flags' names will do.
+
+    Raises ValueError, naming the setting, for one that is unknown, of another type or outside its limits.
+    """
+    if not isinstance(held, Mapping):
+        raise ValueError("holds no names with values")
+    fields, found = {field.name: field for field in fields_of(struct)}, {}
+    for key, given in held.items():
+        value: Any = given
+        name = str(key).replace("-", "_")
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, 1)
+            raise ValueError(f"unknown setting {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        field = fields[name]
+        kind = field.kind if field.kind in (bool, int, float) else str
+        if value is not None or not field.optional:
+            try:
+                value = msgspec.convert(value, kind)
+            except msgspec.ValidationError:
+                raise ValueError(f"{name} is {value!r}, which is no {kind.__name__}") from None
+            if problem := field.problem(value):
+                raise ValueError(f"{name} {problem}")
+            value = Path(value) if field.kind is Path else value
+        found[name] = value
+    return found
 
 
 def true_or_false(text: str) -> bool:

@@ -36,6 +36,7 @@ BASE = {
     "safetensors",
     "PIL",
     "numpy",
+    "yaml",
     "msgspec",
     "zmq",
     "cv2",

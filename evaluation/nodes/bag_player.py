@@ -6,6 +6,7 @@ even where a robot is connected. An action is over as soon as it is decided, and
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -30,7 +31,7 @@ from std_msgs.msg import String
 from evaluation.bags.files import BagWriter, kind_of
 from evaluation.bags.playback import Item, Pace, items, timed
 from spec_vlm_nav.body import State
-from spec_vlm_nav.nodes.common import run, settings
+from spec_vlm_nav.nodes.common import on_heartbeat, run, settings
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import check
 
@@ -42,6 +43,7 @@ ANSWERS: dict[str, Any] = {
 }  # fmt: skip
 """What vlm_nav publishes, and is recorded."""
 STILL_HZ = 5.0
+BEAT_S = 1.0
 PLAY_S, TICK_S = 0.01, 0.1
 ALLOWANCE_S = 86400
 LAST_ANSWER_S, CANCEL_S = 60.0, 3.0
@@ -99,6 +101,8 @@ class BagPlayer(Node):
         self._odometry = self.create_publisher(Odometry, ODOM, qos_profile_sensor_data)
         for topic, kind in ANSWERS.items():
             self.create_subscription(kind, topic, partial(self._take, topic, kind), 100, raw=True)
+        self._beat_at = -math.inf
+        on_heartbeat(self, "vlm_nav", self._on_heartbeat)
         self._client = ActionClient(self, NavigateByInstruction, "navigate_by_instruction")
         self.create_timer(1.0 / STILL_HZ, self._hold_still)
         self.create_timer(PLAY_S, self._play)
@@ -179,7 +183,9 @@ class BagPlayer(Node):
         if self._over:
             return
         if self._played_at is None:
-            if not self._asked and self._client.server_is_ready():
+            # vlm_nav takes no goal before it is active, and beats from then on.
+            beats = time.monotonic() - self._beat_at < BEAT_S
+            if not self._asked and beats and self._client.server_is_ready():
                 self._ask()
             return
         late = time.monotonic() - self._played_at
@@ -196,6 +202,9 @@ class BagPlayer(Node):
             self.get_logger().info(f"the bag is over: {self._answers} answers")
         # The way in which any node ends, so that the new bag is closed.
         signal.raise_signal(signal.SIGTERM)
+
+    def _on_heartbeat(self, now: float) -> None:
+        self._beat_at = now
 
     def _ask(self) -> None:
         self._asked = True

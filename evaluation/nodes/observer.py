@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -24,11 +25,14 @@ from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
 from std_msgs.msg import Header, String
+from std_srvs.srv import Trigger
 from unitree_api.msg import Request
 
 from evaluation.bags.files import BagWriter, kind_of
+from spec_vlm_nav.nodes.common import steady_timer
 from spec_vlm_nav.robots.go2 import Go2
 
+ASK_S, GIVE_UP_S = 0.2, 2.0
 HEARTBEATS = ("heartbeat/vlm_nav", "heartbeat/go2_bridge")
 TOPICS: dict[str, tuple[Any, Any]] = {
     "camera/image/compressed": (CompressedImage, qos_profile_sensor_data),
@@ -61,23 +65,36 @@ class GoalEnd:
 class Observer:
     """Subscribes in a thread of its own; a context manager. `on_message` is called there with (topic, message).
 
-    `bag` records every topic in TOPICS as it arrives. The newest messages are in `last`.
+    `bag` records every topic in TOPICS as it arrives. The newest messages are in `last`. `namespace`: of the robot.
     """
 
-    def __init__(self, on_message: Callable[[str, Any], None] = lambda *_: None, bag: BagWriter | None = None) -> None:
+    def __init__(
+        self,
+        on_message: Callable[[str, Any], None] = lambda *_: None,
+        bag: BagWriter | None = None,
+        namespace: str = "",
+    ) -> None:
         self.last: dict[str, Any] = {}
-        self._on_message, self._bag = on_message, bag
+        self._on_message, self._bag, self._namespace = on_message, bag, namespace
+        self.active = False
+        """Whether all nodes are active, as lifecycle_manager has it."""
+        self._asked_at = -math.inf
+        self._question: Any = None
         self._end = threading.Event()
 
     def __enter__(self) -> Observer:
-        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-        self._node = Node("observer")
+        self._inits = not rclpy.ok()
+        if self._inits:
+            rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        self._node = Node("observer", namespace=self._namespace)
         for topic, (kind, qos) in TOPICS.items():
             self._node.create_subscription(kind, topic, partial(self._take, topic, kind), qos, raw=True)
         self.cmd_vel = self._node.create_publisher(Twist, "cmd_vel", 1)
         self._client = ActionClient(self._node, NavigateByInstruction, "navigate_by_instruction")
+        self._manager = self._node.create_client(Trigger, "lifecycle_manager/is_active")
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self._node)
+        steady_timer(self._node, ASK_S, self._ask_manager)
         self._thread = threading.Thread(target=self._spin, name="observer", daemon=True)
         self._thread.start()
         return self
@@ -87,11 +104,13 @@ class Observer:
         self._thread.join(timeout=5.0)
         self._client.destroy()
         self._node.destroy_node()
-        rclpy.try_shutdown()
+        if self._inits:
+            rclpy.try_shutdown()
 
     def ready(self) -> bool:
-        """Whether every node has sent something and goals are taken."""
-        return {*HEARTBEATS, "odom", "camera/image/compressed"} <= set(self.last) and self._client.server_is_ready()
+        """Whether all nodes are active, a frame and odometry are here, and goals are taken."""
+        here = {"odom", "camera/image/compressed"} <= set(self.last)
+        return self.active and here and bool(self._client.server_is_ready())
 
     @property
     def truth(self) -> dict[str, Any]:
@@ -118,6 +137,21 @@ class Observer:
     def _spin(self) -> None:
         while not self._end.is_set():
             self._executor.spin_once(timeout_sec=0.1)
+
+    def _ask_manager(self) -> None:
+        """Ask lifecycle_manager whether all nodes are active; a question that stays without an answer is given up."""
+        now = time.monotonic()
+        if self._question is not None and not self._question.done() and now - self._asked_at < GIVE_UP_S:
+            return
+        if self._question is not None:
+            self._manager.remove_pending_request(self._question)
+        if self._manager.service_is_ready():
+            self._question, self._asked_at = self._manager.call_async(Trigger.Request()), now
+            self._question.add_done_callback(self._on_manager)
+
+    def _on_manager(self, future: Any) -> None:
+        if not future.cancelled():
+            self.active = future.result().success
 
     def _take(self, topic: str, kind: Any, payload: bytes) -> None:
         if self._bag is not None and topic not in HEARTBEATS:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloud_verifier.__main__ import parser
+from cloud_verifier.__main__ import main, parse, parser
 from cloud_verifier.config import EXITS_FILE, ServerConfig, StartError
 from cloud_verifier.exit_queue import QueuePolicy
 from speculation.settings import fields_of
@@ -86,3 +86,63 @@ def test_settings_change_by_their_own_names() -> None:
         config.changed(max_batches=3)
     with pytest.raises(StartError, match="--idle-s nan is outside 1 to 86400"):
         config.changed(idle_s=float("nan"))
+
+
+FILE = """
+model: models/target
+device: cuda
+max-sessions: 3
+capacity: 2048
+collect_s: 0
+allow_plain: true
+keys: null
+"""
+
+
+def test_a_settings_file_stands_in_for_flags_that_are_not_given(tmp_path: Path) -> None:
+    path = tmp_path / "verifier.yaml"
+    path.write_text(FILE)
+    options = parse(["serve", "--config", str(path), "--capacity", "4096"])
+    assert options.pop("command") == "serve"
+    config = ServerConfig.of(**options)
+    assert (config.target.model, config.model.device, config.limits.max_sessions) == (Path("models/target"), "cuda", 3)
+    assert (config.limits.capacity, config.link.allow_plain, config.link.keys) == (4096, True, None)
+    assert config.scheduling.collect_s == 0.0
+
+
+def test_the_settings_file_that_comes_along_names_settings_of_the_verifier(tmp_path: Path) -> None:
+    shipped = Path(str(__file__)).parents[2] / "ros_ws/src/spec_vlm_nav/config/verifier.yaml"
+    lines = [line[2:] for line in shipped.read_text().splitlines() if line.startswith("# ") and ": " in line]
+    path = tmp_path / "all.yaml"
+    path.write_text("\n".join(line for line in lines if line.split(":")[0].isidentifier()))
+    known = {field.name for field in fields_of(ServerConfig)}
+    options = parse(["serve", "--config", str(path)])
+    assert options["device"] == "cuda" and len(path.read_text().splitlines()) > 10
+    assert options.keys() - {"command"} == known
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("modle: x", "unknown setting 'modle'; did you mean model?"),
+        ("capacity: lots", "capacity is 'lots', which is no int"),
+        ("capacity: 1", "capacity 1 is outside 128 to"),
+        ("allow_plain: perhaps", "allow_plain is 'perhaps', which is no bool"),
+        ("dtype: int4", "dtype 'int4' is none of bfloat16"),
+        ("- a list", "holds no names with values"),
+        ("a: [", "is no YAML"),
+    ],
+)
+def test_a_wrong_settings_file_is_named_with_what_is_wrong(
+    text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "verifier.yaml"
+    path.write_text(text)
+    assert main(["serve", "--config", str(path), "--model", "x"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"cloud_verifier: --config {path}") and sentence in printed
+
+
+def test_a_settings_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", "/no/such.yaml"]) == 2
+    assert "--config /no/such.yaml cannot be read" in capsys.readouterr().err

@@ -18,6 +18,19 @@ class LaunchDescription:
 
 
 @dataclass
+class Context:
+    """What a launch knows; `is_shutdown` as launch.LaunchContext has it."""
+
+    launch_configurations: dict[str, str]
+    is_shutdown: bool = False
+
+
+@dataclass
+class ProcessExited:
+    returncode: int
+
+
+@dataclass
 class DeclareLaunchArgument:
     name: str
     default_value: str | None = None
@@ -29,8 +42,8 @@ class DeclareLaunchArgument:
 class LaunchConfiguration:
     variable_name: str
 
-    def perform(self, context: dict[str, str]) -> str:
-        return context[self.variable_name]
+    def perform(self, context: Context) -> str:
+        return context.launch_configurations[self.variable_name]
 
 
 @dataclass
@@ -39,12 +52,20 @@ class ExecuteProcess:
     name: str
     output: str
     on_exit: Any = None
+    respawn: bool = False
+    respawn_delay: float | None = None
+    sigterm_timeout: str = "5"
 
 
 @dataclass
 class OpaqueFunction:
     function: Callable[..., Any]
     args: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class LogInfo:
+    msg: str
 
 
 @dataclass
@@ -57,18 +78,23 @@ class Node:
     package: str
     executable: str
     name: str
-    namespace: LaunchConfiguration
+    namespace: str
     parameters: list[Any]
     remappings: list[tuple[str, Any]]
     ros_arguments: list[Any]
     output: str
     on_exit: Any = None
+    respawn: bool = False
+    respawn_delay: float | None = None
+    sigterm_timeout: str = "5"
 
 
-@dataclass
-class ParameterValue:
-    value: Any
-    value_type: type
+def start(entities: list[Any], **given: str) -> list[Any]:
+    """Return the processes that a description starts with these arguments, after its declarations."""
+    declared = [entity for entity in entities if isinstance(entity, DeclareLaunchArgument)]
+    context = Context({entry.name: entry.default_value or "" for entry in declared} | given)
+    opaque = [entity for entity in entities if isinstance(entity, OpaqueFunction)]
+    return [made for entity in opaque for made in entity.function(context, *entity.args)]
 
 
 def modules(share: str) -> dict[str, types.ModuleType]:
@@ -84,13 +110,13 @@ def modules(share: str) -> dict[str, types.ModuleType]:
         "launch.actions",
         DeclareLaunchArgument=DeclareLaunchArgument,
         ExecuteProcess=ExecuteProcess,
+        LogInfo=LogInfo,
         OpaqueFunction=OpaqueFunction,
         Shutdown=Shutdown,
     )
     module("launch.substitutions", LaunchConfiguration=LaunchConfiguration)
     module("launch_ros")
     module("launch_ros.actions", Node=Node)
-    module("launch_ros.parameter_descriptions", ParameterValue=ParameterValue)
     if "ament_index_python" not in sys.modules:
         module("ament_index_python")
     module("ament_index_python.packages", get_package_share_directory=lambda _: share)

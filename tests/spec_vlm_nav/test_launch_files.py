@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from spec_vlm_nav.graph import (
-    GRAPHS,
-    PROJECT,
-    CommandSpec,
-    Graph,
-    NodeSpec,
-    Use,
-)
+from spec_vlm_nav.graph import GRAPHS, PROJECT, NodeSpec
 from spec_vlm_nav.runner import SOURCE
 from tests.spec_vlm_nav import fake_launch as fake
 
@@ -49,48 +42,73 @@ def kinds(entities: list[Any], kind: type) -> list[Any]:
 def test_arguments_are_declared_before_use_and_described(name: str, describe: Any) -> None:
     entities, graph = describe(name), GRAPHS[name]
     declared = kinds(entities, fake.DeclareLaunchArgument)
-    assert [entry.name for entry in declared[: len(graph.arguments)]] == [entry.name for entry in graph.arguments]
-    assert {"namespace", "log_level"} <= {entry.name for entry in declared}
+    assert [entry.name for entry in declared] == [entry.name for entry in graph.arguments]
     assert all(entry.description for entry in declared)
+    assert all(entry.default_value in entry.choices for entry in declared if entry.choices)
     assert entities[: len(declared)] == declared
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_process_of_the_graph_is_started_in_order(name: str, describe: Any) -> None:
-    entities, graph = describe(name), GRAPHS[name]
-    started = [entity for entity in entities if not isinstance(entity, fake.DeclareLaunchArgument)]
-    assert len(started) == len(graph.processes)
-    for entity, process in zip(started, graph.processes, strict=True):
+    graph = GRAPHS[name]
+    processes = graph.started(graph.values({}))
+    for entity, process in zip(fake.start(describe(name)), processes, strict=True):
+        assert (entity.name, entity.respawn) == (process.name, process.respawns > 0)
         if isinstance(process, NodeSpec):
-            check_node(entity, process, graph)
+            assert (entity.package, entity.executable) == ("spec_vlm_nav", process.executable)
+            assert Path(entity.parameters[0]).exists()
+            assert entity.parameters[1:] in ([], [graph.given(process, graph.values({}))])
+            assert entity.remappings == graph.remaps(process, graph.values({}))
         else:
-            check_command(entity, process, graph)
+            assert entity.cmd[:4] == [sys.executable, "-m", "cloud_verifier", "serve"], "another Python lacks libraries"
 
 
-def check_node(node: fake.Node, spec: NodeSpec, graph: Graph) -> None:
-    assert (node.package, node.executable, node.name) == ("spec_vlm_nav", spec.executable, spec.name)
-    config, given = node.parameters
-    assert Path(config).exists()
-    assert set(given) == {name for name, _ in spec.parameters}
-    for name, stated in spec.parameters:
-        value = given[name]
-        if not isinstance(stated, Use):
-            assert value == stated
-            continue
-        assert isinstance(value, fake.ParameterValue)
-        assert value.value_type is graph.argument(value.value.variable_name).kind
-    assert [name for name, _ in node.remappings] == [name for name, _ in spec.remaps]
-    assert (node.on_exit is not None) == spec.essential
+@pytest.mark.parametrize("name", GRAPHS)
+def test_no_process_is_made_where_an_argument_cannot_be_used(name: str, describe: Any) -> None:
+    entities = describe(name)
+    with pytest.raises(ValueError, match="argument verifier:=abc does not look like"):
+        fake.start(entities, verifier="abc")
 
 
-def check_command(entity: fake.OpaqueFunction, spec: CommandSpec, graph: Graph) -> None:
-    (process,) = entity.function(graph.values({"keys": ""}), *entity.args)
-    assert process.name == spec.name
-    assert process.cmd[:3] == [sys.executable, "-m", "cloud_verifier"], "another Python may lack the libraries"
-    assert "--keys" not in process.cmd and "--model" in process.cmd
-    (locked,) = entity.function(graph.values({"keys": "folder"}), *entity.args)
-    assert locked.cmd[locked.cmd.index("--keys") + 1] == "folder"
-    assert (process.on_exit is not None) == spec.essential
+def test_arguments_reach_nodes_with_their_types(describe: Any) -> None:
+    made = {entity.name: entity for entity in fake.start(describe("sim"), seed="7", namespace="dog1", keys="folder")}
+    assert made["sim_go2"].parameters[1]["seed"] == 7
+    assert made["vlm_nav"].parameters[1]["keys"] == "folder"
+    assert {entity.namespace for entity in made.values() if isinstance(entity, fake.Node)} == {"dog1"}
+    assert made["verifier"].cmd[made["verifier"].cmd.index("--keys") + 1] == "folder"
+    assert made["lifecycle_manager"].parameters[1]["node_names"] == ["go2_bridge", "action_executor", "vlm_nav"]
+
+
+def test_a_slip_in_a_name_is_logged_and_other_names_are_left_alone(describe: Any) -> None:
+    started = fake.start(describe("sim"), verifer="tcp://10.0.0.5:5555", world="x")
+    (slip,) = (entity for entity in started if isinstance(entity, fake.LogInfo))
+    assert slip.msg == "argument verifer is unknown and ignored; did you mean verifier?"
+
+
+def test_a_parameter_file_is_read_after_the_packages_own(describe: Any, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("/**/vlm_nav:\n  ros__parameters: {mode: cloud}\n")
+    made = {entity.name: entity for entity in fake.start(describe("go2"), params_file=str(path))}
+    assert made["vlm_nav"].parameters[1] == str(path) and "mode" not in made["vlm_nav"].parameters[2]
+
+
+def test_a_dead_process_comes_back_three_times_and_then_ends_everything_with_a_failure(describe: Any) -> None:
+    made = {entity.name: entity for entity in fake.start(describe("go2"))}
+    context, died = fake.Context({}), fake.ProcessExited(-9)
+    for _ in range(3):
+        assert made["vlm_nav"].on_exit(died, context) is None
+    with pytest.raises(RuntimeError, match="vlm_nav ended with status -9 after 3 new starts"):
+        made["vlm_nav"].on_exit(died, context)
+    with pytest.raises(RuntimeError, match="lifecycle_manager ended with status 3"):
+        made["lifecycle_manager"].on_exit(fake.ProcessExited(3), context)
+    assert made["go2_bridge"].on_exit(fake.ProcessExited(-2), fake.Context({}, is_shutdown=True)) is None
+
+
+def test_a_bag_that_is_over_ends_everything_without_a_failure(describe: Any) -> None:
+    made = {entity.name: entity for entity in fake.start(describe("replay"))}
+    assert isinstance(made["bag_player"].on_exit(fake.ProcessExited(0), fake.Context({})), fake.Shutdown)
+    with pytest.raises(RuntimeError, match="bag_player ended with status 2"):
+        made["bag_player"].on_exit(fake.ProcessExited(2), fake.Context({}))
 
 
 def test_the_package_installs_the_launch_files_through_its_link() -> None:

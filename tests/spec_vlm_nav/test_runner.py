@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ import time
 
 import pytest
 
-from spec_vlm_nav.graph import PROJECT, Argument, CommandSpec, Graph, Use
+from spec_vlm_nav.graph import PROJECT, Argument, CommandSpec, Graph, NodeSpec, Use
 from spec_vlm_nav.runner import Runner, StartError, main
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
@@ -23,8 +24,8 @@ while True: time.sleep(0.05)
 """
 
 
-def python(name: str, code: str, essential: bool = False) -> CommandSpec:
-    return CommandSpec(name, ("python3", "-c", code), essential)
+def python(name: str, code: str, respawns: int = 0) -> CommandSpec:
+    return CommandSpec(name, ("python3", "-c", code), respawns)
 
 
 class Lines:
@@ -52,6 +53,18 @@ def test_output_is_prefixed_and_the_end_is_polite_and_in_reverse() -> None:
     assert not runner.alive("a") and not runner.alive("b")
 
 
+def test_managed_nodes_end_before_the_robot_that_they_stop() -> None:
+    lines = Lines()
+    node = NodeSpec("bridge", "sim.yaml", managed=True, module="tests.spec_vlm_nav.slow_end")
+    with Runner(Graph((), (node, python("robot", POLITE))), {}, lines) as runner:
+        runner.start()
+        runner.wait_until(lambda: lines.has("bridge", "up") and lines.has("robot", "up"), "both up", 20.0)
+    limit = time.monotonic() + 5.0
+    while not (lines.has("bridge", "bye") and lines.has("robot", "bye")) and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert lines.got.index(("bridge", "bye")) < lines.got.index(("robot", "bye"))
+
+
 def test_a_stubborn_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spec_vlm_nav.runner.INTERRUPT_S", 0.2)
     monkeypatch.setattr("spec_vlm_nav.runner.TERMINATE_S", 0.2)
@@ -64,11 +77,64 @@ def test_a_stubborn_process_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch
         os.kill(pid, 0)
 
 
-def test_an_essential_process_that_dies_ends_the_wait_with_its_last_words() -> None:
-    with Runner(Graph((), (python("a", "print('no model here'); raise SystemExit(2)", True),)), {}, Lines()) as runner:
+def test_a_process_that_refuses_its_settings_ends_the_wait_with_its_last_words() -> None:
+    refuses = python("a", "print('no model here', flush=True); raise SystemExit(2)", respawns=3)
+    with Runner(Graph((), (refuses,)), {}, Lines()) as runner:
         runner.start()
         with pytest.raises(StartError, match="a ended with status 2"):
             runner.wait_until(lambda: False, "never", 20.0)
+
+
+def test_a_process_that_dies_is_started_again_until_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spec_vlm_nav.runner.RESPAWN_S", 0.1)
+    lines = Lines()
+    with Runner(Graph((), (python("a", SLEEPER, respawns=1),)), {}, lines) as runner:
+        runner.start()
+        runner.wait_until(lambda: lines.has("a", "up"), "up", 20.0)
+        first = runner.pid("a")
+        lines.got.clear()
+        os.kill(first, signal.SIGKILL)
+        runner.wait_until(lambda: lines.has("a", "up"), "up again", 20.0)
+        assert runner.pid("a") != first and runner.alive("a")
+        assert lines.has("a", "[WARN] ended with status -9; it starts again in 0.1 s")
+        os.kill(runner.pid("a"), signal.SIGKILL)
+        with pytest.raises(StartError, match="a ended with status -9 after 1 new starts"):
+            runner.wait_until(lambda: False, "never", 20.0)
+
+
+KILLED = """
+import sys
+from spec_vlm_nav.graph import CommandSpec, Graph
+from spec_vlm_nav.runner import Runner
+with Runner(Graph((), (CommandSpec("a", ("python3", "-c", sys.argv[1])),)), {}, lambda *_: None) as runner:
+    runner.start()
+    print(runner.pid("a"), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_processes_end_with_a_runner_that_is_killed() -> None:
+    path = os.pathsep.join([str(PROJECT), str(PROJECT / "ros_ws/src/spec_vlm_nav"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-c", KILLED, SLEEPER]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        process.kill()
+    limit = time.monotonic() + 20.0
+    while runs(child) and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert not runs(child)
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process runs; one that ended and is waited for by nobody does not."""
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_waiting_has_a_limit() -> None:
@@ -113,7 +179,7 @@ def test_wrong_words_are_answered_with_the_usage(words: list[str], capsys: pytes
 
 
 def test_a_process_whose_work_ends_well_is_the_end_and_no_failure() -> None:
-    graph = Graph((), (CommandSpec("a", ("python3", "-c", "print('ready')"), essential=True, finite=True),))
+    graph = Graph((), (CommandSpec("a", ("python3", "-c", "print('ready')"), finite=True),))
     with Runner(graph, {}, Lines()) as runner:
         runner.start()
         runner.wait_until(runner.done, "its end", 20.0)
@@ -122,7 +188,7 @@ def test_a_process_whose_work_ends_well_is_the_end_and_no_failure() -> None:
 
 def test_a_process_whose_work_fails_is_a_failure() -> None:
     broken = "import sys; print('no bag', flush=True); sys.exit(2)"
-    graph = Graph((), (CommandSpec("a", ("python3", "-c", broken), essential=True, finite=True),))
+    graph = Graph((), (CommandSpec("a", ("python3", "-c", broken), finite=True),))
     with Runner(graph, {}, Lines()) as runner, pytest.raises(StartError, match="a ended with status 2"):
         runner.start()
         runner.wait_until(runner.done, "its end", 20.0)

@@ -57,7 +57,7 @@ class Robot:
 
 @contextmanager
 def simulated(model: Path, lines: Lines, mode: str = "fsd", **more: str) -> Iterator[Robot]:
-    """Start everything with `model` as draft and target, and wait until goals are taken. `more`: graph arguments."""
+    """Start everything with `model` as draft and target, and wait until all is active. `more`: graph arguments."""
     record = Record()
     arguments = {
         "seed": "3",
@@ -67,7 +67,8 @@ def simulated(model: Path, lines: Lines, mode: str = "fsd", **more: str) -> Iter
         "verifier": free_address(),
         **more,
     }
-    with Runner(SIM_GRAPH, arguments, lines) as runner, Observer(record) as observer:
+    namespace = arguments.get("namespace", "")
+    with Runner(SIM_GRAPH, arguments, lines) as runner, Observer(record, namespace=namespace) as observer:
         runner.start()
         runner.wait_until(observer.ready, "all nodes ready", 120.0)
         yield Robot(runner, observer, record)

@@ -29,8 +29,10 @@ def load(name, path):
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-sys.modules.update(load("fake_launch", sys.argv[1]).modules(sys.argv[2]))
-for entity in load("sim_launch", sys.argv[2] + "/launch/sim.launch.py").generate_launch_description().entities:
+fake = load("fake_launch", sys.argv[1])
+sys.modules.update(fake.modules(sys.argv[2]))
+entities = load("sim_launch", sys.argv[2] + "/launch/sim.launch.py").generate_launch_description().entities
+for entity in fake.start(entities):
     print(getattr(entity, "executable", ""))
 """
 

@@ -5,27 +5,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import msgspec
+import yaml
 
 import speculation
 from edge_drafter import Mode
+from edge_drafter.settings import EdgeConfig
 from simulation.layouts import Layout
 from simulation.scene import Difficulty
 from spec_vlm_nav.robots import ROBOTS, robot_of
 from speculation.prompts import Guidance, ResponseOrder
+from speculation.settings import Field, fields_of
 
 PACKAGE = "spec_vlm_nav"
 _BESIDE = Path(speculation.__file__).resolve().parents[1]
 PROJECT = _BESIDE if (_BESIDE / "pyproject.toml").is_file() else Path.cwd()
 """Where `models/` and `out/` are: the checkout, or the working directory where the packages come from a wheel."""
+RESPAWNS, RESPAWN_S = 3, 2.0
+"""How often a process that died is started again, and after how many seconds."""
+REFUSED = 2
+"""Exit status of a process that cannot use its settings, which starting it again would not change."""
+NO, YES = "false", "true"
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of the whole graph."""
+    """An argument of the whole graph. Empty as its default means that whoever uses it has its own default."""
 
     name: str
     default: str
@@ -33,6 +44,44 @@ class Argument:
     choices: tuple[str, ...] = ()
     kind: type[bool] | type[int] | type[float] | type[str] = str
     """Type of the parameter that it becomes."""
+    least: float | None = None
+    """Inclusive limit of a number."""
+    most: float | None = None
+    """Inclusive limit of a number."""
+    pattern: str = ""
+    """A regular expression for all of a text; empty: any text."""
+
+    def problem(self, text: str) -> str:
+        """Return what is wrong with a value, naming the limit; empty where nothing is."""
+        if not text and not self.default:
+            return ""
+        if self.choices:
+            return "" if text in self.choices else f"is none of {', '.join(self.choices)}"
+        if self.pattern and not re.fullmatch(self.pattern, text):
+            return f"does not look like {self.default or self.description}"
+        if self.kind not in (int, float):
+            return ""
+        try:
+            number = self.kind(text)
+        except ValueError:
+            return "is no whole number" if self.kind is int else "is no number"
+        field = Field(self.name, self.kind, None, "", self.least, self.most)
+        return f"is outside its limits: {field.problem(number)}" if field.problem(number) else ""
+
+    def typed(self, text: str) -> bool | int | float | str:
+        """Return a value that has no `problem` as its kind."""
+        return text == YES if self.kind is bool else self.kind(text)
+
+
+def argument_of(struct: type[msgspec.Struct], setting: str, **changes: Any) -> Argument:
+    """Return the argument for a setting of a struct, with its limits; `changes` are other fields of `Argument`."""
+    field = next(field for field in fields_of(struct) if field.name == setting)
+    plain = getattr(field.default, "value", field.default)
+    kind = field.kind if field.kind in (int, float, bool) else str
+    default = "" if field.required or plain is None else str(plain).lower() if kind is bool else str(plain)
+    choices = (YES, NO) if kind is bool else field.choices
+    given = {"name": setting, "default": default, "description": field.description, "choices": choices, "kind": kind}
+    return Argument(**{**given, "least": field.least, "most": field.most, **changes})
 
 
 @dataclass(frozen=True)
@@ -42,7 +91,12 @@ class Use:
     name: str
 
 
-Value: TypeAlias = bool | int | float | str | Use
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | Use
+
+
+def always(values: Mapping[str, str]) -> bool:
+    """Hold for all arguments."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -51,14 +105,21 @@ class NodeSpec:
 
     executable: str
     config: str
+    """Its parameter file, in the package's folder `config`; the file of the argument `params_file` is read over it."""
     parameters: tuple[tuple[str, Value], ...] = ()
-    """Over those of `config`."""
+    """Over those of `config`; over those of `params_file` as well where the argument is not at its default."""
     remaps: tuple[tuple[str, Value], ...] = ()
     """Topic names."""
-    essential: bool = False
-    """When it ends, everything ends."""
+    managed: bool = False
+    """It is a lifecycle node, which lifecycle_manager brings up."""
+    beats: bool = False
+    """It has a heartbeat while it is ready."""
+    respawns: int = RESPAWNS
+    """How often it is started again; once more, and everything ends with a failure."""
     finite: bool = False
-    """Its end with status 0 is the work done, not a failure."""
+    """Its end with status 0 is the work done: everything ends."""
+    when: Callable[[Mapping[str, str]], bool] = always
+    """Whether it is started with these arguments."""
     module: str = ""
     """Where its `main` is; empty for the one of its name in `spec_vlm_nav.nodes`."""
 
@@ -74,8 +135,32 @@ class CommandSpec:
 
     name: str
     command: tuple[str | Use, ...]
-    essential: bool = False
+    respawns: int = RESPAWNS
     finite: bool = False
+    when: Callable[[Mapping[str, str]], bool] = always
+    settings: str = ""
+    """The argument that names its settings file: a flag gives way to it where its argument is at its default."""
+
+
+class Ends:
+    """What follows when a process ends, time after time."""
+
+    def __init__(self, spec: NodeSpec | CommandSpec) -> None:
+        self._spec, self.respawns = spec, 0
+
+    def again(self, status: int) -> bool:
+        """Return whether it is started again, False where its work is done.
+
+        Raises RuntimeError, in a sentence, for a failure that ends everything.
+        """
+        spec = self._spec
+        if spec.finite and status == 0:
+            return False
+        if status == REFUSED or self.respawns >= spec.respawns:
+            tried = f" after {self.respawns} new starts" if self.respawns else ""
+            raise RuntimeError(f"{spec.name} ended with status {status}{tried}")
+        self.respawns += 1
+        return True
 
 
 @dataclass(frozen=True)
@@ -97,15 +182,78 @@ class Graph:
         return next(argument for argument in self.arguments if argument.name == name)
 
     def values(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the values of all arguments. Raises ValueError for unknown names and values that are no choice."""
+        """Return the values of all arguments.
+
+        Raises ValueError, naming the argument, for an unknown name, and for a value that does not parse, is outside its
+        limits or is no choice, and for a file of settings that cannot be read.
+        """
+        known = {argument.name: argument for argument in self.arguments}
         for name, value in given.items():
-            known = {argument.name: argument for argument in self.arguments}
             if name not in known:
                 raise ValueError(f"unknown argument {name!r}; known are {', '.join(known)}")
-            choices = known[name].choices
-            if choices and value not in choices:
-                raise ValueError(f"argument {name}:={value} is none of {', '.join(choices)}")
-        return {argument.name: given.get(argument.name, argument.default) for argument in self.arguments}
+            if problem := known[name].problem(value):
+                raise ValueError(f"argument {name}:={value} {problem}")
+        values = {name: given.get(name, argument.default) for name, argument in known.items()}
+        for name in FILES & known.keys():
+            if values[name]:
+                load(name, values[name])
+        return values
+
+    def started(self, values: Mapping[str, str]) -> list[NodeSpec | CommandSpec]:
+        """Return the processes that are started with these values; lifecycle_manager knows which nodes it manages."""
+        chosen = [process for process in self.processes if process.when(values)]
+        managed = [node for node in chosen if isinstance(node, NodeSpec) and node.managed]
+        names: tuple[tuple[str, Value], ...] = (
+            ("node_names", tuple(node.name for node in managed)),
+            ("heartbeats", tuple(node.name for node in managed if node.beats)),
+        )
+        return [
+            replace(process, parameters=(*process.parameters, *names))
+            if isinstance(process, NodeSpec) and process.name == MANAGER
+            else process
+            for process in chosen
+        ]
+
+    def given(self, process: NodeSpec, values: Mapping[str, str]) -> dict[str, Any]:
+        """Return a node's parameters beyond its files: names and typed values.
+
+        An argument at its default gives way to `params_file`, and to the node's own default where it is empty.
+        """
+        by_file = parameters_in(values.get(PARAMS_FILE.name, ""), process.name)
+        found: dict[str, Any] = {}
+        for name, value in process.parameters:
+            if not isinstance(value, Use):
+                found[name] = list(value) if isinstance(value, tuple) else value
+                continue
+            argument, text = self.argument(value.name), values[value.name]
+            at_default = text == argument.default
+            if not (at_default and (not text or name in by_file)):
+                found[name] = argument.typed(text)
+        return found
+
+    def command(self, process: CommandSpec, values: Mapping[str, str]) -> list[str]:
+        """Return the words of a command; a `--flag` before an empty value goes with it."""
+        by_file = load(process.settings, values[process.settings]) if values.get(process.settings) else {}
+        words: list[str] = []
+        for part in process.command:
+            word = values[part.name] if isinstance(part, Use) else part
+            flag = words[-1] if words and words[-1].startswith("--") else ""
+            if isinstance(part, Use) and word == self.argument(part.name).default:
+                word = "" if flag[2:].replace("-", "_") in by_file else word
+            if word:
+                words.append(word)
+            elif flag:
+                words.pop()
+        return words
+
+    @staticmethod
+    def remaps(process: NodeSpec, values: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Return a node's topic names and what they become.
+
+        /tf goes with the namespace, as in nav2: each of several robots has its own.
+        """
+        named = [(name, values[value.name] if isinstance(value, Use) else str(value)) for name, value in process.remaps]
+        return [*(pair for pair in named if pair[1]), ("/tf", "tf"), ("/tf_static", "tf_static")]
 
 
 def uses(process: NodeSpec | CommandSpec) -> list[Use]:
@@ -115,26 +263,50 @@ def uses(process: NodeSpec | CommandSpec) -> list[Use]:
     return [value for _, value in (*process.parameters, *process.remaps) if isinstance(value, Use)]
 
 
-def resolve(value: Value, values: Mapping[str, str]) -> str:
-    """Return a value as text, arguments looked up."""
-    if isinstance(value, Use):
-        return values[value.name]
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def load(argument: str, path: str) -> dict[str, Any]:
+    """Return what a YAML file holds. Raises ValueError, naming the argument, where it holds no names and values."""
+    try:
+        held = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"argument {argument}:={path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"argument {argument}:={path} is no YAML: {' '.join(str(error).split())}") from None
+    if held is None:
+        return {}
+    if not isinstance(held, dict):
+        raise ValueError(f"argument {argument}:={path} holds no names with values")
+    return held
 
 
-def command_line(spec: CommandSpec, values: Mapping[str, str]) -> list[str]:
-    """Return the words of a command; a `--flag` before an empty value goes with it."""
-    words: list[str] = []
-    for part in spec.command:
-        word = resolve(part, values)
-        if word:
-            words.append(word)
-        elif words and words[-1].startswith("--"):
-            words.pop()
-    return words
+def parameters_in(path: str, node: str) -> set[str]:
+    """Return the names of the parameters that a ROS parameter file sets for a node; none for an empty path."""
+    found: set[str] = set()
+    for key, held in (load(PARAMS_FILE.name, path) if path else {}).items():
+        if str(key).rpartition("/")[2] in (node, "**", "*") and isinstance(held, dict):
+            found |= set(held.get("ros__parameters") or {})
+    return found
 
 
-VERIFIER_ADDRESS = Argument("verifier", "tcp://127.0.0.1:5555", "address of the verifier, tcp://HOST:PORT")
+NAMESPACE = Argument(
+    "namespace",
+    "",
+    "namespace of all nodes, for several robots in one ROS domain",
+    pattern=r"/?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*",
+)
+LOG_LEVEL = Argument("log_level", "info", "how much the nodes log", ("debug", "info", "warn", "error"))
+PARAMS_FILE = Argument("params_file", "", "YAML file of ROS parameters, read over the package's own; empty: none")
+_SETTINGS = Path(__file__).resolve().parent / "config" / "verifier.yaml"
+VERIFIER_CONFIG = Argument(
+    "verifier_config",
+    str(_SETTINGS) if _SETTINGS.is_file() else "",
+    "settings file of the verifier, YAML or JSON; empty: none",
+)
+FILES = {PARAMS_FILE.name, VERIFIER_CONFIG.name}
+MANAGER = "lifecycle_manager"
+
+VERIFIER_ADDRESS = Argument(
+    "verifier", "tcp://127.0.0.1:5555", "address of the verifier, tcp://HOST:PORT", pattern=r"tcp://[^/\s]+:(\d+|\*)"
+)
 TARGET = Argument("target_model", str(PROJECT / "models" / "target"), "folder of the target model")
 DRAFT = Argument("draft_model", str(PROJECT / "models" / "draft"), "folder of the draft model")
 KEYS = Argument("keys", "", "folder of CURVE keys for the link; empty: plain TCP, for loopback only")
@@ -142,7 +314,7 @@ ALLOW_PLAIN = Argument(
     "allow_plain",
     "false",
     "without keys, trust an address that is not this machine's; for networks that you trust",
-    ("true", "false"),
+    (YES, NO),
     bool,
 )
 PROFILE = Argument("profile", "raw", "device profile of config/profiles.json whose times are waited for")
@@ -169,14 +341,36 @@ GUIDE = Argument(
     tuple(guidance.value for guidance in Guidance),
 )
 
+SERVING = (
+    Argument("target_device", "", "where the target model runs, e.g. cuda", pattern=r"[a-z]+(:\d+)?"),
+    argument_of(EdgeConfig, "dtype", name="target_dtype", default="", description="what the target model computes in"),
+    Argument("target_quantisation", "", "rounding of the target's weights", ("none", "nf4", "int8_weight_only")),
+    Argument("max_sessions", "", "robots at once", kind=int, least=1, most=256),
+    Argument("max_batch", "", "robots in one forward of the target", kind=int, least=1, most=256),
+    Argument("capacity", "", "cache slots of a robot at the verifier", kind=int, least=128, most=1 << 20),
+    VERIFIER_CONFIG,
+)
+"""Of the verifier: what is empty is as in its settings file, and else as `serve` has it."""
+DRAFTING_MODEL = (
+    argument_of(EdgeConfig, "device", name="draft_device", default="", pattern=r"[a-z]+(:\d+)?"),
+    argument_of(EdgeConfig, "dtype", name="draft_dtype", default=""),
+    argument_of(EdgeConfig, "quantisation", name="draft_quantisation", default=""),
+)
 VERIFIER = CommandSpec(
     "verifier",
     (
-        "python3", "-m", "cloud_verifier", "serve", "--model", Use("target_model"), "--bind", Use("verifier"),
-        "--profile", Use("profile"), "--keys", Use("keys"), "--allow-plain", Use("allow_plain"),
-        "--draft-model", Use("server_draft"),
+        "python3", "-m", "cloud_verifier", "serve", "--config", Use("verifier_config"), "--model", Use("target_model"),
+        "--bind", Use("verifier"), "--profile", Use("profile"), "--keys", Use("keys"),
+        "--allow-plain", Use("allow_plain"), "--draft-model", Use("server_draft"), "--device", Use("target_device"),
+        "--dtype", Use("target_dtype"), "--quantisation", Use("target_quantisation"),
+        "--max-sessions", Use("max_sessions"), "--max-batch", Use("max_batch"), "--capacity", Use("capacity"),
     ),
+    settings=VERIFIER_CONFIG.name,
 )  # fmt: skip
+LOCAL_VERIFIER = replace(VERIFIER, when=lambda values: values["start_verifier"] == YES)
+START_VERIFIER = Argument(
+    "start_verifier", YES, "start a verifier on this machine; false: use one that runs already", (YES, NO), bool
+)
 _NAVIGATION = (
     ("draft_model", Use("draft_model")),
     ("verifier", Use("verifier")),
@@ -189,34 +383,43 @@ _NAVIGATION = (
     ("trace", Use("trace")),
     ("response_order", Use("response_order")),
     ("guide", Use("guide")),
+    ("device", Use("draft_device")),
+    ("dtype", Use("draft_dtype")),
+    ("quantisation", Use("draft_quantisation")),
 )
+ROS = (NAMESPACE, LOG_LEVEL, PARAMS_FILE)
+NAVIGATING = (
+    MODE, DRAFTING, DRAFT, *DRAFTING_MODEL, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE, RESPONSE_ORDER,
+    GUIDE,
+)  # fmt: skip
+"""Of every graph with a navigation node."""
 
-VERIFIER_GRAPH = Graph(
-    (TARGET, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, ALLOW_PLAIN),
-    (CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),),
-)
+
+def manager(config: str) -> NodeSpec:
+    """Return the node that brings the managed ones up: the last to start, and the one whose end ends everything."""
+    return NodeSpec(MANAGER, config, respawns=0)
+
+
+VERIFIER_GRAPH = Graph((TARGET, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, ALLOW_PLAIN, *SERVING), (VERIFIER,))
 """The cloud side alone."""
 
 SIM_GRAPH = Graph(
     (
-        Argument("seed", "0", "which simulated room", kind=int),
+        Argument("seed", "0", "which simulated room", kind=int, least=0, most=2**31 - 1),
         Argument("difficulty", "middle", "what the room is like", tuple(level.name.lower() for level in Difficulty)),
         Argument("target", "silver bottle", "the object that is hidden in the room"),
         Argument("layout", "room", "how many rooms there are", tuple(layout.value for layout in Layout)),
-        MODE, DRAFTING, TARGET, DRAFT, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE,
-        RESPONSE_ORDER, GUIDE,
+        *NAVIGATING, TARGET, SERVER_DRAFT, START_VERIFIER, *SERVING, *ROS,
     ),
     (
-        VERIFIER,
+        LOCAL_VERIFIER,
         NodeSpec(
-            "sim_go2",
-            "sim.yaml",
-            tuple((name, Use(name)) for name in ("seed", "difficulty", "target", "layout")),
-            essential=True,
+            "sim_go2", "sim.yaml", tuple((name, Use(name)) for name in ("seed", "difficulty", "target", "layout"))
         ),
-        NodeSpec("go2_bridge", "sim.yaml"),
-        NodeSpec("action_executor", "sim.yaml"),
-        NodeSpec("vlm_nav", "sim.yaml", _NAVIGATION, essential=True),
+        NodeSpec("go2_bridge", "sim.yaml", managed=True, beats=True),
+        NodeSpec("action_executor", "sim.yaml", managed=True),
+        NodeSpec("vlm_nav", "sim.yaml", _NAVIGATION, managed=True, beats=True),
+        manager("sim.yaml"),
     ),
 )  # fmt: skip
 """Simulated robot, edge and cloud on one machine, each process as on the real ones."""
@@ -225,20 +428,53 @@ SIM_GRAPH = Graph(
 def robot_graph(name: str) -> Graph:
     """Return the robot side on a real robot of `ROBOTS`; the verifier runs elsewhere (`verifier.launch.py`).
 
-    Its parameters are in config/NAME.yaml. Raises ValueError for an unknown robot.
+    Its parameters are in config/NAME.yaml. The robot's own topics have its names, in the root namespace, unless an
+    argument names others. Raises ValueError for an unknown robot.
     """
     robot, config = robot_of(name), f"{name}.yaml"
     odometry, camera = ("odom", Use("odom_topic")), ("camera/image/compressed", Use("camera_topic"))
+    topics = tuple(Argument(topic.argument, topic.name, f"{topic.kind} of the robot") for topic in robot.topics)
+    own = tuple((topic.name.lstrip("/"), Use(topic.argument)) for topic in robot.topics)
     return Graph(
         (
             Argument("odom_topic", robot.odom_topic, "nav_msgs/Odometry of the robot"),
             Argument("camera_topic", robot.camera_topic, "sensor_msgs/CompressedImage of the front camera, JPEG"),
-            MODE, DRAFTING, DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE, RESPONSE_ORDER, GUIDE,
+            *topics,
+            Argument(
+                "motion_service", "", "which of the robot's services walks", ("sport", "obstacles_avoid")
+            ),
+            Argument("guard", "", "what watches the way ahead, on guard_topic", ("off", "cloud", "scan", "range")),
+            Argument(
+                "camera",
+                "videohub",
+                "where frames come from: videohub, multicast, a source of cv2.VideoCapture (number, file, URL), or "
+                "none: camera_topic is published by somebody else",
+            ),
+            Argument("camera_interface", "", "network interface of the camera's multicast, e.g. eth0"),
+            *NAVIGATING, *ROS,
         ),
         (
-            NodeSpec("go2_bridge", config, (("robot", name),), (odometry,)),
-            NodeSpec("action_executor", config, remaps=(odometry,)),
-            NodeSpec("vlm_nav", config, _NAVIGATION, (odometry, camera), essential=True),
+            NodeSpec(
+                "go2_camera",
+                config,
+                (("source", Use("camera")), ("interface", Use("camera_interface"))),
+                (camera, ("api/videohub/request", "/api/videohub/request"),
+                 ("api/videohub/response", "/api/videohub/response")),
+                managed=True,
+                beats=True,
+                when=lambda values: values["camera"] != "none",
+            ),
+            NodeSpec(
+                "go2_bridge",
+                config,
+                (("robot", name), ("motion_service", Use("motion_service")), ("guard", Use("guard"))),
+                (odometry, *own),
+                managed=True,
+                beats=True,
+            ),
+            NodeSpec("action_executor", config, remaps=(odometry,), managed=True),
+            NodeSpec("vlm_nav", config, _NAVIGATION, (odometry, camera), managed=True, beats=True),
+            manager(config),
         ),
     )  # fmt: skip
 
@@ -250,15 +486,15 @@ REPLAY_GRAPH = Graph(
         Argument("out", "", "folder of a new bag with the played frames and the answers; empty: nothing is recorded"),
         Argument("camera_topic", "", "Image or CompressedImage topic of the bag; empty: its first"),
         Argument("odom_topic", "", "nav_msgs/Odometry topic of the bag; empty: its first, if it has one"),
-        Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float),
-        Argument("start", "0.0", "seconds of the bag that are left out at its start", kind=float),
-        Argument("laps", "1", "how often it is played; 0: for ever", kind=int),
-        MODE, DRAFTING, TARGET, DRAFT, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE,
-        RESPONSE_ORDER, GUIDE,
+        Argument("rate", "1.0", "how many times as fast as it was recorded", kind=float, least=0.01, most=100.0),
+        Argument("start", "0.0", "seconds of the bag that are left out at its start", kind=float, least=0.0, most=1e6),
+        Argument("laps", "1", "how often it is played; 0: for ever", kind=int, least=0, most=1_000_000),
+        *NAVIGATING, TARGET, SERVER_DRAFT, START_VERIFIER, *SERVING, *ROS,
     ),
     (
-        CommandSpec(VERIFIER.name, VERIFIER.command, essential=True),
-        NodeSpec("vlm_nav", "replay.yaml", _NAVIGATION, essential=True),
+        LOCAL_VERIFIER,
+        NodeSpec("vlm_nav", "replay.yaml", _NAVIGATION, managed=True, beats=True),
+        manager("replay.yaml"),
         NodeSpec(
             "bag_player",
             "replay.yaml",
@@ -266,7 +502,7 @@ REPLAY_GRAPH = Graph(
                 (name, Use(name))
                 for name in ("bag", "instruction", "out", "camera_topic", "odom_topic", "rate", "start", "laps")
             ),
-            essential=True,
+            respawns=0,
             finite=True,
             module="evaluation.nodes.bag_player",
         ),

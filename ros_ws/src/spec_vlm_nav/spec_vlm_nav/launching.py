@@ -2,71 +2,94 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from ament_index_python.packages import get_package_share_directory
 from launch import LaunchDescription
-from launch.actions import DeclareLaunchArgument, ExecuteProcess, OpaqueFunction, Shutdown
+from launch.actions import DeclareLaunchArgument, ExecuteProcess, LogInfo, OpaqueFunction, Shutdown
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
-from launch_ros.parameter_descriptions import ParameterValue
 
-from spec_vlm_nav.graph import PACKAGE, Argument, CommandSpec, Graph, NodeSpec, Use, Value, command_line
+from spec_vlm_nav.graph import PACKAGE, PARAMS_FILE, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
 from spec_vlm_nav.runner import with_this_python
 
-NAMESPACE = Argument("namespace", "", "namespace of all nodes, for several robots in one ROS domain")
-LOG_LEVEL = Argument("log_level", "info", "how much the nodes log", ("debug", "info", "warn", "error"))
+PATIENCE_S = "15"
+"""Until SIGTERM follows SIGINT: a goal ends with a stop that the robot confirms, and a model takes time to unload."""
 
 
 def describe(graph: Graph) -> LaunchDescription:
-    """Return the launch description of `graph`, with its arguments declared and described."""
+    """Return the launch description of `graph`, with its arguments declared and described.
+
+    No process starts unless all arguments can be used.
+    """
     declarations = []
-    for argument in (*graph.arguments, NAMESPACE, LOG_LEVEL):
-        options = {"choices": list(argument.choices)} if argument.choices else {}
+    for argument in graph.arguments:
+        options = {"choices": list(argument.choices)} if argument.choices and argument.default else {}
         declarations.append(
             DeclareLaunchArgument(
                 argument.name, default_value=argument.default, description=argument.description, **options
             )
         )
-    entities = [
-        _node(graph, process) if isinstance(process, NodeSpec) else OpaqueFunction(function=_command, args=[process])
-        for process in graph.processes
+    return LaunchDescription([*declarations, OpaqueFunction(function=_start, args=[graph])])
+
+
+def _start(context: Any, graph: Graph) -> list[Any]:
+    """Return all processes, or raise ValueError, naming the argument that cannot be used."""
+    given = {argument.name: LaunchConfiguration(argument.name).perform(context) for argument in graph.arguments}
+    values = graph.values(given)
+    # Launch ignores a name that nobody declared; a file that includes this one may have arguments of its own.
+    slips = [
+        LogInfo(msg=f"argument {name} is unknown and ignored; did you mean {near[0]}?")
+        for name in context.launch_configurations
+        if name not in given and (near := get_close_matches(name, given, 1, 0.8))
     ]
-    return LaunchDescription([*declarations, *entities])
+    return slips + [
+        _node(graph, process, values) if isinstance(process, NodeSpec) else _command(graph, process, values)
+        for process in graph.started(values)
+    ]
 
 
-def _node(graph: Graph, spec: NodeSpec) -> Node:
+def _node(graph: Graph, spec: NodeSpec, values: dict[str, str]) -> Node:
     config = str(Path(get_package_share_directory(PACKAGE)) / "config" / spec.config)
+    files = [config, *(path for path in (values[PARAMS_FILE.name],) if path)]
+    given = graph.given(spec, values)
     return Node(
         package=PACKAGE,
         executable=spec.executable,
         name=spec.name,
-        namespace=LaunchConfiguration(NAMESPACE.name),
-        parameters=[config, {name: _parameter(graph, value) for name, value in spec.parameters}],
-        remappings=[
-            (name, LaunchConfiguration(value.name) if isinstance(value, Use) else str(value))
-            for name, value in spec.remaps
-        ],
-        ros_arguments=["--log-level", LaunchConfiguration(LOG_LEVEL.name)],
+        namespace=values["namespace"],
+        parameters=[*files, *([given] if given else ())],
+        remappings=graph.remaps(spec, values),
+        ros_arguments=["--log-level", values["log_level"]],
         output="screen",
-        **_on_exit(spec),
+        **_at_its_end(spec),
     )
 
 
-def _parameter(graph: Graph, value: Value) -> Any:
-    if not isinstance(value, Use):
-        return value
-    return ParameterValue(LaunchConfiguration(value.name), value_type=graph.argument(value.name).kind)
+def _command(graph: Graph, spec: CommandSpec, values: dict[str, str]) -> ExecuteProcess:
+    command = with_this_python(graph.command(spec, values))
+    return ExecuteProcess(cmd=command, name=spec.name, output="screen", **_at_its_end(spec))
 
 
-def _command(context: Any, spec: CommandSpec) -> list[ExecuteProcess]:
-    """Build a process when its arguments are known: a flag whose value is empty is left out."""
-    names = [part.name for part in spec.command if isinstance(part, Use)]
-    values = {name: LaunchConfiguration(name).perform(context) for name in names}
-    command = with_this_python(command_line(spec, values))
-    return [ExecuteProcess(cmd=command, name=spec.name, output="screen", **_on_exit(spec))]
+def _at_its_end(spec: NodeSpec | CommandSpec) -> dict[str, Any]:
+    """Return how a process is started again, and what ends everything.
+
+    Launch starts a process again without a limit, or none that all versions have; the limit is kept here.
+    """
+    again = {"respawn": True, "respawn_delay": RESPAWN_S} if spec.respawns else {}
+    return {**again, "sigterm_timeout": PATIENCE_S, "on_exit": _on_exit(spec)}
 
 
-def _on_exit(spec: NodeSpec | CommandSpec) -> dict[str, Any]:
-    return {"on_exit": Shutdown(reason=f"{spec.name} ended")} if spec.essential else {}
+def _on_exit(spec: NodeSpec | CommandSpec) -> Callable[[Any, Any], Shutdown | None]:
+    ends = Ends(spec)
+
+    def ended(event: Any, context: Any) -> Shutdown | None:
+        """Raise RuntimeError for a failure: an exception is what gives `ros2 launch` a status other than 0."""
+        if context.is_shutdown or ends.again(event.returncode):
+            return None
+        return Shutdown(reason=f"{spec.name} has done its work")
+
+    return ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
@@ -13,13 +14,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from spec_vlm_nav.graph import GRAPHS, PACKAGE, PROJECT, CommandSpec, Graph, NodeSpec, command_line, resolve
+from spec_vlm_nav.graph import GRAPHS, MANAGER, PACKAGE, PROJECT, RESPAWN_S, CommandSpec, Ends, Graph, NodeSpec
 
 SOURCE = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).resolve().parent / "config"
 POLL_S = 0.05
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 TERMINATE_S, INTERRUPT_S = 5.0, 3.0
 Line = Callable[[str, str], None]
 
@@ -29,29 +32,44 @@ class StartError(RuntimeError):
 
 
 def arguments_of(graph: Graph, process: NodeSpec | CommandSpec, given: Mapping[str, str]) -> list[str]:
-    """Return the command line of a process of `graph`. Raises ValueError for arguments that the graph does not take."""
+    """Return the command line of a process of `graph`. Raises ValueError for arguments that cannot be used."""
     values = graph.values(given)
     if isinstance(process, CommandSpec):
-        return command_line(process, values)
+        return with_this_python(graph.command(process, values))
     words = [*executable(process), "--ros-args", "--params-file", str(CONFIG / process.config)]
-    for name, value in process.parameters:
-        words += ["-p", f"{name}:={quoted(graph, value, values)}"]
-    for name, value in process.remaps:
-        words += ["-r", f"{name}:={resolve(value, values)}"]
-    return words
+    if values.get("params_file"):
+        words += ["--params-file", values["params_file"]]
+    for name, value in graph.given(process, values).items():
+        words += ["-p", f"{name}:={yaml_of(value)}"]
+    for name, topic in graph.remaps(process, values):
+        words += ["-r", f"{name}:={topic}"]
+    if values.get("namespace"):
+        words += ["-r", f"__ns:=/{values['namespace'].lstrip('/')}"]
+    return [*words, "--log-level", values.get("log_level", "info")]
 
 
-def quoted(graph: Graph, value: object, values: Mapping[str, str]) -> str:
+def yaml_of(value: Any) -> str:
     """Return a parameter as YAML: text in quotes, so that "1e3" or "" stays text."""
-    text = resolve(value, values)  # type: ignore[arg-type]
-    name = getattr(value, "name", None)
-    is_text = isinstance(value, str) or (name is not None and graph.argument(name).kind is str)
-    return "'" + text.replace("'", "''") + "'" if is_text else text
+    if isinstance(value, list):
+        return "[" + ", ".join(map(yaml_of, value)) + "]"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def executable(node: NodeSpec) -> list[str]:
     """Return how to start a node: by its module, with this interpreter, which needs no installed script."""
     return [sys.executable, "-m", node.module or f"{PACKAGE}.nodes.{node.executable}"]
+
+
+def _is_managed(spec: NodeSpec | CommandSpec) -> bool:
+    return isinstance(spec, NodeSpec) and (spec.managed or spec.name == MANAGER)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process with its parent, even where that is killed and can end nobody."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def with_this_python(command: list[str]) -> list[str]:
@@ -65,20 +83,22 @@ class Running:
 
     spec: NodeSpec | CommandSpec
     process: subprocess.Popen[str]
+    ends: Ends
     last_line: str = ""
+    again_at: float | None = None
+    """When it is started again, after it died."""
 
 
 class Runner:
     """Starts processes in their order and ends them in the reverse one. Use as a context manager.
 
-    `line` gets every line of output with the name of its process.
+    `line` gets every line of output with the name of its process. Raises ValueError for arguments that cannot be used.
     """
 
     def __init__(self, graph: Graph, arguments: Mapping[str, str], line: Line) -> None:
-        self.graph = graph
-        self._arguments = dict(arguments)
-        self._commands = {spec.name: arguments_of(graph, spec, arguments) for spec in graph.processes}
-        self._specs = {spec.name: spec for spec in graph.processes}
+        started = graph.started(graph.values(arguments))
+        self._commands = {spec.name: arguments_of(graph, spec, arguments) for spec in started}
+        self._specs = {spec.name: spec for spec in started}
         self._line = line
         self._running: dict[str, Running] = {}
 
@@ -89,31 +109,38 @@ class Runner:
         self.stop()
 
     def start(self, *names: str) -> None:
-        """Start the named processes, all if none is named. Raises StartError if one cannot be executed."""
+        """Start the named processes, all if none is named. Raises StartError if one cannot be executed.
+
+        They end with the thread that calls this, as the kernel counts it: call it, and `check`, in the main one.
+        """
         for name in names or tuple(self._commands):
-            try:
-                process = subprocess.Popen(
-                    with_this_python(self._commands[name]),
-                    cwd=PROJECT,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    errors="replace",
-                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                    # Ctrl-C reaches only this process, which then ends the others in order.
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise StartError(f"{name} cannot start: {error}") from None
-            running = Running(self._specs[name], process)
-            self._running[name] = running
-            output = process.stdout
-            if output is not None:
-                threading.Thread(target=self._read, args=(name, running, output), daemon=True).start()
+            self._start(name, Ends(self._specs[name]))
+
+    def _start(self, name: str, ends: Ends) -> None:
+        try:
+            process = subprocess.Popen(
+                self._commands[name],
+                cwd=PROJECT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                # Ctrl-C reaches only this process, which then ends the others in order.
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise StartError(f"{name} cannot start: {error}") from None
+        running = Running(self._specs[name], process, ends)
+        self._running[name] = running
+        output = process.stdout
+        if output is not None:
+            threading.Thread(target=self._read, args=(name, running, output), daemon=True).start()
 
     def wait_until(self, ready: Callable[[], bool], what: str, limit: float) -> None:
-        """Wait for `ready`. Raises StartError after `limit` seconds, or when an essential process ends."""
+        """Wait for `ready`. Raises StartError after `limit` seconds, or as `check` does."""
         end = time.monotonic() + limit
         while not ready():
             self.check()
@@ -122,15 +149,28 @@ class Runner:
             time.sleep(POLL_S)
 
     def check(self) -> None:
-        """Raise StartError if a process that everything needs has ended, unless it had done its work."""
-        for name, running in self._running.items():
+        """Start processes that died again, after a delay and a limited number of times; call it now and then.
+
+        Raises StartError where one died that everything needs.
+        """
+        now = time.monotonic()
+        for name, running in list(self._running.items()):
             code = running.process.poll()
-            if code is not None and running.spec.essential and not (running.spec.finite and code == 0):
-                raise StartError(f"{name} ended with status {code}: {running.last_line or 'it printed nothing'}")
+            if code is None or self._finished(running):
+                continue
+            if running.again_at is None:
+                try:
+                    running.ends.again(code)
+                except RuntimeError as error:
+                    raise StartError(f"{error}: {running.last_line or 'it printed nothing'}") from None
+                running.again_at = now + RESPAWN_S
+                self._line(name, f"[WARN] ended with status {code}; it starts again in {RESPAWN_S:g} s")
+            elif now >= running.again_at:
+                self._start(name, running.ends)
 
     def done(self) -> bool:
         """Return whether a process whose work has an end has done it."""
-        return any(running.spec.finite and running.process.poll() == 0 for running in self._running.values())
+        return any(map(self._finished, self._running.values()))
 
     def alive(self, name: str) -> bool:
         """Return whether a process runs."""
@@ -139,9 +179,16 @@ class Runner:
     def stop(self, *names: str) -> None:
         """End the named processes (all if none is named), last started first.
 
-        SIGTERM, which is quiet even while Python still imports, then SIGINT, then SIGKILL.
+        Managed nodes come before the others: what they end with, as a stop that is confirmed, needs the robot.
         """
         chosen = [self._running.pop(name) for name in reversed(names or tuple(self._running)) if name in self._running]
+        managed = [running for running in chosen if _is_managed(running.spec)]
+        for wave in (managed, [running for running in chosen if running not in managed]):
+            self._end(wave)
+
+    @staticmethod
+    def _end(chosen: Sequence[Running]) -> None:
+        """Send SIGTERM, which is quiet even while Python still imports, then SIGINT, then SIGKILL."""
         for number, patience in ((signal.SIGTERM, TERMINATE_S), (signal.SIGINT, INTERRUPT_S), (signal.SIGKILL, 5.0)):
             for running in chosen:
                 if running.process.poll() is None:
@@ -160,6 +207,14 @@ class Runner:
         running = self._running.pop(name)
         running.process.kill()
         running.process.wait()
+
+    @staticmethod
+    def _finished(running: Running) -> bool:
+        return running.spec.finite and running.process.poll() == 0
+
+    def pid(self, name: str) -> int:
+        """Return the process id of a started process."""
+        return self._running[name].process.pid
 
     def _read(self, name: str, running: Running, stream: IO[str]) -> None:
         for line in stream:

@@ -19,6 +19,8 @@ from spec_vlm_nav.diagnostics import Level, Status, text
 from spec_vlm_nav.nodes.common import parameter, run, steady_timer
 
 DIAGNOSTICS_S = 1.0
+LIFECYCLE = "lifecycle"
+"""The line of `/diagnostics` that has a node's `problem`."""
 REFUSALS = (ValueError, OSError, RuntimeError)
 """What `configure` and `activate` raise for a reason of the user's, in a sentence."""
 
@@ -103,6 +105,15 @@ class ManagedNode(LifecycleNodeMixin, Node):
         self.end()
         return TransitionCallbackReturn.SUCCESS
 
+    def _LifecycleNodeMixin__on_change_state(self, request: Any, response: Any) -> Any:
+        """Refuse a transition that the state does not have; rclpy's own would end the process with a traceback."""
+        try:
+            return super()._LifecycleNodeMixin__on_change_state(request, response)
+        except RuntimeError as error:
+            self.get_logger().error(f"refused: {str(error).splitlines()[0]}")
+            response.success = False
+            return response
+
     def _autostart(self) -> None:
         self._start.cancel()
         success = TransitionCallbackReturn.SUCCESS
@@ -112,19 +123,8 @@ class ManagedNode(LifecycleNodeMixin, Node):
 
     def _report(self) -> None:
         level = Level.OK if self.active else Level.WARN
-        lines = [Status("lifecycle", level, self.problem or "active"), *(self.health() if self.active else ())]
-        report = DiagnosticArray()
-        report.header.stamp = self.get_clock().now().to_msg()
-        report.status = [
-            DiagnosticStatus(
-                level=bytes([line.level]),
-                name=f"{self.get_fully_qualified_name().lstrip('/')}: {line.name}",
-                message=line.message,
-                values=[KeyValue(key=key, value=text(value)) for key, value in line.values.items()],
-            )
-            for line in lines
-        ]
-        self._diagnostics.publish(report)
+        lines = [Status(LIFECYCLE, level, self.problem or "active"), *(self.health() if self.active else ())]
+        self._diagnostics.publish(report_of(self, lines))
 
     def _stop_acting(self, why: str) -> None:
         was, self.active = self.active, False
@@ -140,6 +140,22 @@ class ManagedNode(LifecycleNodeMixin, Node):
             self.get_logger().error(f"cannot {what}: {error}")
             return False
         return True
+
+
+def report_of(node: Node, lines: Iterable[Status]) -> DiagnosticArray:
+    """Return the message of `/diagnostics` that has a node's lines."""
+    report = DiagnosticArray()
+    report.header.stamp = node.get_clock().now().to_msg()
+    report.status = [
+        DiagnosticStatus(
+            level=bytes([line.level]),
+            name=f"{node.get_fully_qualified_name().lstrip('/')}: {line.name}",
+            message=line.message,
+            values=[KeyValue(key=key, value=text(value)) for key, value in line.values.items()],
+        )
+        for line in lines
+    ]
+    return report
 
 
 def run_managed(make: Callable[[], ManagedNode], threads: int = 2) -> int:

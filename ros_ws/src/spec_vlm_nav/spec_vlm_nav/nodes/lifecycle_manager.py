@@ -1,0 +1,171 @@
+"""Brings the managed nodes up and down together: `spec_vlm_nav.lifecycle` on their services and heartbeats.
+
+No call waits: a node that hangs holds up neither this one nor the others.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from functools import partial
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray
+from lifecycle_msgs.msg import State as StateMessage
+from lifecycle_msgs.msg import Transition as TransitionMessage
+from lifecycle_msgs.srv import ChangeState, GetState
+from rcl_interfaces.msg import ParameterDescriptor
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from std_srvs.srv import Trigger
+
+from spec_vlm_nav.diagnostics import Level, Status
+from spec_vlm_nav.lifecycle import Lifecycle, ManagerSettings, Phase, State, Transition
+from spec_vlm_nav.nodes.common import on_heartbeat, parameter, run, settings, steady_timer
+from spec_vlm_nav.nodes.managed import DIAGNOSTICS_S, LIFECYCLE, report_of
+from spec_vlm_nav.parameters import Parameters
+
+TICK_S = 0.1
+REASON_S = 2.5
+"""How long the reason of a refusal is waited for; nodes report it once a second on `/diagnostics`."""
+STATES = {
+    StateMessage.PRIMARY_STATE_UNCONFIGURED: State.UNCONFIGURED,
+    StateMessage.PRIMARY_STATE_INACTIVE: State.INACTIVE,
+    StateMessage.PRIMARY_STATE_ACTIVE: State.ACTIVE,
+    StateMessage.PRIMARY_STATE_FINALIZED: State.FINALIZED,
+}
+TRANSITIONS = {
+    Transition.CONFIGURE: TransitionMessage.TRANSITION_CONFIGURE,
+    Transition.ACTIVATE: TransitionMessage.TRANSITION_ACTIVATE,
+    Transition.DEACTIVATE: TransitionMessage.TRANSITION_DEACTIVATE,
+    Transition.CLEANUP: TransitionMessage.TRANSITION_CLEANUP,
+}
+
+
+class Peer:
+    """One managed node's services, and its newest line of `/diagnostics`."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.name = name
+        self.get = node.create_client(GetState, f"{name}/get_state")
+        self.change = node.create_client(ChangeState, f"{name}/change_state")
+        self.line = f"{node.get_namespace()}/{name}".lstrip("/") + f": {LIFECYCLE}"
+        self.problem, self.problem_at = "", 0.0
+        self.refused: tuple[Transition, float] | None = None
+        """What it would not do, and since when the reason is waited for."""
+        self.poll: tuple[Any, float] | None = None
+        """The question after its state that is under way, and since when."""
+
+
+class LifecycleManager(Node):
+    """Gives a `Lifecycle` its nodes' answers and its time. Raises ValueError for node names that cannot be managed."""
+
+    def __init__(self) -> None:
+        super().__init__("lifecycle_manager")
+        chosen = settings(self, Parameters(ManagerSettings))
+        names = self._names("node_names", "managed nodes, in the order in which they are activated")
+        beating = self._names("heartbeats", "those whose heartbeat must be there before ~/is_active holds")
+        self.lifecycle = Lifecycle(names, beating, chosen, self.get_logger())
+        self._peers = {name: Peer(self, name) for name in names}
+        self._poll_s = chosen.bond_s / 3.0
+        for name in names:
+            on_heartbeat(self, name, partial(self.lifecycle.beat, name))
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
+        self.create_service(Trigger, "~/startup", self._on_startup)
+        self.create_service(Trigger, "~/shutdown", self._on_shutdown)
+        self.create_service(Trigger, "~/is_active", self._on_is_active)
+        if parameter(self, "autostart", True, "bring the nodes up at once; false: on a call of ~/startup"):
+            self.lifecycle.startup(time.monotonic())
+        steady_timer(self, TICK_S, self._tick)
+        steady_timer(self, DIAGNOSTICS_S, self._report)
+
+    def _names(self, name: str, description: str) -> list[str]:
+        descriptor = ParameterDescriptor(description=description, read_only=True)
+        value = self.declare_parameter(name, Parameter.Type.STRING_ARRAY, descriptor).value
+        return [each for each in value or () if each]
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for peer in self._peers.values():
+            if peer.refused is None:
+                self._ask_state(peer, now)
+                continue
+            transition, since = peer.refused
+            if peer.problem_at > since or now - since > REASON_S:
+                peer.refused = None
+                self.lifecycle.answered(peer.name, transition, False, peer.problem, now)
+        for request in self.lifecycle.tick(now):
+            peer = self._peers[request.node]
+            message = ChangeState.Request()
+            message.transition.id = TRANSITIONS[request.transition]
+            future = peer.change.call_async(message)
+            future.add_done_callback(partial(self._on_changed, peer, request.transition))
+        if self.lifecycle.exit_status and self.lifecycle.phase is Phase.DOWN:
+            # The way in which any node ends.
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _ask_state(self, peer: Peer, now: float) -> None:
+        if peer.poll is not None and now - peer.poll[1] < (self._poll_s if peer.poll[0].done() else 2 * self._poll_s):
+            return
+        if peer.poll is not None and not peer.poll[0].done():
+            peer.get.remove_pending_request(peer.poll[0])
+        if not peer.get.service_is_ready():
+            return
+        future = peer.get.call_async(GetState.Request())
+        peer.poll = (future, now)
+        future.add_done_callback(partial(self._on_state, peer, now))
+
+    def _on_state(self, peer: Peer, asked_at: float, future: Any) -> None:
+        if peer.refused is None and not future.cancelled():
+            state = STATES.get(future.result().current_state.id, State.BUSY)
+            self.lifecycle.seen(peer.name, state, asked_at, time.monotonic())
+
+    def _on_changed(self, peer: Peer, transition: Transition, future: Any) -> None:
+        if future.result().success:
+            self.lifecycle.answered(peer.name, transition, True, "", time.monotonic())
+        else:
+            peer.refused = (transition, time.monotonic())
+
+    def _on_diagnostics(self, report: DiagnosticArray) -> None:
+        for peer in self._peers.values():
+            for line in report.status:
+                if line.name == peer.line:
+                    peer.problem, peer.problem_at = line.message, time.monotonic()
+
+    def _on_startup(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self.lifecycle.startup(time.monotonic())
+        response.success, response.message = True, "starting; see ~/is_active"
+        return response
+
+    def _on_shutdown(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        self.lifecycle.shutdown(time.monotonic())
+        response.success, response.message = True, "stopping"
+        return response
+
+    def _on_is_active(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        response.success, response.message = self.lifecycle.is_active(time.monotonic())
+        return response
+
+    def _report(self) -> None:
+        active, message = self.lifecycle.is_active(time.monotonic())
+        line = Status(LIFECYCLE, Level.OK if active else Level.WARN, message, self.lifecycle.states())
+        self._diagnostics.publish(report_of(self, [line]))
+
+
+def main() -> None:
+    """Run the node. The status is 3 where a node could not be brought up, 4 where one did not come back."""
+    made: list[LifecycleManager] = []
+
+    def make() -> LifecycleManager:
+        made.append(LifecycleManager())
+        return made[0]
+
+    status = run(make)
+    sys.exit(status or (made[0].lifecycle.exit_status if made else 0))
+
+
+if __name__ == "__main__":
+    main()

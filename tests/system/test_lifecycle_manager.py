@@ -1,0 +1,187 @@
+"""The lifecycle manager and managed nodes as real processes, killed and frozen at will."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import rclpy
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState, GetState
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from spec_vlm_nav.graph import CommandSpec, Graph
+from spec_vlm_nav.runner import Runner, StartError
+from tests.system.conftest import Lines, until
+from tests.system.puppet import KEPT
+
+NAMES = ("bridge", "executor", "navigator")
+LIMIT_S = 60.0
+
+
+def puppet(name: str, namespace: str = "/", **parameters: str) -> CommandSpec:
+    words = [word for key, value in parameters.items() for word in ("-p", f"{key}:={value}")]
+    remaps = ("-r", f"__node:={name}", "-r", f"__ns:={namespace}")
+    return CommandSpec(name, ("python3", "-m", "tests.system.puppet", "--ros-args", *remaps, *words))
+
+
+def manager(namespace: str = "/", **parameters: str) -> CommandSpec:
+    given = {"node_names": f"[{', '.join(NAMES)}]", "heartbeats": "[bridge, navigator]", **parameters}
+    words = [word for key, value in given.items() for word in ("-p", f"{key}:={value}")]
+    command = (
+        "python3",
+        "-m",
+        "spec_vlm_nav.nodes.lifecycle_manager",
+        "--ros-args",
+        "-r",
+        f"__ns:={namespace}",
+        *words,
+    )
+    return CommandSpec("lifecycle_manager", command, respawns=0)
+
+
+class Client:
+    """Collects transitions and calls services, in a thread of its own."""
+
+    def __init__(self, namespace: str = "") -> None:
+        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        self.node = Node("client", namespace=namespace)
+        self.transitions: list[str] = []
+        self.node.create_subscription(String, "transitions", lambda text: self.transitions.append(text.data), KEPT)
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self.node)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._spin, daemon=True)
+        self._clients: dict[str, Any] = {}
+        self._thread.start()
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join(5.0)
+        self.node.destroy_node()
+        rclpy.try_shutdown()
+
+    def call(self, kind: Any, service: str, request: Any = None) -> Any:
+        """Return the answer of a service, None where there is none within 2 s."""
+        if service not in self._clients:
+            self._clients[service] = self.node.create_client(kind, service)
+        asked, answered = self._clients[service], threading.Event()
+        if not asked.wait_for_service(10.0):
+            return None
+        futures: list[Any] = []
+
+        def ask() -> None:
+            futures.append(asked.call_async(request or kind.Request()))
+            futures[0].add_done_callback(lambda _: answered.set())
+
+        self._executor.create_task(ask)
+        return futures[0].result() if answered.wait(2.0) else None
+
+    def active(self) -> bool:
+        answer = self.call(Trigger, "lifecycle_manager/is_active")
+        return answer is not None and answer.success
+
+    def _spin(self) -> None:
+        while not self._end.is_set():
+            self._executor.spin_once(timeout_sec=0.05)
+
+
+@contextmanager
+def managed(lines: Lines, *specs: CommandSpec, namespace: str = "") -> Iterator[tuple[Runner, Client]]:
+    client = Client(namespace)
+    try:
+        with Runner(Graph((), specs), {}, lines) as runner:
+            runner.start()
+            yield runner, client
+    finally:
+        client.close()
+
+
+def ended(runner: Runner, status: int) -> str:
+    """Wait for the manager to end with a status, and return why."""
+    with pytest.raises(StartError, match=f"lifecycle_manager ended with status {status}") as failure:
+        runner.wait_until(lambda: False, "the manager ends", LIMIT_S)
+    return str(failure.value)
+
+
+def test_all_come_up_together_and_one_that_died_comes_back(lines: Lines) -> None:
+    specs = (*(puppet(name, takes_s="1.0" if name == "navigator" else "0.0") for name in NAMES), manager())
+    with managed(lines, *specs) as (runner, client):
+        runner.wait_until(client.active, "all active", LIMIT_S)
+        until(lambda: len(client.transitions) == 6, "all transitions")
+        seen = client.transitions.copy()
+        assert seen[3:] == [f"activate {name}" for name in NAMES]
+        assert sorted(seen[:3]) == sorted(f"configure {name}" for name in NAMES)
+
+        client.transitions.clear()
+        os.kill(runner.pid("bridge"), signal.SIGKILL)
+        back = ["configure bridge", "activate bridge"]
+        runner.wait_until(lambda: client.transitions == back and client.active(), "back", LIMIT_S)
+
+        client.transitions.clear()
+        assert client.call(Trigger, "lifecycle_manager/shutdown").success
+        until(lambda: len(client.transitions) == 6, "all down")
+        assert client.transitions[:3] == [f"deactivate {name}" for name in reversed(NAMES)]
+        assert not client.active()
+        assert client.call(Trigger, "lifecycle_manager/startup").success
+        runner.wait_until(client.active, "up again", LIMIT_S)
+
+
+def test_a_node_that_cannot_be_configured_is_named_with_its_reason_and_nothing_was_active(lines: Lines) -> None:
+    specs = (puppet("bridge"), puppet("executor"), puppet("navigator", refuses="configure"), manager())
+    with managed(lines, *specs) as (runner, client):
+        ended(runner, 3)
+        assert "navigator cannot configure: the folder that navigator needs is not there" in lines.text(
+            "lifecycle_manager"
+        )
+        assert not [each for each in client.transitions if each.startswith("activate")]
+        until(lambda: {"cleanup bridge", "cleanup executor"} <= set(client.transitions), "cleaned up")
+
+
+def test_one_that_hangs_blocks_neither_the_manager_nor_the_others(lines: Lines) -> None:
+    with managed(lines, *map(puppet, NAMES), manager(recovery_s="3.0")) as (runner, client):
+        runner.wait_until(client.active, "all active", LIMIT_S)
+        client.transitions.clear()
+        os.kill(runner.pid("executor"), signal.SIGSTOP)
+        try:
+            until(lambda: not client.active(), "missed")
+            answer = client.call(Trigger, "lifecycle_manager/is_active")
+            assert "executor is silent" in answer.message
+            ended(runner, 4)
+            assert "executor did not come back within 3 s" in lines.text("lifecycle_manager")
+            until(lambda: client.transitions[:2] == ["deactivate navigator", "deactivate bridge"], "others are down")
+        finally:
+            os.kill(runner.pid("executor"), signal.SIGCONT)
+
+
+def test_a_transition_that_the_state_does_not_have_is_refused_and_ends_nothing(lines: Lines) -> None:
+    with managed(lines, puppet("bridge")) as (runner, client):
+        activate = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_ACTIVATE))
+        answer = client.call(ChangeState, "bridge/change_state", activate)
+        assert answer is not None and not answer.success
+        assert client.call(GetState, "bridge/get_state").current_state.label == "unconfigured"
+        assert runner.alive("bridge")
+
+
+def test_a_manager_without_nodes_is_refused(lines: Lines) -> None:
+    with managed(lines, manager(node_names="['']", heartbeats="['']")) as (runner, _):
+        assert "name each managed node once" in ended(runner, 2)
+
+
+def test_two_sets_of_nodes_of_the_same_names_are_apart(lines: Lines) -> None:
+    names = {"node_names": "[bridge]", "heartbeats": "[bridge]"}
+    spec = puppet("bridge", "/dog1")
+    refusing = puppet("bridge", "/dog2", refuses="configure")
+    other = CommandSpec("other", refusing.command)
+    with managed(lines, spec, other, manager("/dog1", **names), namespace="dog1") as (runner, client):
+        runner.wait_until(client.active, "dog1 is active", LIMIT_S)
+        until(lambda: client.transitions == ["configure bridge", "activate bridge"], "dog1 alone")

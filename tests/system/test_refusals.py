@@ -1,0 +1,43 @@
+"""What cannot work is refused before the simulated robot has stood up, with a status and without leftovers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.runner import free_address
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(PROJECT), str(PROJECT / "ros_ws/src/spec_vlm_nav"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "spec_vlm_nav.runner", "sim", *arguments]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"draft_model": "/no/such"}, "vlm_nav cannot configure: model folder /no/such does not exist"),
+        ({"verifier": "tcp://10.9.8.7:5555", "start_verifier": "false"}, "allow_plain"),
+    ],
+)
+def test_the_robot_does_not_stand_up_for_a_node_that_cannot_be_configured(
+    given: dict[str, str], sentence: str, turning_model: Path
+) -> None:
+    models = {"target_model": str(turning_model), "draft_model": str(turning_model), "verifier": free_address()}
+    ended = run(*(f"{name}:={value}" for name, value in {**models, **given}.items()))
+    assert ended.returncode == 2
+    assert sentence in ended.stdout + ended.stderr
+    assert "stand" not in ended.stdout.replace("understand", "")
+
+
+def test_an_argument_that_does_not_parse_starts_nothing() -> None:
+    ended = run("seed:=abc")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "error: argument seed:=abc is no whole number\n"
