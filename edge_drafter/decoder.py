@@ -23,6 +23,8 @@ from edge_drafter import (
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
+from edge_drafter.swap import SwapTest, swap_test
+from speculation.cancellation import Abandoned, Stop
 from speculation.links import LinkConditions, declared_name, load_link
 from speculation.predictor import Predictor, find
 from speculation.profiles import load_profile
@@ -147,6 +149,22 @@ class EdgeDecoder:
         """Return the answer as text, with its figures. Raises as `decode`."""
         result = self.decode(prompt, jpeg, deadline_s)
         return Reply(self.text(result.tokens), result.stats, self.declared, *self.link_figures())
+
+    def swap_test(self, prompt: str, answer: str, jpeg: bytes, other: bytes, stop: Stop) -> SwapTest | None:
+        """Return how far the draft of an answer that was given depends on its frame, see `edge_drafter.swap`.
+
+        For idle time, in any thread: None at once where a question is being answered, and None as soon as `stop`
+        returns True; a question that comes meanwhile waits for that. Raises ValueError as `swap_test`.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            tokens = self.vlm.tokenizer(answer, add_special_tokens=False)["input_ids"]
+            return swap_test(self._model, prompt, tokens[: self.config.decoding.max_tokens], jpeg, other, stop)
+        except Abandoned:
+            return None
+        finally:
+            self._lock.release()
 
     def text(self, tokens: tuple[int, ...]) -> str:
         """Return the text of an answer, without the tokens that only mark its end."""
