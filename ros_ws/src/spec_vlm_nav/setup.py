@@ -9,7 +9,10 @@ from setuptools import find_packages, setup
 from setuptools.command.egg_info import egg_info
 
 NODES = {
-    **{name: f"spec_vlm_nav.nodes.{name}" for name in ("action_executor", "go2_bridge", "sim_go2", "vlm_nav")},
+    **{
+        name: f"spec_vlm_nav.nodes.{name}"
+        for name in ("action_executor", "go2_bridge", "nav_view", "sim_go2", "vlm_nav")
+    },
     "bag_player": "evaluation.nodes.bag_player",
 }
 
@@ -42,7 +45,7 @@ setup(
         ("share/ament_index/resource_index/packages", ["resource/spec_vlm_nav"]),
         ("share/spec_vlm_nav", ["package.xml"]),
         ("share/spec_vlm_nav/launch", sorted(glob("launch/*.launch.py"))),
-        ("share/spec_vlm_nav/config", sorted([*glob("config/*.yaml"), *glob("config/*.json")])),
+        ("share/spec_vlm_nav/config", sorted([*glob("config/*.yaml"), *glob("config/*.json"), *glob("config/*.rviz")])),
     ],
     zip_safe=True,
     cmdclass={"egg_info": EggInfo},

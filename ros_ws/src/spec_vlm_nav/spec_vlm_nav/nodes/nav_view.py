@@ -1,0 +1,192 @@
+"""For people: the annotated camera image, the path and the decisions of the running goal. Commands nothing."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from array import array
+from dataclasses import replace
+from typing import Any
+
+from geometry_msgs.msg import PoseStamped
+from nav_msgs.msg import Odometry, Path
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from sensor_msgs.msg import CompressedImage
+from spec_vlm_nav_interfaces.action import NavigateByInstruction
+from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
+from std_msgs.msg import String
+from visualization_msgs.msg import Marker, MarkerArray
+
+from spec_vlm_nav.annotate import OLD_S, Caption, ViewSettings, annotated_jpeg
+from spec_vlm_nav.messages import to_action
+from spec_vlm_nav.navigator import State
+from spec_vlm_nav.nodes.common import run, sample_of, settings, steady_timer
+from spec_vlm_nav.odometry import OdometryCheck
+from spec_vlm_nav.parameters import Parameters
+from spec_vlm_nav.trail import Mark, Trail
+
+LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+"""A viewer that comes later gets the whole path and all marks; every message holds them all."""
+NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
+"""RViz wants reliable images unless told otherwise."""
+FEEDBACK = "navigate_by_instruction/_action/feedback"
+FEEDBACK_S = 2.0
+"""An older link state of a goal's feedback gives way to that of the last answer, which every recording has."""
+SHAPES = {"arrow": Marker.ARROW, "ball": Marker.SPHERE, "words": Marker.TEXT_VIEW_FACING}
+
+
+VIEW = Parameters(ViewSettings)
+
+
+class NavView(Node):
+    """Keeps the newest of everything and publishes what changed, at most `max_hz` times a second."""
+
+    def __init__(self) -> None:
+        super().__init__("nav_view")
+        self._settings = settings(self, VIEW)
+        self._caption = Caption()
+        self._decided: tuple[int, int] | None = None
+        self._running = False
+        self._frame: CompressedImage | None = None
+        self._frame_at = self._feedback_at = -math.inf
+        self._shown_age = 0
+        self._new_image = self._new_path = self._new_marks = False
+        self._odometry, self._trail, self._map_frame = OdometryCheck(), Trail(), "odom"
+        self._images = self.create_publisher(CompressedImage, "annotated/compressed", NEWEST)
+        self._paths = self.create_publisher(Path, "path", LATCHED)
+        self._markers = self.create_publisher(MarkerArray, "markers", LATCHED)
+        for kind, topic, take, qos in (
+            (CompressedImage, "camera/image/compressed", self._on_frame, qos_profile_sensor_data),
+            (Odometry, "odom", self._on_odometry, qos_profile_sensor_data),
+            (NavigationAction, "vlm_nav/decision", self._on_decision, 10),
+            (ActionStatus, "action_status", self._on_status, 10),
+            (DecodingStats, "decoding_stats", self._on_stats, 10),
+            (String, "navigation_state", self._on_state, 10),
+            (String, "instruction", self._on_instruction, LATCHED),
+            (NavigateByInstruction.Impl.FeedbackMessage, FEEDBACK, self._on_feedback, 10),
+        ):
+            self.create_subscription(kind, topic, take, qos)
+        steady_timer(self, 1.0 / self._settings.max_hz, self._publish)
+
+    def _on_frame(self, image: CompressedImage) -> None:
+        self._frame, self._frame_at, self._new_image = image, time.monotonic(), True
+
+    def _on_odometry(self, odometry: Odometry) -> None:
+        self._map_frame = odometry.header.frame_id or self._map_frame
+        self._new_path |= self._trail.moved(self._odometry.take(sample_of(odometry)))
+
+    def _on_decision(self, decision: NavigationAction) -> None:
+        try:
+            action = to_action(decision.kind, decision.size)
+        except ValueError as error:
+            self.get_logger().error(f"a decision is not shown: {error}")
+            return
+        if self._decided is None or decision.goal != self._decided[0]:
+            self._new_path = True
+        self._decided, self._running = (decision.goal, decision.step), False
+        self._trail.decided(decision.goal, decision.step, action, decision.source)
+        self._new_marks = True
+        self._change(
+            decided=True, step=decision.step, action=action, source=decision.source, complete=decision.complete,
+            reasons=decision.reasoning, guess="", share=None,
+        )  # fmt: skip
+
+    def _on_status(self, status: ActionStatus) -> None:
+        running = status.outcome == ActionStatus.RUNNING and (status.goal, status.step) == self._decided
+        way = status.progress + status.remaining
+        self._new_marks |= running != self._running
+        self._running = running
+        self._change(share=status.progress / way if running and math.isfinite(way) and way > 0.0 else None)
+
+    def _on_stats(self, stats: DecodingStats) -> None:
+        known = {"acceptance": stats.estimated_acceptance, "rtt_s": stats.link_rtt_s, "answer_s": stats.total_s}
+        figures: dict[str, Any] = {name: value if value >= 0.0 else None for name, value in known.items()}
+        if time.monotonic() - self._feedback_at > FEEDBACK_S:
+            figures["link"] = stats.link
+        self._change(**figures)
+
+    def _on_state(self, state: String) -> None:
+        name, _, reason = state.data.partition(": ")
+        self._new_marks = True
+        self._change(state=name, reason=reason)
+
+    def _on_instruction(self, instruction: String) -> None:
+        self._change(instruction=instruction.data)
+
+    def _on_feedback(self, message: Any) -> None:
+        feedback = message.feedback
+        if feedback.link_state:
+            self._feedback_at = time.monotonic()
+            self._change(link=feedback.link_state)
+        if feedback.answer or feedback.guess:
+            self._change(reasons=feedback.answer, guess=feedback.guess)
+
+    def _change(self, **facts: Any) -> None:
+        changed = replace(self._caption, **facts)
+        self._new_image |= changed != self._caption
+        self._caption = changed
+
+    def _publish(self) -> None:
+        age = time.monotonic() - self._frame_at
+        shown_age = int(age) if OLD_S < age < math.inf else 0
+        changed = self._new_image or shown_age != self._shown_age
+        if changed and self._frame is not None and self._images.get_subscription_count():
+            self._new_image, self._shown_age = False, shown_age
+            self._publish_image(self._frame, age)
+        if self._new_path and self._trail.path:
+            self._new_path = False
+            self._publish_path()
+        if self._new_marks:
+            self._new_marks = False
+            self._publish_marks()
+
+    def _publish_image(self, frame: CompressedImage, age_s: float) -> None:
+        try:
+            jpeg = annotated_jpeg(bytes(frame.data), replace(self._caption, frame_age_s=age_s), self._settings.width)
+        except ValueError as error:
+            self.get_logger().error(f"a frame is not shown: {error}", throttle_duration_sec=5.0)
+            return
+        self._images.publish(CompressedImage(header=frame.header, format="jpeg", data=array("B", jpeg)))
+
+    def _publish_path(self) -> None:
+        path = Path()
+        path.header.frame_id, path.header.stamp = self._map_frame, self.get_clock().now().to_msg()
+        for place in self._trail.path:
+            pose = PoseStamped(header=path.header)
+            pose.pose.position.x, pose.pose.position.y = place.x, place.y
+            pose.pose.orientation.z, pose.pose.orientation.w = math.sin(place.yaw / 2), math.cos(place.yaw / 2)
+            path.poses.append(pose)
+        self._paths.publish(path)
+
+    def _publish_marks(self) -> None:
+        caption = self._caption
+        holding = caption.reason if caption.state == State.HOLDING.value else ""
+        marks = self._trail.marks(caption.step if self._running else None, holding)
+        # What is gone must go, and every message holds all: a viewer that comes later gets only the last.
+        clear = Marker(action=Marker.DELETEALL)
+        clear.header.frame_id = self._map_frame
+        self._markers.publish(
+            MarkerArray(markers=[clear, *(self._marker(number, mark) for number, mark in enumerate(marks))])
+        )
+
+    def _marker(self, number: int, mark: Mark) -> Marker:
+        marker = Marker(ns=mark.group, id=number, type=SHAPES[mark.kind], action=Marker.ADD, text=mark.words)
+        marker.header.frame_id = self._map_frame
+        marker.pose.position.x, marker.pose.position.y, marker.pose.position.z = mark.x, mark.y, mark.z
+        marker.pose.orientation.z, marker.pose.orientation.w = math.sin(mark.yaw / 2), math.cos(mark.yaw / 2)
+        thick = 0.05 if mark.kind == "arrow" else mark.size
+        marker.scale.x, marker.scale.y, marker.scale.z = mark.size, thick, thick
+        marker.color.r, marker.color.g, marker.color.b = (part / 255.0 for part in mark.colour)
+        marker.color.a = mark.opacity
+        return marker
+
+
+def main() -> None:
+    """Run the node."""
+    sys.exit(run(NavView))
+
+
+if __name__ == "__main__":
+    main()
