@@ -24,7 +24,7 @@ from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.reply import AnswerLate, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from edge_drafter.swap import SwapTest, swap_test
-from speculation.cancellation import Abandoned, Stop
+from speculation.cancellation import Abandoned
 from speculation.links import LinkConditions, declared_name, load_link
 from speculation.predictor import Predictor, find
 from speculation.profiles import load_profile
@@ -82,6 +82,8 @@ class EdgeDecoder:
         if self.sampling.note:
             _log.warning("sampling %s: %s", self.sampling.text, self.sampling.note)
         self._lock = threading.Lock()
+        self._wanted = threading.Event()
+        """A question waits for the draft model."""
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._known_profile = self.profile.name
         self._known_target = ""
@@ -131,7 +133,9 @@ class EdgeDecoder:
         """
         chosen = Mode(mode or self.config.decoding.mode)
         limit = FOREVER_S if deadline_s is None else deadline_s
+        self._wanted.set()
         with self._lock:
+            self._wanted.clear()
             return self._decode(prompt, jpeg, limit, chosen)
 
     def objects(self, limit_s: float) -> Vocabulary | None:
@@ -150,17 +154,18 @@ class EdgeDecoder:
         result = self.decode(prompt, jpeg, deadline_s)
         return Reply(self.text(result.tokens), result.stats, self.declared, *self.link_figures())
 
-    def swap_test(self, prompt: str, answer: str, jpeg: bytes, other: bytes, stop: Stop) -> SwapTest | None:
+    def swap_test(self, prompt: str, answer: str, jpeg: bytes, other: bytes) -> SwapTest | None:
         """Return how far the draft of an answer that was given depends on its frame, see `edge_drafter.swap`.
 
-        For idle time, in any thread: None at once where a question is being answered, and None as soon as `stop`
-        returns True; a question that comes meanwhile waits for that. Raises ValueError as `swap_test`.
+        For idle time, in any thread: None where a question is being answered, and as soon as one comes, which waits for
+        the prefill or the layer under way. Raises ValueError as `edge_drafter.swap.swap_test`.
         """
         if not self._lock.acquire(blocking=False):
             return None
         try:
             tokens = self.vlm.tokenizer(answer, add_special_tokens=False)["input_ids"]
-            return swap_test(self._model, prompt, tokens[: self.config.decoding.max_tokens], jpeg, other, stop)
+            tokens = tokens[: self.config.decoding.max_tokens]
+            return swap_test(self._model, prompt, tokens, jpeg, other, self._wanted.is_set)
         except Abandoned:
             return None
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_drafter import decoder
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
 from edge_drafter.swap import SwapTest, swap_test
@@ -89,17 +91,14 @@ def test_the_drafts_are_what_the_model_itself_drafts_one_token_at_a_time(edge: E
             drafts[-1].append(int(np.argmax(session.root_logits())))
             session.commit((), token)
     own, other = (np.array(each) for each in drafts)
-    found = edge.swap_test(PROMPT, answer, jpeg(0), jpeg(1), lambda: False)
+    found = edge.swap_test(PROMPT, answer, jpeg(0), jpeg(1))
     assert found == SwapTest(
         len(tokens), int((own == tokens).sum()), int((other == tokens).sum()), int((own != other).sum())
     )
     assert found.changed > 0
 
 
-def test_it_leaves_the_decoder_to_questions(edge: EdgeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = edge.decode(PROMPT, jpeg(0), 60.0).tokens
-    assert edge.swap_test(PROMPT, "I see it.", jpeg(0), jpeg(1), lambda: True) is None
-    assert edge.decode(PROMPT, jpeg(0), 60.0).tokens == before
+def test_it_is_not_made_while_a_question_is_answered(edge: EdgeDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
     running, go_on, root_logits = threading.Event(), threading.Event(), VlmSession.root_logits
 
     def slow(session: VlmSession, stop: Stop | None = None) -> Logits:
@@ -111,9 +110,37 @@ def test_it_leaves_the_decoder_to_questions(edge: EdgeDecoder, monkeypatch: pyte
     question = threading.Thread(target=edge.decode, args=(PROMPT, jpeg(0), 60.0))
     question.start()
     assert running.wait(60.0)
-    assert edge.swap_test(PROMPT, "I see it.", jpeg(0), jpeg(1), lambda: False) is None
+    assert edge.swap_test(PROMPT, "I see it.", jpeg(0), jpeg(1)) is None
     go_on.set()
     question.join(60.0)
+    assert edge.swap_test(PROMPT, "I see it.", jpeg(0), jpeg(1)) is not None
+
+
+def test_it_gives_way_to_a_question_whose_answer_is_none_the_worse(
+    edge: EdgeDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = edge.decode(PROMPT, jpeg(0), 60.0).tokens
+    running = threading.Event()
+
+    def until_stopped(*arguments: object) -> SwapTest:
+        *_, stop = arguments
+        running.set()
+        end = time.monotonic() + 60.0
+        while not stop() and time.monotonic() < end:  # type: ignore[operator]
+            time.sleep(0.001)
+        raise Abandoned
+
+    found: list[SwapTest | None] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "swap_test", until_stopped)
+        test = threading.Thread(target=lambda: found.append(edge.swap_test(PROMPT, "I see it.", jpeg(0), jpeg(1))))
+        began = time.monotonic()
+        test.start()
+        assert running.wait(60.0)
+        assert edge.decode(PROMPT, jpeg(0), 60.0).tokens == expected
+        test.join(60.0)
+    assert found == [None] and time.monotonic() - began < 60.0
     with pytest.raises(ValueError, match="does not decode"):
-        edge.swap_test(PROMPT, "I see it.", b"no image", jpeg(1), lambda: False)
-    assert edge.swap_test(PROMPT, "I see it.", jpeg(0), jpeg(1), lambda: False) is not None
+        edge.swap_test(PROMPT, "I see it.", b"no image", jpeg(1))
+    assert edge.swap_test(PROMPT, "I see it.", jpeg(0), jpeg(1)) is not None
+    assert edge.decode(PROMPT, jpeg(0), 60.0).tokens == expected

@@ -202,7 +202,7 @@ def test_the_embedded_draft_passes_and_one_with_a_blank_image_does_not(
         if question is not None:
             if not sees:
                 question = SwapQuestion(question.prompt, question.answer, blank(), blank())
-            found = draft.swap_test(*question, lambda: False)
+            found = draft.swap_test(*question)
             assert found is not None
             alarm.take(found, float(tests))
             tests += 1

@@ -117,7 +117,7 @@ class AcceptanceAlarm:
 
 
 class SwapQuestion(NamedTuple):
-    """What a swap test is to draft: `EdgeDecoder.swap_test(*question, stop)`."""
+    """What a swap test is to draft: `EdgeDecoder.swap_test(*question)`."""
 
     prompt: str
     answer: str
