@@ -47,6 +47,7 @@ class Robot(Node):
             ),
             "odom": self.create_publisher(Odometry, "odom", qos_profile_sensor_data),
             "vlm_nav/decision": self.create_publisher(NavigationAction, "vlm_nav/decision", 10),
+            "navigation_action": self.create_publisher(NavigationAction, "navigation_action", 10),
             "action_status": self.create_publisher(ActionStatus, "action_status", 10),
             "decoding_stats": self.create_publisher(DecodingStats, "decoding_stats", 10),
             "navigation_state": self.create_publisher(String, "navigation_state", 10),
@@ -56,6 +57,7 @@ class Robot(Node):
         self.see("annotated/compressed", CompressedImage, qos_profile_sensor_data)
         self.see("path", Path, LATCHED)
         self.see("markers", MarkerArray, LATCHED)
+        self.walking = False
         self._odometry = Odometry()
         self._odometry.header.frame_id = "dog1/odom"
         self._odometry.pose.pose.orientation.w = 1.0
@@ -77,7 +79,7 @@ class Robot(Node):
     def _tick(self) -> None:
         stamp = self.get_clock().now().to_msg()
         at = self._odometry.pose.pose.position
-        at.x = min(at.x + 0.01, 1.0)
+        at.x = min(at.x + 0.01 * self.walking, 1.0)
         self._odometry.header.stamp = stamp
         self.send("odom", self._odometry)
         image = CompressedImage(format="jpeg", data=array("B", FRAME))
@@ -115,6 +117,9 @@ class View:
     def arrows(self) -> list[Marker]:
         found = self.robot.last.get("markers", MarkerArray()).markers
         return [marker for marker in found if marker.action == Marker.ADD and marker.type == Marker.ARROW]
+
+    def colours(self) -> list[tuple[int, ...]]:
+        return [tuple(round(255 * part) for part in (m.color.r, m.color.g, m.color.b)) for m in self.arrows()]
 
     def words(self) -> list[str]:
         found = self.robot.last.get("markers", MarkerArray())
@@ -162,7 +167,14 @@ def test_a_goal_is_seen_from_decision_to_hold_and_by_one_who_comes_late(view: Vi
     feedback.feedback.link_state = "degraded"
     left = NavigationAction(goal=GOAL, step=3, kind=NavigationAction.TURN_LEFT, size=NavigationAction.LARGE, source=1)
     robot.send("instruction", String(data="find the blue mug"))
-    view.until(view.arrows, "the decision on the map", decision=left)
+    late = NavigationAction(goal=GOAL, step=2, kind=NavigationAction.FORWARD, size=NavigationAction.SMALL)
+    early = NavigationAction(
+        goal=GOAL, step=3, kind=NavigationAction.TURN_LEFT, size=NavigationAction.SMALL, complete=False
+    )
+    view.until(view.arrows, "the answer's beginning on the map", navigation_action=early)
+    view.until(lambda: view.colours() == [AMBER], "the decision on the map", decision=left)
+    robot.send("navigation_action", late)
+    robot.walking = True
     view.until(
         lambda: view.shows(GREEN, left_bar) and view.shows(AMBER, right_bar), "state and link on the image",
         navigation_state=moving, feedback=feedback,

@@ -28,7 +28,8 @@ GREEN, AMBER, RED, WHITE, GREY, DARK = (
 CYAN, YELLOW = (103, 232, 249), (253, 224, 71)
 SOURCE_COLOURS: dict[int, Colour] = {CLOUD_VERIFIED: GREEN, EDGE_ONLY: AMBER, FALLBACK: RED}
 SOURCE_WORDS = {CLOUD_VERIFIED: "verified", EDGE_ONLY: "draft model alone", FALLBACK: "fail-safe"}
-STATE_COLOURS = {"moving": GREEN, "thinking": CYAN, "holding": AMBER}
+HOLDING = "holding"
+STATE_COLOURS = {"moving": GREEN, "thinking": CYAN, HOLDING: AMBER}
 LINK_COLOURS = {"nominal": GREEN, "degraded": AMBER, "hold": RED}
 STRIP, BAR, PAD, LINES = 136, 26, 8, 4
 """Pixels below the frame, of the bar above it, between both and the text; lines of reasons at most."""
@@ -229,7 +230,7 @@ def _write_strip(pen: ImageDraw.ImageDraw, caption: Caption, width: int, top: in
 
 def _write_reasons(pen: ImageDraw.ImageDraw, caption: Caption, room: float, top: float) -> None:
     """Write why the robot holds, or the answer's words: object and place stand out, a guess is grey."""
-    holding = bool(caption.reason) and caption.state == "holding"
+    holding = bool(caption.reason) and caption.state == HOLDING
     known = caption.reason.split() if holding else caption.reasons.split()
     words = known if holding else [*known, *caption.guess.split()]
     objects, count = named(caption.instruction), 0

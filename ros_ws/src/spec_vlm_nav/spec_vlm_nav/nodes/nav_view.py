@@ -19,9 +19,8 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationA
 from std_msgs.msg import String
 from visualization_msgs.msg import Marker, MarkerArray
 
-from spec_vlm_nav.annotate import OLD_S, Caption, ViewSettings, annotated_jpeg
+from spec_vlm_nav.annotate import HOLDING, OLD_S, Caption, ViewSettings, annotated_jpeg
 from spec_vlm_nav.messages import to_action
-from spec_vlm_nav.navigator import State
 from spec_vlm_nav.nodes.common import run, sample_of, settings, steady_timer
 from spec_vlm_nav.odometry import OdometryCheck
 from spec_vlm_nav.parameters import Parameters
@@ -61,6 +60,7 @@ class NavView(Node):
             (CompressedImage, "camera/image/compressed", self._on_frame, qos_profile_sensor_data),
             (Odometry, "odom", self._on_odometry, qos_profile_sensor_data),
             (NavigationAction, "vlm_nav/decision", self._on_decision, 10),
+            (NavigationAction, "navigation_action", self._on_decision, 10),
             (ActionStatus, "action_status", self._on_status, 10),
             (DecodingStats, "decoding_stats", self._on_stats, 10),
             (String, "navigation_state", self._on_state, 10),
@@ -83,15 +83,22 @@ class NavView(Node):
         except ValueError as error:
             self.get_logger().error(f"a decision is not shown: {error}")
             return
-        if self._decided is None or decision.goal != self._decided[0]:
-            self._new_path = True
-        self._decided, self._running = (decision.goal, decision.step), False
-        self._trail.decided(decision.goal, decision.step, action, decision.source)
+        which = (decision.goal, decision.step)
+        if (decision.goal, decision.step + 1) == self._decided:
+            # It comes on two topics, also to one who only watches a dry run: this is the slower one.
+            return
+        if which != self._decided:
+            # A new goal begins a new path.
+            self._new_path |= self._decided is None or decision.goal != self._decided[0]
+            self._decided, self._running = which, False
+            self._change(share=None)
+        self._trail.decided(*which, action, decision.source)
         self._new_marks = True
         self._change(
-            decided=True, step=decision.step, action=action, source=decision.source, complete=decision.complete,
-            reasons=decision.reasoning, guess="", share=None,
-        )  # fmt: skip
+            decided=True, step=decision.step, action=action, source=decision.source, complete=decision.complete
+        )
+        if decision.complete:
+            self._change(reasons=decision.reasoning, guess="")
 
     def _on_status(self, status: ActionStatus) -> None:
         running = status.outcome == ActionStatus.RUNNING and (status.goal, status.step) == self._decided
@@ -162,7 +169,7 @@ class NavView(Node):
 
     def _publish_marks(self) -> None:
         caption = self._caption
-        holding = caption.reason if caption.state == State.HOLDING.value else ""
+        holding = caption.reason if caption.state == HOLDING else ""
         marks = self._trail.marks(caption.step if self._running else None, holding)
         # What is gone must go, and every message holds all: a viewer that comes later gets only the last.
         clear = Marker(action=Marker.DELETEALL)
