@@ -14,6 +14,7 @@ from PIL import Image
 
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
+from edge_drafter.stats import DecodingStats
 from edge_drafter.swap import SwapTest
 from evaluation.bags.frames import BagFrame, FrameSource, Selection
 from spec_vlm_nav.alarms import AcceptanceAlarm, AlarmSettings, ImageAlarm, SwapQuestion
@@ -28,22 +29,35 @@ SETTINGS = AlarmSettings()
 CHANCES = st.floats(0.0, 1.0)
 
 
+def figures(acceptance: float, drafted: int = 9) -> DecodingStats:
+    return DecodingStats(drafted=drafted, estimated_acceptance=acceptance)
+
+
 def fed(alarm: AcceptanceAlarm, *runs: tuple[int, float]) -> list[str]:
     """Give the alarm runs of equal answers; return its sentences."""
     answers = [value for count, value in runs for _ in range(count)]
-    return [said for now, value in enumerate(answers) if (said := alarm.take(value, float(now)))]
+    return [said for now, value in enumerate(answers) if (said := alarm.take(figures(value), float(now)))]
 
 
 # --- acceptance
 
 
-@given(st.lists(CHANCES, min_size=5, max_size=300), st.floats(0.0, 0.85), st.booleans())
-def test_no_alarm_while_acceptance_stays_within_the_margin(values: list[float], low: float, drafts: bool) -> None:
+@given(st.lists(CHANCES, min_size=5, max_size=300), st.floats(0.0, 0.85))
+def test_no_alarm_while_acceptance_stays_within_the_margin(values: list[float], low: float) -> None:
     """Whatever the order: of numbers in a band narrower than the margin no two means are the margin apart."""
     alarm = AcceptanceAlarm(SETTINGS)
     for now, value in enumerate(values):
-        assert alarm.take(low + value * 0.149 if drafts or now % 2 else None, float(now)) == ""
+        assert alarm.take(figures(low + value * 0.149), float(now)) == ""
         assert not alarm.raised and alarm.status(now).level is Level.OK
+
+
+@pytest.mark.parametrize("stats", [DecodingStats(), figures(0.1, drafted=0), DecodingStats(drafted=3)])
+def test_answers_without_drafts_do_not_count(stats: DecodingStats) -> None:
+    """Their estimate is that of an earlier answer, or none: where drafting does not pay, and in mode cloud or edge."""
+    alarm = AcceptanceAlarm(SETTINGS)
+    fed(alarm, (40, 0.9))
+    before = alarm.status(0.0)
+    assert all(alarm.take(stats, 1.0) == "" for _ in range(100)) and alarm.status(0.0) == before
 
 
 @given(st.floats(0.32, 1.0), st.floats(0.0, 1.0), st.integers(30, 300))
@@ -64,7 +78,7 @@ def test_nothing_is_judged_before_its_answers_and_sentences_take_turns(values: l
     alarm = AcceptanceAlarm(AlarmSettings(acceptance_margin=0.05, acceptance_answers=least))
     raised = False
     for now, value in enumerate(values):
-        said = alarm.take(value, float(now))
+        said = alarm.take(figures(value), float(now))
         assert not said or now + 1 >= least
         assert bool(said) == (alarm.raised != raised), "one sentence for each change"
         raised = alarm.raised
@@ -83,7 +97,7 @@ def test_one_bad_answer_is_no_alarm_and_an_alarm_does_not_flap_at_its_margin() -
 @pytest.mark.parametrize("acceptance", [math.nan, -0.1, 1.1, math.inf])
 def test_what_is_no_chance_is_refused(acceptance: float) -> None:
     with pytest.raises(ValueError, match="give 0 to 1"):
-        AcceptanceAlarm(SETTINGS).take(acceptance, 0.0)
+        AcceptanceAlarm(SETTINGS).take(figures(acceptance), 0.0)
 
 
 def test_settings_are_parameters_with_limits() -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from edge_drafter.stats import DecodingStats
 from edge_drafter.swap import SwapTest
 from spec_vlm_nav.diagnostics import Level, Status
 from speculation.settings import check
@@ -76,16 +77,17 @@ class AcceptanceAlarm:
         """Whether the alarm stands."""
         return self._since is not None
 
-    def take(self, acceptance: float | None, now: float) -> str:
-        """Take one answer: the chance of its draft tokens, None where nothing was drafted.
+    def take(self, stats: DecodingStats, now: float) -> str:
+        """Take the figures of one answer; one for which nothing was drafted does not count.
 
-        That is `DecodingStats.estimated_acceptance`, not accepted / drafted, which falls when drafts become longer.
+        What counts is the estimated chance of a draft token: accepted / drafted falls when drafts become longer.
         Returns a sentence when the alarm begins or ends, else nothing. Raises ValueError for a chance outside 0 to 1.
         """
-        if acceptance is None:
+        acceptance = stats.estimated_acceptance
+        if not stats.drafted or acceptance is None:
             return ""
         if not 0.0 <= acceptance <= 1.0:
-            raise ValueError(f"acceptance is {acceptance}; give 0 to 1")
+            raise ValueError(f"estimated_acceptance is {acceptance}; give 0 to 1")
         self._answers += 1
         self._fast.add(acceptance)
         if not self.raised:
