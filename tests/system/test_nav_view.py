@@ -24,6 +24,7 @@ from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
 from std_msgs.msg import String
+from tf2_msgs.msg import TFMessage
 from visualization_msgs.msg import Marker, MarkerArray
 
 from spec_vlm_nav.annotate import AMBER, BAR, GREEN, RED
@@ -55,6 +56,7 @@ class Robot(Node):
             FEEDBACK: self.create_publisher(NavigateByInstruction.Impl.FeedbackMessage, FEEDBACK, 10),
         }
         self.see("annotated/compressed", CompressedImage, qos_profile_sensor_data)
+        self.see("/tf", TFMessage, 100)
         self.see("path", Path, LATCHED)
         self.see("markers", MarkerArray, LATCHED)
         self.walking = False
@@ -129,7 +131,10 @@ class View:
 @pytest.fixture
 def view() -> Iterator[View]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "spec_vlm_nav.nodes.nav_view", "--ros-args", "-p", "max_hz:=20.0", "-p", "width:=256"],
+        [
+            sys.executable, "-m", "spec_vlm_nav.nodes.nav_view", "--ros-args",
+            "-p", "max_hz:=20.0", "-p", "width:=256", "-p", "broadcast_tf:=true",
+        ],
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     rclpy.init()
@@ -195,6 +200,9 @@ def test_a_goal_is_seen_from_decision_to_hold_and_by_one_who_comes_late(view: Vi
     )  # fmt: skip
     until(lambda: view.shows(AMBER, left_bar), "the hold on the image")
     until(lambda: "path" in robot.last and len(robot.last["path"].poses) > 10, "the path")
+    (transform,) = robot.last["/tf"].transforms
+    assert (transform.header.frame_id, transform.child_frame_id) == ("dog1/odom", "base_link")
+    assert 0.0 < transform.transform.translation.x <= 1.0 and transform.transform.rotation.w == 1.0
     # One who looks only now gets the whole of it, although nothing changes any more.
     until(lambda: robot.stands, "the robot's end of the way")
     robot.last.clear()

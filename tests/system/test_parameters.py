@@ -51,7 +51,7 @@ PUBLIC = {
     },
     "sim_go2": {"seed", "difficulty", "target", "layout", "physics", "image_size", "camera_hz", "odom_hz"},
     "bag_player": {"bag", "instruction", "out", "camera_topic", "odom_topic", "rate", "start", "laps", "wait_s"},
-    "nav_view": {"max_hz", "width"},
+    "nav_view": {"max_hz", "width", "broadcast_tf"},
 }  # fmt: skip
 """What users' own parameter files may name: no parameter may be lost or renamed unnoticed."""
 

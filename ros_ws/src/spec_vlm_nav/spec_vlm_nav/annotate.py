@@ -53,6 +53,9 @@ class ViewSettings(msgspec.Struct, frozen=True):
 
     max_hz: Annotated[float, Meta(ge=0.5, le=30.0, description="images and maps a second at most")] = 5.0
     width: Annotated[int, Meta(ge=128, le=1920, description="width of the annotated image, pixels")] = 512
+    broadcast_tf: Annotated[
+        bool, Meta(description="publish odometry as a transform on /tf, where no driver of the robot does")
+    ] = False
 
     def __post_init__(self) -> None:
         check(self)

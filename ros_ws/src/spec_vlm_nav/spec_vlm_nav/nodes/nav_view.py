@@ -9,7 +9,6 @@ from array import array
 from dataclasses import replace
 from typing import Any
 
-from geometry_msgs.msg import PoseStamped
 from nav_msgs.msg import Odometry, Path
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
@@ -17,23 +16,26 @@ from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
 from std_msgs.msg import String
-from visualization_msgs.msg import Marker, MarkerArray
+from tf2_msgs.msg import TFMessage
+from visualization_msgs.msg import MarkerArray
 
 from spec_vlm_nav.annotate import HOLDING, OLD_S, Caption, ViewSettings, annotated_jpeg
 from spec_vlm_nav.messages import to_action
 from spec_vlm_nav.nodes.common import run, sample_of, settings, steady_timer
+from spec_vlm_nav.nodes.view_messages import to_markers, to_path, to_transform
 from spec_vlm_nav.odometry import OdometryCheck
 from spec_vlm_nav.parameters import Parameters
-from spec_vlm_nav.trail import Mark, Trail
+from spec_vlm_nav.trail import Trail
 
 LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 """A viewer that comes later gets the whole path and all marks; every message holds them all."""
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """RViz wants reliable images unless told otherwise."""
+TRANSFORMS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
+"""As tf2 has it."""
 FEEDBACK = "navigate_by_instruction/_action/feedback"
 FEEDBACK_S = 2.0
 """An older link state of a goal's feedback gives way to that of the last answer, which every recording has."""
-SHAPES = {"arrow": Marker.ARROW, "ball": Marker.SPHERE, "words": Marker.TEXT_VIEW_FACING}
 
 
 VIEW = Parameters(ViewSettings)
@@ -56,6 +58,7 @@ class NavView(Node):
         self._images = self.create_publisher(CompressedImage, "annotated/compressed", NEWEST)
         self._paths = self.create_publisher(Path, "path", LATCHED)
         self._markers = self.create_publisher(MarkerArray, "markers", LATCHED)
+        self._transforms = self.create_publisher(TFMessage, "/tf", TRANSFORMS)
         for kind, topic, take, qos in (
             (CompressedImage, "camera/image/compressed", self._on_frame, qos_profile_sensor_data),
             (Odometry, "odom", self._on_odometry, qos_profile_sensor_data),
@@ -75,7 +78,10 @@ class NavView(Node):
 
     def _on_odometry(self, odometry: Odometry) -> None:
         self._map_frame = odometry.header.frame_id or self._map_frame
-        self._new_path |= self._trail.moved(self._odometry.take(sample_of(odometry)))
+        place = self._odometry.take(sample_of(odometry))
+        self._new_path |= self._trail.moved(place)
+        if self._settings.broadcast_tf and place is not None:
+            self._transforms.publish(TFMessage(transforms=[to_transform(odometry)]))
 
     def _on_decision(self, decision: NavigationAction) -> None:
         try:
@@ -144,7 +150,7 @@ class NavView(Node):
             self._publish_image(self._frame, age)
         if self._new_path and self._trail.path:
             self._new_path = False
-            self._publish_path()
+            self._paths.publish(to_path(self._trail.path, self._map_frame, self.get_clock().now().to_msg()))
         if self._new_marks:
             self._new_marks = False
             self._publish_marks()
@@ -157,37 +163,11 @@ class NavView(Node):
             return
         self._images.publish(CompressedImage(header=frame.header, format="jpeg", data=array("B", jpeg)))
 
-    def _publish_path(self) -> None:
-        path = Path()
-        path.header.frame_id, path.header.stamp = self._map_frame, self.get_clock().now().to_msg()
-        for place in self._trail.path:
-            pose = PoseStamped(header=path.header)
-            pose.pose.position.x, pose.pose.position.y = place.x, place.y
-            pose.pose.orientation.z, pose.pose.orientation.w = math.sin(place.yaw / 2), math.cos(place.yaw / 2)
-            path.poses.append(pose)
-        self._paths.publish(path)
-
     def _publish_marks(self) -> None:
         caption = self._caption
         holding = caption.reason if caption.state == HOLDING else ""
         marks = self._trail.marks(caption.step if self._running else None, holding)
-        # What is gone must go, and every message holds all: a viewer that comes later gets only the last.
-        clear = Marker(action=Marker.DELETEALL)
-        clear.header.frame_id = self._map_frame
-        self._markers.publish(
-            MarkerArray(markers=[clear, *(self._marker(number, mark) for number, mark in enumerate(marks))])
-        )
-
-    def _marker(self, number: int, mark: Mark) -> Marker:
-        marker = Marker(ns=mark.group, id=number, type=SHAPES[mark.kind], action=Marker.ADD, text=mark.words)
-        marker.header.frame_id = self._map_frame
-        marker.pose.position.x, marker.pose.position.y, marker.pose.position.z = mark.x, mark.y, mark.z
-        marker.pose.orientation.z, marker.pose.orientation.w = math.sin(mark.yaw / 2), math.cos(mark.yaw / 2)
-        thick = 0.05 if mark.kind == "arrow" else mark.size
-        marker.scale.x, marker.scale.y, marker.scale.z = mark.size, thick, thick
-        marker.color.r, marker.color.g, marker.color.b = (part / 255.0 for part in mark.colour)
-        marker.color.a = mark.opacity
-        return marker
+        self._markers.publish(to_markers(marks, self._map_frame))
 
 
 def main() -> None:
