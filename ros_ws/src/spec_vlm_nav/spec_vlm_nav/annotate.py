@@ -30,7 +30,10 @@ SOURCE_COLOURS: dict[int, Colour] = {CLOUD_VERIFIED: GREEN, EDGE_ONLY: AMBER, FA
 SOURCE_WORDS = {CLOUD_VERIFIED: "verified", EDGE_ONLY: "draft model alone", FALLBACK: "fail-safe"}
 HOLDING = "holding"
 STATE_COLOURS = {"moving": GREEN, "thinking": CYAN, HOLDING: AMBER}
-LINK_COLOURS = {"nominal": GREEN, "degraded": AMBER, "hold": RED}
+LINK_COLOURS = {
+    "nominal": GREEN, "degraded": AMBER, "connecting": AMBER, "hold": RED, "silent": RED, "refused": RED,
+}  # fmt: skip
+"""By the mode of a goal, or by the state of a link."""
 STRIP, BAR, PAD, LINES = 136, 26, 8, 4
 """Pixels below the frame, of the bar above it, between both and the text; lines of reasons at most."""
 TITLE, TEXT, SMALL = 20, 15, 13

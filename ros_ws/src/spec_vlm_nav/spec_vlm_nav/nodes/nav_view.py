@@ -34,10 +34,6 @@ NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 TRANSFORMS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 """As tf2 has it."""
 FEEDBACK = "navigate_by_instruction/_action/feedback"
-FEEDBACK_S = 2.0
-"""An older link state of a goal's feedback gives way to that of the last answer, which every recording has."""
-
-
 VIEW = Parameters(ViewSettings)
 
 
@@ -50,8 +46,10 @@ class NavView(Node):
         self._caption = Caption()
         self._decided: tuple[int, int] | None = None
         self._running = False
+        self._fed = False
+        """Whether goals give feedback, as they do but in a recording: it knows the link better than the last answer."""
         self._frame: CompressedImage | None = None
-        self._frame_at = self._feedback_at = -math.inf
+        self._frame_at = -math.inf
         self._shown_age = 0
         self._new_image = self._new_path = self._new_marks = False
         self._odometry, self._trail, self._map_frame = OdometryCheck(), Trail(), "odom"
@@ -116,7 +114,7 @@ class NavView(Node):
     def _on_stats(self, stats: DecodingStats) -> None:
         known = {"acceptance": stats.estimated_acceptance, "rtt_s": stats.link_rtt_s, "answer_s": stats.total_s}
         figures: dict[str, Any] = {name: value if value >= 0.0 else None for name, value in known.items()}
-        if time.monotonic() - self._feedback_at > FEEDBACK_S:
+        if not self._fed:
             figures["link"] = stats.link
         self._change(**figures)
 
@@ -131,7 +129,7 @@ class NavView(Node):
     def _on_feedback(self, message: Any) -> None:
         feedback = message.feedback
         if feedback.link_state:
-            self._feedback_at = time.monotonic()
+            self._fed = True
             self._change(link=feedback.link_state)
         if feedback.answer or feedback.guess:
             self._change(reasons=feedback.answer, guess=feedback.guess)
