@@ -99,5 +99,6 @@ def test_what_a_person_wants_to_see_is_there() -> None:
 
 def test_it_is_installed_and_says_what_the_real_robot_renames() -> None:
     assert 'glob("config/*.json")' in (SOURCE / "setup.py").read_text()
-    renamed = {name for process in robot_graph("go2").processes for name, _ in getattr(process, "remaps", ())}
-    assert renamed == {"odom", "camera/image/compressed"}, "docs/ros.md names the topics to change in the layout"
+    renamed = {f"/{name}" for process in robot_graph("go2").processes for name, _ in getattr(process, "remaps", ())}
+    shown = {path.split(".")[0] for config in PANELS.values() for path in paths(config)}
+    assert renamed & shown == {"/odom", "/camera/image/compressed"}, "docs/ros.md names the topics to change"
