@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,10 +18,9 @@ from edge_drafter.settings import EdgeConfig
 from edge_drafter.stats import DecodingStats
 from edge_drafter.swap import SwapTest
 from evaluation.bags.frames import BagFrame, FrameSource, Selection
-from spec_vlm_nav.alarms import AcceptanceAlarm, AlarmSettings, ImageAlarm, SwapQuestion
+from spec_vlm_nav.alarms import ALARMS, AcceptanceAlarm, AlarmSettings, DraftWatch, ImageAlarm, SwapQuestion
 from spec_vlm_nav.diagnostics import Level
 from spec_vlm_nav.graph import PROJECT
-from spec_vlm_nav.parameters import Parameters
 from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 
@@ -101,7 +101,7 @@ def test_what_is_no_chance_is_refused(acceptance: float) -> None:
 
 
 def test_settings_are_parameters_with_limits() -> None:
-    fields = Parameters(AlarmSettings).fields()
+    fields = ALARMS.fields()
     assert all(field.description and field.least is not None and field.most is not None for field in fields.values())
     with pytest.raises(ValueError, match="swap_share 0.5 is outside 0.001 to 0.2"):
         AlarmSettings(swap_share=0.5)
@@ -175,6 +175,79 @@ def test_swap_tests_can_be_off() -> None:
     alarm = ImageAlarm(AlarmSettings(swap_every=0))
     assert all(alarm.due("prompt", str(index), b"frame") is None for index in range(100))
     assert alarm.status(0.0).message == "swap tests are off"
+
+
+# --- both
+
+
+def verified(acceptance: float, mode: str = "full") -> DecodingStats:
+    return DecodingStats(mode=mode, drafted=9, estimated_acceptance=acceptance)
+
+
+def watched(watch: DraftWatch, count: int, acceptance: float, mode: str = "full") -> None:
+    """Give it answers that all differ, each after the test of the one before."""
+    for index in range(count):
+        watch.answered("find it", f"answer {index}", verified(acceptance, mode), b"frame %d" % index)
+        if watch.test is not None:
+            watch.test.join(60.0)
+
+
+def test_answers_reach_both_alarms_and_tests_run_beside_them() -> None:
+    said: list[str] = []
+    asked: list[SwapQuestion] = []
+
+    def blind(question: SwapQuestion) -> SwapTest:
+        assert threading.current_thread() is not threading.main_thread()
+        asked.append(question)
+        return SwapTest(20, 18, 18, 0)
+
+    watch = DraftWatch(SETTINGS, blind, said.append, lambda: 5.0)
+    watched(watch, 63, 0.9)
+    assert said == [] and not watch.blind
+    watched(watch, 10, 0.9)
+    assert said == ["ALARM: another image changes 0.0 % of 160 draft tokens"] and watch.blind
+    watched(watch, 40, 0.2)
+    assert len(said) == 2 and said[1].startswith("ALARM: drafts are accepted with")
+    assert [status.level for status in watch.statuses(6.0)] == [Level.WARN, Level.ERROR]
+    assert watch.statuses(6.0)[1].values["last test, s ago"] == 1.0
+    assert all(question.jpeg != question.other for question in asked)
+    watch.close()
+    assert not watch.blind and [status.level for status in watch.statuses(6.0)] == [Level.OK, Level.OK]
+
+
+def test_the_draft_models_own_answers_are_not_tested_and_a_failed_test_gets_its_reason() -> None:
+    said: list[str] = []
+    count = 0
+
+    def broken(question: SwapQuestion) -> SwapTest | None:
+        nonlocal count
+        count += 1
+        if count % 2:
+            raise ValueError("no image")
+        return None
+
+    watch = DraftWatch(SETTINGS, broken, said.append)
+    watched(watch, 50, 0.9, "edge")
+    assert count == 0
+    watched(watch, 11, 0.9)
+    assert count == 4, "made again after each answer"
+    assert said == ["a swap test of the draft model failed: no image"] * 2
+
+
+def test_a_slow_test_holds_up_no_answer_and_is_not_started_twice() -> None:
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def slow(question: SwapQuestion) -> None:
+        begun.release()
+        go_on.wait(60.0)
+
+    watch = DraftWatch(AlarmSettings(swap_every=1), slow, lambda said: None)
+    for index in range(20):
+        watch.answered("find it", f"answer {index}", verified(0.9), b"frame")
+    assert begun.acquire(timeout=60.0) and not begun.acquire(blocking=False)
+    assert watch.statuses(0.0)[0].values["answers"] == 20
+    go_on.set()
+    watch.close(60.0)
 
 
 # --- the real pair

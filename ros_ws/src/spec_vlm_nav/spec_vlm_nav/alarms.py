@@ -6,16 +6,21 @@ blind where the draft model decides alone.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
+from edge_drafter.config import Mode
 from edge_drafter.stats import DecodingStats
 from edge_drafter.swap import SwapTest
 from spec_vlm_nav.diagnostics import Level, Status
+from spec_vlm_nav.parameters import Parameters
 from speculation.settings import check
 
 FAST, SLOW = 0.2, 0.01
@@ -45,6 +50,9 @@ class AlarmSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self)
+
+
+ALARMS = Parameters(AlarmSettings)
 
 
 class Mean:
@@ -217,3 +225,62 @@ class ImageAlarm:
 
     def _sentence(self) -> str:
         return f"another image changes {100.0 * self._share:.1f} % of {self._tokens} draft tokens"
+
+
+class DraftWatch:
+    """Both alarms of one robot. Swap tests run in a thread of their own, while the robot walks; for any thread."""
+
+    def __init__(
+        self,
+        settings: AlarmSettings,
+        swap: Callable[[SwapQuestion], SwapTest | None],
+        warn: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`swap` makes a test, None where it has to give way, ValueError where it cannot; `warn` gets sentences."""
+        self._settings, self._swap, self._warn, self._clock = settings, swap, warn, clock
+        self._acceptance, self._image = AcceptanceAlarm(settings), ImageAlarm(settings)
+        self._lock = threading.Lock()
+        self.test: threading.Thread | None = None
+        """The latest swap test."""
+
+    @property
+    def blind(self) -> bool:
+        """Whether drafts do not depend on the image, so that the draft model must not decide alone."""
+        return self._image.raised
+
+    def answered(self, prompt: str, answer: str, stats: DecodingStats, jpeg: bytes) -> None:
+        """Take a complete answer to `prompt` about the frame `jpeg`, when its action is under way. Returns at once."""
+        with self._lock:
+            said = self._acceptance.take(stats, self._clock())
+            # What the draft model answers alone shows nothing about where the views differ.
+            question = self._image.due(prompt, answer, jpeg) if stats.mode != Mode.EDGE.value else None
+        if said:
+            self._warn(said)
+        if question is not None and (self.test is None or not self.test.is_alive()):
+            self.test = threading.Thread(target=self._run, args=(question,), name="swap test", daemon=True)
+            self.test.start()
+
+    def statuses(self, now: float) -> tuple[Status, Status]:
+        """Return the lines of `/diagnostics`."""
+        with self._lock:
+            return self._acceptance.status(now), self._image.status(now)
+
+    def close(self, limit_s: float = 2.0) -> None:
+        """Wait for a test under way and forget everything, before the draft model is freed; safe to repeat."""
+        if self.test is not None:
+            self.test.join(limit_s)
+        with self._lock:
+            self._acceptance, self._image = AcceptanceAlarm(self._settings), ImageAlarm(self._settings)
+
+    def _run(self, question: SwapQuestion) -> None:
+        try:
+            test = self._swap(question)
+        except (ValueError, RuntimeError) as error:
+            self._warn(f"a swap test of the draft model failed: {error}")
+            return
+        if test is not None:
+            with self._lock:
+                said = self._image.take(test, self._clock())
+            if said:
+                self._warn(said)
