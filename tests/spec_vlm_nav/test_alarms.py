@@ -36,7 +36,7 @@ def figures(acceptance: float, drafted: int = 9) -> DecodingStats:
 def fed(alarm: AcceptanceAlarm, *runs: tuple[int, float]) -> list[str]:
     """Give the alarm runs of equal answers; return its sentences."""
     answers = [value for count, value in runs for _ in range(count)]
-    return [said for now, value in enumerate(answers) if (said := alarm.take(figures(value), float(now)))]
+    return [sentence for now, value in enumerate(answers) if (sentence := alarm.take(figures(value), float(now)))]
 
 
 # --- acceptance
@@ -78,9 +78,9 @@ def test_nothing_is_judged_before_its_answers_and_sentences_take_turns(values: l
     alarm = AcceptanceAlarm(AlarmSettings(acceptance_margin=0.05, acceptance_answers=least))
     raised = False
     for now, value in enumerate(values):
-        said = alarm.take(figures(value), float(now))
-        assert not said or now + 1 >= least
-        assert bool(said) == (alarm.raised != raised), "one sentence for each change"
+        sentence = alarm.take(figures(value), float(now))
+        assert not sentence or now + 1 >= least
+        assert bool(sentence) == (alarm.raised != raised), "one sentence for each change"
         raised = alarm.raised
         assert math.isfinite(float(alarm.status(now).values["long-run mean"]))
 
@@ -111,9 +111,8 @@ def test_settings_are_parameters_with_limits() -> None:
 
 
 def judged(alarm: ImageAlarm, count: int, changed: int, tokens: int = 25) -> list[str]:
-    return [
-        said for _ in range(count) if (said := alarm.take(SwapTest(tokens, tokens, tokens - changed, changed), 1.0))
-    ]
+    test = SwapTest(tokens, tokens, tokens - changed, changed)
+    return [sentence for _ in range(count) if (sentence := alarm.take(test, 1.0))]
 
 
 @given(st.lists(st.integers(0, 25), max_size=60), st.integers(3, 12))
@@ -121,7 +120,7 @@ def test_the_alarm_is_the_share_of_the_latest_tests(changes: list[int], tests: i
     alarm = ImageAlarm(AlarmSettings(swap_tests=tests))
     for index, changed in enumerate(changes):
         before = alarm.raised
-        said = judged(alarm, 1, changed)
+        sentence = judged(alarm, 1, changed)
         latest = changes[max(0, index + 1 - tests) : index + 1]
         share = sum(latest) / (25 * len(latest))
         if index + 1 < tests:
@@ -130,7 +129,7 @@ def test_the_alarm_is_the_share_of_the_latest_tests(changes: list[int], tests: i
             assert alarm.raised == (share < 0.01)
         else:
             assert alarm.raised == before, "between the two nothing changes"
-        assert bool(said) == (alarm.raised != before)
+        assert bool(sentence) == (alarm.raised != before)
         assert alarm.status(2.0).level is (Level.ERROR if alarm.raised else Level.OK)
         assert alarm.status(2.0).values["last test, s ago"] == 1.0
 
@@ -193,7 +192,7 @@ def watched(watch: DraftWatch, count: int, acceptance: float, mode: str = "full"
 
 
 def test_answers_reach_both_alarms_and_tests_run_beside_them() -> None:
-    said: list[str] = []
+    sentence: list[str] = []
     asked: list[SwapQuestion] = []
 
     def blind(question: SwapQuestion) -> SwapTest:
@@ -201,13 +200,13 @@ def test_answers_reach_both_alarms_and_tests_run_beside_them() -> None:
         asked.append(question)
         return SwapTest(20, 18, 18, 0)
 
-    watch = DraftWatch(SETTINGS, blind, said.append, lambda: 5.0)
+    watch = DraftWatch(SETTINGS, blind, sentence.append, lambda: 5.0)
     watched(watch, 63, 0.9)
-    assert said == [] and not watch.blind
+    assert sentence == [] and not watch.blind
     watched(watch, 10, 0.9)
-    assert said == ["ALARM: another image changes 0.0 % of 160 draft tokens"] and watch.blind
+    assert sentence == ["ALARM: another image changes 0.0 % of 160 draft tokens"] and watch.blind
     watched(watch, 40, 0.2)
-    assert len(said) == 2 and said[1].startswith("ALARM: drafts are accepted with")
+    assert len(sentence) == 2 and sentence[1].startswith("ALARM: drafts are accepted with")
     assert [status.level for status in watch.statuses(6.0)] == [Level.WARN, Level.ERROR]
     assert watch.statuses(6.0)[1].values["last test, s ago"] == 1.0
     assert all(question.jpeg != question.other for question in asked)
@@ -216,7 +215,7 @@ def test_answers_reach_both_alarms_and_tests_run_beside_them() -> None:
 
 
 def test_the_draft_models_own_answers_are_not_tested_and_a_failed_test_gets_its_reason() -> None:
-    said: list[str] = []
+    sentence: list[str] = []
     count = 0
 
     def broken(question: SwapQuestion) -> SwapTest | None:
@@ -226,12 +225,12 @@ def test_the_draft_models_own_answers_are_not_tested_and_a_failed_test_gets_its_
             raise ValueError("no image")
         return None
 
-    watch = DraftWatch(SETTINGS, broken, said.append)
+    watch = DraftWatch(SETTINGS, broken, sentence.append)
     watched(watch, 50, 0.9, "edge")
     assert count == 0
     watched(watch, 11, 0.9)
     assert count == 4, "made again after each answer"
-    assert said == ["a swap test of the draft model failed: no image"] * 2
+    assert sentence == ["a swap test of the draft model failed: no image"] * 2
 
 
 def test_a_slow_test_holds_up_no_answer_and_is_not_started_twice() -> None:
@@ -241,7 +240,7 @@ def test_a_slow_test_holds_up_no_answer_and_is_not_started_twice() -> None:
         begun.release()
         go_on.wait(60.0)
 
-    watch = DraftWatch(AlarmSettings(swap_every=1), slow, lambda said: None)
+    watch = DraftWatch(AlarmSettings(swap_every=1), slow, lambda sentence: None)
     for index in range(20):
         watch.answered("find it", f"answer {index}", verified(0.9), b"frame")
     assert begun.acquire(timeout=60.0) and not begun.acquire(blocking=False)

@@ -56,8 +56,8 @@ def has(image: Pixels, colour: Colour) -> bool:
 
 def marked(caption: Caption) -> npt.NDArray[np.intp]:
     """Rows and columns [2, n] of the frame's pixels that the action changes."""
-    plain, drawn = annotate(FRAME, replace(caption, decided=False)), annotate(FRAME, caption)
-    return np.array(np.nonzero((frame_of(plain) != frame_of(drawn)).any(axis=2)))
+    plain, shown = annotate(FRAME, replace(caption, decided=False)), annotate(FRAME, caption)
+    return np.array(np.nonzero((frame_of(plain) != frame_of(shown)).any(axis=2)))
 
 
 def test_an_arrow_points_where_the_robot_goes() -> None:

@@ -252,11 +252,11 @@ class DraftWatch:
     def answered(self, prompt: str, answer: str, stats: DecodingStats, jpeg: bytes) -> None:
         """Take a complete answer to `prompt` about the frame `jpeg`, when its action is under way. Returns at once."""
         with self._lock:
-            said = self._acceptance.take(stats, self._clock())
+            sentence = self._acceptance.take(stats, self._clock())
             # What the draft model answers alone shows nothing about where the views differ.
             question = self._image.due(prompt, answer, jpeg) if stats.mode != Mode.EDGE.value else None
-        if said:
-            self._warn(said)
+        if sentence:
+            self._warn(sentence)
         if question is not None and (self.test is None or not self.test.is_alive()):
             self.test = threading.Thread(target=self._run, args=(question,), name="swap test", daemon=True)
             self.test.start()
@@ -281,6 +281,6 @@ class DraftWatch:
             return
         if test is not None:
             with self._lock:
-                said = self._image.take(test, self._clock())
-            if said:
-                self._warn(said)
+                sentence = self._image.take(test, self._clock())
+            if sentence:
+                self._warn(sentence)

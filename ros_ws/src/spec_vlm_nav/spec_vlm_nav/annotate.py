@@ -66,7 +66,7 @@ class ViewSettings(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Caption:
-    """What is written and drawn on a frame; what is not known stays empty."""
+    """What a frame is marked with; what is not known stays empty."""
 
     instruction: str = ""
     state: str = ""
@@ -179,7 +179,7 @@ def arrow(action: NavigationAction, width: int, height: int) -> npt.NDArray[np.i
 
 
 def _mark(frame: Frame, action: NavigationAction | None, colour: Colour) -> None:
-    """Draw the action over the frame, half transparent."""
+    """Put the action over the frame, half transparent."""
     height, width = frame.shape[:2]
     over = frame.copy()
     if action is not None and action.kind is not ActionKind.STOP:

@@ -30,7 +30,7 @@ from spec_vlm_nav.trail import Trail
 LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 """A viewer that comes later gets the whole path and all marks; every message holds them all."""
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
-"""RViz wants reliable images unless told otherwise."""
+"""RViz subscribes to reliable images by default."""
 TRANSFORMS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 """As tf2 has it."""
 FEEDBACK = "navigate_by_instruction/_action/feedback"
