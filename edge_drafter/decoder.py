@@ -28,6 +28,8 @@ from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.question import CANCELLED, Question
 from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
+from edge_drafter.swap import SwapTest, swap_test
+from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
 from speculation.links import LinkConditions, declared_name, load_link
 from speculation.predictor import Predictor, find
@@ -93,6 +95,8 @@ class EdgeDecoder:
         if self.sampling.note:
             _log.warning("sampling %s: %s", self.sampling.text, self.sampling.note)
         self._decoding = threading.Lock()
+        self._wanted = threading.Event()
+        """A question waits for the draft model."""
         self._asking = threading.Lock()
         self._question: Question | None = None
         self._worker = ThreadPoolExecutor(1, "question")
@@ -175,7 +179,9 @@ class EdgeDecoder:
         """
         chosen = Mode(mode or self.config.decoding.mode)
         limit = FOREVER_S if deadline_s is None else deadline_s
+        self._wanted.set()
         with self._decoding:
+            self._wanted.clear()
             return self._decode(prompt, jpeg, limit, chosen)
 
     def objects(
@@ -195,6 +201,24 @@ class EdgeDecoder:
     def answer(self, prompt: str, jpeg: bytes, deadline_s: float) -> Reply:
         """Return the answer as text, with its figures. Raises as `decode`."""
         return self._reply(self.decode(prompt, jpeg, deadline_s))
+
+    def swap_test(self, prompt: str, answer: str, jpeg: bytes, other: bytes) -> SwapTest | None:
+        """Return how far the draft of an answer that was given depends on its frame, see `edge_drafter.swap`.
+
+        For idle time, in any thread: None where a question is being answered, and as soon as one comes, which waits for
+        the prefill or the layer under way. Raises ValueError as `edge_drafter.swap.swap_test`.
+        """
+        model = self._model
+        if model is None or not self._decoding.acquire(blocking=False):
+            return None
+        try:
+            tokens = self._tokenizer(answer, add_special_tokens=False)["input_ids"]
+            tokens = tokens[: self.config.decoding.max_tokens]
+            return swap_test(model, prompt, tokens, jpeg, other, self._wanted.is_set)
+        except Abandoned:
+            return None
+        finally:
+            self._decoding.release()
 
     def text(self, tokens: tuple[int, ...]) -> str:
         """Return the text of an answer, without the tokens that only mark its end."""
@@ -238,7 +262,9 @@ class EdgeDecoder:
     def _pursue(self, question: Question, prompt: str, jpeg: bytes, limit: float, mode: Mode) -> None:
         outcome: Reply | Exception
         try:
+            self._wanted.set()
             with self._decoding:
+                self._wanted.clear()
                 if question.cancelled:
                     raise Cancelled(CANCELLED)
                 outcome = self._reply(self._decode(prompt, jpeg, limit, mode, question))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,8 +17,16 @@ LAYOUT = json.loads((SOURCE / "config" / "foxglove.json").read_text())
 PANELS: dict[str, Any] = LAYOUT["configById"]
 
 
-def published() -> dict[str, str]:
-    """Return topic -> message type of every publisher whose topic is written in a node's source."""
+class Publisher(NamedTuple):
+    """A publisher whose topic is written in a node's source."""
+
+    kind: str
+    qos: str
+    """As it is written there."""
+
+
+def publishers() -> dict[str, Publisher]:
+    """Return them by topic."""
     found = {}
     for path in (SOURCE / "spec_vlm_nav" / "nodes").glob("*.py"):
         tree = ast.parse(path.read_text())
@@ -30,16 +38,19 @@ def published() -> dict[str, str]:
         }
         for call in ast.walk(tree):
             if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "create_publisher":
-                kind, topic = call.args[:2]
+                kind, topic, qos = call.args[:3]
                 if isinstance(kind, ast.Name) and isinstance(topic, ast.Constant) and kind.id in packages:
-                    found[f"/{topic.value}"] = f"{packages[kind.id]}/msg/{kind.id}"
+                    name = f"/{topic.value.lstrip('/')}"
+                    found[name] = Publisher(f"{packages[kind.id]}/msg/{kind.id}", ast.unparse(qos))
     return found
 
 
 def paths(config: object) -> Iterator[str]:
-    """Yield every message path (/topic or /topic.field.field) of a panel."""
+    """Yield every message path (/topic or /topic.field.field) of a panel; a map has topics as keys."""
     if isinstance(config, str) and config.startswith("/"):
         yield config
+    if isinstance(config, dict):
+        yield from (key for key in config if key.startswith("/"))
     for part in config.values() if isinstance(config, dict) else config if isinstance(config, list) else ():
         yield from paths(part)
 
@@ -61,12 +72,12 @@ def field_type(kind: str, fields: list[str]) -> object:
 
 @pytest.mark.parametrize("panel", PANELS)
 def test_every_path_of_a_panel_is_published_and_every_field_exists(panel: str) -> None:
-    topics, found = published(), sorted(set(paths(PANELS[panel])))
+    topics, found = publishers(), sorted(set(paths(PANELS[panel])))
     assert found, "a panel that shows nothing"
     for path in found:
         topic, *fields = path.split(".")
         assert topic in topics, f"no node publishes {topic}"
-        kind = field_type(topics[topic], fields)
+        kind = field_type(topics[topic].kind, fields)
         if panel.startswith("Plot!"):
             assert isinstance(kind, tuple) and kind[0] in ("float32", "float64", "uint32"), f"{path} is no number"
 
@@ -80,11 +91,14 @@ def test_what_a_person_wants_to_see_is_there() -> None:
     wanted = {"tau", "hits", "misses", "total_s", "link_rtt_s"}
     assert {f"/decoding_stats.{name}" for name in wanted} <= shown
     assert {"/camera/image/compressed", "/navigation_action", "/odom.pose.pose.position.x"} <= shown
+    assert {"/annotated/compressed", "/markers", "/path", "/diagnostics", "/decoding_stats.link"} <= shown
+    assert "/decoding_stats.estimated_acceptance" in shown
     with pytest.raises(KeyError):
         field_type("spec_vlm_nav_interfaces/msg/DecodingStats", ["tao"])
 
 
 def test_it_is_installed_and_says_what_the_real_robot_renames() -> None:
     assert 'glob("config/*.json")' in (SOURCE / "setup.py").read_text()
-    renamed = {name for process in robot_graph("go2").processes for name, _ in getattr(process, "remaps", ())}
-    assert renamed == {"odom", "camera/image/compressed"}, "docs/ros.md names the topics to change in the layout"
+    renamed = {f"/{name}" for process in robot_graph("go2").processes for name, _ in getattr(process, "remaps", ())}
+    shown = {path.split(".")[0] for config in PANELS.values() for path in paths(config)}
+    assert renamed & shown == {"/odom", "/camera/image/compressed"}, "docs/ros.md names the topics to change"

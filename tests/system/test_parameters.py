@@ -16,6 +16,7 @@ from evaluation.nodes.bag_player import PLAYER
 from spec_vlm_nav.graph import GRAPHS, PROJECT, NodeSpec
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes.common import settings
+from spec_vlm_nav.nodes.nav_view import VIEW
 from spec_vlm_nav.nodes.vlm_nav import EDGE
 from spec_vlm_nav.parameters import BRIDGE, EXECUTOR, GUARD, LIMITS, MOTION, NAVIGATOR, Parameters
 from spec_vlm_nav.safety import Limits
@@ -29,6 +30,7 @@ PARTS = {
     "go2_bridge": (LIMITS, BRIDGE, GUARD),
     "sim_go2": (ROOM, ROBOT),
     "bag_player": (PLAYER,),
+    "nav_view": (VIEW,),
 }
 OWN = {"vlm_nav": {"trace", "welcome_s"}}
 """Parameters of a node's own file."""
@@ -53,6 +55,7 @@ PUBLIC = {
     },
     "sim_go2": {"seed", "difficulty", "target", "layout", "physics", "image_size", "camera_hz", "odom_hz", "scan_hz"},
     "bag_player": {"bag", "instruction", "out", "camera_topic", "odom_topic", "rate", "start", "laps", "wait_s"},
+    "nav_view": {"max_hz", "width", "broadcast_tf"},
 }  # fmt: skip
 """What users' own parameter files may name: no parameter may be lost or renamed unnoticed."""
 

@@ -54,7 +54,7 @@ setup(
         ("share/ament_index/resource_index/packages", ["resource/spec_vlm_nav"]),
         ("share/spec_vlm_nav", ["package.xml"]),
         ("share/spec_vlm_nav/launch", sorted(glob("launch/*.launch.py"))),
-        ("share/spec_vlm_nav/config", sorted([*glob("config/*.yaml"), *glob("config/*.json")])),
+        ("share/spec_vlm_nav/config", sorted([*glob("config/*.yaml"), *glob("config/*.json"), *glob("config/*.rviz")])),
     ],
     zip_safe=True,
     # by this, colcon test runs pytest

@@ -1,0 +1,302 @@
+"""The alarms: quiet while nothing is wrong, raised in bounded time when something is, and over when it is mended."""
+
+from __future__ import annotations
+
+import io
+import math
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.settings import EdgeConfig
+from edge_drafter.stats import DecodingStats
+from edge_drafter.swap import SwapTest
+from evaluation.bags.frames import BagFrame, FrameSource, Selection
+from spec_vlm_nav.alarms import ALARMS, AcceptanceAlarm, AlarmSettings, DraftWatch, ImageAlarm, SwapQuestion
+from spec_vlm_nav.diagnostics import Level
+from spec_vlm_nav.graph import PROJECT
+from speculation.vlm.load import load_vlm
+from speculation.vlm.session import VlmSession
+
+MODELS = PROJECT / "models"
+SETTINGS = AlarmSettings()
+CHANCES = st.floats(0.0, 1.0)
+
+
+def figures(acceptance: float, drafted: int = 9) -> DecodingStats:
+    return DecodingStats(drafted=drafted, estimated_acceptance=acceptance)
+
+
+def fed(alarm: AcceptanceAlarm, *runs: tuple[int, float]) -> list[str]:
+    """Give the alarm runs of equal answers; return its sentences."""
+    answers = [value for count, value in runs for _ in range(count)]
+    return [sentence for now, value in enumerate(answers) if (sentence := alarm.take(figures(value), float(now)))]
+
+
+# --- acceptance
+
+
+@given(st.lists(CHANCES, min_size=5, max_size=300), st.floats(0.0, 0.85))
+def test_no_alarm_while_acceptance_stays_within_the_margin(values: list[float], low: float) -> None:
+    """Whatever the order: of numbers in a band narrower than the margin no two means are the margin apart."""
+    alarm = AcceptanceAlarm(SETTINGS)
+    for now, value in enumerate(values):
+        assert alarm.take(figures(low + value * 0.149), float(now)) == ""
+        assert not alarm.raised and alarm.status(now).level is Level.OK
+
+
+@pytest.mark.parametrize("stats", [DecodingStats(), figures(0.1, drafted=0), DecodingStats(drafted=3)])
+def test_answers_without_drafts_do_not_count(stats: DecodingStats) -> None:
+    """Their estimate is that of an earlier answer, or none: where drafting does not pay, and in mode cloud or edge."""
+    alarm = AcceptanceAlarm(SETTINGS)
+    fed(alarm, (40, 0.9))
+    before = alarm.status(0.0)
+    assert all(alarm.take(stats, 1.0) == "" for _ in range(100)) and alarm.status(0.0) == before
+
+
+@given(st.floats(0.32, 1.0), st.floats(0.0, 1.0), st.integers(30, 300))
+def test_a_fall_beyond_the_margin_is_an_alarm_soon_and_a_recovery_ends_it(usual: float, part: float, long: int) -> None:
+    alarm = AcceptanceAlarm(SETTINGS)
+    low = part * (usual - 0.31)
+    assert fed(alarm, (long, usual)) == []
+    (began,) = fed(alarm, (20, low))
+    assert began.startswith("ALARM") and alarm.raised and alarm.status(long + 30.0).level is Level.WARN
+    fed(alarm, (1000, low))
+    assert alarm.raised, "what lasts does not become the new normal"
+    (over,) = fed(alarm, (30, usual))
+    assert over.endswith("the alarm is over") and not alarm.raised
+
+
+@given(st.lists(CHANCES, max_size=200), st.integers(5, 60))
+def test_nothing_is_judged_before_its_answers_and_sentences_take_turns(values: list[float], least: int) -> None:
+    alarm = AcceptanceAlarm(AlarmSettings(acceptance_margin=0.05, acceptance_answers=least))
+    raised = False
+    for now, value in enumerate(values):
+        sentence = alarm.take(figures(value), float(now))
+        assert not sentence or now + 1 >= least
+        assert bool(sentence) == (alarm.raised != raised), "one sentence for each change"
+        raised = alarm.raised
+        assert math.isfinite(float(alarm.status(now).values["long-run mean"]))
+
+
+def test_one_bad_answer_is_no_alarm_and_an_alarm_does_not_flap_at_its_margin() -> None:
+    alarm = AcceptanceAlarm(SETTINGS)
+    assert fed(alarm, (50, 0.9), (1, 0.3), (20, 0.9)) == []
+    assert len(fed(alarm, (60, 0.6))) == 1
+    assert fed(alarm, (50, 0.78)) == [], "better, but not by half the margin"
+    assert "alarm for, s" in alarm.status(99.0).values
+    assert len(fed(alarm, (50, 0.85))) == 1
+
+
+@pytest.mark.parametrize("acceptance", [math.nan, -0.1, 1.1, math.inf])
+def test_what_is_no_chance_is_refused(acceptance: float) -> None:
+    with pytest.raises(ValueError, match="give 0 to 1"):
+        AcceptanceAlarm(SETTINGS).take(figures(acceptance), 0.0)
+
+
+def test_settings_are_parameters_with_limits() -> None:
+    fields = ALARMS.fields()
+    assert all(field.description and field.least is not None and field.most is not None for field in fields.values())
+    with pytest.raises(ValueError, match="swap_share 0.5 is outside 0.001 to 0.2"):
+        AlarmSettings(swap_share=0.5)
+
+
+# --- image
+
+
+def judged(alarm: ImageAlarm, count: int, changed: int, tokens: int = 25) -> list[str]:
+    test = SwapTest(tokens, tokens, tokens - changed, changed)
+    return [sentence for _ in range(count) if (sentence := alarm.take(test, 1.0))]
+
+
+@given(st.lists(st.integers(0, 25), max_size=60), st.integers(3, 12))
+def test_the_alarm_is_the_share_of_the_latest_tests(changes: list[int], tests: int) -> None:
+    alarm = ImageAlarm(AlarmSettings(swap_tests=tests))
+    for index, changed in enumerate(changes):
+        before = alarm.raised
+        sentence = judged(alarm, 1, changed)
+        latest = changes[max(0, index + 1 - tests) : index + 1]
+        share = sum(latest) / (25 * len(latest))
+        if index + 1 < tests:
+            assert not alarm.raised
+        elif share < 0.01 or share >= 0.02:
+            assert alarm.raised == (share < 0.01)
+        else:
+            assert alarm.raised == before, "between the two nothing changes"
+        assert bool(sentence) == (alarm.raised != before)
+        assert alarm.status(2.0).level is (Level.ERROR if alarm.raised else Level.OK)
+        assert alarm.status(2.0).values["last test, s ago"] == 1.0
+
+
+def test_a_blind_draft_is_an_alarm_until_it_sees() -> None:
+    alarm = ImageAlarm(SETTINGS)
+    assert "not judged yet: 8 more tests" in alarm.status(0.0).message
+    (began,) = judged(alarm, 8, 0)
+    assert began == "ALARM: another image changes 0.0 % of 200 draft tokens"
+    (over,) = judged(alarm, 8, 2)
+    assert over.endswith("the alarm is over")
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=80), st.integers(1, 10), st.lists(st.booleans(), max_size=80))
+def test_a_test_is_of_two_views_and_never_too_often(answers: list[str], every: int, done: list[bool]) -> None:
+    """Frames are named by their answer and number, so that a view can be known from its frame."""
+    alarm = ImageAlarm(AlarmSettings(swap_every=every))
+    finished = iter(done)
+    last = -1
+    for index, answer in enumerate(answers):
+        question = alarm.due("prompt", answer, f"{answer}{index}".encode())
+        if question is not None:
+            assert index - last >= every
+            assert (question.answer, question.jpeg) == (answer, f"{answer}{index}".encode())
+            assert question.other[:1] != question.jpeg[:1] and int(question.other[1:]) < index
+            if next(finished, True):
+                alarm.take(SwapTest(10, 9, 8, 1), float(index))
+                last = index
+    if len(set(answers)) == 1:
+        assert last == -1, "one view shows nothing"
+
+
+@given(st.integers(1, 10), st.integers(1, 40))
+def test_a_test_that_is_not_made_is_due_with_the_next_answer(every: int, skipped: int) -> None:
+    alarm = ImageAlarm(AlarmSettings(swap_every=every))
+    due = [alarm.due("prompt", str(index), b"frame") is not None for index in range(every + skipped)]
+    first = max(every, 2) - 1
+    assert due == [index >= first for index in range(every + skipped)]
+
+
+def test_swap_tests_can_be_off() -> None:
+    alarm = ImageAlarm(AlarmSettings(swap_every=0))
+    assert all(alarm.due("prompt", str(index), b"frame") is None for index in range(100))
+    assert alarm.status(0.0).message == "swap tests are off"
+
+
+# --- both
+
+
+def verified(acceptance: float, mode: str = "full") -> DecodingStats:
+    return DecodingStats(mode=mode, drafted=9, estimated_acceptance=acceptance)
+
+
+def watched(watch: DraftWatch, count: int, acceptance: float, mode: str = "full") -> None:
+    """Give it answers that all differ, each after the test of the one before."""
+    for index in range(count):
+        watch.answered("find it", f"answer {index}", verified(acceptance, mode), b"frame %d" % index)
+        if watch.test is not None:
+            watch.test.join(60.0)
+
+
+def test_answers_reach_both_alarms_and_tests_run_beside_them() -> None:
+    sentence: list[str] = []
+    asked: list[SwapQuestion] = []
+
+    def blind(question: SwapQuestion) -> SwapTest:
+        assert threading.current_thread() is not threading.main_thread()
+        asked.append(question)
+        return SwapTest(20, 18, 18, 0)
+
+    watch = DraftWatch(SETTINGS, blind, sentence.append, lambda: 5.0)
+    watched(watch, 63, 0.9)
+    assert sentence == [] and not watch.blind
+    watched(watch, 10, 0.9)
+    assert sentence == ["ALARM: another image changes 0.0 % of 160 draft tokens"] and watch.blind
+    watched(watch, 40, 0.2)
+    assert len(sentence) == 2 and sentence[1].startswith("ALARM: drafts are accepted with")
+    assert [status.level for status in watch.statuses(6.0)] == [Level.WARN, Level.ERROR]
+    assert watch.statuses(6.0)[1].values["last test, s ago"] == 1.0
+    assert all(question.jpeg != question.other for question in asked)
+    watch.close()
+    assert not watch.blind and [status.level for status in watch.statuses(6.0)] == [Level.OK, Level.OK]
+
+
+def test_the_draft_models_own_answers_are_not_tested_and_a_failed_test_gets_its_reason() -> None:
+    sentence: list[str] = []
+    count = 0
+
+    def broken(question: SwapQuestion) -> SwapTest | None:
+        nonlocal count
+        count += 1
+        if count % 2:
+            raise ValueError("no image")
+        return None
+
+    watch = DraftWatch(SETTINGS, broken, sentence.append)
+    watched(watch, 50, 0.9, "edge")
+    assert count == 0
+    watched(watch, 11, 0.9)
+    assert count == 4, "made again after each answer"
+    assert sentence == ["a swap test of the draft model failed: no image"] * 2
+
+
+def test_a_slow_test_holds_up_no_answer_and_is_not_started_twice() -> None:
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def slow(question: SwapQuestion) -> None:
+        begun.release()
+        go_on.wait(60.0)
+
+    watch = DraftWatch(AlarmSettings(swap_every=1), slow, lambda sentence: None)
+    for index in range(20):
+        watch.answered("find it", f"answer {index}", verified(0.9), b"frame")
+    assert begun.acquire(timeout=60.0) and not begun.acquire(blocking=False)
+    assert watch.statuses(0.0)[0].values["answers"] == 20
+    go_on.set()
+    watch.close(60.0)
+
+
+# --- the real pair
+
+
+@pytest.fixture(scope="module")
+def answered() -> list[tuple[str, str, bytes]]:
+    """Prompt, target's answer and frame of a part of the sample bag."""
+    target = VlmSession(load_vlm(MODELS / "target"), 1024)
+    with FrameSource(MODELS / "sample_bag", Selection(skip=4, limit=16)) as source:
+        return [
+            (frame.prompt, target.answer(frame.prompt, frame.jpeg, 64), frame.jpeg)
+            for frame in source
+            if isinstance(frame, BagFrame)
+        ]
+
+
+@pytest.fixture(scope="module")
+def draft() -> Iterator[EdgeDecoder]:
+    edge = EdgeDecoder(EdgeConfig.flat(MODELS / "draft", mode="edge"))
+    yield edge
+    edge.close()
+
+
+def blank() -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((224, 224, 3), 110, np.uint8)).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("sees", [True, False], ids=["sees", "gets a blank image"])
+def test_the_embedded_draft_passes_and_one_with_a_blank_image_does_not(
+    draft: EdgeDecoder, answered: list[tuple[str, str, bytes]], sees: bool
+) -> None:
+    alarm = ImageAlarm(AlarmSettings(swap_every=1))
+    tests = 0
+    for prompt, answer, frame in answered:
+        question = alarm.due(prompt, answer, frame)
+        if question is not None:
+            if not sees:
+                question = SwapQuestion(question.prompt, question.answer, blank(), blank())
+            found = draft.swap_test(*question)
+            assert found is not None
+            alarm.take(found, float(tests))
+            tests += 1
+    assert tests >= 8
+    status = alarm.status(10.0)
+    assert alarm.raised is not sees, status
+    if sees:
+        assert float(status.values["accepted"]) > float(status.values["accepted with another image"])
+        assert float(status.values["changed by another image"]) > 0.03
+    else:
+        assert status.values["changed by another image"] == 0.0
