@@ -10,6 +10,7 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 
 from edge_drafter.decoder import EdgeDecoder
+from spec_vlm_nav.alarms import DraftWatch
 from spec_vlm_nav.answers import RecentAnswers
 from spec_vlm_nav.body import State
 from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
@@ -33,6 +34,7 @@ class Host(Protocol):
     decoder: EdgeDecoder
     monitor: LinkMonitor
     answers: RecentAnswers
+    watch: DraftWatch
     senses: Senses
     out: Outputs
 

@@ -48,6 +48,7 @@ class Goal:
         self._wake = threading.Event()
         self._sent: NavigationAction | None = None
         self._sent_at = 0.0
+        self._prompt = ""
         self._from = node.senses.travelled
         self._navigator = Navigator(
             node.decoder, self, time.monotonic, self._sleep, self._over, node.config, node.monitor
@@ -120,6 +121,7 @@ class Goal:
 
     def asked(self, prompt: str, frame: Frame) -> None:
         """See `body.Body`."""
+        self._prompt = prompt
         self._node.out.prompt(prompt, frame)
 
     def act(self, decision: Decision) -> None:
@@ -136,6 +138,8 @@ class Goal:
             stats = to_stats(self._number, decision, reply)
             self._feedback.count(stats)
             node.answers.note(reply.stats)
+            if decision.frame is not None:
+                node.watch.answered(self._prompt, reply.text, reply.stats, decision.frame.jpeg)
             node.out.stats.publish(stats)
             text = "none" if decision.action is None else decision.action.text
             step = decision.step

@@ -18,6 +18,7 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
+from spec_vlm_nav.alarms import ALARMS, DraftWatch
 from spec_vlm_nav.answers import RecentAnswers
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.link_monitor import LinkMonitor, link_status
@@ -57,6 +58,9 @@ class VlmNav(ManagedNode):
         super().__init__("vlm_nav")
         route_logging(self)
         self.config, self._edge = settings(self, NAVIGATOR), settings(self, EDGE)
+        self.watch = DraftWatch(
+            settings(self, ALARMS), lambda question: self.decoder.swap_test(*question), self.get_logger().warning
+        )
         self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
         self._welcome_s = parameter(self, "welcome_s", 60.0, "longest wait for the verifier at start, s", 0.0, 3600.0)
         self.monitor, self.answers = LinkMonitor(self.config.link), RecentAnswers()
@@ -104,6 +108,7 @@ class VlmNav(ManagedNode):
     def cleanup(self) -> None:
         """Close the link and free the draft model."""
         self._given_up.set()
+        self.watch.close()
         decoder = self.__dict__.pop("decoder", None)
         if decoder is not None:
             gc.unfreeze()
@@ -118,6 +123,7 @@ class VlmNav(ManagedNode):
             state, rtt = decoder.link_figures()
             yield link_status(why, state, rtt, self.monitor.mode)
         yield self.answers.status(self._edge.decoding.mode)
+        yield from self.watch.statuses(time.monotonic())
         yield Status("goal", Level.OK, goal.summary if goal is not None else "none")
 
     def _meet_verifier(self) -> None:
