@@ -7,13 +7,15 @@ import sys
 from collections.abc import Sequence
 
 from edge_drafter.reply import AnswerLate, VerifierLost
-from evaluation import compare, play, replay
+from evaluation import compare, play, replay, soak
 from evaluation.bags import record
+from evaluation.closed_loop import acting_command as acting
 from evaluation.closed_loop import command as closed_loop
 from evaluation.demo import command as demo
+from evaluation.link_loss import command as link_loss
 from evaluation.report import command as report
 
-MODULES = (demo, play, report, closed_loop, record, replay, compare)
+MODULES = (demo, play, report, closed_loop, record, replay, compare, acting, link_loss, soak)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -63,6 +63,11 @@ class World:
         self._phase, self._stride = phase, stride
         self._apply()
 
+    @property
+    def gait(self) -> tuple[float, float]:
+        """The trot's phase and stride, as `set_gait` takes them."""
+        return self._phase, self._stride
+
     def set_height(self, height: float) -> None:
         """Set the base height in metres (posture), from LYING_HEIGHT to BASE_HEIGHT."""
         self.height = min(max(height, LYING_HEIGHT), BASE_HEIGHT)

@@ -29,7 +29,10 @@ from std_srvs.srv import Trigger
 from unitree_api.msg import Request
 
 from evaluation.bags.files import BagWriter, kind_of
+from spec_vlm_nav.client import GoalEnd as PursuitEnd
+from spec_vlm_nav.client import Request as PursuitRequest
 from spec_vlm_nav.nodes.common import steady_timer
+from spec_vlm_nav.nodes.goal_client import GoalClient
 from spec_vlm_nav.robots.go2 import Go2
 
 ASK_S, GIVE_UP_S = 0.2, 2.0
@@ -127,12 +130,25 @@ class Observer:
         twist = message.twist.twist
         return float(max(abs(twist.linear.x), abs(twist.linear.y), abs(twist.angular.z)))
 
-    def send(self, instruction: str, time_allowance_s: float = 0.0, max_actions: int = 0) -> GoalRun:
+    def send(
+        self, instruction: str, time_allowance_s: float = 0.0, max_actions: int = 0, dry_run: bool = False
+    ) -> GoalRun:
         """Send a goal and return at once."""
-        goal = NavigateByInstruction.Goal(instruction=instruction, max_actions=max_actions)
+        goal = NavigateByInstruction.Goal(instruction=instruction, max_actions=max_actions, dry_run=dry_run)
         goal.time_allowance.sec = int(time_allowance_s)
         goal.time_allowance.nanosec = int(time_allowance_s % 1.0 * 1e9)
         return GoalRun(self._client, goal, self._executor.create_task)
+
+    def pursue(self, instruction: str, time_s: float) -> list[PursuitEnd]:
+        """Send a goal that outlives a restart of the server; its end is put into the list that is returned."""
+        ends: list[PursuitEnd] = []
+
+        def begin() -> None:
+            self._pursuing = GoalClient(self._node, on_end=ends.append)
+            self._pursuing.send(PursuitRequest(instruction, time_s))
+
+        self._executor.create_task(begin)
+        return ends
 
     def _spin(self) -> None:
         while not self._end.is_set():

@@ -212,6 +212,11 @@ class Runner:
     def _finished(running: Running) -> bool:
         return running.spec.finite and running.process.poll() == 0
 
+    @property
+    def names(self) -> list[str]:
+        """The started processes, in their order."""
+        return list(self._running)
+
     def pid(self, name: str) -> int:
         """Return the process id of a started process."""
         return self._running[name].process.pid

@@ -32,8 +32,6 @@ from spec_vlm_nav.parameters import Parameters
 from speculation.settings import Field
 
 HEARTBEAT_HZ = 20.0
-WAITED_S = 1.0
-"""A message that seems to have waited for longer came while the system's clock was set."""
 ALIVE_PERIOD_S = 0.1
 LONGEST_WAIT_S = 2.0
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
@@ -177,15 +175,6 @@ def on_heartbeat(node: Node, name: str, received: Callable[[float], None]) -> No
         received(arrival(info))
 
     node.create_subscription(Header, f"heartbeat/{name}", beat, COMMAND_QOS)
-
-
-def arrival(info: Mapping[str, Any]) -> float:
-    """Return the steady time, seconds, at which a message arrived: a busy executor takes it later.
-
-    `info` is the second argument of a callback that takes two.
-    """
-    now, waited = time.monotonic(), time.time() - info["received_timestamp"] * 1e-9
-    return now - waited if 0.0 < waited < WAITED_S else now
 
 
 def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:

@@ -1,0 +1,114 @@
+"""The faults, their rows in the table, and what counts as standing. No ROS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+DELAY_S = 2.0
+LIMIT_S = 0.25
+"""Commanded speed is zero so soon after a fault that an input of executor or bridge goes silent with."""
+STANDS = 1e-3
+GAP_S = 0.25
+"""A sender that commands nothing for longer has fallen silent."""
+
+
+class Kind(str, Enum):
+    """What is done to a part."""
+
+    KILL = "kill"
+    """SIGKILL; what was started again is left alone."""
+    FREEZE = "freeze"
+    """SIGSTOP, later SIGCONT."""
+    CUT = "cut"
+    """Nothing that it sends arrives."""
+    DELAY = "delay"
+    """All that it sends arrives two seconds late."""
+    GARBAGE = "garbage"
+    """All that it sends is replaced: NaN, no image, no action, changed bytes."""
+
+
+class Phase(str, Enum):
+    """When the fault comes."""
+
+    THINKING = "thinking"
+    """A question is being answered, and the robot stands."""
+    MOVING = "moving"
+    """Two tenths of a second into a motion of at least half a metre or 30 degrees."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row's cause."""
+
+    part: str
+    kind: Kind
+
+    @property
+    def process(self) -> str:
+        """The process that is killed or frozen; the simulator is robot and camera in one."""
+        return "sim_go2" if self.part in ("robot", "camera") else self.part
+
+    @property
+    def source(self) -> str:
+        """Whose topics are cut, delayed or garbled."""
+        return "sim_go2" if self.part == "robot" else self.part
+
+
+PARTS = ("verifier", "action_executor", "go2_bridge", "vlm_nav", "camera", "robot")
+FAULTS = tuple(
+    Fault(part, kind)
+    for part in PARTS
+    for kind in Kind
+    # The simulator's process is the robot's; a bridge that sends garbage is a robot that nobody controls.
+    if not (part == "camera" and kind in (Kind.KILL, Kind.FREEZE)) and (part, kind) != ("go2_bridge", Kind.GARBAGE)
+)
+SILENT = frozenset({"action_executor", "go2_bridge", "vlm_nav", "robot"})
+"""Parts whose silence must stop the robot within `LIMIT_S`. Without verifier or camera, an action that was committed
+goes on to its end, which is bounded."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What happened."""
+
+    part: str
+    kind: str
+    phase: str
+    cmd_vel_s: float | None
+    """From the fault to the first zero at the executor's own output; None: it moved on until the fault's end."""
+    request_s: float | None
+    """The same at the bridge's."""
+    resumed_s: float | None
+    """From the fault's end to the next motion of the same goal; None: it did not go on."""
+    note: str = ""
+
+
+def to_zero(commands: Sequence[tuple[float, float]], began: float, end: float) -> float | None:
+    """Return the seconds from `began` until the commanded speed is zero, or until no motion is commanded any more.
+
+    commands: (time, speed), in order; a sender that fell silent commanded motion until its last message. None: motion
+    was commanded until `end`.
+    """
+    last = began
+    for time, speed in commands:
+        if not began <= time <= end:
+            continue
+        if speed <= STANDS:
+            return (time if time - last < GAP_S else last) - began
+        last = time
+    return None if end - last < GAP_S else last - began
+
+
+def problems(rows: Sequence[Row]) -> list[str]:
+    """Return what breaks the promise, a sentence each."""
+    found = []
+    for row in rows:
+        name = f"{row.part} {row.kind}, {row.phase}"
+        if row.resumed_s is None:
+            found.append(f"{name}: the goal did not go on")
+        for what, seconds in (("cmd_vel", row.cmd_vel_s), ("request", row.request_s)):
+            if row.part in SILENT and (seconds is None or seconds > LIMIT_S):
+                found.append(f"{name}: {what} was not zero within {LIMIT_S:g} s")
+    return found

@@ -1,0 +1,102 @@
+"""A TCP relay in a thread of its own between robot and verifier, that can cut, delay or garble what it passes on."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import selectors
+import socket
+import threading
+import time
+from enum import Enum
+
+CHUNK = 1 << 16
+TURN_S = 0.02
+
+
+class Way(Enum):
+    """What becomes of the bytes, both ways."""
+
+    PASS = "pass"
+    CUT = "cut"
+    """Nothing arrives, and no connection is closed: a Wi-Fi that is out of reach."""
+    DELAY = "delay"
+    GARBLE = "garble"
+    """Every byte is changed."""
+
+
+class Proxy:
+    """Relays connections to `target`; a context manager. Set `way` at any time."""
+
+    def __init__(self, target: tuple[str, int], delay_s: float) -> None:
+        self.way = Way.PASS
+        self._target, self._delay_s = target, delay_s
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._peers: dict[socket.socket, socket.socket] = {}
+        self._due: list[tuple[float, int, socket.socket, bytes]] = []
+        self._count = itertools.count()
+        self._end = threading.Event()
+        self._selector = selectors.DefaultSelector()
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+
+    def __enter__(self) -> Proxy:
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        for each in (*self._peers, self._listener):
+            each.close()
+        self._selector.close()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            for key, _ in self._selector.select(TURN_S):
+                if key.fileobj is self._listener:
+                    self._accept()
+                else:
+                    self._relay(key.fileobj)  # type: ignore[arg-type]
+            while self._due and self._due[0][0] <= time.monotonic():
+                _, _, out, data = heapq.heappop(self._due)
+                with contextlib.suppress(OSError):
+                    out.sendall(data)
+
+    def _accept(self) -> None:
+        inside, _ = self._listener.accept()
+        try:
+            outside = socket.create_connection(self._target, 1.0)
+        except OSError:
+            inside.close()  # as a machine without a verifier answers
+            return
+        for one, other in ((inside, outside), (outside, inside)):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._peers[one] = other
+            self._selector.register(one, selectors.EVENT_READ)
+
+    def _relay(self, one: socket.socket) -> None:
+        other = self._peers.get(one)
+        if other is None:
+            return
+        try:
+            data = one.recv(CHUNK)
+        except OSError:
+            data = b""
+        if not data:
+            for each in (one, other):
+                self._peers.pop(each, None)
+                with contextlib.suppress(KeyError, ValueError):
+                    self._selector.unregister(each)
+                each.close()
+            return
+        if self.way is Way.CUT:
+            return
+        if self.way is Way.GARBLE:
+            data = bytes(byte ^ 0x5A for byte in data)
+        wait = self._delay_s if self.way is Way.DELAY else 0.0
+        # What was delayed goes first, also when the delay has ended.
+        latest = max((due for due, _, out, _ in self._due if out is other), default=0.0)
+        heapq.heappush(self._due, (max(time.monotonic() + wait, latest), next(self._count), other, data))
