@@ -352,6 +352,20 @@ def test_it_is_not_ready_before_its_state_shows_that_it_stands_and_is_asked_agai
     assert dog.bridge.ready
 
 
+def test_a_state_topic_that_falls_silent_says_nothing_any_more() -> None:
+    dog = Dog()
+    dog.obeys = False
+    dog.bridge.activate(dog.now)
+    dog.live(2.0)
+    assert not dog.bridge.ready, "it was seen lying"
+    dog.posture = None
+    dog.live(1.0)
+    assert not dog.bridge.ready
+    dog.live(SHOW_S)
+    assert dog.bridge.ready, "by its answers alone"
+    assert dog.bridge.health(dog.now)[0].values["posture"] == "not known"
+
+
 def test_a_dog_that_lies_down_is_not_ready_until_it_was_made_to_stand_again() -> None:
     dog = Dog().ready()
     dog.live(1.0, Velocity(0.3))

@@ -47,6 +47,17 @@ def test_zones_limit_speed_ahead_and_nothing_else(point: tuple[float, float, flo
     assert limited([[*point], *FREE]) == AHEAD, "one point is noise"
 
 
+def test_zones_may_be_any_polygon_as_nav2_writes_them() -> None:
+    # An arrow head: what is in its notch is outside.
+    arrow = GuardSettings(guard="cloud", guard_points=1, stop_polygon="[[0.3, 0.4], [1.5, 0], [0.3, -0.4], [0.9, 0.0]]")
+    assert limited([[1.2, 0.05, 0.0]], arrow).vx == 0.0
+    assert limited([[0.5, 0.3, 0.0]], arrow).vx == 0.0
+    assert limited([[0.6, 0.0, 0.0]], arrow).vx == 0.5 * AHEAD.vx, "the slow-down zone is still the rectangle"
+    wide = GuardSettings(guard="cloud", guard_points=1, slow_polygon="[[0.3, 1], [3.0, 1.0], [3.0, -1.0], [0.3, -1.0]]")
+    assert limited([[2.9, -0.9, 0.0]], wide).vx == 0.5 * AHEAD.vx
+    assert limited([[3.1, -0.9, 0.0]], wide) == AHEAD
+
+
 @given(
     hnp.arrays(float, st.tuples(st.integers(0, 20), st.just(3)), elements=st.floats(-3.0, 3.0)), st.floats(-1.0, 0.0)
 )
@@ -181,6 +192,9 @@ def test_a_range_that_is_no_number_is_refused() -> None:
     [
         ({"guard_low": 0.3}, "guard_low 0.3 is not below guard_high 0.25"),
         ({"stop_ahead": 1.0}, "slow_ahead 0.7 is less than stop_ahead 1"),
+        ({"stop_polygon": "[[1, 2], [3]]"}, r"stop_polygon '\[\[1, 2\], \[3\]\]' is not \[\[x, y\], ...\]: Expected"),
+        ({"slow_polygon": "[[1, 2], [3, 4]]"}, "slow_polygon .* needs three corners"),
+        ({"slow_polygon": "[[1, 2], [3, 4], [99, 0]]"}, "slow_polygon .* within 10 m"),
         ({"guard_timeout": 9.0}, "guard_timeout 9.0 is outside 0.05 to 2"),
         ({"guard": "nose"}, "guard 'nose' is none of cloud, off, range, scan"),
     ],

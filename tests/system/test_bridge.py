@@ -335,6 +335,14 @@ def test_the_guard_keeps_it_off_walls_and_lets_it_turn(start: Start) -> None:
     assert robot.observer.truth["collisions"] == 0
 
 
+def test_a_guard_without_its_sensor_only_turns(start: Start) -> None:
+    robot = start(guard="cloud")
+    robot.driver.send(vx=0.4, wz=0.4)
+    until(lambda: robot.observer.speed > 0.3, "robot turns")
+    moves = [json.loads(parameter) for _, api, parameter in robot.requests.seen if api == SportApi.MOVE]
+    assert moves[-1]["z"] > 0.0 and all(move["x"] == 0.0 for move in moves)
+
+
 def test_obstacle_avoidance_drives_and_is_given_back(start: Start) -> None:
     robot = start(motion_service="obstacles_avoid")
     robot.walk()

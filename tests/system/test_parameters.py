@@ -51,7 +51,7 @@ PUBLIC = {
         "turn_acceleration", "turn_deceleration", "cmd_vel_timeout", "stand_up_s", "robot", "motion_service",
         "stamped_cmd_vel", "guard", "guard_timeout", "guard_x", "guard_y", "guard_z", "guard_roll", "guard_pitch",
         "guard_yaw", "guard_low", "guard_high", "guard_from", "guard_half_width", "stop_ahead", "slow_ahead",
-        "slow_ratio", "guard_points",
+        "slow_ratio", "stop_polygon", "slow_polygon", "guard_points",
     },
     "sim_go2": {"seed", "difficulty", "target", "layout", "physics", "image_size", "camera_hz", "odom_hz", "scan_hz"},
     "bag_player": {"bag", "instruction", "out", "camera_topic", "odom_topic", "rate", "start", "laps", "wait_s"},

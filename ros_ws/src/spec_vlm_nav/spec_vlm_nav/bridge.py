@@ -28,6 +28,8 @@ END_S = 1.0
 """How long the stop is repeated at the end, until it is confirmed."""
 PROBE_S = 1.0
 """Every so often a move request asks for an answer: a robot that no longer stands refuses it."""
+STATE_OLD_S = 2.0
+"""A state that is older than this says nothing."""
 MAX_DT = 0.25
 """A bridge that was held up does not jump to a higher speed: longer ticks count as this many seconds."""
 REMEMBERED = 256
@@ -215,14 +217,15 @@ class Bridge(Generic[R]):
 
     def health(self, now: float) -> list[Status]:
         """Return what `/diagnostics` reports."""
-        state, latched = self._state, self._interlock.problem
-        problem = "" if self.ready else latched or (state and state.problem) or "the robot is made to stand"
+        posture, latched = self._posture(now), self._interlock.problem
+        down = self._state.problem if self._state and posture is not Posture.UNKNOWN else ""
+        problem = "" if self.ready else latched or down or "the robot is made to stand"
         robot = Status(
             "robot",
             Level.ERROR if latched else Level.WARN if problem else Level.OK,
             problem or "stands and obeys cmd_vel",
             {
-                "posture": state.posture.value if state else Posture.UNKNOWN.value,
+                "posture": posture.value,
                 "states a second": self._states.rate(now),
                 "motion service": self._settings.motion_service,
             },
@@ -241,13 +244,19 @@ class Bridge(Generic[R]):
         )
         return [robot, requests, *([self._guard.health(now)] if self._guard is not None else [])]
 
+    def _posture(self, now: float) -> Posture:
+        age = self._states.age(now)
+        if self._state is None or age is None or age > STATE_OLD_S:
+            return Posture.UNKNOWN
+        return self._state.posture
+
     def _get_up(self, begun: float) -> None:
         """Make the robot ready; `begun` is when its state topic began to count, long ago where it had its chance."""
         self._standing = StandUp(self._robot, self._settings.stand_up_s, self._next_identity, begun)
         self._stopping, self._giving = None, []
 
     def _continue_standing_up(self, standing: StandUp[R], now: float) -> None:
-        request = standing.due(self._state.posture if self._state else Posture.UNKNOWN, now)
+        request = standing.due(self._posture(now), now)
         if request is not None:
             self._send(request)
         if standing.done:

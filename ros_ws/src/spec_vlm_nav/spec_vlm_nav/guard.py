@@ -1,9 +1,9 @@
 """The collision guard: no speed ahead where something stands in the way, and less where something is near.
 
-Zones are rectangles in base_link (REP 103: metres, x ahead, y left, z up, origin at the centre of the body), like
-those of nav2's collision monitor. A source that is silent or wrong stops the robot as an obstacle does: what is not
-seen may be there. Turning on the spot, going back and going sideways are never limited. No ROS; messages are read by
-their fields.
+Zones are polygons in base_link (REP 103: metres, x ahead, y left, z up, origin at the centre of the body), as those of
+nav2's collision monitor; by default rectangles ahead of the robot. A source that is silent or wrong stops the robot as
+an obstacle does: what is not seen may be there. Turning on the spot, going back and going sideways are never limited.
+No ROS; messages are read by their fields.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ Points: TypeAlias = npt.NDArray[np.float64]
 
 _METRES = "m, in base_link"
 _RADIANS = "rad, fixed axes x, y, z in this order, as in URDF"
+FARTHEST = 10.0
+"""Metres: no zone needs a corner farther away."""
 _NUMBERS = {7: "f4", 8: "f8"}
 """`PointField.datatype` of what coordinates can be."""
 
@@ -56,7 +58,15 @@ class GuardSettings(msgspec.Struct, frozen=True):
     guard_half_width: Annotated[float, Meta(ge=0.05, le=2.0, description="half the width of both zones, m")] = 0.22
     stop_ahead: Annotated[float, Meta(ge=0.05, le=5.0, description="length of the stop zone, m")] = 0.25
     slow_ahead: Annotated[float, Meta(ge=0.05, le=5.0, description="length of the slow-down zone, m")] = 0.7
-    slow_ratio: Annotated[float, Meta(ge=0.05, le=1.0, description="part of the speed in the slow-down zone")] = 0.5
+    slow_ratio: Annotated[
+        float, Meta(ge=0.3, le=1.0, description="part of the speed in the slow-down zone; less would look blocked")
+    ] = 0.5
+    stop_polygon: Annotated[
+        str, Meta(description=f"the stop zone instead of the rectangle, as nav2 has it, [[x, y], ...], {_METRES}")
+    ] = ""
+    slow_polygon: Annotated[
+        str, Meta(description=f"the slow-down zone instead of the rectangle, [[x, y], ...], {_METRES}")
+    ] = ""
     guard_points: Annotated[
         int, Meta(ge=1, le=1000, description="points in a zone that count as something; of a Range one is enough")
     ] = 4
@@ -67,6 +77,20 @@ class GuardSettings(msgspec.Struct, frozen=True):
             raise ValueError(f"guard_low {self.guard_low:g} is not below guard_high {self.guard_high:g}")
         if self.slow_ahead < self.stop_ahead:
             raise ValueError(f"slow_ahead {self.slow_ahead:g} is less than stop_ahead {self.stop_ahead:g}")
+        for name in ("stop_polygon", "slow_polygon"):
+            if getattr(self, name):
+                _polygon(name, getattr(self, name))
+
+    @property
+    def zones(self) -> tuple[Points, Points]:
+        """Corners [k, 2] of the stop zone and of the slow-down zone."""
+        stop = _polygon("stop_polygon", self.stop_polygon) if self.stop_polygon else self._rectangle(self.stop_ahead)
+        slow = _polygon("slow_polygon", self.slow_polygon) if self.slow_polygon else self._rectangle(self.slow_ahead)
+        return stop, slow
+
+    def _rectangle(self, ahead: float) -> Points:
+        near, far, side = self.guard_from, self.guard_from + ahead, self.guard_half_width
+        return np.array([[near, -side], [far, -side], [far, side], [near, side]])
 
 
 class Guard:
@@ -78,6 +102,7 @@ class Guard:
         self._arrivals = Arrivals()
         self._turn = _rotation(settings.guard_roll, settings.guard_pitch, settings.guard_yaw)
         self._place = np.array([settings.guard_x, settings.guard_y, settings.guard_z])
+        self._zones = settings.zones
         self._counts = (0, 0)
         self._fault = ""
         self._enough = 1 if settings.guard == "range" else settings.guard_points
@@ -96,10 +121,9 @@ class Guard:
     def see(self, points: Points, now: float) -> None:
         """Take points [n, 3] in the sensor's frame, metres; those that are not finite are left out."""
         chosen, ahead = self._settings, points[np.isfinite(points).all(axis=1)] @ self._turn.T + self._place
-        x, y, z = ahead[:, 0] - chosen.guard_from, ahead[:, 1], ahead[:, 2]
-        inside = (x >= 0.0) & (abs(y) <= chosen.guard_half_width) & (z >= chosen.guard_low) & (z <= chosen.guard_high)
-        x = x[inside]
-        self._counts = int((x <= chosen.stop_ahead).sum()), int((x <= chosen.slow_ahead).sum())
+        standing = ahead[(ahead[:, 2] >= chosen.guard_low) & (ahead[:, 2] <= chosen.guard_high), :2]
+        stop, slow = self._zones
+        self._counts = int(_within(stop, standing).sum()), int(_within(slow, standing).sum())
         self._watchdog.feed(now)
         self._arrivals.note(now)
 
@@ -197,6 +221,26 @@ READERS: dict[str, tuple[str, Callable[[Any], Points]]] = {
     "range": ("sensor_msgs/msg/Range", range_points),
 }
 """By the setting `guard`: the type of its messages, and what reads them."""
+
+
+def _polygon(name: str, text: str) -> Points:
+    try:
+        corners = msgspec.json.decode(text.encode(), type=list[tuple[float, float]])
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{name} {text!r} is not [[x, y], ...]: {error}") from None
+    if len(corners) < 3 or any(abs(each) > FARTHEST for corner in corners for each in corner):
+        raise ValueError(f"{name} {text!r} needs three corners or more, each within {FARTHEST:g} m")
+    return np.array(corners)
+
+
+def _within(corners: Points, points: Points) -> npt.NDArray[np.bool_]:
+    """Return which of the points [n, 2] are in a polygon [k, 2] -> [n]: whose way to the left crosses an odd number."""
+    (x, y), (ends_x, ends_y) = corners.T, np.roll(corners, -1, axis=0).T
+    left, up = points[:, :1], points[:, 1:]
+    rise = np.where(ends_y == y, 1.0, ends_y - y)
+    crossed = ((y > up) != (ends_y > up)) & (left < x + (up - y) / rise * (ends_x - x))
+    inside: npt.NDArray[np.bool_] = crossed.sum(axis=1) % 2 == 1
+    return inside
 
 
 def _rotation(roll: float, pitch: float, yaw: float) -> Points:
