@@ -117,7 +117,7 @@ def nearest_action(kind: ActionKind, moved: float) -> NavigationAction | None:
     None for less than half of the smallest, for no number, and for a stop.
     """
     sizes = [action for action in ACTIONS if action.kind is kind and action.size is not None]
-    if not sizes or not moved >= _amount(sizes[0]) / 2.0:
+    if not sizes or not math.isfinite(moved) or moved < _amount(sizes[0]) / 2.0:
         return None
     return min(sizes, key=lambda action: abs(_amount(action) - moved))
 

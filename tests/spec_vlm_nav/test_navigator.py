@@ -58,15 +58,18 @@ class Written:
     alone: bool
     began: float
     cancelled: bool = False
+    cancelled_at: float = math.inf
+    lasts: float = 0.0
+    """Seconds; 0: as the world's answers do."""
 
     @property
     def done(self) -> bool:
-        return self.cancelled or self.world.now >= self.began + self.world.answer_s - 1e-9
+        return self.cancelled or self.world.now >= self.began + (self.lasts or self.world.answer_s) - 1e-9
 
     @property
     def committed(self) -> str:
         text = self.answer if isinstance(self.answer, str) else self.world.before_failure
-        since = (self.world.now - self.began) / self.world.answer_s
+        since = (self.world.now - self.began) / (self.lasts or self.world.answer_s)
         return text if self.done else text[: max(0, int(since * len(text)))]
 
     @property
@@ -82,7 +85,7 @@ class Written:
         return Reply(self.answer, DecodingStats(mode="edge" if self.alone else "fsd"))
 
     def cancel(self) -> None:
-        self.cancelled = True
+        self.cancelled, self.cancelled_at = True, self.world.now
 
 
 @dataclass
@@ -120,6 +123,8 @@ class World:
     outcome: Callable[[int], Execution | None] | None = None
     """In place of a robot that walks."""
     answer_s: float = 0.5
+    slow: dict[int, float] = field(default_factory=dict)
+    """Seconds of the n-th answer, where it takes longer than the others."""
     before_failure: str = ""
     decisions: list[Decision] = field(default_factory=list)
     acted_at: list[float] = field(default_factory=list)
@@ -139,7 +144,12 @@ class World:
     outages: tuple[tuple[float, float], ...] = ()
     alone_answers: list[str | Exception] = field(default_factory=list)
     slip: float = 0.0
-    """Metres that the robot slides sideways at the end of each motion."""
+    """Metres that the robot slides sideways at the end of each motion, ..."""
+    slip_after: float = 0.0
+    """... or so many seconds later."""
+    short: float = 1.0
+    """Share of each motion that odometry shows at its end."""
+    takes_holds: bool = True
     walks: dict[int, Walk] = field(default_factory=dict)
     pose: PlanarPose = field(default_factory=lambda: PlanarPose(0.0, 0.0, 0.0))
 
@@ -159,6 +169,7 @@ class World:
         for question in self.questions:
             question.cancelled = question.cancelled or not question.done
         self.questions.append(Written(self, answer, mode == "edge", self.now))
+        self.questions[-1].lasts = self.slow.get(len(self.questions), 0.0)
         return self.questions[-1]
 
     # the body
@@ -196,10 +207,12 @@ class World:
             return self.outcome(step)
         walk = self.walks.get(step)
         if walk is None:
-            return Execution(Outcome.DONE) if any(decision.step == step for decision in self.decisions) else None
+            sent = any(decision.step == step for decision in self.decisions)
+            return Execution(Outcome.DONE) if sent and self.takes_holds else None
         amount, moved = walk.action.metres or abs(walk.action.radians), self._moved(walk)
         outcome = Outcome.DONE if moved >= amount - 0.005 else Outcome.RUNNING if walk.until >= self.now else None
-        return Execution(outcome, moved, max(0.0, amount - moved), self.now - walk.began)
+        shown = moved * self.short if outcome is Outcome.DONE else moved
+        return Execution(outcome, shown, max(0.0, amount - moved), self.now - walk.began)
 
     def executor_silence(self) -> float:
         return self.silence
@@ -236,7 +249,9 @@ class World:
     def _pose(self, walk: Walk) -> PlanarPose:
         moved, start = self._moved(walk), walk.start
         amount = walk.action.metres or abs(walk.action.radians)
-        slipped = self.slip if moved >= amount - 0.005 else 0.0
+        pace = (TURN if walk.action.radians else SPEED) * walk.scale
+        ended_at = walk.began + amount / pace + self.slip_after
+        slipped = self.slip if moved >= amount - 0.005 and self.now >= ended_at else 0.0
         if walk.action.radians:
             return PlanarPose(start.x, start.y + slipped, start.yaw + math.copysign(moved, walk.action.radians))
         return PlanarPose(
@@ -599,6 +614,22 @@ def test_a_decision_is_dropped_where_the_view_changed_by_more_than_the_limit() -
     assert not world.decisions[-1].in_motion
 
 
+def test_a_decision_is_dropped_where_the_view_changes_while_its_answer_is_still_being_written() -> None:
+    answers: list[str | Exception] = [first(LEFT_LARGE), first(LEFT_SMALL), DONE]
+    world = World(answers, config=AHEAD_CONFIG, slip=0.4, slip_after=0.1, slow={2: 8.0})
+    world.run(time_allowance_s=60.0)
+    assert world.questions[1].cancelled and world.questions[1].cancelled_at > world.walks[0].began + 1.6
+    assert world.texts == ["turn left large", "stop"]
+
+
+def test_a_decision_is_dropped_where_its_prompt_lists_more_than_odometry_shows() -> None:
+    world = World([first(LEFT_LARGE), first(LEFT_SMALL), DONE], config=AHEAD_CONFIG, short=0.6)
+    assert world.run().end is End.STOPPED
+    assert world.questions[1].cancelled and world.texts == ["turn left large", "stop"]
+    assert world.prompts[1].endswith("Done: turn left large\nAction first")
+    assert world.prompts[2].endswith("Done: turn left medium\nAction first")
+
+
 @pytest.mark.parametrize("outcome", [Outcome.BLOCKED, Outcome.TIMEOUT, Outcome.NO_ODOMETRY, None])
 def test_a_decision_is_dropped_where_the_motion_ended_otherwise(outcome: Outcome | None) -> None:
     world = World([first(LEFT_LARGE), first(LEFT_SMALL), DONE], config=AHEAD_CONFIG, answer_s=2.0)
@@ -697,11 +728,12 @@ def test_a_motion_on_half_an_answer_is_held_when_the_link_is_lost() -> None:
 @pytest.mark.parametrize("end", [End.CANCELLED, End.PREEMPTED, End.SHUTDOWN])
 @pytest.mark.parametrize("moment", [50.3, 50.7, 51.3, 52.4])
 def test_the_end_is_the_callers_and_the_hold_goes_out_at_once(end: End, moment: float) -> None:
-    world = World([first(LEFT_LARGE)], config=AHEAD_CONFIG, end_at=moment, end=end)
+    world = World([first(LEFT_LARGE)], config=AHEAD_CONFIG, end_at=moment, end=end, takes_holds=False)
     result = world.run()
     assert result.end is end
     assert world.published[-1][1] == "hold" and world.acted_at[-1] <= moment + 2 * POLL_S
-    assert all(question.done for question in world.questions), "nothing is decoded any more"
+    last = world.questions[-1]
+    assert last.cancelled_at <= moment + 2 * POLL_S or last.began + world.answer_s <= moment, "decoding ends too"
 
 
 def test_the_answer_is_shown_as_it_is_committed() -> None:

@@ -290,7 +290,7 @@ def test_what_was_moved_is_the_nearest_action(action: NavigationAction) -> None:
         assert nearest_action(action.kind, moved) == action
 
 
-@pytest.mark.parametrize("moved", [-1.0, 0.0, 0.12, math.nan])
+@pytest.mark.parametrize("moved", [-1.0, 0.0, 0.12, math.nan, math.inf])
 def test_less_than_half_a_small_action_is_none(moved: float) -> None:
     assert nearest_action(ActionKind.FORWARD, moved) is None
     assert nearest_action(ActionKind.STOP, 1.0) is None

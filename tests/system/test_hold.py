@@ -69,9 +69,9 @@ class Node:
     def take(self, message: NavigationAction) -> None:
         self.sent.append((self.now, message))
         if len(self.sent) >= self.takes:
-            self.says(message.step, ActionStatus.DONE, message.kind, message.size)
+            self.reports(message.step, ActionStatus.DONE, message.kind, message.size)
 
-    def says(self, step: int, outcome: int, kind: int, size: int, progress: float = 0.0) -> None:
+    def reports(self, step: int, outcome: int, kind: int, size: int, progress: float = 0.0) -> None:
         status = ActionStatus(
             goal=7, step=step, outcome=outcome, kind=kind, size=size, progress=progress, remaining=0.1
         )
@@ -168,13 +168,13 @@ def test_a_node_that_stops_acting_in_the_middle_of_a_goal_holds_the_robot(monkey
 def test_an_extension_that_was_lost_is_sent_again_and_the_motion_has_not_ended_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the executor says of the size before is not the end of the action."""
+    """What the executor reports on the size before is not the end of the action."""
     node = Node(takes=10_000)
     made = running(node, monkeypatch)
     left, small, large = KINDS[ActionKind.TURN_LEFT], SIZES[ActionSize.SMALL], SIZES[ActionSize.LARGE]
     made.act(Decision(0, LEFT_SMALL, complete=False))
     assert made.execution(0) is None
-    node.says(0, ActionStatus.DONE, left, small, 0.26)
+    node.reports(0, ActionStatus.DONE, left, small, 0.26)
     ended = made.execution(0)
     assert ended is not None and ended.outcome is Outcome.DONE
     made.act(Decision(0, LEFT_LARGE, complete=False))
@@ -182,9 +182,9 @@ def test_an_extension_that_was_lost_is_sent_again_and_the_motion_has_not_ended_b
     waiting = made.execution(0)
     assert waiting is not None and (waiting.outcome, waiting.remaining) == (Outcome.RUNNING, math.inf)
     assert [message.size for _, message in node.sent] == [small, large, large]
-    node.says(0, ActionStatus.RUNNING, left, large, 0.3)
+    node.reports(0, ActionStatus.RUNNING, left, large, 0.3)
     assert made.execution(0).remaining == pytest.approx(0.1)  # type: ignore[union-attr]
-    node.says(0, ActionStatus.BLOCKED, left, small, 0.3)
+    node.reports(0, ActionStatus.BLOCKED, left, small, 0.3)
     assert made.execution(0).outcome is Outcome.BLOCKED  # type: ignore[union-attr]
     assert not any(message.complete for message in node.decided), "whole answers only"
 

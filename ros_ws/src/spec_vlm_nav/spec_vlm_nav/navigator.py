@@ -131,7 +131,7 @@ class _Asked:
     """Whether the draft model answers alone because the link is lost."""
     in_motion: bool
     done: tuple[NavigationAction, ...]
-    """What the prompt says was carried out."""
+    """What the prompt lists as carried out."""
 
 
 @dataclass
@@ -144,7 +144,6 @@ class _Motion:
     action_s: float | None
     sized: bool
     """Whether the size is the answer's; otherwise it is the least."""
-    complete: bool = False
 
 
 class _Over(Exception):
@@ -310,7 +309,7 @@ class Navigator:
         """Take the answer as it is committed; return the motion that it ends in, None where the robot stands."""
         question, motion, doubted = asked.question, None, self._dry or not self._config.act_early
         while not question.done:
-            if not self._is_answered_by_whom_it_was_asked(asked):
+            if not self._may_go_on(asked):
                 return None
             self._body.writing(question.committed, question.guess)
             if question.committed and self._holding:
@@ -389,13 +388,13 @@ class Navigator:
             motion = None
         if motion is None:
             return self._begin(asked, action.kind, size, None, reply)
-        motion.action, motion.sized, motion.complete = NavigationAction(action.kind, size), True, True
+        motion.action, motion.sized = NavigationAction(action.kind, size), True
         self._publish(asked, motion, reply)
         return motion
 
     def _stop(self, asked: _Asked, reply: Reply, reasoning: str) -> None:
         if asked.alone:
-            # That the task is done is for the verifier to say; going on without it could walk past the object.
+            # The verifier decides that the task is done; going on without it could lead past the object.
             self._hold(LOST + "the draft model alone would stop here", End.LINK_LOST, asked, reply)
             self._monitor.give_up()
             return
@@ -418,7 +417,7 @@ class Navigator:
         if not asked.in_motion:
             self._note_time(self._clock() - asked.at)
         action = NavigationAction(kind, size or ActionSize.SMALL)
-        motion = _Motion(self._next_step(), action, asked.alone, action_s, size is not None, reply is not None)
+        motion = _Motion(self._next_step(), action, asked.alone, action_s, size is not None)
         self._holding, self._why = "", End.TIMEOUT
         self._publish(asked, motion, reply)
         if self._dry:
@@ -539,12 +538,10 @@ class Navigator:
             raise _Over(End.LINK_LOST, link.why)
         return self._monitor.update(link.state, self._clock())
 
-    def _is_answered_by_whom_it_was_asked(self, asked: _Asked) -> bool:
-        """Whether the answer may go on; otherwise the question is cancelled, and what it began is held."""
+    def _may_go_on(self, asked: _Asked) -> bool:
+        """Whether the answer still counts; otherwise the question is cancelled, and what it began is held."""
         mode = self._link_mode()
-        if mode is (LinkMode.DEGRADED if asked.alone else LinkMode.NOMINAL):
-            return True
-        if asked.alone and mode is LinkMode.NOMINAL:
+        if mode is LinkMode.NOMINAL or (asked.alone and mode is LinkMode.DEGRADED):
             return True
         if self._motion is not None or mode is LinkMode.HOLD:
             self._hold_for_link()
