@@ -124,7 +124,7 @@ def test_the_settings_file_that_comes_along_names_settings_of_the_verifier(tmp_p
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("modle: x", "unknown setting 'modle'; did you mean model?"),
+        ("capacities: 1", "unknown setting 'capacities'; did you mean capacity?"),
         ("capacity: lots", "capacity is 'lots', which is no int"),
         ("capacity: 1", "capacity 1 is outside 128 to"),
         ("allow_plain: perhaps", "allow_plain is 'perhaps', which is no bool"),

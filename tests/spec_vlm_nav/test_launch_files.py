@@ -80,9 +80,9 @@ def test_arguments_reach_nodes_with_their_types(describe: Any) -> None:
 
 
 def test_a_slip_in_a_name_is_logged_and_other_names_are_left_alone(describe: Any) -> None:
-    started = fake.start(describe("sim"), verifer="tcp://10.0.0.5:5555", world="x")
+    started = fake.start(describe("sim"), verifiers="tcp://10.0.0.5:5555", world="x")
     (slip,) = (entity for entity in started if isinstance(entity, fake.LogInfo))
-    assert slip.msg == "argument verifer is unknown and ignored; did you mean verifier?"
+    assert slip.msg == "argument verifiers is unknown and ignored; did you mean verifier?"
 
 
 def test_a_parameter_file_is_read_after_the_packages_own(describe: Any, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""A managed node of any name that does nothing, for tests of who manages it: its transitions go out on `transitions`.
+"""A managed node of any name that does nothing, for tests of who manages it.
+
+Its transitions go out on `transitions`, each with its time on the steady clock, which all processes share.
 
 Run as a process, with `-r __node:=NAME`.
 """
@@ -47,7 +49,7 @@ class Puppet(ManagedNode):
     def _note(self, transition: str) -> None:
         if transition == self._refuses:
             raise ValueError(f"the folder that {self.get_name()} needs is not there")
-        self._transitions.publish(String(data=f"{transition} {self.get_name()}"))
+        self._transitions.publish(String(data=f"{time.monotonic():.6f} {transition} {self.get_name()}"))
 
 
 if __name__ == "__main__":
