@@ -108,7 +108,7 @@ def walk(scene: Scene, camera_hz: float, size: int = 224) -> Iterator[Look | Odo
 def write_look(bag: BagWriter, stamp_ns: int, look: Look, prompt: str) -> None:
     """Write a frame, what a model would be asked about it, and its label."""
     data = np.frombuffer(encode_jpeg(look.image), np.uint8)
-    header = _header(bag, stamp_ns, "front_camera_optical")
+    header = _header(bag, stamp_ns, "front_camera_optical_frame")
     image = make(bag.types, COMPRESSED, header=header, format="jpeg", data=data)
     bag.put("/camera/image/compressed", stamp_ns, image)
     label = OracleLabel(stamp_ns, look.decision.action.text, look.decision.reason.value, look.visible)

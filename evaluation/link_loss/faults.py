@@ -98,7 +98,7 @@ def to_zero(commands: Sequence[tuple[float, float]], began: float, end: float) -
         if speed <= STANDS:
             return (time if time - last < GAP_S else last) - began
         last = time
-    return None if end - last < GAP_S else last - began
+    return last - began if last == began or end - last >= GAP_S else None
 
 
 def problems(rows: Sequence[Row]) -> list[str]:

@@ -39,6 +39,8 @@ def publishers() -> dict[str, Publisher]:
         for call in ast.walk(tree):
             if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "create_publisher":
                 kind, topic, qos = call.args[:3]
+                # of two types the one without its parameter
+                kind = kind.orelse if isinstance(kind, ast.IfExp) else kind
                 if isinstance(kind, ast.Name) and isinstance(topic, ast.Constant) and kind.id in packages:
                     name = f"/{topic.value.lstrip('/')}"
                     found[name] = Publisher(f"{packages[kind.id]}/msg/{kind.id}", ast.unparse(qos))
