@@ -212,6 +212,7 @@ def test_the_target_says_which_objects_are_known(
         assert edges["listed"].objects(20.0) == known
         assert edges["any"].objects(20.0) is None
         assert edges["alone"].objects(0.0) == Vocabulary(("grey",), ("mouse",))
+        assert edges["any"].objects(0.0, mode="edge") == Vocabulary(("grey",), ("mouse",)), "who answers, decides"
         with pytest.raises(VerifierLost, match="127.0.0.1:1"):
             lost.objects(0.0)
     finally:
