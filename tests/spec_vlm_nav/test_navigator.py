@@ -354,10 +354,28 @@ def test_blocked_again_and_again_is_an_obstacle_but_a_free_move_forgets() -> Non
 
 
 def test_an_executor_that_never_finishes_is_a_robot_fault() -> None:
+    result = World([LEFT], outcome=lambda step: None).run()
+    assert result.end is End.ROBOT_FAULT and "did not end within 15 s" in result.message
+
+
+def test_a_goal_waits_for_an_executor_that_died_as_long_as_it_has_time() -> None:
     world = World([LEFT], outcome=lambda step: None, silence=2.0)
-    result = world.run()
-    assert result.end is End.ROBOT_FAULT
+    result = world.run(time_allowance_s=40.0)
+    assert result.end is End.ROBOT_FAULT and "action_executor is silent" in result.message
+    assert 40.0 <= result.elapsed_s < 45.0
     assert (State.HOLDING, "action_executor is silent") in world.reports
+
+
+def test_a_goal_goes_on_when_the_executor_is_back() -> None:
+    world = World([LEFT, DONE], silence=2.0)
+    back = world.now + 30.0
+
+    def execution(step: int) -> Execution | None:
+        world.silence = 2.0 if world.now < back else 0.0
+        return None if world.now < back else Execution(Outcome.DONE, 0.3)
+
+    world.outcome = execution
+    assert world.run().end is End.STOPPED and world.now > back
 
 
 def test_lost_odometry_holds_and_goes_on() -> None:
@@ -387,7 +405,7 @@ def test_a_goal_that_ends_waits_until_the_executor_took_the_hold_also_when_cance
 @pytest.mark.parametrize(
     ("answers", "options", "end"),
     [
-        ([LEFT], {"time_allowance_s": 3.0}, End.TIMEOUT),
+        ([LEFT], {"time_allowance_s": 3.0}, End.ROBOT_FAULT),
         ([VerifierRefused("another tokenizer")], {}, End.LINK_LOST),
         (["nonsense"], {}, End.NO_VALID_ACTION),
     ],

@@ -435,17 +435,22 @@ class Navigator:
         if self._dry:
             return None
         limit_s = self._config.action_limit_s
-        until = self._clock() + limit_s
+        looked = self._clock()
+        until = looked + limit_s
         ahead: _Asked | None = None
         looked_from: float | None = None
         while not self._has_ended(execution := self._body.execution(motion.step)):
-            mode = self._link_mode()
+            mode, before, looked = self._link_mode(), looked, self._clock()
+            held = execution.message if execution is not None else ""
             if self._body.executor_silence() > EXECUTOR_LIMIT_S:
-                self._report(State.HOLDING, "action_executor is silent")
-            elif execution is not None:
-                state = State.HOLDING if execution.message else State.MOVING
-                self._report(state, execution.message)
-            if self._clock() > until:
+                held = "action_executor is silent"
+            if held or execution is not None:
+                self._report(State.HOLDING if held else State.MOVING, held)
+            self._holding, self._why = held, End.ROBOT_FAULT if held else End.TIMEOUT
+            if held:
+                # A node that died gets the time to come back; the goal's own time bounds that.
+                until += looked - before
+            if looked > until:
                 raise _Over(End.ROBOT_FAULT, f"an action did not end within {limit_s:g} s")
             if motion.alone and mode is LinkMode.HOLD:
                 return None
@@ -459,6 +464,7 @@ class Navigator:
                 ahead = self._look_ahead(motion, looked_from)
             self._wait(POLL_S)
         assert execution is not None
+        self._holding, self._why = "", End.TIMEOUT
         self._count_motion()
         outcome = execution.outcome
         if outcome in (None, Outcome.NO_ODOMETRY):
