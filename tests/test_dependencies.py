@@ -162,7 +162,7 @@ def test_no_modules_import_each_other() -> None:
     assert not circles({name: imports(path) for name, path in modules().items()})
 
 
-@pytest.mark.parametrize("node", ["go2_bridge", "action_executor"])
+@pytest.mark.parametrize("node", ["go2_bridge", "action_executor", "go2_camera"])
 def test_the_nodes_that_stop_the_robot_load_no_torch(node: str) -> None:
     """Neither do the modules that they import, those that these import, and so on; packages load their `__init__`."""
     known = modules()

@@ -1,0 +1,145 @@
+"""A point of the world is in the published image where its CameraInfo says it is."""
+
+from __future__ import annotations
+
+import math
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from spec_vlm_nav.optics import LensSettings, Optics, ViewSettings
+
+STRAIGHT = LensSettings(fx=400, fy=400, cx=319.5, cy=179.5, k1=0, k2=0, p1=0, p2=0, source_width=640, source_height=360)
+GO2 = LensSettings()
+
+
+def in_source(x: float, y: float, lens: LensSettings, width: int, height: int) -> tuple[float, float]:
+    """Return the source pixel of the direction (x, y, 1): the plumb_bob model, written out."""
+    square = x * x + y * y
+    radial = 1 + lens.k1 * square + lens.k2 * square**2 + lens.k3 * square**3
+    u = lens.fx * (x * radial + 2 * lens.p1 * x * y + lens.p2 * (square + 2 * x * x)) + lens.cx
+    v = lens.fy * (y * radial + lens.p1 * (square + 2 * y * y) + 2 * lens.p2 * x * y) + lens.cy
+    return (u + 0.5) * width / lens.source_width - 0.5, (v + 0.5) * height / lens.source_height - 0.5
+
+
+def with_dot(u: float, v: float, width: int, height: int, sigma: float) -> np.ndarray:
+    columns, rows = np.meshgrid(np.arange(width), np.arange(height))
+    dot = 255 * np.exp(-((columns - u) ** 2 + (rows - v) ** 2) / (2 * sigma**2))
+    return np.repeat(dot[..., None], 3, axis=2).astype(np.uint8)
+
+
+def centre_of(image: np.ndarray) -> tuple[float, float]:
+    weights = image[..., 0].astype(float)
+    rows, columns = np.indices(weights.shape)
+    return float((columns * weights).sum() / weights.sum()), float((rows * weights).sum() / weights.sum())
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    x=st.floats(-0.7, 0.7),
+    y=st.floats(-0.3, 0.3),
+    size=st.sampled_from([(1280, 720), (640, 360)]),
+    view=st.sampled_from([ViewSettings(), ViewSettings(80.0, 640, 360), ViewSettings(60.0, 320, 240)]),
+)
+def test_a_point_projects_where_the_camera_info_says(
+    x: float, y: float, size: tuple[int, int], view: ViewSettings
+) -> None:
+    width, height = size
+    optics = Optics(GO2, view, width, height)
+    u, v, _ = optics.camera.matrix @ (x, y, 1.0)
+    assume(6 < u < view.width - 7 and 6 < v < view.height - 7)
+    at = in_source(x, y, GO2, width, height)
+    assume(30 < at[0] < width - 30 and 30 < at[1] < height - 30)
+    found = centre_of(optics.apply(with_dot(*at, width, height, sigma=6.0 * width / 1280)))
+    assert math.dist(found, (u, v)) < 0.6
+
+
+@given(fov=st.floats(10, 140), width=st.integers(16, 640), height=st.integers(16, 640))
+@settings(deadline=None, max_examples=40)
+def test_the_field_of_view_is_from_edge_to_edge(fov: float, width: int, height: int) -> None:
+    camera = Optics(GO2, ViewSettings(fov, width, height), 1280, 720).camera
+    left, right = ((edge - camera.matrix[0, 2]) / camera.matrix[0, 0] for edge in (-0.5, width - 0.5))
+    assert math.degrees(math.atan(right) - math.atan(left)) == pytest.approx(fov)
+    assert camera.matrix[0, 0] == camera.matrix[1, 1] and not any(camera.distortion)
+    assert (camera.width, camera.height) == (width, height)
+
+
+def test_the_default_is_the_simulators_camera() -> None:
+    from simulation.scene import Difficulty, make_scene
+    from simulation.stage import FRONT_CAMERA, build_spec
+
+    spec = build_spec(make_scene(0, Difficulty.MIDDLE))
+    (camera,) = [each for each in spec.cameras if each.name == FRONT_CAMERA]
+    view = ViewSettings()
+    assert view.width == view.height, "the simulator's angle is vertical"
+    assert camera.fovy == view.fov_deg
+
+
+def test_nothing_changes_where_the_source_is_the_view() -> None:
+    fov = 2 * math.degrees(math.atan(320 / 400))
+    image = np.random.default_rng(0).integers(0, 255, (360, 640, 3), np.uint8)
+    optics = Optics(STRAIGHT, ViewSettings(fov, 640, 360), 640, 360)
+    assert optics.covered == 1.0
+    assert np.abs(optics.apply(image).astype(int) - image).max() <= 1
+
+
+def test_what_the_source_does_not_show_is_black_and_counted() -> None:
+    white = np.full((720, 1280, 3), 255, np.uint8)
+    optics = Optics(GO2, ViewSettings(90.0, 224, 224), 1280, 720)
+    shown = optics.apply(white)
+    assert 0.35 < optics.covered < 0.5
+    assert float((shown[..., 0] > 128).mean()) == pytest.approx(optics.covered, abs=0.02)
+    assert shown[112, 5:-5].min() > 200 and shown[:40].max() == 0 and shown[-40:].max() == 0
+
+
+def test_a_lens_that_folds_shows_nothing_twice() -> None:
+    """With k1 alone the model turns back at a radius of 1.05: 65 degrees off the axis look like 36 again."""
+    lens = LensSettings(
+        fx=300, fy=300, cx=319.5, cy=239.5, k1=-0.3, k2=0, p1=0, p2=0, source_width=640, source_height=480
+    )
+    view = ViewSettings(140.0, 224, 224)
+    shown = Optics(lens, view, 640, 480).apply(np.full((480, 640, 3), 255, np.uint8))
+    focal = 112 / math.tan(math.radians(70))
+    edge = focal * math.sqrt(1 / 0.9)
+    across = np.flatnonzero(shown[112, :, 0])
+    assert across.min() >= 111.5 - edge - 1 and across.max() <= 111.5 + edge + 1
+
+
+def test_an_image_is_shrunk_without_moire() -> None:
+    """Stripes of one pixel are grey from afar, not the black or white of the pixel that a sample happens to hit."""
+    image = np.zeros((720, 1280, 3), np.uint8)
+    image[:, ::2] = 255
+    straight = LensSettings(k1=0, k2=0, p1=0, p2=0)
+    middle = Optics(straight, ViewSettings(70.0, 112, 56), 1280, 720).apply(image)[20:36, 40:72]
+    assert middle.min() > 100 and middle.max() < 155
+
+
+def test_no_field_of_view_is_the_whole_image() -> None:
+    optics = Optics(GO2, ViewSettings(0.0, 640, 360), 1280, 720)
+    assert optics.apply(with_dot(600, 300, 1280, 720, 5)).shape == (360, 640, 3)
+    assert optics.camera.distortion == (GO2.k1, GO2.k2, GO2.p1, GO2.p2, GO2.k3)
+    u, v, _ = optics.camera.matrix @ (0.1, 0.05, 1.0)
+    points, _ = cv2.projectPoints(
+        np.array([[0.1, 0.05, 1.0]]), np.zeros(3), np.zeros(3), optics.camera.matrix, np.array(optics.camera.distortion)
+    )
+    assert points.ravel() == pytest.approx(in_source(0.1, 0.05, GO2, 640, 360), abs=1e-6)
+    assert (u, v) == pytest.approx(tuple(points.ravel()), abs=1.0)
+
+
+def test_another_aspect_is_refused_with_both_sizes() -> None:
+    with pytest.raises(ValueError, match=r"640 x 480 pixels, its calibration .* is of 1280 x 720"):
+        Optics(GO2, ViewSettings(), 640, 480)
+
+
+def test_another_size_than_it_was_made_for_is_refused() -> None:
+    with pytest.raises(ValueError, match="not 640 x 360"):
+        Optics(GO2, ViewSettings(), 1280, 720).apply(np.zeros((360, 640, 3), np.uint8))
+
+
+@pytest.mark.parametrize("field", ["fov_deg", "width", "height"])
+def test_settings_name_field_and_limit(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} -1 is outside"):
+        ViewSettings(**{field: -1})

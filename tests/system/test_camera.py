@@ -1,0 +1,253 @@
+"""go2_camera as a process: its transitions, what it publishes, and sources that go and come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
+from rclpy.signals import SignalHandlerOptions
+from sensor_msgs.msg import CameraInfo, CompressedImage
+from std_msgs.msg import Header
+from tf2_msgs.msg import TFMessage
+from unitree_api.msg import Request
+
+from tests.cameras import GROUP, HEIGHT, WIDTH, Sender, free_port, multicast_works, write_film
+from tests.system.conftest import Lines, until
+from tests.system.videohub import GREY
+
+STRAIGHT = {
+    "fx": 400.0, "fy": 400.0, "cx": 319.5, "cy": 179.5, "k1": 0.0, "k2": 0.0, "p1": 0.0, "p2": 0.0,
+    "source_width": WIDTH, "source_height": HEIGHT, "fov_deg": 60.0, "width": 200, "height": 100,
+}  # fmt: skip
+"""Calibration of `tests.cameras`, and a view inside of it."""
+
+
+class Client:
+    """What a nav2 engineer would look at."""
+
+    def __init__(self) -> None:
+        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+        self.node = rclpy.create_node("camera_client")
+        self.images: list[CompressedImage] = []
+        self.infos: list[CameraInfo] = []
+        self.beats: list[Header] = []
+        self.transforms: dict[str, Any] = {}
+        self.health: dict[str, Any] = {}
+        self.reports = 0
+        subscribe = self.node.create_subscription
+        subscribe(CompressedImage, "camera/image/compressed", self.images.append, qos_profile_sensor_data)
+        subscribe(CameraInfo, "camera/camera_info", self.infos.append, qos_profile_sensor_data)
+        subscribe(Header, "heartbeat/go2_camera", self.beats.append, 10)
+        subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+        self._changes = self.node.create_client(ChangeState, "go2_camera/change_state")
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self.node)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._spin, daemon=True)
+        self._thread.start()
+
+    def _spin(self) -> None:
+        while not self._end.is_set():
+            self._executor.spin_once(timeout_sec=0.05)
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+        self.node.destroy_node()
+        rclpy.try_shutdown()
+
+    def listen_to_tf(self) -> None:
+        """Subscribe late, as a viewer that is opened in the middle of a run."""
+        qos = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        self.node.create_subscription(TFMessage, "/tf_static", self._on_tf, qos)
+
+    def change(self, transition: int) -> bool:
+        until(self._changes.service_is_ready, "lifecycle service")
+        future = self._changes.call_async(ChangeState.Request(transition=Transition(id=transition)))
+        until(future.done, f"transition {transition}")
+        return bool(future.result().success)
+
+    def image(self) -> np.ndarray:
+        """Return the pixels of the next image."""
+        seen = len(self.images)
+        until(lambda: len(self.images) > seen, "an image")
+        image = cv2.imdecode(np.frombuffer(self.images[-1].data, np.uint8), cv2.IMREAD_COLOR)
+        assert image is not None
+        return image
+
+    def level(self) -> int:
+        """Return the camera's diagnostic level as of the next report."""
+        seen = self.reports
+        until(lambda: self.reports > seen and "go2_camera: camera" in self.health, "diagnostics")
+        return int(self.health["go2_camera: camera"].level[0])
+
+    def _on_tf(self, message: TFMessage) -> None:
+        self.transforms.update({each.child_frame_id: each for each in message.transforms})
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        self.health.update({status.name: status for status in message.status})
+        self.reports += 1
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    client = Client()
+    yield client
+    client.close()
+
+
+@contextmanager
+def process(module: str, lines: Lines, *remaps: str, **parameters: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run a node with parameters; it is ended by SIGINT, as a terminal does."""
+    words = [
+        f"{name}:={str(value).lower() if isinstance(value, bool) else value}" for name, value in parameters.items()
+    ]
+    arguments = [part for word in words for part in ("-p", word)] + [part for remap in remaps for part in ("-r", remap)]
+    ros = ["--ros-args", *arguments] if arguments else []
+    running = subprocess.Popen(
+        [sys.executable, "-m", module, *ros], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+    def read() -> None:
+        assert running.stdout is not None
+        for line in running.stdout:
+            lines(module.rpartition(".")[2], line.rstrip())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield running
+    finally:
+        running.send_signal(signal.SIGINT)
+        try:
+            running.wait(20.0)
+        finally:
+            running.kill()
+            reader.join()
+
+
+def stamp(message: Any) -> float:
+    return float(message.header.stamp.sec + message.header.stamp.nanosec * 1e-9)
+
+
+def camera(lines: Lines, *remaps: str, **parameters: Any) -> Any:
+    return process("spec_vlm_nav.nodes.go2_camera", lines, *remaps, **parameters)
+
+
+def test_a_film_through_all_transitions(client: Client, lines: Lines, tmp_path: Path) -> None:
+    film = write_film(tmp_path / "film.mp4")
+    with camera(lines, source=film, max_hz=15.0, latency_s=0.5, mount_pitch=0.1, **STRAIGHT) as running:
+        assert client.change(Transition.TRANSITION_CONFIGURE)
+        client.listen_to_tf()
+        until(lambda: len(client.transforms) == 2, "static transforms")
+        mount, optical = client.transforms["front_camera_link"], client.transforms["front_camera_optical_frame"]
+        assert (mount.header.frame_id, optical.header.frame_id) == ("base_link", "front_camera_link")
+        assert mount.transform.translation.x == 0.327 and mount.transform.rotation.y == pytest.approx(0.05, abs=1e-3)
+        assert optical.transform.rotation.x == -0.5
+        assert not client.images and not client.beats, "a node that is not active publishes nothing"
+
+        assert client.change(Transition.TRANSITION_ACTIVATE)
+        image = client.image()
+        assert image.shape == (100, 200, 3) and client.images[-1].format == "jpeg"
+        assert image[50, :90].mean() < 70 and image[50, 110:].mean() > 190
+        until(lambda: bool(client.beats), "heartbeat")
+        until(
+            lambda: bool(set(map(stamp, client.images)) & set(map(stamp, client.infos))), "image and info of one time"
+        )
+        info = client.infos[-1]
+        assert (info.width, info.height, info.distortion_model) == (200, 100, "plumb_bob")
+        assert info.k[0] == pytest.approx(100 / np.tan(np.radians(30))) and info.k[2] == 99.5
+        assert info.p[0] == info.k[0] and info.p[6] == info.k[5] and not any(info.d)
+        assert info.header.frame_id == client.images[-1].header.frame_id == "front_camera_optical_frame"
+        age = client.node.get_clock().now().nanoseconds * 1e-9 - stamp(info)
+        assert age > 0.5, "stamped before its arrival, by the latency"
+        assert client.level() == 0
+
+        assert client.change(Transition.TRANSITION_DEACTIVATE)
+        seen, reports = len(client.images), client.reports
+        until(lambda: client.reports > reports + 1, "reports")
+        assert len(client.images) <= seen + 1, "at most the frame that was on its way"
+        assert client.change(Transition.TRANSITION_CLEANUP)
+        assert client.change(Transition.TRANSITION_CONFIGURE) and client.change(Transition.TRANSITION_ACTIVATE)
+        assert client.image().shape == (100, 200, 3)
+    assert running.returncode == 0
+
+
+def test_the_robots_calls_are_lost_and_found(client: Client, lines: Lines) -> None:
+    with camera(lines, autostart=True, max_hz=8.0, reconnect_s=1.0, videohub_timeout_s=0.5) as running:
+        with process("tests.system.videohub", lines):
+            image = client.image()
+            assert image.shape == (224, 224, 3)
+            assert abs(float(image[112, 20:-20].mean()) - GREY) < 4
+            assert image[:30].max() < 20, "what the lens does not see is black"
+            until(lambda: client.level() == 0, "healthy")
+            # Discovery may have taken longer than reconnect_s.
+            lost = lines.text("go2_camera").count("no frame from videohub")
+        until(lambda: client.level() == 2, "unhealthy")
+        until(lambda: lines.text("go2_camera").count("no frame from videohub") > lost, "a line in the log")
+        with process("tests.system.videohub", lines):
+            client.image()
+            until(lambda: client.level() == 0, "healthy again")
+    assert running.returncode == 0
+    assert "frames from videohub again" in lines.text("go2_camera")
+
+
+@pytest.mark.skipif(not multicast_works(), reason="the loopback interface carries no multicast here")
+def test_the_stream_is_joined_and_lost_and_found(client: Client, lines: Lines) -> None:
+    port = free_port()
+    options = {"source": "multicast", "interface": "lo", "group": GROUP, "port": port, "decoder": "pyav"}
+    with camera(lines, autostart=True, reconnect_s=1.0, **options, **STRAIGHT) as running:
+        until(lambda: "no packet comes in" in lines.text("go2_camera"), "reason")
+        for skip in (0, 7):
+            with Sender(port, skip=skip):
+                image = client.image()
+                assert image.shape == (100, 200, 3)
+                assert image[50, :90].mean() < 70 and image[50, 110:].mean() > 190
+            until(lambda: client.level() == 2, "unhealthy")
+    assert running.returncode == 0
+
+
+def test_a_source_that_hangs_holds_up_no_transition_and_no_end(client: Client, lines: Lines, tmp_path: Path) -> None:
+    """A pipe that nobody writes to keeps the library in `open` for ever."""
+    pipe = tmp_path / "pipe.mp4"
+    os.mkfifo(pipe)
+    with camera(lines, source=pipe, reconnect_s=1.0) as running:
+        assert client.change(Transition.TRANSITION_CONFIGURE)
+        for _ in range(2):
+            assert client.change(Transition.TRANSITION_ACTIVATE)
+            assert client.level() == 2
+            assert client.change(Transition.TRANSITION_DEACTIVATE)
+        assert client.change(Transition.TRANSITION_CLEANUP)
+        assert "left behind" in lines.text("go2_camera")
+    assert running.returncode == 0
+
+
+def test_an_unknown_interface_is_refused_before_anything_is_opened(client: Client, lines: Lines) -> None:
+    with camera(lines, source="multicast", interface="enp9s9"):
+        assert not client.change(Transition.TRANSITION_CONFIGURE)
+        until(lambda: "interface 'enp9s9' does not exist; name the one" in lines.text("go2_camera"), "reason")
+
+
+def test_camera_calls_never_go_to_the_sport_service(client: Client, lines: Lines) -> None:
+    """There their id means Damp: the robot would drop."""
+    calls: list[Request] = []
+    client.node.create_subscription(Request, "/api/sport/request", calls.append, 10)
+    with camera(lines, "api/videohub/request:=/api/sport/request", autostart=True) as running:
+        assert running.wait(30.0) == 2
+    assert "Damp" in lines.text("go2_camera") and not calls
