@@ -55,6 +55,7 @@ class ExecuteProcess:
     respawn: bool = False
     respawn_delay: float | None = None
     sigterm_timeout: str = "5"
+    prefix: str | None = None
 
 
 @dataclass
@@ -78,6 +79,7 @@ class Node:
     package: str
     executable: str
     name: str
+    exec_name: str
     namespace: str
     parameters: list[Any]
     remappings: list[tuple[str, Any]]
@@ -87,6 +89,7 @@ class Node:
     respawn: bool = False
     respawn_delay: float | None = None
     sigterm_timeout: str = "5"
+    prefix: str | None = None
 
 
 def start(entities: list[Any], **given: str) -> list[Any]:

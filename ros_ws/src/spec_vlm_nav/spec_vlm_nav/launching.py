@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from ament_index_python.packages import get_package_share_directory
@@ -18,6 +19,9 @@ from spec_vlm_nav.runner import with_this_python
 
 PATIENCE_S = "15"
 """Until SIGTERM follows SIGINT: a goal ends with a stop that the robot confirms, and a model takes time to unload."""
+
+END_WITH_PARENT = "setpriv --pdeathsig TERM"
+"""Put before a command (util-linux): nobody else ends the processes of a launch that is killed, or ended by SIGTERM."""
 
 
 def describe(graph: Graph) -> LaunchDescription:
@@ -60,6 +64,7 @@ def _node(graph: Graph, spec: NodeSpec, values: dict[str, str]) -> Node:
         package=PACKAGE,
         executable=spec.executable,
         name=spec.name,
+        exec_name=spec.name,
         namespace=values["namespace"],
         parameters=[*files, *([given] if given else ())],
         remappings=graph.remaps(spec, values),
@@ -80,7 +85,8 @@ def _at_its_end(spec: NodeSpec | CommandSpec) -> dict[str, Any]:
     Launch starts a process again without a limit, or none that all versions have; the limit is kept here.
     """
     again = {"respawn": True, "respawn_delay": RESPAWN_S} if spec.respawns else {}
-    return {**again, "sigterm_timeout": PATIENCE_S, "on_exit": _on_exit(spec)}
+    with_launch = {"prefix": END_WITH_PARENT} if which(END_WITH_PARENT.split()[0]) else {}
+    return {**again, **with_launch, "sigterm_timeout": PATIENCE_S, "on_exit": _on_exit(spec)}
 
 
 def _on_exit(spec: NodeSpec | CommandSpec) -> Callable[[Any, Any], Shutdown | None]:
