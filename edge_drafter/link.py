@@ -160,7 +160,8 @@ class ZmqLink:
         self._bytes = [0, 0]
         self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
-        self._step_ended = False
+        self._step, self._step_ended = -1, False
+        """The number of the step that was begun last, and whether this side has ended it."""
         self._malformed, self._malformed_at = 0, -math.inf
         self._outbox: deque[bytes] = deque()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -232,13 +233,14 @@ class ZmqLink:
                 self._step_epoch = self._epoch
                 self._inbox.clear()
                 self._inbox_bytes = 0
-                self._step_ended = False
+                self._step, self._step_ended = message.step, False
             self._check()
             if self._step_ended and not isinstance(message, EndStep):
                 return
             self._bytes[0] += len(payload)
             self._outbox.append(payload)
-            if isinstance(message, EndStep):
+            # Its thread may be late, and a newer step begun.
+            if isinstance(message, EndStep) and message.step == self._step:
                 self._step_ended = True
                 self._changed.notify_all()
         self._wake()
