@@ -38,8 +38,8 @@ KNOWS: dict[str, set[str]] = {
 }
 NODES = (ROOT / NAV / "nodes", ROOT / "evaluation" / "nodes")
 ROS = {
-    "rclpy", "action_msgs", "builtin_interfaces", "geometry_msgs", "nav_msgs", "rcl_interfaces", "sensor_msgs",
-    "std_msgs", "spec_vlm_nav_interfaces", "unitree_api",
+    "rclpy", "action_msgs", "builtin_interfaces", "diagnostic_msgs", "geometry_msgs", "nav_msgs", "rcl_interfaces",
+    "sensor_msgs", "std_msgs", "spec_vlm_nav_interfaces", "unitree_api",
 }  # fmt: skip
 ZMQ_FILES = {
     "cloud_verifier/mailbox.py", "cloud_verifier/security.py", "edge_drafter/link.py", "edge_drafter/link_socket.py",

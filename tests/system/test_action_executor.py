@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -25,13 +26,15 @@ from rclpy.node import Node
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 from std_msgs.msg import Header
 
-from spec_vlm_nav.nodes import action_executor
+from spec_vlm_nav.diagnostics import Level
+from spec_vlm_nav.nodes import action_executor, common
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.common import COMMAND_QOS, steady_timer
 from tests.system.conftest import until
 
 NAMES = ("vlm_nav", "go2_bridge")
 PERIOD_S = 0.02
+NOW_NS = 1_800_000_000_000_000_000
 
 
 class Surroundings:
@@ -185,6 +188,51 @@ def test_the_stop_of_a_deactivated_node_is_repeated(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(node, "_twists", SimpleNamespace(publish=sent.append))
         node.deactivate()
         assert sent == [Twist()] * 3
+    finally:
+        node.destroy_node()
+        rclpy.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("received", "waited"), [(4900.0, 100.0), (5000.0, 0.0), (5000.5, 0.0), (1.0, 0.0), (0, 0.0), (None, 0.0)]
+)
+def test_silence_counts_from_the_arrival_of_a_message_not_from_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, received: float | None, waited: float
+) -> None:
+    """Times in milliseconds; a time that no message can have waited is not believed."""
+    clock = SimpleNamespace(time_ns=lambda: 5_000_000_000, monotonic=lambda: 50.0)
+    monkeypatch.setattr(common, "time", clock)
+    stamp = None if received is None else int(received * 1e6)
+    assert common.arrival({"received_timestamp": stamp}) == pytest.approx(50.0 - waited * 1e-3)
+
+
+def test_health_names_the_action_odometry_and_who_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(time_ns=lambda: NOW_NS, monotonic=lambda: 100.0)
+    for module in (action_executor, common):
+        monkeypatch.setattr(module, "time", clock)
+    rclpy.init()
+    node = ActionExecutor()
+    try:
+        idle = {status.name: status for status in node.health()}
+        assert (idle["action"].message, idle["action"].level) == ("idle", Level.OK)
+        assert (idle["odometry"].message, idle["odometry"].values) == ("odometry is silent", {"rate_hz": 0.0})
+        assert idle["watchdogs"].message == "silent: odom, vlm_nav, go2_bridge"
+        assert idle["odometry"].level is idle["watchdogs"].level is Level.ERROR
+        node.active = True
+        message = Odometry()
+        message.pose.pose.orientation.w = 1.0
+        node._on_odometry(message, {"received_timestamp": NOW_NS})
+        node._on_action(NavigationAction(goal=7, step=3, kind=NavigationAction.FORWARD, size=NavigationAction.MEDIUM))
+        busy = {status.name: status for status in node.health()}
+        assert busy["action"].message == "standing: vlm_nav, go2_bridge silent"
+        assert busy["action"].values["goal"] == 7 and busy["action"].values["remaining"] == 0.5
+        assert busy["odometry"].level is Level.OK and busy["odometry"].values["rate_hz"] > 0.0
+        assert busy["watchdogs"].message == "silent: vlm_nav, go2_bridge"
+        message.pose.pose.position.x = math.nan
+        node._on_odometry(message, {"received_timestamp": NOW_NS})
+        assert {status.name: status.message for status in node.health()}["odometry"].startswith(
+            "odometry is not finite"
+        )
     finally:
         node.destroy_node()
         rclpy.shutdown()

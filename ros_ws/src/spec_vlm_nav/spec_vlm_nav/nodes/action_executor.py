@@ -7,9 +7,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
@@ -18,7 +19,7 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.executor import RATE_HZ, Command, Executor, Report
-from spec_vlm_nav.nodes.common import COMMAND_QOS, on_heartbeat, sample_of, settings
+from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, on_heartbeat, sample_of, settings
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.odometry import RECOVERY_S
 from spec_vlm_nav.parameters import EXECUTOR, MOTION
@@ -91,8 +92,8 @@ class ActionExecutor(ManagedNode):
         with self._lock:
             self._logic.on_heartbeat(name, now)
 
-    def _on_odometry(self, odometry: Odometry) -> None:
-        sample = sample_of(odometry)
+    def _on_odometry(self, odometry: Odometry, info: Mapping[str, Any]) -> None:
+        sample = replace(sample_of(odometry), arrived=arrival(info))
         with self._lock:
             self._odometry_rate.note(sample.arrived)
             self._logic.on_odometry(sample)

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from speculation.settings import Field
 
 HEARTBEAT_HZ = 20.0
 ALIVE_PERIOD_S = 0.1
+LONGEST_WAIT_S = 2.0
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """Only the newest command counts, and a late joiner must never be handed an old one."""
 
@@ -157,9 +158,23 @@ def message_type(kind: str) -> Any:
     return getattr(import_module(f"{package}.msg"), name)
 
 
+def arrival(info: Mapping[str, Any]) -> float:
+    """Return the steady time at which a message arrived; `info` is what rclpy gives a callback beside the message.
+
+    A message waits while the node is held up. Silence that began before it was read counts from its arrival.
+    """
+    waited = (time.time_ns() - (info["received_timestamp"] or 0)) * 1e-9
+    # Not every middleware gives a time, and the machine's clock may have been set meanwhile.
+    return time.monotonic() - (waited if 0.0 <= waited <= LONGEST_WAIT_S else 0.0)
+
+
 def on_heartbeat(node: Node, name: str, received: Callable[[float], None]) -> None:
     """Call `received` with the steady time of every heartbeat of the node called `name`."""
-    node.create_subscription(Header, f"heartbeat/{name}", lambda _: received(time.monotonic()), COMMAND_QOS)
+
+    def beat(_: Header, info: Mapping[str, Any]) -> None:
+        received(arrival(info))
+
+    node.create_subscription(Header, f"heartbeat/{name}", beat, COMMAND_QOS)
 
 
 def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:
