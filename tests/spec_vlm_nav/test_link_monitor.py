@@ -45,6 +45,13 @@ def test_without_degraded_a_lost_link_is_hold_at_once() -> None:
     assert run(LinkMonitor(LinkLimits(degraded_s=0.0)), ("nominal", 1.0), ("silent", 0.02))[-1] is LinkMode.HOLD
 
 
+def test_nobody_looks_for_an_hour_and_the_draft_model_may_decide_again_after_its_time() -> None:
+    monitor = LinkMonitor(LinkLimits(degraded_s=5.0, recover_s=1.0))
+    run(monitor, ("silent", 1.0))
+    modes = run(monitor, ("nominal", 1.5), ("nominal", 6.0), ("silent", 4.0), start=4000.0)
+    assert modes == [LinkMode.NOMINAL, LinkMode.NOMINAL, LinkMode.DEGRADED]
+
+
 def test_who_gives_up_waits_for_the_verifier() -> None:
     monitor = LinkMonitor(LinkLimits())
     monitor.give_up()

@@ -318,6 +318,8 @@ def test_a_lost_verifier_holds_the_robot_and_the_goal_goes_on_when_it_returns() 
 def test_a_verifier_that_stays_away_ends_the_goal_with_the_reason() -> None:
     world = World([VerifierLost("connection refused")])
     result = world.run(time_allowance_s=10.0)
+    states = [state for state, _ in world.reports]
+    assert states == [State.THINKING, State.HOLDING, State.HOLDING], "one HOLD, and the end's"
     assert result.end is End.LINK_LOST
     assert "connection refused" in result.message
     assert 10.0 <= result.elapsed_s < 12.0

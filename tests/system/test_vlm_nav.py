@@ -34,7 +34,7 @@ from tests.system.conftest import until
 
 CODES = NavigateByInstruction.Result
 FIND = "find the silver bottle"
-CLOCK_OFF_S = 3600
+CLOCK_OFF_S = 5
 
 
 def command(model: Path, *options: str) -> list[str]:
@@ -104,7 +104,7 @@ class Client:
         self._odometry.publish(odometry)
         image = CompressedImage(format="jpeg", data=self._jpeg)
         image.header.stamp = stamp
-        # A camera whose clock nobody set.
+        # A camera whose clock is behind: by its stamps all its frames are stale.
         image.header.stamp.sec -= CLOCK_OFF_S
         self._images.publish(image)
 
@@ -150,7 +150,7 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         assert wrong.error_code == CODES.INVALID_INPUT and "done[0] is 'turn around'" in wrong.error_msg
 
         running = client.send(dry_run=True, done=["forward large"])
-        until(lambda: len(client.decisions) >= 2, "decisions of a dry run, with the clock of the camera an hour off")
+        until(lambda: len(client.decisions) >= 2, "decisions of a dry run, with the clock of the camera off")
         assert {decision.source for decision in client.decisions} == {NavigationAction.EDGE_ONLY}
         until(lambda: any(each.answer for each in client.feedback), "feedback with the answer as it is written")
         assert client.feedback[-1].link_state == "nominal" and client.feedback[-1].done == ["forward large"]
@@ -158,7 +158,7 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         lines = {f"vlm_nav: {line}" for line in ("lifecycle", "camera", "link", "decoding", "goal")}
         until(lambda: lines <= client.reported.keys(), "the lines of /diagnostics")
         skew = next(pair.value for pair in client.reported["vlm_nav: camera"].values if pair.key == "clock skew s")
-        assert float(skew) == pytest.approx(CLOCK_OFF_S, rel=0.01)
+        assert float(skew) == pytest.approx(CLOCK_OFF_S, abs=0.5)
 
         before = time.monotonic()
         assert client.change(Transition.TRANSITION_DEACTIVATE)
@@ -179,7 +179,7 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         assert process.wait(30.0) == 0
     text = log.read_text()
     assert "[vlm_nav]: edge_drafter.decoder: " in text, "libraries log through the node's logger"
-    assert text.count("the camera's clock is 3600.0 s behind ours") == 1
+    assert text.count("the camera's clock is 5.") == 1
     assert "Traceback" not in text and "Loading weights" not in text
 
 

@@ -63,7 +63,7 @@ class LinkMonitor:
         passed = 0.0 if self._looked is None else max(now - self._looked, 0.0)
         self._looked = now if self._looked is None else max(now, self._looked)
         if self.mode is LinkMode.DEGRADED:
-            self._spent += passed
+            self._spent = min(self._spent + passed, self._limits.degraded_s)
         elif self.mode is LinkMode.NOMINAL:
             self._spent = max(0.0, self._spent - passed)
         if state == UP:

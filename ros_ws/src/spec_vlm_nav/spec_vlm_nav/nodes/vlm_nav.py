@@ -119,9 +119,10 @@ class VlmNav(ManagedNode):
         yield self.senses.health(self.config.stale_s)
         decoder, goal = self.__dict__.get("decoder"), self._current
         if decoder is not None:
-            why = decoder.link.why if decoder.link is not None else "no link in mode edge"
-            state, rtt = decoder.link_figures()
-            yield link_status(why, state, rtt, self.monitor.mode)
+            link, (state, rtt) = decoder.link, decoder.link_figures()
+            if goal is None and link is not None:  # A goal looks by itself, and more often.
+                self.monitor.update(state, time.monotonic())
+            yield link_status(link.why if link is not None else "no link in mode edge", state, rtt, self.monitor.mode)
         yield self.answers.status(self._edge.decoding.mode)
         yield from self.watch.statuses(time.monotonic())
         yield Status("goal", Level.OK, goal.summary if goal is not None else "none")
