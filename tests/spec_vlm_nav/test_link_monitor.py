@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_drafter.reply import VerifierLost, VerifierRefused
 from spec_vlm_nav.diagnostics import Level
-from spec_vlm_nav.link_monitor import GRACE_S, LinkLimits, LinkMode, LinkMonitor, link_status
+from spec_vlm_nav.link_monitor import GRACE_S, LinkLimits, LinkMode, LinkMonitor, link_status, meet
 
 STATES = ["nominal", "silent", "connecting", "refused"]
 
@@ -105,3 +109,38 @@ def test_a_link_that_is_away_or_a_draft_model_that_decides_is_a_warning() -> Non
     }
     assert link_status("nothing received", "silent", 0.02, LinkMode.NOMINAL).level is Level.WARN
     assert link_status("the verifier serves", "nominal", 0.02, LinkMode.DEGRADED).level is Level.WARN
+
+
+class Verifier:
+    """Answers `connect` after so many seconds, on a clock of its own."""
+
+    def __init__(self, comes_at: float, error: Exception) -> None:
+        self.now, self._comes_at, self._error = 0.0, comes_at, error
+
+    def connect(self, limit_s: float, given_up: Callable[[], bool]) -> None:
+        self.now += min(limit_s, max(self._comes_at - self.now, 0.0))
+        if self.now < self._comes_at or isinstance(self._error, VerifierRefused):
+            raise self._error
+
+    def meet(self, limit_s: float, given_up: bool = False) -> list[str]:
+        lines: list[str] = []
+        meet(self.connect, limit_s, lambda: given_up, lines.append, lambda: self.now)
+        return lines
+
+
+def test_the_wait_for_a_verifier_is_logged_and_ends_when_it_comes() -> None:
+    verifier = Verifier(12.0, VerifierLost("no verifier answers"))
+    assert verifier.meet(60.0) == ["waiting for the verifier: no verifier answers"] * 2 and verifier.now == 12.0
+
+
+def test_a_verifier_that_does_not_come_refuses_or_is_not_waited_for_ends_it() -> None:
+    away = Verifier(math.inf, VerifierLost("no verifier answers"))
+    with pytest.raises(VerifierLost, match="no verifier answers"):
+        away.meet(17.0)
+    assert away.now == 17.0
+    with pytest.raises(VerifierRefused):
+        Verifier(0.0, VerifierRefused("another tokenizer")).meet(60.0)
+    left = Verifier(math.inf, VerifierLost("cancelled"))
+    with pytest.raises(VerifierLost):
+        left.meet(60.0, given_up=True)
+    assert left.now <= 5.0

@@ -32,6 +32,9 @@ STATE_OLD_S = 2.0
 """A state that is older than this says nothing."""
 MAX_DT = 0.25
 """A bridge that was held up does not jump to a higher speed: longer ticks count as this many seconds."""
+NOTHING_YET, DEACTIVATED = "no cmd_vel has come yet", "the bridge is deactivated"
+EXPECTED = (NOTHING_YET, DEACTIVATED)
+"""Reasons for a stop that are no fault."""
 REMEMBERED = 256
 """Requests whose answers count; other programs' answers come on the same topic."""
 
@@ -111,7 +114,7 @@ class Bridge(Generic[R]):
         self._active, self._standing = False, None
         self._stopping, self._stop_by = None, now + END_S
         if held:
-            self._keep_stopping(now, "the bridge is deactivated")
+            self._keep_stopping(now, DEACTIVATED)
         self._give_control(now)
 
     def ending(self, now: float) -> bool:
@@ -267,7 +270,9 @@ class Bridge(Generic[R]):
             self._log.info("standing up; waiting for the robot's answer", throttle_duration_sec=5.0)
 
     def _drive(self, now: float, dt: float) -> None:
-        if self._watchdog.expired(now):
+        if self._watchdog.silence(now) == math.inf:
+            self._keep_stopping(now, NOTHING_YET)
+        elif self._watchdog.expired(now):
             self._keep_stopping(now, "cmd_vel is silent")
         elif not self._wanted.finite:
             self._keep_stopping(now, "cmd_vel is not finite")
@@ -310,7 +315,7 @@ class Bridge(Generic[R]):
             self._stopping = Confirmed(self._robot.stop, self._next_identity, STOP_RETRY_S)
             self._why, self._sent, self._confirmed_at = why, ZERO, math.inf
             self._slew.reset()
-            self._log.warning(f"stop: {why}")
+            (self._log.info if why in EXPECTED else self._log.warning)(f"stop: {why}")
         if self._stillness.moving:
             self._stopping.reopen()
         if self._odometry.problem:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from edge_drafter.reply import VerifierLost, VerifierRefused
 from spec_vlm_nav.diagnostics import Level, Status
 from speculation.settings import check
 
+MEET_LOG_S = 5.0
 GRACE_S = 1.0
 """A link that is neither up nor silent, such as one that greets the verifier again, is lost after so long."""
 UP, LOST = "nominal", ("silent", "refused")
@@ -91,3 +95,29 @@ def link_status(why: str, state: str, rtt_s: float, mode: LinkMode) -> Status:
     level = Level.OK if state in ("", UP) and mode is LinkMode.NOMINAL else Level.WARN
     values: dict[str, str | float | int] = {"state": state or "none", "mode": mode.value}
     return Status("link", level, why, values | ({"rtt s": rtt_s} if rtt_s >= 0.0 else {}))
+
+
+def meet(
+    connect: Callable[[float, Callable[[], bool]], Any],
+    limit_s: float,
+    given_up: Callable[[], bool],
+    log: Callable[[str], Any],
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait for the verifier's Welcome and log every `MEET_LOG_S` seconds why it does not come.
+
+    `connect` waits so many seconds, as `EdgeDecoder.connect`. Raises VerifierLost after `limit_s` seconds, or
+    VerifierRefused at once, with the reason.
+    """
+    until = clock() + limit_s
+    while True:
+        left = until - clock()
+        try:
+            connect(max(0.0, min(MEET_LOG_S, left)), given_up)
+            return
+        except VerifierRefused:
+            raise
+        except VerifierLost as problem:
+            if left <= MEET_LOG_S or given_up():
+                raise
+            log(f"waiting for the verifier: {problem}")

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
@@ -107,6 +108,8 @@ def route_logging(node: Node) -> None:
     for name in ("edge_drafter", "speculation"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.captureWarnings(True)
+    # rclpy's own, where a client of a service ended while it waited.
+    warnings.filterwarnings("ignore", message="failed to send response")
 
 
 class Heartbeat:

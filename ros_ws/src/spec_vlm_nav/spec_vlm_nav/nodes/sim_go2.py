@@ -29,6 +29,8 @@ from spec_vlm_nav.robots.go2 import AVOID, SPORT, STATES
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM, SCAN_ANGLES, SimulatedGo2, scene_of
 
 BUILD_LIMIT_S = 60.0
+QUIET_S, LINGER_S = 0.3, 2.0
+"""At its end it goes on until no request came for so long, at most so long."""
 SCAN_RANGE = (0.05, 12.0)
 
 
@@ -42,6 +44,7 @@ class SimGo2(Node):
         self._physics, self._size = robot.physics, robot.image_size
         self._camera_period, self._odom_period = 1.0 / robot.camera_hz, 1.0 / robot.odom_hz
         self._scan_period = 1.0 / robot.scan_hz if robot.scan_hz else math.inf
+        self._called_at = -math.inf
         self._calls: SimpleQueue[tuple[Service, Request]] = SimpleQueue()
         self._images = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self._odometry = self.create_publisher(Odometry, "odom", qos_profile_sensor_data)
@@ -66,11 +69,18 @@ class SimGo2(Node):
         self.get_logger().info(f"room {self._scene.seed} ({self._scene.difficulty.name.lower()}): {what}")
 
     def close(self) -> None:
-        """End the simulation thread, which frees the GL objects that only it may touch."""
+        """End the simulation thread, which frees the GL objects that only it may touch.
+
+        A bridge that ends at the same time has its stop confirmed first.
+        """
+        until = time.monotonic() + LINGER_S
+        while (now := time.monotonic()) < until and now - self._called_at < QUIET_S:
+            time.sleep(0.02)
         self._end.set()
         self._thread.join(timeout=5.0)
 
     def _call(self, service: Service, call: Request) -> None:
+        self._called_at = time.monotonic()
         self._calls.put((service, call))
 
     def _simulate(self) -> None:

@@ -16,12 +16,12 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
 from edge_drafter.decoder import EdgeDecoder
-from edge_drafter.reply import VerifierLost, VerifierRefused
+from edge_drafter.reply import VerifierLost
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.alarms import ALARMS, DraftWatch
 from spec_vlm_nav.answers import RecentAnswers
 from spec_vlm_nav.diagnostics import Level, Status
-from spec_vlm_nav.link_monitor import LinkMonitor, link_status
+from spec_vlm_nav.link_monitor import LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End
 from spec_vlm_nav.nodes.common import Heartbeat, parameter, route_logging, settings
@@ -42,7 +42,6 @@ BUSY_S = 1.0
 """An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the
 interpreter, half a second on busy cores; and the robot can do without this node for a second, since every action
 is bounded, runs in action_executor's own loop and ends by itself."""
-WELCOME_LOG_S = 5.0
 END_S = 2.0
 """How long a goal gets to end by itself where the node stops acting."""
 _RESULT = NavigateByInstruction.Result
@@ -84,7 +83,7 @@ class VlmNav(ManagedNode):
         self._given_up.clear()
         self.decoder = EdgeDecoder(self._edge)
         if self.decoder.link is not None:
-            self._meet_verifier()
+            meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self.get_logger().warning)
         self._objects = self.decoder.objects(0.0)
         # What was loaded stays. Looking through it for garbage takes 0.2 s of a core, and no thread runs meanwhile:
         # longer than the watchdogs of other nodes wait.
@@ -126,21 +125,6 @@ class VlmNav(ManagedNode):
         yield self.answers.status(self._edge.decoding.mode)
         yield from self.watch.statuses(time.monotonic())
         yield Status("goal", Level.OK, goal.summary if goal is not None else "none")
-
-    def _meet_verifier(self) -> None:
-        """Wait for the Welcome, and log why it does not come. Raises VerifierLost, with the reason."""
-        until = time.monotonic() + self._welcome_s
-        while True:
-            left = until - time.monotonic()
-            try:
-                self.decoder.connect(max(0.0, min(WELCOME_LOG_S, left)), self._given_up.is_set)
-                return
-            except VerifierRefused:
-                raise
-            except VerifierLost as problem:
-                if left <= WELCOME_LOG_S:
-                    raise
-                self.get_logger().warning(f"waiting for the verifier: {problem}")
 
     def _execute(self, handle: Any) -> Any:
         """Run one goal in a thread of the executor's; a newer goal ends this one, one that is refused does not."""
