@@ -6,10 +6,22 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
 from edge_drafter import Mode
+from evaluation.__main__ import MODULES
+from evaluation.__main__ import parser as evaluation_parser
+from spec_vlm_nav.alarms import ALARMS
+from spec_vlm_nav.camera import CAMERA, MOUNT
+from spec_vlm_nav.graph import GRAPHS, PROJECT, Argument
+from spec_vlm_nav.lifecycle import ManagerSettings
+from spec_vlm_nav.nodes.nav_view import VIEW
+from spec_vlm_nav.nodes.vlm_nav import EDGE
+from spec_vlm_nav.nodes.web import WEB
+from spec_vlm_nav.parameters import BRIDGE, EXECUTOR, GUARD, LIMITS, MOTION, NAVIGATOR, Parameters
+from speculation.settings import Field
 from tests.test_dependencies import FOLDERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,14 +34,30 @@ COMMAND_PAGES = [
     *PAGES,
 ]
 MODES = sorted(mode.value for mode in Mode)
+NODES: dict[str, tuple[Parameters[msgspec.Struct], ...]] = {
+    "vlm_nav": (EDGE, NAVIGATOR, ALARMS),
+    "action_executor": (MOTION, EXECUTOR),
+    "go2_bridge": (LIMITS, BRIDGE, GUARD),
+    "go2_camera": (CAMERA, MOUNT),
+    "lifecycle_manager": (Parameters(ManagerSettings),),
+    "nav_view": (VIEW,),
+    "web": (WEB,),
+}
+OWN = {"vlm_nav": {"trace": "", "welcome_s": "60.0"}}
+"""Parameters of a node's own file, with their defaults."""
 
 
 def table(page: str, heading: str) -> list[list[str]]:
-    """Return the cells of the first table below a heading, without its head."""
+    """Return the cells of the first table below a heading of any level, without its head."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    section = text.split(f"\n## {heading}\n", 1)[1]
+    section = text.split(f"# {heading}\n", 1)[1]
     lines = section[section.index("\n|") :].strip().split("\n\n", 1)[0].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+    return [cells(line) for line in lines[2:]]
+
+
+def cells(line: str) -> list[str]:
+    """Return the cells of a table's line."""
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def test_the_readme_has_every_mode_once() -> None:
@@ -100,3 +128,79 @@ def test_every_target_of_make_has_its_line_of_help() -> None:
     described = set(re.findall(r"^([a-z]+):.*## ", text, re.MULTILINE))
     assert phony == described
     assert {"docs", "wheel"} <= described
+
+
+def shown(default: object) -> str:
+    """Return a default as tables have it."""
+    plain = getattr(default, "value", default)
+    return str(plain).lower() if isinstance(plain, bool) else str(plain)
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def parameter_tables() -> list[tuple[str, str, list[str], list[str]]]:
+    """Return page, node, names and defaults of every row of a table of parameters."""
+    found = []
+    for path in PAGES:
+        node = ""
+        for line in path.read_text(encoding="utf-8").splitlines():
+            head = re.fullmatch(r"\| parameter of `(\w+)` \| default \| means \|", line)
+            if head:
+                node = head[1]
+            elif not line.startswith("|"):
+                node = ""
+            elif node and not line.startswith("|---"):
+                names, defaults, _ = cells(line)
+                found.append((path.name, node, quoted(names), [each.strip() for each in defaults.split(",")]))
+    return found
+
+
+@pytest.mark.parametrize("row", parameter_tables(), ids=lambda row: f"{row[1]}-{row[2][0]}")
+def test_parameters_in_tables_exist_and_have_their_defaults(row: tuple[str, str, list[str], list[str]]) -> None:
+    _, node, names, defaults = row
+    fields: dict[str, Field] = {name: field for part in NODES[node] for name, field in part.fields().items()}
+    known = {name: shown(field.default) for name, field in fields.items()} | OWN.get(node, {})
+    assert {name: known.get(name) for name in names} == dict(zip(names, defaults, strict=True))
+
+
+def test_every_node_with_parameters_has_a_table_and_the_bridges_guard_a_whole_one() -> None:
+    tables = parameter_tables()
+    assert {node for _, node, _, _ in tables} == set(NODES)
+    guard = {name for page, _, names, _ in tables for name in names if page == "robot_safety.md"}
+    assert guard == set(GUARD.fields())
+
+
+def place(argument: Argument) -> str:
+    """Return the default of a launch argument, a path as it is in the project."""
+    text = argument.default.removeprefix(f"{PROJECT}/")
+    return text[text.index("config/") :] if text.endswith("config/verifier.yaml") else text
+
+
+def test_the_page_on_ros_has_every_launch_argument_with_its_default_and_files() -> None:
+    written = {}
+    for cell, default, files, _ in table("docs/ros.md", "Launch arguments"):
+        graphs = list(GRAPHS) if files == "all" else files.split(", ")
+        written |= {(name, graph): default for name in quoted(cell) for graph in graphs}
+    assert written == {
+        (argument.name, name): place(argument) for name, graph in GRAPHS.items() for argument in graph.arguments
+    }
+
+
+@pytest.mark.parametrize("path", COMMAND_PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_launch_commands_in_pages_give_arguments_that_are_declared(path: Path) -> None:
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    for name, rest in re.findall(r"ros2 launch spec_vlm_nav (\w+)\.launch\.py([^\n`#]*)", text):
+        declared = {argument.name for argument in GRAPHS[name].arguments}
+        assert set(re.findall(r"(\w+):=", rest)) <= declared, f"{path.name}: {name}{rest}"
+
+
+@pytest.mark.parametrize("path", COMMAND_PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_of_evaluation_in_pages_have_flags_that_they_take(path: Path) -> None:
+    (commands,) = (action for action in evaluation_parser()._actions if isinstance(action.choices, dict))
+    taken = {name: line._option_string_actions for name, line in commands.choices.items()}  # type: ignore[attr-defined]
+    assert len(taken) == len(MODULES)
+    for name, rest in re.findall(r"python -m evaluation ([a-z-]+)([^\n`#]*)", path.read_text(encoding="utf-8")):
+        assert name in taken, f"{path.name}: {name}"
+        assert set(re.findall(r"(--[a-z-]+)", rest)) <= set(taken[name]), f"{path.name}: {name}{rest}"
