@@ -153,7 +153,7 @@ def parameter_tables() -> list[tuple[str, str, list[str], list[str]]]:
                 node = ""
             elif node and not line.startswith("|---"):
                 names, defaults, _ = cells(line)
-                found.append((path.name, node, quoted(names), [each.strip() for each in defaults.split(",")]))
+                found.append((path.name, node, quoted(names), [each.strip(' "') for each in defaults.split(",")]))
     return found
 
 
