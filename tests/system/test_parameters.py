@@ -13,11 +13,15 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from evaluation.nodes.bag_player import PLAYER
+from spec_vlm_nav.alarms import ALARMS
+from spec_vlm_nav.camera import CAMERA, MOUNT
 from spec_vlm_nav.graph import GRAPHS, PROJECT, NodeSpec
+from spec_vlm_nav.lifecycle import ManagerSettings
 from spec_vlm_nav.navigator import NavigatorConfig
 from spec_vlm_nav.nodes.common import settings
 from spec_vlm_nav.nodes.nav_view import VIEW
 from spec_vlm_nav.nodes.vlm_nav import EDGE
+from spec_vlm_nav.nodes.web import WEB
 from spec_vlm_nav.parameters import BRIDGE, EXECUTOR, GUARD, LIMITS, MOTION, NAVIGATOR, Parameters
 from spec_vlm_nav.safety import Limits
 from spec_vlm_nav.simulated_go2 import ROBOT, ROOM
@@ -25,14 +29,21 @@ from speculation.prompts import Guidance, ResponseOrder
 
 CONFIG = PROJECT / "ros_ws" / "src" / "spec_vlm_nav" / "config"
 PARTS = {
-    "vlm_nav": (EDGE, NAVIGATOR),
+    "vlm_nav": (EDGE, NAVIGATOR, ALARMS),
     "action_executor": (MOTION, EXECUTOR),
     "go2_bridge": (LIMITS, BRIDGE, GUARD),
     "sim_go2": (ROOM, ROBOT),
     "bag_player": (PLAYER,),
     "nav_view": (VIEW,),
+    "go2_camera": (CAMERA, MOUNT),
+    "lifecycle_manager": (Parameters(ManagerSettings),),
+    "web": (WEB,),
 }
-OWN = {"vlm_nav": {"trace", "welcome_s"}}
+MANAGED = {"vlm_nav", "action_executor", "go2_bridge", "go2_camera"}
+OWN = {name: {"autostart"} for name in MANAGED} | {
+    "vlm_nav": {"trace", "welcome_s", "autostart"},
+    "lifecycle_manager": {"node_names", "heartbeats", "autostart"},
+}
 """Parameters of a node's own file."""
 PUBLIC = {
     "vlm_nav": {
@@ -40,7 +51,8 @@ PUBLIC = {
         "drafting", "predictor", "sampling", "seed", "threads", "device", "dtype", "attention", "quantisation",
         "min_pixels", "max_pixels", "capacity", "max_tokens", "link_silence_s", "link_resume_s", "response_order",
         "guide", "time_allowance_s", "step_limit_s", "action_limit_s", "stale_frame_s", "act_early", "look_ahead",
-        "look_ahead_m", "look_ahead_deg", "degraded_s", "recover_s", "trace", "welcome_s",
+        "look_ahead_m", "look_ahead_deg", "degraded_s", "recover_s", "trace", "welcome_s", "acceptance_margin",
+        "acceptance_answers", "swap_every", "swap_tests", "swap_share",
     },
     "action_executor": {
         "forward_speed", "turn_speed", "tolerance_m", "tolerance_rad", "cap_factor", "cap_margin_s", "blocked_after_s",
@@ -56,6 +68,16 @@ PUBLIC = {
     "sim_go2": {"seed", "difficulty", "target", "layout", "physics", "image_size", "camera_hz", "odom_hz", "scan_hz"},
     "bag_player": {"bag", "instruction", "out", "camera_topic", "odom_topic", "rate", "start", "laps", "wait_s"},
     "nav_view": {"max_hz", "width", "broadcast_tf"},
+    "go2_camera": {
+        "source", "interface", "group", "port", "decoder", "gst_decode", "videohub_timeout_s", "fx", "fy", "cx", "cy",
+        "k1", "k2", "p1", "p2", "k3", "source_width", "source_height", "fov_deg", "width", "height", "max_hz",
+        "latency_s", "jpeg_quality", "reconnect_s", "base_frame", "link_frame", "frame_id", "mount_x", "mount_y",
+        "mount_z", "mount_roll", "mount_pitch", "mount_yaw",
+    },
+    "lifecycle_manager": {
+        "node_names", "heartbeats", "autostart", "bond_s", "startup_s", "recovery_s", "attempts",
+    },
+    "web": {"host", "port", "token"},
 }  # fmt: skip
 """What users' own parameter files may name: no parameter may be lost or renamed unnoticed."""
 
@@ -79,7 +101,11 @@ def test_no_parameter_is_lost_and_no_two_have_one_name(name: str) -> None:
     assert sum(len(part.fields()) for part in PARTS[name]) + len(OWN.get(name, ())) == len(names(name))
 
 
-@pytest.mark.parametrize("path", sorted(CONFIG.glob("*.yaml")), ids=lambda path: path.stem)
+NODE_FILES = sorted(path for path in CONFIG.glob("*.yaml") if path.stem != "verifier")
+"""The verifier's is the settings file of `serve`."""
+
+
+@pytest.mark.parametrize("path", NODE_FILES, ids=lambda path: path.stem)
 def test_parameter_files_name_known_parameters_within_their_limits(path: Path) -> None:
     read = msgspec.yaml.decode(path.read_bytes())
     assert read
