@@ -13,6 +13,7 @@ count of bytes under way on each connection, see `cloud_verifier.connections`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import socket
@@ -267,7 +268,7 @@ class Mailbox:
 
     def _take_mail(self) -> bool:
         """Move what came into the inboxes; return whether more may be there."""
-        taken: list[tuple[bytes, int, list[bytes]]] = []
+        taken: list[tuple[bytes, int | None, list[bytes]]] = []
         due = time.monotonic() >= self._watch_at
         if not due and not self._has_mail():
             return False
@@ -281,6 +282,9 @@ class Mailbox:
         if not taken and not self._closed:
             return False
         for routing_id, fd, frames in taken:
+            if fd is None:
+                self.dropped += 1
+                continue
             connection = self._connections.deliver(fd, routing_id, sum(map(len, frames)))
             if connection is not None:
                 self._put(connection.peer, connection.has_session, frames)
@@ -309,17 +313,26 @@ class Mailbox:
             self._inboxes[peer] = inbox
             self._turns.append(peer)
 
-    def _receive(self) -> tuple[bytes, int, list[bytes]] | None:
-        """Return routing id, descriptor and first frames of the next whole message, None where there is none."""
+    def _receive(self) -> tuple[bytes, int | None, list[bytes]] | None:
+        """Return routing id, descriptor and first frames of the next whole message, None where there is none.
+
+        The descriptor is None where the message does not name its connection: a peer that greeted as ZMTP 1.0, which a
+        garbled greeting is taken for.
+        """
         try:
             head = self._socket.recv(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return None
         frames: list[bytes] = []
-        fd, frame = -1, head
+        fd: int | None = None
+        frame = head
         while frame.more:
             frame = self._socket.recv(copy=False)
-            fd = int(frame.get(zmq.SRCFD))
+            try:
+                fd = int(frame.get(zmq.SRCFD))
+            except zmq.ZMQError as error:
+                if error.errno != errno.EINVAL:
+                    raise
             if len(frames) < FRAMES:
                 frames.append(frame.bytes)
         return head.bytes, fd, frames

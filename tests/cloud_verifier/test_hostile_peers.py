@@ -6,6 +6,7 @@ import contextlib
 import random
 import re
 import struct
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -275,6 +276,16 @@ def test_a_peer_without_a_session_is_not_kept(verifier: Verifier, honest: Honest
     idle = RawPeer(verifier.address)
     assert idle.is_cut_off(ADDRESS_LIMIT_S)
     idle.close()
+
+
+def test_a_peer_of_the_first_zmtp_or_a_garbled_greeting_ends_nothing(verifier: Verifier, honest: Honest) -> None:
+    """A greeting that does not begin with 0xff is ZMTP 1.0's, whose messages do not name their connection."""
+    host, port = verifier.address.removeprefix("tcp://").split(":")
+    for routing_id in (b"", b"robot"):
+        with socket.create_connection((host, int(port))) as peer:
+            for body in (routing_id, b"a message of another age", b""):
+                peer.sendall(bytes([len(body) + 1, 0]) + body)
+            honest.answers()
 
 
 def test_bent_messages_from_many_peers(verifier: Verifier, honest: Honest, target: Target) -> None:
