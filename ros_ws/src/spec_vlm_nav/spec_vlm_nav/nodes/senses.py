@@ -88,7 +88,13 @@ class Senses:
             self.travelled += math.hypot(place.x - before[0].x, place.y - before[0].y)
 
     def _on_status(self, status: ActionStatus) -> None:
-        self.statuses.pop((status.goal, status.step), None)
+        if status.outcome == ActionStatus.IDLE and not status.goal:
+            # An executor that knows of no action was started anew: what ran before runs no more, and how far it came
+            # is what was reported last.
+            for each in self.statuses.values():
+                if each.outcome == ActionStatus.RUNNING:
+                    each.outcome, each.message = ActionStatus.IDLE, "action_executor was started anew"
+        # In its place where it is there: a reader in between must not miss it.
         self.statuses[status.goal, status.step] = status
         self.status_at = time.monotonic()
         if len(self.statuses) > STATUSES:
