@@ -11,8 +11,11 @@ import pytest
 import rclpy
 from nav_msgs.msg import Odometry
 from rclpy.duration import Duration
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import Bool
 from unitree_api.msg import Request, Response
 
 from spec_vlm_nav.motion import PlanarPose
@@ -20,6 +23,7 @@ from spec_vlm_nav.nodes import common, go2_bridge, senses
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.robots.go2 import SPORT, SportApi
+from tests.system.conftest import until
 
 TICK_S = 0.05
 
@@ -102,6 +106,34 @@ def test_odometry_that_is_wrong_confirms_no_stop(clock: Clock) -> None:
         assert second(0.0) == []
     finally:
         bridge.destroy_node()
+
+
+@pytest.mark.parametrize("durability", [DurabilityPolicy.TRANSIENT_LOCAL, DurabilityPolicy.VOLATILE])
+def test_a_bridge_that_is_started_again_gets_the_e_stop_of_a_latched_topic(
+    clock: Clock, durability: DurabilityPolicy
+) -> None:
+    button, latched = Node("button"), durability is DurabilityPolicy.TRANSIENT_LOCAL
+    publisher = button.create_publisher(Bool, "e_stop", QoSProfile(depth=1, durability=durability))
+    publisher.publish(Bool(data=True))
+    bridge = Go2Bridge()
+    bridge._senders = dict.fromkeys(bridge._senders, Sent())
+    executor = SingleThreadedExecutor()
+    executor.add_node(bridge)
+
+    def problem() -> str:
+        executor.spin_once(timeout_sec=0.02)
+        if not latched and publisher.get_subscription_count():
+            publisher.publish(Bool(data=True))
+        return bridge._bridge._interlock.problem
+
+    try:
+        until(lambda: "e-stop" in problem(), "the e-stop")
+        bridge.activate()
+        assert "e-stop" in problem() and not bridge._bridge.ready
+    finally:
+        executor.shutdown()
+        bridge.destroy_node()
+        button.destroy_node()
 
 
 def answer(request: Request) -> Response:
