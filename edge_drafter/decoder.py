@@ -206,7 +206,7 @@ class EdgeDecoder:
         """Return how far the draft of an answer that was given depends on its frame, see `edge_drafter.swap`.
 
         For idle time, in any thread: None where a question is being answered, and as soon as one comes, which waits for
-        the prefill or the layer under way. Raises ValueError as `edge_drafter.swap.swap_test`.
+        the layer under way. Raises ValueError as `edge_drafter.swap.swap_test`.
         """
         model = self._model
         if model is None or not self._decoding.acquire(blocking=False):

@@ -37,7 +37,7 @@ def swap_test(
     """Draft `answer`, tokens to the question `prompt` about the frame `jpeg`, with that frame and with `other`.
 
     Takes two prefills and two forwards, greedy whatever the sampling; the model's step is lost. Raises Abandoned as
-    soon as `stop` returns True, asked between layers and before each prefill; ValueError for an empty answer or an
+    soon as `stop` returns True, asked between layers, of a prefill too; ValueError for an empty answer or an
     image that cannot be read.
     """
     if not answer:
@@ -51,7 +51,7 @@ def _drafts(model: DraftModel, prompt: str, answer: Sequence[int], image: bytes,
     """Return the likeliest token at each place of `answer` [len(answer)]."""
     if stop():
         raise Abandoned
-    model.begin(prompt, image)
+    model.begin(prompt, image, stop=stop)
     fed = list(answer[:-1])
     # The root rides in front of the first forward.
     behind = model.extend(fed, range(ROOT, ROOT + len(fed)), stop) if fed else None

@@ -35,8 +35,8 @@ class SeeingModel(FakeModel):
         super().__init__(lambda prefix: following(self._image, prefix))
         self._image = b""
 
-    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = ()) -> None:
-        super().begin(prompt, image, committed)
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+        super().begin(prompt, image, committed, stop)
         self._image = image
 
 
@@ -72,6 +72,15 @@ def test_a_stop_ends_it_before_the_next_prefill_and_an_empty_answer_is_refused()
     assert model.begun == 1
     with pytest.raises(ValueError, match="the answer is empty"):
         swap_test(model, PROMPT, [], OWN, OTHER)
+
+
+def test_a_stop_ends_a_prefill_under_way(tiny_draft: Path) -> None:
+    """A question must not wait for a prefill, which takes a robot's computer most of a second."""
+    session, looks = VlmSession(load_vlm(tiny_draft, dtype="float64"), 512), iter([False, True])
+    with pytest.raises(Abandoned):
+        swap_test(session, PROMPT, [1, 2], jpeg(0), jpeg(1), lambda: next(looks, True))
+    with pytest.raises(RuntimeError):
+        session.root_logits()
 
 
 @pytest.fixture(scope="module")

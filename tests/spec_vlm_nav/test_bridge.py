@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -80,17 +81,26 @@ class Toy:
 
 
 class Log:
+    """As rclpy's logger, one line of code has one level: another one is an exception in whoever logs."""
+
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self._levels: dict[tuple[str, int], str] = {}
 
     def info(self, message: str, **_: Any) -> None:
-        self.lines.append(f"info {message}")
+        self._note("info", message)
 
     def warning(self, message: str, **_: Any) -> None:
-        self.lines.append(f"warning {message}")
+        self._note("warning", message)
 
     def error(self, message: str, **_: Any) -> None:
-        self.lines.append(f"error {message}")
+        self._note("error", message)
+
+    def _note(self, level: str, message: str) -> None:
+        caller = sys._getframe(2)
+        if self._levels.setdefault((caller.f_code.co_filename, caller.f_lineno), level) != level:
+            raise ValueError("Logger severity cannot be changed between calls.")
+        self.lines.append(f"{level} {message}")
 
 
 class World:
@@ -171,6 +181,14 @@ def test_silence_and_nan_brake_until_the_robot_confirms_and_stands(velocity: Vel
     world.live(STOP_RETRY_S * 2, velocity, speed=0.0)
     assert world.live(1.0, velocity, speed=0.0) == []
     assert any(line.startswith("warning stop: cmd_vel is") for line in world.log.lines)
+
+
+def test_a_stop_for_another_reason_is_sent_whatever_level_its_line_in_the_log_has() -> None:
+    world = World()
+    world.live(1.0)
+    assert "info stop: no cmd_vel has come yet" in world.log.lines
+    world.live(0.5, Velocity(0.3))
+    assert names(world.live(0.5))[-1] == "brake" and "warning stop: cmd_vel is silent" in world.log.lines
 
 
 def test_after_a_stop_it_speeds_up_from_standing() -> None:

@@ -342,6 +342,23 @@ def test_an_older_goal_that_is_late_is_ignored_and_a_clock_that_was_set_back_is_
         assert not send(60, 1)
 
 
+@pytest.mark.parametrize(("seconds", "goes_on"), [(1.5, True), (2.5, False)])
+def test_an_action_outlives_no_node_that_decided_it(seconds: float, goes_on: bool) -> None:
+    """vlm_nav that died and is back knows of no goal: its heartbeat alone must not move the robot."""
+    robot = Robot()
+    robot.act(FORWARD, LARGE)
+    for _ in range(10):
+        robot.live()
+    for _ in range(round(seconds / TICK_S)):
+        robot.live(("go2_bridge",))
+    robot.live()
+    assert robot.moves == goes_on == robot.executor.running
+    assert goes_on or robot.report.message == "vlm_nav was silent for 2 s: the action is over"
+    assert goes_on or robot.report.progress > 0.0
+    robot.act(LEFT)
+    assert robot.moves
+
+
 def test_after_a_halt_only_a_new_action_moves_the_robot() -> None:
     robot = Robot()
     robot.executor.halt("not yet", robot.now)

@@ -187,6 +187,41 @@ def test_a_range_that_is_no_number_is_refused() -> None:
         range_points(SimpleNamespace(range=math.nan, min_range=0.1, max_range=4.0))
 
 
+SCAN: dict[str, Any] = {
+    "ranges": [0.4] * 3,
+    "angle_min": -0.1,
+    "angle_increment": 0.1,
+    "range_min": 0.1,
+    "range_max": 10.0,
+}
+RANGE: dict[str, Any] = {"range": 0.4, "min_range": 0.1, "max_range": 4.0}
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan])
+@pytest.mark.parametrize("field", ["range_max", "max_range", "angle_increment"])
+def test_a_sensor_whose_own_figures_hide_what_it_sees_does_not_show_a_free_way(field: str, value: float) -> None:
+    """A driver that leaves a field at its 0 would make the guard blind without a word."""
+    message = RANGE if field in RANGE else SCAN
+    guard = Guard(GuardSettings(guard="range" if message is RANGE else "scan", guard_points=1))
+    assert not guard.on_message(SimpleNamespace(**message), 10.0)
+    assert guard.limit(AHEAD, 10.1).vx < AHEAD.vx
+    assert field in guard.on_message(SimpleNamespace(**message | {field: value}), 11.0)
+    assert guard.limit(AHEAD, 11.1).vx == 0.0
+
+
+@pytest.mark.parametrize("field", ["angle_min", "range_min"])
+def test_a_scan_with_figures_that_are_not_finite_is_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        scan_points(SimpleNamespace(**SCAN | {field: math.nan}))
+
+
+def test_a_sensor_of_one_distance_only_is_read() -> None:
+    """sensor_msgs/Range: both limits are that distance, and the range is infinite, either way."""
+    one = {"min_range": 0.3, "max_range": 0.3}
+    assert range_points(SimpleNamespace(range=-math.inf, **one)).tolist() == [[0.3, 0.0, 0.0]]
+    assert range_points(SimpleNamespace(range=math.inf, **one)).tolist() == []
+
+
 @pytest.mark.parametrize(
     "values,problem",
     [

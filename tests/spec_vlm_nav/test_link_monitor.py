@@ -56,6 +56,15 @@ def test_nobody_looks_for_an_hour_and_the_draft_model_may_decide_again_after_its
     assert modes == [LinkMode.NOMINAL, LinkMode.NOMINAL, LinkMode.DEGRADED]
 
 
+def test_a_draft_model_that_does_not_see_never_decides_alone() -> None:
+    alarm = [False]
+    monitor = LinkMonitor(LinkLimits(), lambda: alarm[0])
+    assert run(monitor, ("nominal", 1.0), ("silent", 1.0))[-1] is LinkMode.DEGRADED
+    alarm[0] = True
+    modes = run(monitor, ("silent", 0.02), ("nominal", 2.0), ("silent", 0.02))
+    assert modes == [LinkMode.HOLD, LinkMode.NOMINAL, LinkMode.HOLD]
+
+
 def test_who_gives_up_waits_for_the_verifier() -> None:
     monitor = LinkMonitor(LinkLimits())
     monitor.give_up()

@@ -18,6 +18,7 @@ from spec_vlm_nav.link_monitor import LinkLimits
 from spec_vlm_nav.motion import Outcome, PlanarPose
 from spec_vlm_nav.navigator import (
     HOLD_S,
+    HOLD_UNCONFIRMED,
     INVALID_LIMIT,
     POLL_S,
     SETTLE_S,
@@ -430,6 +431,26 @@ def test_neither_a_stop_nor_a_dry_run_waits_for_a_hold() -> None:
     result = dry.run(dry=True)
     assert (result.end, result.held) == (End.CANCELLED, True)
     assert dry.now < 50.3 + HOLD_S
+
+
+@pytest.mark.parametrize("taken_after", [0.3, math.inf])
+def test_a_stop_that_ends_a_motion_under_way_is_waited_for(taken_after: float) -> None:
+    """The answer begins with a motion and ends in a stop, which a message that was lost must not turn into success."""
+    answer = f"Action: forward large\n{'So it goes on. ' * 4}\nAction: stop"
+    world = World([answer], config=EARLY)
+
+    def execution(step: int) -> Execution | None:
+        stop = next((at for at, each in zip(world.acted_at, world.decisions, strict=True) if each.action == STOP), None)
+        if stop is None or world.decisions[-1].step != step:
+            return None if stop is not None else Execution(Outcome.RUNNING)
+        return Execution(Outcome.DONE) if world.now >= stop + taken_after else None
+
+    world.outcome = execution
+    result = world.run()
+    assert any(text == "forward large" for _, text, complete in world.published if not complete)
+    assert (result.end, world.texts[-1]) == (End.STOPPED, "stop")
+    assert result.held == math.isfinite(taken_after) == (not result.message.endswith(HOLD_UNCONFIRMED))
+    assert world.now >= world.acted_at[-1] + min(taken_after, HOLD_S)
 
 
 def test_limits_of_time_and_actions() -> None:

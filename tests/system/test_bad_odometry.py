@@ -5,19 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import rclpy
 from nav_msgs.msg import Odometry
+from rclpy.duration import Duration
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import Bool
 from unitree_api.msg import Request, Response
 
-from spec_vlm_nav.nodes import common, go2_bridge
+from spec_vlm_nav.motion import PlanarPose
+from spec_vlm_nav.nodes import common, go2_bridge, senses
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
-from spec_vlm_nav.nodes.vlm_nav import VlmNav
-from spec_vlm_nav.odometry import OdometryCheck
+from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.robots.go2 import SPORT, SportApi
+from tests.system.conftest import until
 
 TICK_S = 0.05
 
@@ -53,7 +59,7 @@ def clock() -> Iterator[Clock]:
     """A clock for all nodes of this file, and ROS."""
     made = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (common, go2_bridge):
+        for module in (common, go2_bridge, senses):
             patch.setattr(module, "time", made)
         rclpy.init()
         yield made
@@ -102,16 +108,71 @@ def test_odometry_that_is_wrong_confirms_no_stop(clock: Clock) -> None:
         bridge.destroy_node()
 
 
+@pytest.mark.parametrize("durability", [DurabilityPolicy.TRANSIENT_LOCAL, DurabilityPolicy.VOLATILE])
+def test_a_bridge_that_is_started_again_gets_the_e_stop_of_a_latched_topic(
+    clock: Clock, durability: DurabilityPolicy
+) -> None:
+    button, latched = Node("button"), durability is DurabilityPolicy.TRANSIENT_LOCAL
+    publisher = button.create_publisher(Bool, "e_stop", QoSProfile(depth=1, durability=durability))
+    publisher.publish(Bool(data=True))
+    bridge = Go2Bridge()
+    bridge._senders = dict.fromkeys(bridge._senders, Sent())
+    executor = SingleThreadedExecutor()
+    executor.add_node(bridge)
+
+    def problem() -> str:
+        executor.spin_once(timeout_sec=0.02)
+        if not latched and publisher.get_subscription_count():
+            publisher.publish(Bool(data=True))
+        return bridge._bridge._interlock.problem
+
+    try:
+        until(lambda: "e-stop" in problem(), "the e-stop")
+        bridge.activate()
+        assert "e-stop" in problem() and not bridge._bridge.ready
+    finally:
+        executor.shutdown()
+        bridge.destroy_node()
+        button.destroy_node()
+
+
 def answer(request: Request) -> Response:
     response = Response()
     response.header.identity = request.header.identity
     return response
 
 
-def test_the_distance_of_a_goal_counts_no_bad_odometry(clock: Clock) -> None:
-    node: Any = SimpleNamespace(travelled=0.0, _odometry=OdometryCheck(), _place=None)
+@pytest.fixture
+def seeing(clock: Clock) -> Iterator[Senses]:
+    """What vlm_nav takes in."""
+    node = Node("senses")
+    yield Senses(node)
+    node.destroy_node()
+
+
+def test_the_distance_of_a_goal_counts_no_bad_odometry(clock: Clock, seeing: Senses) -> None:
     places = [0.0, 0.01, 0.02, math.nan, 0.03, 5.0, *[5.0] * 40, 5.01, 5.02]
     for x in places:
         clock.now += 0.02
-        VlmNav._on_odometry(node, odometry(clock, x))
-    assert node.travelled == pytest.approx(0.04, abs=1e-6)
+        seeing._on_odometry(odometry(clock, x))
+    assert seeing.travelled == pytest.approx(0.04, abs=1e-6)
+
+
+def test_a_frame_that_was_on_its_way_for_long_shows_where_the_robot_was_then(clock: Clock, seeing: Senses) -> None:
+    def frame(age: float) -> PlanarPose | None:
+        image = CompressedImage()
+        stamp = seeing._node.get_clock().now() - Duration(seconds=age)
+        image.header.stamp = stamp.to_msg()
+        seeing._on_image(image)
+        assert seeing.frame is not None
+        return seeing.frame.place
+
+    assert frame(0.0) is None, "the camera's clock is ours"
+    for step in range(50):
+        clock.now += 0.02
+        seeing._on_odometry(odometry(clock, 0.01 * step))
+    new, old = frame(0.0), frame(0.5)
+    assert new is not None and new.x > 0.44
+    assert old is not None and old.x == pytest.approx(0.24, abs=0.05)
+    seeing._on_odometry(odometry(clock, math.nan))
+    assert frame(0.5) is None, "before bad odometry is nowhere"

@@ -18,6 +18,7 @@ from spec_vlm_nav.motion import Outcome
 from spec_vlm_nav.navigator import HOLD_S, POLL_S, End, NavigatorConfig
 from spec_vlm_nav.nodes import feedback, goal
 from spec_vlm_nav.nodes.goal import ERROR, RESEND_HOLD_S, RESEND_S, Goal
+from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.nodes.vlm_nav import VlmNav
 from speculation.prompts import ActionKind, ActionSize
 from speculation.prompts import NavigationAction as Action
@@ -187,6 +188,30 @@ def test_an_extension_that_was_lost_is_sent_again_and_the_motion_has_not_ended_b
     node.reports(0, ActionStatus.BLOCKED, left, small, 0.3)
     assert made.execution(0).outcome is Outcome.BLOCKED  # type: ignore[union-attr]
     assert not any(message.complete for message in node.decided), "whole answers only"
+
+
+@pytest.mark.parametrize("sent", [LEFT_SMALL, LEFT_LARGE])
+def test_a_motion_ends_where_its_executor_was_started_anew_and_is_not_begun_again(
+    sent: Action, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new executor knows nothing of it: its whole size on top of what was covered would be too far."""
+    node = Node(takes=10_000)
+    senses = Senses.__new__(Senses)
+    senses.statuses, senses.status_at = {}, 0.0
+    node.senses = senses
+    monkeypatch.setattr(Senses, "travelled", 0.0, raising=False)
+    made = running(node, monkeypatch)
+    left, small = KINDS[ActionKind.TURN_LEFT], SIZES[ActionSize.SMALL]
+    made.act(Decision(0, LEFT_SMALL, complete=False))
+    senses._on_status(ActionStatus(goal=7, step=0, outcome=ActionStatus.RUNNING, kind=left, size=small, progress=0.1))
+    if sent is not LEFT_SMALL:
+        made.act(Decision(0, sent))
+    senses._on_status(ActionStatus())
+    before = len(node.sent)
+    node.now += 2 * RESEND_S
+    ended = made.execution(0)
+    assert ended is not None and (ended.outcome, ended.moved) == (None, pytest.approx(0.1))
+    assert "started anew" in ended.message and len(node.sent) == before
 
 
 def test_feedback_on_a_growing_answer_is_bounded_and_a_change_of_state_or_link_goes_out_at_once(

@@ -31,7 +31,7 @@ class Frame:
     stamp: Any
     """Its header, for messages that refer to the frame."""
     place: PlanarPose | None = None
-    """Where the robot was when it arrived, by odometry; None where that was not known."""
+    """Where the robot was when it was taken, by odometry; None where that is not known."""
 
 
 @dataclass(frozen=True)

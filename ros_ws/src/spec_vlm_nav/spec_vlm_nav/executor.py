@@ -24,7 +24,9 @@ LEAST_SCALE = 0.1
 RATE_HZ = 50.0
 LATE_S = 0.001
 """A tick comes so much after a watchdog's timeout, not so much before it."""
-ODOM = "odom"
+ODOM, DECIDER = "odom", "vlm_nav"
+GONE_S = 2.0
+"""An action whose decider was silent for so long is over: a node that was started again does not know of it."""
 LEFT_GOALS = 16
 """How many goals are remembered after a newer one came, so that a late message of theirs moves nothing."""
 
@@ -78,6 +80,8 @@ class Executor:
         self._outcome, self._message, self._held_for = IDLE, "", ""
         self._asked = self._began = self._ended_at = 0.0
         self._place_lost = False
+        self._heard = 0.0
+        """When the decider of the running action was last not silent."""
 
     @property
     def running(self) -> bool:
@@ -150,6 +154,7 @@ class Executor:
             self._left.append(newest.goal)
         self._newest, self._motion, self._asked = command, None, 0.0
         self._outcome, self._message, self._began, self._place_lost = RUNNING, "", now, False
+        self._heard = now
         try:
             action = _readable(command)
         except ValueError as error:
@@ -174,6 +179,11 @@ class Executor:
         silent = self.silent(now)
         if ODOM in silent:
             self._finish(NO_ODOMETRY, "odometry went silent: the robot stands", now)
+            return
+        if DECIDER not in silent:
+            self._heard = now
+        elif now - self._heard > GONE_S:
+            self._finish(IDLE, f"{DECIDER} was silent for {GONE_S:g} s: the action is over", now)
             return
         self._held_for = ", ".join(silent)
         self._message = f"standing: {self._held_for} silent" if silent else ""
@@ -208,7 +218,7 @@ class Executor:
         if lost:
             self._finish(NO_ODOMETRY, f"{lost}: the robot stands", now)
         else:
-            self._outcome = RUNNING
+            self._outcome, self._heard = RUNNING, now
             self.tick(now)
 
     def _problem(self, now: float) -> str:

@@ -189,15 +189,19 @@ def cloud_points(message: Any) -> Points:
 def scan_points(message: Any) -> Points:
     """Return the points [n, 3] of a sensor_msgs/LaserScan, at z 0; rays that hit nothing give none.
 
-    Raises ValueError for one whose rays are all NaN, or none.
+    Raises ValueError for one whose rays are all NaN, or none, and for figures by which no ray could hit anything.
     """
     ranges = np.asarray(message.ranges, np.float64)
     if np.isnan(ranges).all():
         raise ValueError("the scan has no ray")
+    if not 0.0 <= message.range_min < message.range_max:
+        raise ValueError(f"the scan has range_min {message.range_min:g} and range_max {message.range_max:g}")
+    if not (math.isfinite(message.angle_min) and math.isfinite(message.angle_increment) and message.angle_increment):
+        raise ValueError(f"the scan has angle_min {message.angle_min:g}, angle_increment {message.angle_increment:g}")
     angles = message.angle_min + message.angle_increment * np.arange(len(ranges))
     # REP 117: what is too near to measure is -inf.
     ranges = np.where(np.isneginf(ranges), message.range_min, ranges)
-    hit = (ranges >= message.range_min) & (ranges <= message.range_max) & np.isfinite(angles)
+    hit = (ranges >= message.range_min) & (ranges <= message.range_max)
     ranges, angles = ranges[hit], angles[hit]
     return np.stack([ranges * np.cos(angles), ranges * np.sin(angles), np.zeros(len(ranges))], axis=-1)
 
@@ -205,11 +209,13 @@ def scan_points(message: Any) -> Points:
 def range_points(message: Any) -> Points:
     """Return the point [1, 3] straight ahead of a sensor_msgs/Range, or [0, 3] where nothing is in its range.
 
-    Raises ValueError for NaN.
+    Raises ValueError for NaN, and for limits that no distance is within.
     """
     distance = float(message.range)
     if math.isnan(distance):
         raise ValueError("the range is not a number")
+    if not (0.0 <= message.min_range <= message.max_range and message.max_range > 0.0):
+        raise ValueError(f"the range has min_range {message.min_range:g} and max_range {message.max_range:g}")
     if distance > message.max_range:
         return np.zeros((0, 3))
     return np.array([[max(distance, float(message.min_range)), 0.0, 0.0]])

@@ -54,9 +54,10 @@ class LinkMonitor:
     It outlives a goal, so that goals sent again do not add up to a robot that its draft model drives for ever.
     """
 
-    def __init__(self, limits: LinkLimits) -> None:
+    def __init__(self, limits: LinkLimits, blind: Callable[[], bool] = lambda: False) -> None:
+        """`blind` returns whether the draft model was found not to see, so that it must not decide alone."""
         self.mode = LinkMode.NOMINAL
-        self._limits = limits
+        self._limits, self._blind = limits, blind
         self._spent = 0.0
         self._looked: float | None = None
         self._up_since: float | None = None
@@ -80,7 +81,7 @@ class LinkMonitor:
             self._down_since = now if self._down_since is None else self._down_since
             if self.mode is LinkMode.NOMINAL and (state in LOST or now - self._down_since >= GRACE_S):
                 self.mode = LinkMode.DEGRADED
-        if self._spent >= self._limits.degraded_s:
+        if self._spent >= self._limits.degraded_s or self._blind():
             self.give_up()
         return self.mode
 

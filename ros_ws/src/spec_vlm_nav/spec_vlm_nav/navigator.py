@@ -183,6 +183,8 @@ class Navigator:
         self._end_at = 0.0
         self._question: Question | None = None
         self._motion: _Motion | None = None
+        self._stopped = True
+        """Whether the executor took the STOP that ended the goal, where the robot was moving."""
         self._answer_s: float | None = None
         """Running mean of the time from a question to its action."""
 
@@ -216,7 +218,7 @@ class Navigator:
                 if max_actions and self._actions >= max_actions:
                     raise _Over(End.OUT_OF_ACTIONS, f"{self._actions} actions")
         except _Over as over:
-            held = over.end is End.STOPPED or self.stand(over.end.value)
+            held = self._stopped if over.end is End.STOPPED else self.stand(over.end.value)
             self._count_motion()
             message = over.end.value + (f": {over.detail}" if over.detail else "")
             message += "" if held else HOLD_UNCONFIRMED
@@ -233,6 +235,10 @@ class Navigator:
         self._body.act(Decision(step, None))
         self._drop_question()
         self._report(State.HOLDING, reason)
+        return self._is_taken(step)
+
+    def _is_taken(self, step: int) -> bool:
+        """Return whether the executor took a HOLD or a STOP, at the latest after `HOLD_S`; a dry run has none."""
         until = self._clock() + HOLD_S
         while not self._dry and not self._has_ended(self._body.execution(step)):
             if self._clock() >= until:
@@ -398,7 +404,10 @@ class Navigator:
             self._hold(LOST + "the draft model alone would stop here", End.LINK_LOST, asked, reply)
             self._monitor.give_up()
             return
-        self._body.act(self._decision(asked, self._next_step(), None, reply, stop=True))
+        step = self._next_step()
+        self._body.act(self._decision(asked, step, None, reply, stop=True))
+        # A robot that was not moving needs no STOP to stand.
+        self._stopped = self._motion is None or self._is_taken(step)
         raise _Over(End.STOPPED, reasoning)
 
     # -- the motion

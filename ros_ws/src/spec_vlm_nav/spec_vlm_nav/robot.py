@@ -7,6 +7,7 @@ nav_msgs/Odometry on `odom` and, where it has one, in a state topic of its own.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -14,6 +15,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from spec_vlm_nav.safety import Limits, Velocity
 
 R = TypeVar("R")
+LATEST = 64
+"""Repetitions whose answers count: a stop may be repeated for hours."""
 
 
 class Topic(NamedTuple):
@@ -186,7 +189,7 @@ class Confirmed(Generic[R]):
     def __init__(self, make: Callable[[int], R], next_identity: Callable[[], int], retry_s: float) -> None:
         self.done = False
         self._make, self._next_identity, self._retry_s = make, next_identity, retry_s
-        self._identities: set[int] = set()
+        self._identities = deque[int](maxlen=LATEST)
         self._sent_at = -math.inf
 
     @property
@@ -200,7 +203,7 @@ class Confirmed(Generic[R]):
             return None
         self._sent_at = now
         identity = self._next_identity()
-        self._identities.add(identity)
+        self._identities.append(identity)
         return self._make(identity)
 
     def asked(self, answer: Answer) -> bool:

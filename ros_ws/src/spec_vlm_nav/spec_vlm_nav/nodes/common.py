@@ -222,7 +222,11 @@ def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, thre
             closing = threading.Thread(target=close, args=(node,), daemon=True)
             closing.start()
             while closing.is_alive():
-                executor.spin_once(timeout_sec=0.02)
+                try:
+                    executor.spin_once(timeout_sec=0.02)
+                except Exception as error:
+                    # One callback's failure must not take the others, nor `close`, their time: a stop may be under way.
+                    node.get_logger().error(f"while the node ends: {error!r}", throttle_duration_sec=1.0)
             # `shutdown` does not wait for callbacks in other threads: take them their supply, then give them a moment.
             executor.remove_node(node)
             time.sleep(0.1 if threads > 1 else 0.0)

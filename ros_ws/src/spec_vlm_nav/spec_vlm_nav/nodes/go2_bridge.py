@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
-from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
 from rclpy.time import Time
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
@@ -64,7 +64,10 @@ class Go2Bridge(ManagedNode):
         # Groups of their own: what stops the robot waits for no other message.
         first, guarding = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup()
         self.create_subscription(kind, "cmd_vel", on_velocity, COMMAND_QOS, callback_group=first)
-        self.create_subscription(Bool, "e_stop", self._on_e_stop, 10, callback_group=first)
+        # Twice: a bridge that starts again must get what a latched topic holds; others have volatile publishers.
+        for durability in (DurabilityPolicy.VOLATILE, DurabilityPolicy.TRANSIENT_LOCAL):
+            qos = QoSProfile(depth=10, durability=durability)
+            self.create_subscription(Bool, "e_stop", self._on_e_stop, qos, callback_group=first)
         self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         self.create_service(Trigger, "~/reset", self._on_reset)
         if robot.states is not None:

@@ -150,12 +150,14 @@ class Goal:
         status, sent = self._node.senses.statuses.get((self._number, step)), self._sent
         newest = sent is not None and sent.step == step
         fits = status is not None and sent is not None and (status.kind, status.size) == (sent.kind, sent.size)
-        if newest and not fits:
+        outcome = Outcome.RUNNING if status is None else OUTCOME_OF.get(status.outcome)
+        waits = newest and not fits and outcome in (Outcome.RUNNING, Outcome.DONE)
+        if waits:
             self._send_again()
         if status is None:
             return None
-        outcome, remaining = OUTCOME_OF.get(status.outcome), status.remaining
-        if newest and not fits and outcome in (Outcome.RUNNING, Outcome.DONE):
+        remaining = status.remaining
+        if waits:
             outcome, remaining = Outcome.RUNNING, math.inf
         return Execution(outcome, status.progress, remaining, status.elapsed, status.message)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 
 from nav_msgs.msg import Odometry
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
@@ -23,6 +24,8 @@ from spec_vlm_nav.odometry import OdometryCheck
 
 PLACE_S = 0.3
 """Older odometry is no place."""
+PLACES_S = 5.0
+"""Places are kept for so long: no frame is used that is older."""
 STATUSES = 16
 """Executor statuses kept, one an action."""
 
@@ -43,6 +46,8 @@ class Senses:
         self._camera_clock, self._skew_noted = CameraClock(), False
         self._odometry = OdometryCheck()
         self._place: tuple[PlanarPose, float] | None = None
+        self._places: deque[tuple[PlanarPose, float]] = deque()
+        """The latest, without a gap of bad odometry, the newest last; for `_on_image`."""
         group, sensor = MutuallyExclusiveCallbackGroup(), qos_profile_sensor_data
         reliable = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
         node.create_subscription(
@@ -78,17 +83,37 @@ class Senses:
             self._skew_noted = True
             words = f"the camera's clock is {clock.skew:.1f} s behind ours: the ages of its frames are estimated"
             self._node.get_logger().warning(words)
-        self.frame = Frame(bytes(image.data), arrived, age, image.header, self.place())
+        self.frame = Frame(bytes(image.data), arrived, age, image.header, self._place_at(arrived - age))
+
+    def _place_at(self, moment: float) -> PlanarPose | None:
+        """Return where the robot was; a frame that was on its way for long shows where it was then."""
+        for place, at in reversed(self._places):
+            if at <= moment:
+                return place if moment - at <= PLACE_S else None
+        return None
 
     def _on_odometry(self, odometry: Odometry) -> None:
         # action_executor reports what is wrong with odometry; here a wrong step is only not counted.
         before, place = self._place, self._odometry.take(sample_of(odometry))
-        self._place = None if place is None else (place, time.monotonic())
+        now = time.monotonic()
+        self._place = None if place is None else (place, now)
+        if place is None:
+            self._places.clear()
+        else:
+            self._places.append((place, now))
+        while self._places and now - self._places[0][1] > PLACES_S:
+            self._places.popleft()
         if before is not None and place is not None:
             self.travelled += math.hypot(place.x - before[0].x, place.y - before[0].y)
 
     def _on_status(self, status: ActionStatus) -> None:
-        self.statuses.pop((status.goal, status.step), None)
+        if status.outcome == ActionStatus.IDLE and not status.goal:
+            # An executor that knows of no action was started anew: what ran before runs no more, and how far it came
+            # is what was reported last.
+            for each in self.statuses.values():
+                if each.outcome == ActionStatus.RUNNING:
+                    each.outcome, each.message = ActionStatus.IDLE, "action_executor was started anew"
+        # In its place where it is there: a reader in between must not miss it.
         self.statuses[status.goal, status.step] = status
         self.status_at = time.monotonic()
         if len(self.statuses) > STATUSES:

@@ -62,7 +62,7 @@ class VlmNav(ManagedNode):
         )
         self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
         self._welcome_s = parameter(self, "welcome_s", 60.0, "longest wait for the verifier at start, s", 0.0, 3600.0)
-        self.monitor, self.answers = LinkMonitor(self.config.link), RecentAnswers()
+        self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), RecentAnswers()
         self.senses, self.out = Senses(self), Outputs(self)
         self._objects: Vocabulary | None = None
         self._goal_lock, self._running, self._given_up = threading.Lock(), threading.Lock(), threading.Event()
