@@ -27,7 +27,7 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 from std_msgs.msg import Header
 
 from spec_vlm_nav.diagnostics import Level
-from spec_vlm_nav.nodes import action_executor, common
+from spec_vlm_nav.nodes import action_executor, common, managed
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.common import COMMAND_QOS, steady_timer
 from tests.system.conftest import until
@@ -244,7 +244,7 @@ def test_ticks_that_fail_end_the_process(monkeypatch: pytest.MonkeyPatch) -> Non
     ended: list[int] = []
     try:
         monkeypatch.setattr(node, "_tick", lambda: 1 / 0)
-        monkeypatch.setattr(action_executor.os, "kill", lambda pid, number: ended.append(number))
+        monkeypatch.setattr(managed.os, "kill", lambda pid, number: ended.append(number))
         node.configure()
         until(lambda: bool(ended), "the end")
         assert ended == [signal.SIGTERM] and node.exit_status == 1

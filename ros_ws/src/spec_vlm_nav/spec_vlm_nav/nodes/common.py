@@ -22,7 +22,7 @@ from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.executors import Executor, MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from rclpy.time import Time
 from rclpy.timer import Timer
@@ -37,6 +37,8 @@ ALIVE_PERIOD_S = 0.1
 LONGEST_WAIT_S = 2.0
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """Only the newest command counts, and a late joiner must never be handed an old one."""
+LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+"""A subscriber that comes later gets the newest message."""
 
 Value = TypeVar("Value", bool, int, float, str)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -155,6 +157,16 @@ class Heartbeat:
             self._publisher.publish(Header(stamp=stamp, frame_id=self._node.get_name()))
 
 
+def keep_loaded() -> None:
+    """Take what was loaded so far out of Python's search for garbage.
+
+    To look through torch and a model takes 0.2 s of a core, and no thread runs meanwhile: longer than the watchdogs of
+    other nodes wait.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def message_type(kind: str) -> Any:
     """Return the message class of a type such as unitree_api/msg/Request. Raises ImportError where it is not built."""
     package, _, name = kind.partition("/msg/")
@@ -192,8 +204,13 @@ def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:
     )
 
 
-def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, threads: int = 1) -> int:
-    """Run a node until SIGINT or SIGTERM and return the process's exit status.
+def run(
+    make: Callable[[], N],
+    close: Callable[[N], None] = lambda _: None,
+    threads: int = 1,
+    status: Callable[[N], int] = lambda _: 0,
+) -> int:
+    """Run a node until SIGINT or SIGTERM and return the process's exit status, as `status` has it at the end.
 
     ROS's own signal handlers would end the context at once; here `close` may still publish. A node that cannot be
     built for a reason of its user's (ValueError, OSError) is reported in one line, with status 2.
@@ -208,10 +225,7 @@ def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, thre
         except (ValueError, OSError, rclpy.exceptions.ParameterException) as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             return 2
-        # What was loaded stays. Looking through it for garbage takes 0.2 s of a core where torch and a model are part
-        # of it, and no thread runs meanwhile: longer than the watchdogs of other nodes wait.
-        gc.collect()
-        gc.freeze()
+        keep_loaded()
         executor: Executor = MultiThreadedExecutor(threads) if threads > 1 else SingleThreadedExecutor()
         executor.add_node(node)
         try:
@@ -228,6 +242,6 @@ def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, thre
             time.sleep(0.1 if threads > 1 else 0.0)
             executor.shutdown(timeout_sec=1.0)
             node.destroy_node()
-        return 0
+        return status(node)
     finally:
         rclpy.try_shutdown()

@@ -157,14 +157,7 @@ class LifecycleManager(Node):
 
 def main() -> None:
     """Run the node. The status is 3 where a node could not be brought up, 4 where one did not come back."""
-    made: list[LifecycleManager] = []
-
-    def make() -> LifecycleManager:
-        made.append(LifecycleManager())
-        return made[0]
-
-    status = run(make)
-    sys.exit(status or (made[0].lifecycle.exit_status if made else 0))
+    sys.exit(run(LifecycleManager, status=lambda node: node.lifecycle.exit_status))
 
 
 if __name__ == "__main__":
