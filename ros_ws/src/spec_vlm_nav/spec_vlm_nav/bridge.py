@@ -29,7 +29,7 @@ END_S = 1.0
 PROBE_S = 1.0
 """Every so often a move request asks for an answer: a robot that no longer stands refuses it."""
 STATE_OLD_S = 2.0
-"""A state that is older than this says nothing."""
+"""A state that is older than this does not count."""
 MAX_DT = 0.25
 """A bridge that was held up does not jump to a higher speed: longer ticks count as this many seconds."""
 NOTHING_YET, DEACTIVATED = "no cmd_vel has come yet", "the bridge is deactivated"
