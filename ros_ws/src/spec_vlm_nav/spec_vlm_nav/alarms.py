@@ -244,6 +244,11 @@ class DraftWatch:
         self.test: threading.Thread | None = None
         """The latest swap test."""
 
+    @property
+    def blind(self) -> bool:
+        """Whether drafts do not depend on the image, so that the draft model must not decide alone."""
+        return self._image.raised
+
     def answered(self, prompt: str, answer: str, stats: DecodingStats, jpeg: bytes) -> None:
         """Take a complete answer to `prompt` about the frame `jpeg`, when its action is under way. Returns at once."""
         with self._lock:
