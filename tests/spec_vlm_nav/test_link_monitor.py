@@ -77,7 +77,7 @@ def test_who_gives_up_waits_for_the_verifier() -> None:
 def test_the_draft_model_never_decides_for_longer_than_it_may(
     looks: list[tuple[str, float]], degraded_s: float, recover_s: float
 ) -> None:
-    """As far as anybody looked, in all, and a second of a nominal link gives back one; and the verifier never decides over a lost link."""
+    """As far as anybody looked; a second of a nominal link gives back one. No verifier decides over a lost link."""
     monitor = LinkMonitor(LinkLimits(degraded_s=degraded_s, recover_s=recover_s))
     now = alone = nominal = 0.0
     for state, seconds in looks:

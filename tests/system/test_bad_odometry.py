@@ -13,9 +13,9 @@ import rclpy
 from nav_msgs.msg import Odometry
 from unitree_api.msg import Request, Response
 
-from spec_vlm_nav.nodes import common, go2_bridge
+from spec_vlm_nav.nodes import common, go2_bridge, senses
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
-from spec_vlm_nav.nodes.vlm_nav import VlmNav
+from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.odometry import OdometryCheck
 from spec_vlm_nav.robots.go2 import SPORT, SportApi
 
@@ -53,7 +53,7 @@ def clock() -> Iterator[Clock]:
     """A clock for all nodes of this file, and ROS."""
     made = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (common, go2_bridge):
+        for module in (common, go2_bridge, senses):
             patch.setattr(module, "time", made)
         rclpy.init()
         yield made
@@ -113,5 +113,5 @@ def test_the_distance_of_a_goal_counts_no_bad_odometry(clock: Clock) -> None:
     places = [0.0, 0.01, 0.02, math.nan, 0.03, 5.0, *[5.0] * 40, 5.01, 5.02]
     for x in places:
         clock.now += 0.02
-        VlmNav._on_odometry(node, odometry(clock, x))
+        Senses._on_odometry(node, odometry(clock, x))
     assert node.travelled == pytest.approx(0.04, abs=1e-6)
