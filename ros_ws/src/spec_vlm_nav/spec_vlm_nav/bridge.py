@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from spec_vlm_nav.diagnostics import Arrivals, Level, Status
+from spec_vlm_nav.diagnostics import Arrivals, Level, Log, Status
 from spec_vlm_nav.guard import Guard
 from spec_vlm_nav.interlock import Interlock
 from spec_vlm_nav.odometry import OdometryCheck, OdometrySample
@@ -39,19 +39,6 @@ REMEMBERED = 256
 """Requests whose answers count; other programs' answers come on the same topic."""
 
 R = TypeVar("R")
-
-
-class Log(Protocol):
-    """A logger as rclpy has it; `throttle_duration_sec` limits how often a line is logged."""
-
-    def info(self, message: str, **options: Any) -> Any:
-        """Log a normal event."""
-
-    def warning(self, message: str, **options: Any) -> Any:
-        """Log what stops the robot."""
-
-    def error(self, message: str, **options: Any) -> Any:
-        """Log what the robot refused."""
 
 
 class Bridge(Generic[R]):

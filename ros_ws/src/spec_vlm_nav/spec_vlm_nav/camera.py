@@ -12,8 +12,7 @@ from typing import Annotated, Protocol
 import msgspec
 from msgspec import Meta
 
-from spec_vlm_nav.bridge import Log
-from spec_vlm_nav.diagnostics import Arrivals, Level, Status
+from spec_vlm_nav.diagnostics import Arrivals, Level, Log, Status
 from spec_vlm_nav.optics import Image, LensSettings, ViewSettings
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import check
