@@ -27,7 +27,7 @@ from spec_vlm_nav_interfaces.msg import NavigationAction
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
-from spec_vlm_nav.nodes.common import Heartbeat
+from spec_vlm_nav.nodes.heartbeat import Heartbeat
 
 RESULT = NavigateByInstruction.Result
 ANSWER = "The ball is to the left. Action: turn left large"

@@ -10,7 +10,7 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
-from spec_vlm_nav.nodes.common import Heartbeat, on_heartbeat
+from spec_vlm_nav.nodes.heartbeat import Heartbeat, on_heartbeat
 from tests.system.conftest import until
 from tests.system.spinning import Spinning
 

@@ -1,10 +1,9 @@
-"""What every node needs: ranged parameters, heartbeats, and an end that leaves time for a last message."""
+"""What every node needs: ranged parameters, steady timers, and an end that leaves time for a last message."""
 
 from __future__ import annotations
 
 import gc
 import logging
-import math
 import signal
 import sys
 import threading
@@ -18,7 +17,7 @@ import msgspec
 import rclpy
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
-from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
+from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.executors import Executor, MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
@@ -26,14 +25,11 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from rclpy.time import Time
 from rclpy.timer import Timer
-from std_msgs.msg import Header
 
 from spec_vlm_nav.odometry import OdometrySample
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import Field
 
-HEARTBEAT_HZ = 20.0
-ALIVE_PERIOD_S = 0.1
 LONGEST_WAIT_S = 2.0
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """Only the newest command counts, and a late joiner must never be handed an old one."""
@@ -114,49 +110,6 @@ def route_logging(node: Node) -> None:
     warnings.filterwarnings("ignore", message="failed to send response")
 
 
-class Heartbeat:
-    """Publishes at 20 Hz on heartbeat/<node> while the node runs and `ready` holds.
-
-    `busy_s` 0: each beat is a callback of the executor. More: beats come from a thread of their own for as long as the
-    executor ran a callback within the last `busy_s` seconds, so that a node whose executor waits for the interpreter
-    or for a core is not taken for a dead one, while one that hangs falls silent. Such a heartbeat must be closed.
-    """
-
-    def __init__(self, node: Node, ready: Callable[[], bool] = lambda: True, busy_s: float = 0.0) -> None:
-        self._node, self._ready, self._busy_s = node, ready, busy_s
-        self._publisher = node.create_publisher(Header, f"heartbeat/{node.get_name()}", COMMAND_QOS)
-        self._ran_at = -math.inf
-        self._end = threading.Event()
-        self._thread: threading.Thread | None = None
-        # A group of its own, so that a busy node is not taken for a dead one.
-        group = MutuallyExclusiveCallbackGroup()
-        if busy_s:
-            steady_timer(node, ALIVE_PERIOD_S, self._note, group)
-            self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-            self._thread.start()
-        else:
-            steady_timer(node, 1.0 / HEARTBEAT_HZ, self._beat, group)
-
-    def close(self) -> None:
-        """End the thread, before the node is destroyed; safe to repeat."""
-        self._end.set()
-        if self._thread is not None:
-            self._thread.join(timeout=1.0)
-
-    def _note(self) -> None:
-        self._ran_at = time.monotonic()
-
-    def _run(self) -> None:
-        while not self._end.wait(1.0 / HEARTBEAT_HZ):
-            if time.monotonic() - self._ran_at <= self._busy_s:
-                self._beat()
-
-    def _beat(self) -> None:
-        if self._ready():
-            stamp = self._node.get_clock().now().to_msg()
-            self._publisher.publish(Header(stamp=stamp, frame_id=self._node.get_name()))
-
-
 def keep_loaded() -> None:
     """Take what was loaded so far out of Python's search for garbage.
 
@@ -181,15 +134,6 @@ def arrival(info: Mapping[str, Any]) -> float:
     waited = (time.time_ns() - (info["received_timestamp"] or 0)) * 1e-9
     # Not every middleware gives a time, and the machine's clock may have been set meanwhile.
     return time.monotonic() - (waited if 0.0 <= waited <= LONGEST_WAIT_S else 0.0)
-
-
-def on_heartbeat(node: Node, name: str, received: Callable[[float], None]) -> None:
-    """Call `received` with the steady time of every heartbeat of the node called `name`."""
-
-    def beat(_: Header, info: Mapping[str, Any]) -> None:
-        received(arrival(info))
-
-    node.create_subscription(Header, f"heartbeat/{name}", beat, COMMAND_QOS)
 
 
 def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:

@@ -22,7 +22,8 @@ from std_srvs.srv import Trigger
 from spec_vlm_nav.bridge import Bridge
 from spec_vlm_nav.diagnostics import Status
 from spec_vlm_nav.guard import READERS, Guard
-from spec_vlm_nav.nodes.common import COMMAND_QOS, Heartbeat, arrival, message_type, sample_of, settings
+from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, message_type, sample_of, settings
+from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
 from spec_vlm_nav.parameters import BRIDGE, GUARD, LIMITS
 from spec_vlm_nav.robot import Service

@@ -22,7 +22,8 @@ from spec_vlm_nav.camera import CAMERA, MOUNT, OPTICAL, Capture, Opener, Quatern
 from spec_vlm_nav.cameras import opener_of
 from spec_vlm_nav.cameras.videohub import ANSWERS, REQUESTS, SERVICE, Videohub, check_topic, write
 from spec_vlm_nav.diagnostics import Status
-from spec_vlm_nav.nodes.common import LATCHED, Heartbeat, message_type, settings, steady_timer
+from spec_vlm_nav.nodes.common import LATCHED, message_type, settings, steady_timer
+from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.optics import Image, Optics
 

@@ -15,7 +15,8 @@ from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav.client import Do, GoalEnd, Order, Outcome, Progress, Pursuit, Request
 from spec_vlm_nav.messages import SOURCE_WORDS, to_action
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED
-from spec_vlm_nav.nodes.common import on_heartbeat, steady_timer
+from spec_vlm_nav.nodes.common import steady_timer
+from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 
 SERVER = "vlm_nav"
 STEP_S = 0.05

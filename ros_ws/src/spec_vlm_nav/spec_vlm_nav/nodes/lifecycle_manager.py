@@ -23,7 +23,8 @@ from std_srvs.srv import Trigger
 
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.lifecycle import Lifecycle, ManagerSettings, Phase, State, Transition
-from spec_vlm_nav.nodes.common import on_heartbeat, parameter, run, settings, steady_timer
+from spec_vlm_nav.nodes.common import parameter, run, settings, steady_timer
+from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import DIAGNOSTICS_S, LIFECYCLE, report_of
 from spec_vlm_nav.parameters import Parameters
 

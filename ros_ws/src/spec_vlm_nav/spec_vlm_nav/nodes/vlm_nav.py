@@ -24,8 +24,9 @@ from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.link_monitor import LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End
-from spec_vlm_nav.nodes.common import Heartbeat, keep_loaded, parameter, route_logging, settings
+from spec_vlm_nav.nodes.common import keep_loaded, parameter, route_logging, settings
 from spec_vlm_nav.nodes.goal import Goal
+from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
