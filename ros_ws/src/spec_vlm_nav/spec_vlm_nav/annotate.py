@@ -50,7 +50,7 @@ FILLERS = frozenset(
 SIZE_STEPS = {ActionSize.SMALL: 1, ActionSize.MEDIUM: 2, ActionSize.LARGE: 3}
 
 
-class ViewSettings(msgspec.Struct, frozen=True):
+class AnnotationSettings(msgspec.Struct, frozen=True):
     """How much nav_view shows. Raises ValueError, naming the setting, for a value out of range."""
 
     max_hz: Annotated[float, Meta(ge=0.5, le=30.0, description="images and maps a second at most")] = 5.0

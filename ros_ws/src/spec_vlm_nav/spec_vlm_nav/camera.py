@@ -200,9 +200,8 @@ class _Reader:
                         self.problem = str(error)
             finally:
                 source.close()
-        except (
-            Exception
-        ) as error:  # decoders raise their own, unrelated types; a thread that only ended would be silent
+        except Exception as error:
+            # Decoders raise their own, unrelated types; a thread that only ended would be silent.
             self.problem = str(error) or type(error).__name__
 
 

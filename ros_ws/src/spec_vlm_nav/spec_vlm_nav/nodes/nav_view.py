@@ -19,7 +19,7 @@ from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
 from visualization_msgs.msg import MarkerArray
 
-from spec_vlm_nav.annotate import HOLDING, OLD_S, Caption, ViewSettings, annotated_jpeg
+from spec_vlm_nav.annotate import HOLDING, OLD_S, AnnotationSettings, Caption, annotated_jpeg
 from spec_vlm_nav.messages import to_action
 from spec_vlm_nav.nodes.common import LATCHED, run, sample_of, settings, steady_timer
 from spec_vlm_nav.nodes.view_messages import to_markers, to_path, to_transform
@@ -32,7 +32,7 @@ NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 TRANSFORMS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 """As tf2 has it."""
 FEEDBACK = "navigate_by_instruction/_action/feedback"
-VIEW = Parameters(ViewSettings)
+VIEW = Parameters(AnnotationSettings)
 
 
 class NavView(Node):
