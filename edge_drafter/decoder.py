@@ -231,11 +231,6 @@ class EdgeDecoder:
         rtt = self.link.rtt_s
         return self.link.state.value, -1.0 if rtt is None else rtt
 
-    @property
-    def link_since(self) -> float:
-        """For how many seconds the link's state has been what it is; negative without a link."""
-        return -1.0 if self.link is None else self.link.since_s
-
     def close(self) -> None:
         """Cancel the question that runs, close the link and free the draft model; safe to repeat.
 

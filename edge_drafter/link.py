@@ -151,7 +151,6 @@ class ZmqLink:
         self._clock = clock
         self._changed = threading.Condition()
         self._state = LinkState.CONNECTING
-        self._since = clock()
         self._why = f"looking for a verifier at {config.address}"
         self._welcome: Welcome | None = None
         self._epoch = self._step_epoch = 0
@@ -177,11 +176,6 @@ class ZmqLink:
     def state(self) -> LinkState:
         """How the link is now."""
         return self._state
-
-    @property
-    def since_s(self) -> float:
-        """For how many seconds it has been so."""
-        return self._clock() - self._since
 
     @property
     def why(self) -> str:
@@ -423,8 +417,6 @@ class ZmqLink:
             if (state, why) == (self._state, self._why):
                 return
             changed = state is not self._state
-            if changed:
-                self._since = self._clock()
             self._state, self._why = state, why
             self._changed.notify_all()
         if changed:

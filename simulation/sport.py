@@ -72,7 +72,7 @@ class Velocity(NamedTuple):
 
 
 class ModeState(NamedTuple):
-    """What `unitree_go/SportModeState` says of the posture."""
+    """The posture in a `unitree_go/SportModeState`."""
 
     mode: int
     gait_type: int

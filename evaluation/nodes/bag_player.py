@@ -31,7 +31,8 @@ from std_msgs.msg import String
 from evaluation.bags.files import BagWriter, kind_of
 from evaluation.bags.playback import Item, Pace, items, timed
 from spec_vlm_nav.body import State
-from spec_vlm_nav.nodes.common import on_heartbeat, run, settings
+from spec_vlm_nav.nodes.common import run, settings
+from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import check
 

@@ -244,7 +244,7 @@ def test_connecting_waits_for_the_welcome_or_says_why_there_is_none(
         ):  # fmt: skip
             found[name] = EdgeDecoder(config(tiny_draft, address, **changes), vlm=draft)  # type: ignore[arg-type]
         welcome = found["good"].connect(LIMIT_S)
-        assert welcome.model and found["good"].link_since >= 0.0
+        assert welcome.model
         with pytest.raises(VerifierRefused, match="refuses: .*not-this-one"):
             found["other"].connect(LIMIT_S)
         with pytest.raises(VerifierLost, match=nobody) as lost:
@@ -252,7 +252,6 @@ def test_connecting_waits_for_the_welcome_or_says_why_there_is_none(
         assert not isinstance(lost.value, VerifierRefused)
         with pytest.raises(VerifierLost, match="without a link"):
             found["alone"].connect(LIMIT_S)
-        assert found["alone"].link_since < 0.0
     finally:
         for each in found.values():
             each.close()

@@ -416,7 +416,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.kind = HOLD
         self.closed = True
         """Whether the newest action was refused, replaced or ended for good."""
-        self.heard = dict.fromkeys((*NAMES, "odom"), self.robot.now)
+        self.fed = dict.fromkeys((*NAMES, "odom"), self.robot.now)
         self.sound_since, self.moved = -math.inf, 0.0
         self.shown = 0.0, 0.0
         """By the newest sound odometry, from whose place the next action begins."""
@@ -456,7 +456,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(ticks=st.integers(1, 40))
     def all_is_well(self, ticks: int) -> None:
         for _ in range(ticks):
-            self._tick(set(self.heard))
+            self._tick(set(self.fed))
 
     @rule(ticks=st.integers(1, 15), alive=st.sets(st.sampled_from([*NAMES, "odom"])))
     def some_are_silent(self, ticks: int, alive: set[str]) -> None:
@@ -466,7 +466,7 @@ class AnyOrder(RuleBasedStateMachine):
     def _tick(self, alive: set[str]) -> None:
         robot = self.robot
         robot.live(tuple(alive - {"odom"}), odometry="odom" in alive)
-        self.heard |= dict.fromkeys(alive, robot.now)
+        self.fed |= dict.fromkeys(alive, robot.now)
         if "odom" in alive:
             self.moved += abs(robot.x - self.shown[0]) + abs(robot.yaw - self.shown[1])
             self.shown = robot.x, robot.yaw
@@ -475,7 +475,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(fault=st.sampled_from(sorted(FAULTS)))
     def bad_odometry(self, fault: str) -> None:
         robot = self.robot
-        self._tick(set(self.heard))
+        self._tick(set(self.fed))
         robot.now += TICK_S
         robot.executor.on_odometry(FAULTS[fault](robot))
         self.closed, self.sound_since = True, robot.now
@@ -495,7 +495,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert (velocity.vx > 0.0) == (self.kind == FORWARD) and velocity.vy == 0.0
         assert self.kind == FORWARD or (velocity.wz > 0.0) == (self.kind == LEFT)
         assert abs(velocity.vx) <= CONFIG.forward_speed and abs(velocity.wz) <= CONFIG.turn_speed
-        assert all(robot.now - at <= TIMEOUT_S + 1e-9 for at in self.heard.values())
+        assert all(robot.now - at <= TIMEOUT_S + 1e-9 for at in self.fed.values())
         assert robot.now - self.sound_since >= 0.4
 
     @invariant()

@@ -1,4 +1,4 @@
-"""A point of the world is in the published image where its CameraInfo says it is."""
+"""A point of the world is in the published image where its CameraInfo puts it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from spec_vlm_nav_interfaces.msg import NavigationAction
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 
-from spec_vlm_nav.nodes.common import Heartbeat
+from spec_vlm_nav.nodes.heartbeat import Heartbeat
 
 RESULT = NavigateByInstruction.Result
 ANSWER = "The ball is to the left. Action: turn left large"
@@ -52,7 +52,7 @@ class Server(Node):
         self.frames = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self.decisions = self.create_publisher(NavigationAction, "vlm_nav/decision", 10)
         self.create_timer(0.2, self.look)
-        self.create_subscription(Bool, "e_stop", lambda message: say(f"e_stop {message.data}"), 10)
+        self.create_subscription(Bool, "e_stop", lambda message: put(f"e_stop {message.data}"), 10)
         self.create_service(Trigger, "go2_bridge/reset", self.reset)
 
     def look(self) -> None:
@@ -61,14 +61,14 @@ class Server(Node):
         self.frames.publish(CompressedImage(format="jpeg", data=cv2.imencode(".jpg", scene)[1].tobytes()))
 
     def reset(self, _: Any, answer: Any) -> Any:
-        say("reset")
+        put("reset")
         answer.success, answer.message = True, "stands up again"
         return answer
 
     def execute(self, handle: Any) -> Any:
         request = handle.request
         seconds = request.time_allowance.sec + request.time_allowance.nanosec * 1e-9
-        say({"instruction": request.instruction, "time": seconds, "actions": request.max_actions, "done": request.done})
+        put({"instruction": request.instruction, "time": seconds, "actions": request.max_actions, "done": request.done})
         if not self.active:
             self.active = True
             handle.abort()
@@ -79,7 +79,7 @@ class Server(Node):
         feedback = NavigateByInstruction.Feedback(link_state="nominal", done=list(request.done))
         for step in range(10**6):
             if not self.think(handle, feedback, step):
-                say("cancelled")
+                put("cancelled")
                 handle.canceled()
                 return RESULT(error_code=RESULT.CANCELLED, error_msg="cancelled", actions_executed=step)
             feedback.done = [*feedback.done, "turn left large"]
@@ -107,7 +107,7 @@ class Server(Node):
         return True
 
 
-def say(what: Any) -> None:
+def put(what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
@@ -116,7 +116,7 @@ def main() -> None:
     node = Server()
     executor = MultiThreadedExecutor(4)
     executor.add_node(node)
-    say("up")
+    put("up")
     executor.spin()
 
 

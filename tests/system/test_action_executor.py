@@ -6,7 +6,6 @@ import math
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,16 +20,16 @@ from lifecycle_msgs.srv import ChangeState
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 from std_msgs.msg import Header
 
 from spec_vlm_nav.diagnostics import Level
-from spec_vlm_nav.nodes import action_executor, common
+from spec_vlm_nav.nodes import action_executor, common, managed
 from spec_vlm_nav.nodes.action_executor import ActionExecutor
 from spec_vlm_nav.nodes.common import COMMAND_QOS, steady_timer
 from tests.system.conftest import until
+from tests.system.spinning import Spinning
 
 NAMES = ("vlm_nav", "go2_bridge")
 PERIOD_S = 0.02
@@ -58,17 +57,10 @@ class Surroundings:
         self.node.create_subscription(kind, "cmd_vel", self._on_twist, COMMAND_QOS)
         self.node.create_subscription(ActionStatus, "action_status", self._on_status, 10)
         steady_timer(self.node, PERIOD_S, self._live)
-        self._end = threading.Event()
-        self._executor = SingleThreadedExecutor()
-        self._executor.add_node(self.node)
-        self._thread = threading.Thread(target=self._spin, daemon=True)
-        self._thread.start()
+        self._spinning = Spinning(self.node)
 
     def close(self) -> None:
-        self._end.set()
-        self._thread.join()
-        self._executor.shutdown()
-        self.node.destroy_node()
+        self._spinning.close()
 
     def until(self, condition: Callable[[], bool], what: str, limit: float = 30.0) -> None:
         """Wait, and ask for a way ahead again whenever an action ended, as it does when this machine is too slow."""
@@ -104,10 +96,6 @@ class Surroundings:
         answer = client.call_async(request)
         until(answer.done, f"answer of {service}")
         return answer.result()
-
-    def _spin(self) -> None:
-        while not self._end.is_set():
-            self._executor.spin_once(timeout_sec=0.05)
 
     def _live(self) -> None:
         now = time.monotonic()
@@ -244,7 +232,7 @@ def test_ticks_that_fail_end_the_process(monkeypatch: pytest.MonkeyPatch) -> Non
     ended: list[int] = []
     try:
         monkeypatch.setattr(node, "_tick", lambda: 1 / 0)
-        monkeypatch.setattr(action_executor.os, "kill", lambda pid, number: ended.append(number))
+        monkeypatch.setattr(managed.os, "kill", lambda pid, number: ended.append(number))
         node.configure()
         until(lambda: bool(ended), "the end")
         assert ended == [signal.SIGTERM] and node.exit_status == 1

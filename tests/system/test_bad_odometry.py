@@ -98,7 +98,7 @@ def test_odometry_that_is_wrong_confirms_no_stop(clock: Clock) -> None:
         bridge.activate()
         standing_up = [api for _ in range(10) for api in second(0.0)]
         expected = [SportApi.STAND_UP, SportApi.BALANCE_STAND, SportApi.STOP_MOVE]
-        assert standing_up == expected, "a robot that stands and says so gets one StopMove"
+        assert standing_up == expected, "a robot whose state shows that it stands gets one StopMove"
         for wrong in (math.nan, 0.2):
             stops = second(wrong)
             assert len(stops) > 5 and set(stops) == {SportApi.STOP_MOVE}

@@ -29,7 +29,7 @@ from unitree_go.msg import SportModeState, WirelessController
 
 from evaluation.nodes.observer import Observer
 from spec_vlm_nav.graph import Graph, NodeSpec
-from spec_vlm_nav.nodes import go2_bridge
+from spec_vlm_nav.nodes import go2_bridge, managed
 from spec_vlm_nav.nodes.common import arrival
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
 from spec_vlm_nav.runner import Runner
@@ -386,7 +386,7 @@ def test_a_message_counts_from_its_arrival_unless_the_clock_was_set() -> None:
 
 def test_a_bridge_that_fails_inside_ends_its_process_instead_of_its_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
-    monkeypatch.setattr(go2_bridge.os, "kill", lambda _, number: killed.append(number))
+    monkeypatch.setattr(managed.os, "kill", lambda _, number: killed.append(number))
     rclpy.init()
     node = go2_bridge.Go2Bridge()
     try:

@@ -19,7 +19,6 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CameraInfo, CompressedImage
@@ -29,6 +28,7 @@ from unitree_api.msg import Request
 
 from tests.cameras import GROUP, HEIGHT, WIDTH, Sender, free_port, multicast_works, write_film
 from tests.system.conftest import Lines, until
+from tests.system.spinning import Spinning
 from tests.system.videohub import GREY
 
 STRAIGHT = {
@@ -56,20 +56,10 @@ class Client:
         subscribe(Header, "heartbeat/go2_camera", self.beats.append, 10)
         subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         self._changes = self.node.create_client(ChangeState, "go2_camera/change_state")
-        self._executor = SingleThreadedExecutor()
-        self._executor.add_node(self.node)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._spin, daemon=True)
-        self._thread.start()
-
-    def _spin(self) -> None:
-        while not self._end.is_set():
-            self._executor.spin_once(timeout_sec=0.05)
+        self._spinning = Spinning(self.node)
 
     def close(self) -> None:
-        self._end.set()
-        self._thread.join()
-        self.node.destroy_node()
+        self._spinning.close()
         rclpy.try_shutdown()
 
     def listen_to_tf(self) -> None:

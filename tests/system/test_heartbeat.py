@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 
@@ -11,8 +10,9 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
-from spec_vlm_nav.nodes.common import Heartbeat, on_heartbeat
+from spec_vlm_nav.nodes.heartbeat import Heartbeat, on_heartbeat
 from tests.system.conftest import until
+from tests.system.spinning import Spinning
 
 LONG_S, SHORT_S = 60.0, 0.3
 
@@ -24,24 +24,13 @@ class Ears:
         self.beats = 0
         self.node = Node("ears")
         on_heartbeat(self.node, "beating", self._heard)
-        self._end = threading.Event()
-        self._executor = SingleThreadedExecutor()
-        self._executor.add_node(self.node)
-        self._thread = threading.Thread(target=self._spin, daemon=True)
-        self._thread.start()
+        self._spinning = Spinning(self.node)
 
     def close(self) -> None:
-        self._end.set()
-        self._thread.join()
-        self._executor.shutdown()
-        self.node.destroy_node()
+        self._spinning.close()
 
     def _heard(self, _: float) -> None:
         self.beats += 1
-
-    def _spin(self) -> None:
-        while not self._end.is_set():
-            self._executor.spin_once(timeout_sec=0.05)
 
 
 class Beating:

@@ -14,7 +14,6 @@ import pytest
 import rclpy
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import String
@@ -24,6 +23,7 @@ from spec_vlm_nav.graph import CommandSpec, Graph
 from spec_vlm_nav.runner import Runner, StartError
 from tests.system.conftest import Lines, until
 from tests.system.puppet import KEPT
+from tests.system.spinning import Spinning
 
 NAMES = ("bridge", "executor", "navigator")
 LIMIT_S = 60.0
@@ -59,17 +59,11 @@ class Client:
         self._noted: list[tuple[float, str]] = []
         self._from = 0.0
         self.node.create_subscription(String, "transitions", self._note, KEPT)
-        self._executor = SingleThreadedExecutor()
-        self._executor.add_node(self.node)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._spin, daemon=True)
         self._clients: dict[str, Any] = {}
-        self._thread.start()
+        self._spinning = Spinning(self.node)
 
     def close(self) -> None:
-        self._end.set()
-        self._thread.join(5.0)
-        self.node.destroy_node()
+        self._spinning.close()
         rclpy.try_shutdown()
 
     def call(self, kind: Any, service: str, request: Any = None) -> Any:
@@ -85,7 +79,7 @@ class Client:
             futures.append(asked.call_async(request or kind.Request()))
             futures[0].add_done_callback(lambda _: answered.set())
 
-        self._executor.create_task(ask)
+        self._spinning.call(ask)
         return futures[0].result() if answered.wait(2.0) else None
 
     def _note(self, text: String) -> None:
@@ -103,10 +97,6 @@ class Client:
     def active(self) -> bool:
         answer = self.call(Trigger, "lifecycle_manager/is_active")
         return answer is not None and answer.success
-
-    def _spin(self) -> None:
-        while not self._end.is_set():
-            self._executor.spin_once(timeout_sec=0.05)
 
 
 @contextmanager

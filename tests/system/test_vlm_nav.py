@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-import threading
 import time
 from array import array
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from lifecycle_msgs.srv import ChangeState
 from nav_msgs.msg import Odometry
 from PIL import Image
 from rclpy.action import ActionClient
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
@@ -31,6 +29,7 @@ from spec_vlm_nav_interfaces.msg import NavigationAction
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
 from tests.system.conftest import until
+from tests.system.spinning import Spinning
 
 CODES = NavigateByInstruction.Result
 FIND = "find the silver bottle"
@@ -61,17 +60,10 @@ class Client:
         Image.new("RGB", (64, 64), "grey").save(jpeg, "JPEG")
         self._jpeg = array("B", jpeg.getvalue())
         self.node.create_timer(0.1, self._show)
-        self._executor = SingleThreadedExecutor()
-        self._executor.add_node(self.node)
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._spin, daemon=True)
-        self._thread.start()
+        self._spinning = Spinning(self.node)
 
     def close(self) -> None:
-        self._end.set()
-        self._thread.join()
-        self._executor.shutdown()
-        self.node.destroy_node()
+        self._spinning.close()
         rclpy.shutdown()
 
     def ready(self) -> bool:
@@ -111,13 +103,9 @@ class Client:
     def _wait(self, ask: Any) -> Any:
         """Call `ask` in the executor's thread and return what its future brings."""
         futures: list[Any] = []
-        self._executor.create_task(lambda: futures.append(ask()))
+        self._spinning.call(lambda: futures.append(ask()))
         until(lambda: bool(futures) and futures[0].done(), "an answer of vlm_nav", 60.0)
         return futures[0].result()
-
-    def _spin(self) -> None:
-        while not self._end.is_set():
-            self._executor.spin_once(timeout_sec=0.05)
 
 
 def request(transition: int) -> Any:

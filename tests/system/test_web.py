@@ -109,10 +109,10 @@ def test_stop_ends_the_goal_of_another_client_too(server: Process, page: Any) ->
 def test_emergency_stop_and_reset(server: Process, page: Any) -> None:
     page.click("#e_stop")
     until(lambda: server.has("e_stop True"), "the emergency stop arrives")
-    wait_for(page, "said", "emergency stop sent")
+    wait_for(page, "outcome", "emergency stop sent")
     page.click("#reset")
     until(lambda: server.has("reset") and server.has("e_stop False"), "the reset arrives")
-    wait_for(page, "said", "stands up again")
+    wait_for(page, "outcome", "stands up again")
 
 
 def test_the_end_of_the_node_cancels_its_goal(server: Process, node: Process, page: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from itertools import pairwise
 from types import SimpleNamespace
@@ -54,6 +55,16 @@ def test_a_call_that_is_lost_is_given_up_and_another_is_made() -> None:
     assert "not answered within 0.3 s" in source.waiting
     assert_is_frame(first(source))
     assert len(service.asked) == 3
+
+
+def test_answers_to_other_programs_are_not_kept_while_nobody_reads() -> None:
+    """They come on the same topic, each with an image, also while the node is not active."""
+    service = Service()
+    image = b"of another program"
+    before = sys.getrefcount(image)
+    service.hub.answered(7, 0, image)
+    assert sys.getrefcount(image) == before
+    assert_is_frame(first(service.hub.open()))
 
 
 def test_one_call_is_in_flight() -> None:

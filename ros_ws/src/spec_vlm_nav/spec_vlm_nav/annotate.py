@@ -16,7 +16,7 @@ import numpy.typing as npt
 from msgspec import Meta
 from PIL import Image, ImageDraw, ImageFont
 
-from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK
+from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, SOURCE_WORDS
 from speculation.frames import Frame, decode_jpeg
 from speculation.prompts import ActionKind, ActionSize, NavigationAction
 from speculation.settings import check
@@ -27,7 +27,6 @@ GREEN, AMBER, RED, WHITE, GREY, DARK = (
 )  # fmt: skip
 CYAN, YELLOW = (103, 232, 249), (253, 224, 71)
 SOURCE_COLOURS: dict[int, Colour] = {CLOUD_VERIFIED: GREEN, EDGE_ONLY: AMBER, FALLBACK: RED}
-SOURCE_WORDS = {CLOUD_VERIFIED: "verified", EDGE_ONLY: "draft model alone", FALLBACK: "fail-safe"}
 HOLDING = "holding"
 STATE_COLOURS = {"moving": GREEN, "thinking": CYAN, HOLDING: AMBER}
 LINK_COLOURS = {
@@ -51,7 +50,7 @@ FILLERS = frozenset(
 SIZE_STEPS = {ActionSize.SMALL: 1, ActionSize.MEDIUM: 2, ActionSize.LARGE: 3}
 
 
-class ViewSettings(msgspec.Struct, frozen=True):
+class AnnotationSettings(msgspec.Struct, frozen=True):
     """How much nav_view shows. Raises ValueError, naming the setting, for a value out of range."""
 
     max_hz: Annotated[float, Meta(ge=0.5, le=30.0, description="images and maps a second at most")] = 5.0

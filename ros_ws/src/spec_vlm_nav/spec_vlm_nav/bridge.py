@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from spec_vlm_nav.diagnostics import Arrivals, Level, Status
+from spec_vlm_nav.diagnostics import Arrivals, Level, Log, Status
 from spec_vlm_nav.guard import Guard
 from spec_vlm_nav.interlock import Interlock
 from spec_vlm_nav.odometry import OdometryCheck, OdometrySample
@@ -29,7 +29,7 @@ END_S = 1.0
 PROBE_S = 1.0
 """Every so often a move request asks for an answer: a robot that no longer stands refuses it."""
 STATE_OLD_S = 2.0
-"""A state that is older than this says nothing."""
+"""A state that is older than this does not count."""
 MAX_DT = 0.25
 """A bridge that was held up does not jump to a higher speed: longer ticks count as this many seconds."""
 NOTHING_YET, DEACTIVATED = "no cmd_vel has come yet", "the bridge is deactivated"
@@ -39,19 +39,6 @@ REMEMBERED = 256
 """Requests whose answers count; other programs' answers come on the same topic."""
 
 R = TypeVar("R")
-
-
-class Log(Protocol):
-    """A logger as rclpy has it; `throttle_duration_sec` limits how often a line is logged."""
-
-    def info(self, message: str, **options: Any) -> Any:
-        """Log a normal event."""
-
-    def warning(self, message: str, **options: Any) -> Any:
-        """Log what stops the robot."""
-
-    def error(self, message: str, **options: Any) -> Any:
-        """Log what the robot refused."""
 
 
 class Bridge(Generic[R]):

@@ -12,8 +12,7 @@ from typing import Annotated, Protocol
 import msgspec
 from msgspec import Meta
 
-from spec_vlm_nav.bridge import Log
-from spec_vlm_nav.diagnostics import Arrivals, Level, Status
+from spec_vlm_nav.diagnostics import Arrivals, Level, Log, Status
 from spec_vlm_nav.optics import Image, LensSettings, ViewSettings
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import check
@@ -201,9 +200,8 @@ class _Reader:
                         self.problem = str(error)
             finally:
                 source.close()
-        except (
-            Exception
-        ) as error:  # decoders raise their own, unrelated types; a thread that only ended would be silent
+        except Exception as error:
+            # Decoders raise their own, unrelated types; a thread that only ended would be silent.
             self.problem = str(error) or type(error).__name__
 
 

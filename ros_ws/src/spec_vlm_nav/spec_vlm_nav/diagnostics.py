@@ -1,4 +1,4 @@
-"""What a node reports on `/diagnostics`: levels, values, and rates of what arrives. No ROS; time is given."""
+"""What a node reports, in its log and on `/diagnostics`, and rates of what arrives. No ROS; time is given."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any, Protocol
 
 RATE_WINDOW_S = 5.0
 
@@ -16,7 +17,19 @@ class Level(IntEnum):
     OK = 0
     WARN = 1
     ERROR = 2
-    STALE = 3
+
+
+class Log(Protocol):
+    """A logger as rclpy has it; `throttle_duration_sec` limits how often a line is logged."""
+
+    def info(self, message: str, **options: Any) -> Any:
+        """Log a normal event."""
+
+    def warning(self, message: str, **options: Any) -> Any:
+        """Log what a person should look at."""
+
+    def error(self, message: str, **options: Any) -> Any:
+        """Log what went wrong."""
 
 
 @dataclass(frozen=True)

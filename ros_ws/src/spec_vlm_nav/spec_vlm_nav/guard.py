@@ -158,8 +158,8 @@ class Guard:
 def cloud_points(message: Any) -> Points:
     """Return the points [n, 3] of a sensor_msgs/PointCloud2.
 
-    Raises ValueError for one without float x, y and z, with less data than it says, or without any finite point:
-    a lidar that works sees at least the floor.
+    Raises ValueError for one without float x, y and z, with less data than its fields claim, or without any finite
+    point: a lidar that works sees at least the floor.
     """
     offsets, formats = [], []
     order = ">" if message.is_bigendian else "<"

@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Protocol
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from spec_vlm_nav.diagnostics import Log
 from speculation.settings import check
 
 NOT_CONFIGURED, NOT_BACK = 3, 4
@@ -92,19 +93,6 @@ class ManagerSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self)
-
-
-class Log(Protocol):
-    """A logger as rclpy has it."""
-
-    def info(self, message: str) -> Any:
-        """Log progress."""
-
-    def warning(self, message: str) -> Any:
-        """Log a node that went missing."""
-
-    def error(self, message: str) -> Any:
-        """Log why all are brought down."""
 
 
 class Request(msgspec.Struct, frozen=True):

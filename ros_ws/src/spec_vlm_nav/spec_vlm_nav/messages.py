@@ -15,6 +15,7 @@ from speculation.wire import MAX_PROMPT_CHARS
 
 CLOUD_VERIFIED, EDGE_ONLY, FALLBACK = 0, 1, 2
 """NavigationAction.source."""
+SOURCE_WORDS = {CLOUD_VERIFIED: "verified", EDGE_ONLY: "draft model alone", FALLBACK: "fail-safe"}
 HOLD = 0
 """NavigationAction.HOLD: the fail-safe, which no model can answer."""
 KINDS = {ActionKind.FORWARD: 1, ActionKind.TURN_LEFT: 2, ActionKind.TURN_RIGHT: 3, ActionKind.STOP: 4}

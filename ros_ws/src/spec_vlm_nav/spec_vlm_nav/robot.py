@@ -124,7 +124,7 @@ class Robot(Protocol[R]):
     def stand_up(self) -> Sequence[Callable[[int], R]]:
         """What makes a request of an identity, for each that the robot must confirm, in turn, before it may move.
 
-        After the first is confirmed the bridge waits for the parameter `stand_up_s`. Of a robot whose state says
+        After the first is confirmed the bridge waits for the parameter `stand_up_s`. Of a robot whose state shows
         that it stands only the last is asked, which must do no harm then.
         """
         ...

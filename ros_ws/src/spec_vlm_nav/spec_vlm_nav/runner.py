@@ -227,31 +227,6 @@ class Runner:
             self._line(name, line.rstrip())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a graph until Ctrl-C or SIGTERM, or until it is done: python -m spec_vlm_nav.runner sim seed:=3 mode:=sd."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] not in GRAPHS or not all(":=" in word for word in words[1:]):
-        print(f"usage: python -m {PACKAGE}.runner {{{','.join(GRAPHS)}}} [NAME:=VALUE ...]", file=sys.stderr)
-        return 2
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
-    try:
-        given = dict(word.split(":=", 1) for word in words[1:])
-        with Runner(GRAPHS[words[0]], given, lambda name, line: print(f"[{name}] {line}", flush=True)) as runner:
-            runner.start()
-            while not ended.wait(0.2) and not runner.done():
-                runner.check()
-    except (ValueError, StartError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def free_address() -> str:
     """Return a loopback address that nobody listens on."""
     with socket.socket() as probe:
@@ -291,3 +266,28 @@ def take_private_domain() -> None:
     """
     os.environ.setdefault("ROS_DOMAIN_ID", str(random.SystemRandom().randint(1, 100)))
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a graph until Ctrl-C or SIGTERM, or until it is done: python -m spec_vlm_nav.runner sim seed:=3 mode:=sd."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] not in GRAPHS or not all(":=" in word for word in words[1:]):
+        print(f"usage: python -m {PACKAGE}.runner {{{','.join(GRAPHS)}}} [NAME:=VALUE ...]", file=sys.stderr)
+        return 2
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        given = dict(word.split(":=", 1) for word in words[1:])
+        with Runner(GRAPHS[words[0]], given, lambda name, line: print(f"[{name}] {line}", flush=True)) as runner:
+            runner.start()
+            while not ended.wait(0.2) and not runner.done():
+                runner.check()
+    except (ValueError, StartError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -68,7 +68,7 @@ class StandUp(Generic[R]):
         return None
 
     def answered(self, answer: Answer) -> None:
-        """Take an answer. A robot that refuses as it does not stand is made to stand up, whatever its state says."""
+        """Take an answer. A robot that refuses as it does not stand is made to stand up, whatever its state shows."""
         if self._left and self._left[0].asked(answer):
             if answer.unready:
                 self._believed, self._refused = False, True

@@ -6,13 +6,12 @@ from collections.abc import Iterable
 
 from spec_vlm_nav.client import GoalEnd, Outcome, Progress
 
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+
 
 def printable(text: str) -> str:
     """Return a text on one line, without what would steer a terminal: it may come from a model or a network."""
     return "".join(each if each.isprintable() else " " for each in text)
-
-
-DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 class Transcript:

@@ -1,7 +1,7 @@
 """H.264 out of RTP packets (RFC 3550, RFC 6184, packetisation modes 0 and 1), with every loss noticed.
 
-FFmpeg's own reader hides losses: its decoder then invents what is missing, and nothing tells such a frame from a true
-one. Here the sequence numbers do.
+FFmpeg's own reader hides losses: its decoder then makes up what is missing, and such a frame cannot be distinguished
+from a true one. Here the sequence numbers show every loss.
 """
 
 from __future__ import annotations

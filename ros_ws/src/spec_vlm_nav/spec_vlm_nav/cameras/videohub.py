@@ -69,8 +69,9 @@ class Videohub:
         return self
 
     def answered(self, identity: int, code: int, jpeg: bytes) -> None:
-        """Take an answer to any call, from any thread."""
-        self._answers.put(_Answer(identity, code, jpeg))
+        """Take an answer, from any thread; one to another program's call, or to one given up, is passed over."""
+        if identity == self._identity:
+            self._answers.put(_Answer(identity, code, jpeg))
 
     def grab(self) -> bool:
         """See `Source`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 import time
@@ -19,8 +17,9 @@ from spec_vlm_nav_interfaces.msg import ActionStatus, NavigationAction
 
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
 from spec_vlm_nav.executor import RATE_HZ, Command, Executor, Report
-from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, on_heartbeat, sample_of, settings
-from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
+from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, sample_of, settings
+from spec_vlm_nav.nodes.heartbeat import on_heartbeat
+from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
 from spec_vlm_nav.odometry import RECOVERY_S
 from spec_vlm_nav.parameters import EXECUTOR, MOTION
 from spec_vlm_nav.safety import ZERO
@@ -49,20 +48,16 @@ class ActionExecutor(ManagedNode):
         self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         for name in names:
             on_heartbeat(self, name, partial(self._on_heartbeat, name))
-        self._end = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: Ticks | None = None
 
     def configure(self) -> None:
         """Begin to tick."""
-        self._end.clear()
-        self._thread = threading.Thread(target=self._run, name="ticks", daemon=True)
-        self._thread.start()
+        self._thread = Ticks(self, self._tick, lambda: self._logic.wait(time.monotonic()))
 
     def cleanup(self) -> None:
         """Tick no more."""
-        self._end.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.stop()
 
     def deactivate(self) -> None:
         """End the action and repeat the stop."""
@@ -108,17 +103,6 @@ class ActionExecutor(ManagedNode):
             )
             self._logic.on_command(command, time.monotonic())
             self._publish_twist()
-
-    def _run(self) -> None:
-        """Tick in a thread of its own: neither callbacks nor ROS time hold up a stop that is due."""
-        try:
-            while not self._end.wait(self._logic.wait(time.monotonic())):
-                self._tick()
-        except Exception as error:
-            # The process ends, to be started again, rather than live on without its ticks.
-            self.get_logger().fatal(f"ticks ended: {type(error).__name__}: {error}")
-            self.exit_status = 1
-            os.kill(os.getpid(), signal.SIGTERM)
 
     def _tick(self) -> None:
         with self._lock:

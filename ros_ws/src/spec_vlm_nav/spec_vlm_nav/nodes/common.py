@@ -1,10 +1,9 @@
-"""What every node needs: ranged parameters, heartbeats, and an end that leaves time for a last message."""
+"""What every node needs: ranged parameters, steady timers, and an end that leaves time for a last message."""
 
 from __future__ import annotations
 
 import gc
 import logging
-import math
 import signal
 import sys
 import threading
@@ -18,25 +17,24 @@ import msgspec
 import rclpy
 from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
-from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup
+from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.executors import Executor, MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from rclpy.time import Time
 from rclpy.timer import Timer
-from std_msgs.msg import Header
 
 from spec_vlm_nav.odometry import OdometrySample
 from spec_vlm_nav.parameters import Parameters
 from speculation.settings import Field
 
-HEARTBEAT_HZ = 20.0
-ALIVE_PERIOD_S = 0.1
 LONGEST_WAIT_S = 2.0
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """Only the newest command counts, and a late joiner must never be handed an old one."""
+LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+"""A subscriber that comes later gets the newest message."""
 
 Value = TypeVar("Value", bool, int, float, str)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -112,47 +110,14 @@ def route_logging(node: Node) -> None:
     warnings.filterwarnings("ignore", message="failed to send response")
 
 
-class Heartbeat:
-    """Publishes at 20 Hz on heartbeat/<node> while the node runs and `ready` holds.
+def keep_loaded() -> None:
+    """Take what was loaded so far out of Python's search for garbage.
 
-    `busy_s` 0: each beat is a callback of the executor. More: beats come from a thread of their own for as long as the
-    executor ran a callback within the last `busy_s` seconds, so that a node whose executor waits for the interpreter
-    or for a core is not taken for a dead one, while one that hangs falls silent. Such a heartbeat must be closed.
+    To look through torch and a model takes 0.2 s of a core, and no thread runs meanwhile: longer than the watchdogs of
+    other nodes wait.
     """
-
-    def __init__(self, node: Node, ready: Callable[[], bool] = lambda: True, busy_s: float = 0.0) -> None:
-        self._node, self._ready, self._busy_s = node, ready, busy_s
-        self._publisher = node.create_publisher(Header, f"heartbeat/{node.get_name()}", COMMAND_QOS)
-        self._ran_at = -math.inf
-        self._end = threading.Event()
-        self._thread: threading.Thread | None = None
-        # A group of its own, so that a busy node is not taken for a dead one.
-        group = MutuallyExclusiveCallbackGroup()
-        if busy_s:
-            steady_timer(node, ALIVE_PERIOD_S, self._note, group)
-            self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-            self._thread.start()
-        else:
-            steady_timer(node, 1.0 / HEARTBEAT_HZ, self._beat, group)
-
-    def close(self) -> None:
-        """End the thread, before the node is destroyed; safe to repeat."""
-        self._end.set()
-        if self._thread is not None:
-            self._thread.join(timeout=1.0)
-
-    def _note(self) -> None:
-        self._ran_at = time.monotonic()
-
-    def _run(self) -> None:
-        while not self._end.wait(1.0 / HEARTBEAT_HZ):
-            if time.monotonic() - self._ran_at <= self._busy_s:
-                self._beat()
-
-    def _beat(self) -> None:
-        if self._ready():
-            stamp = self._node.get_clock().now().to_msg()
-            self._publisher.publish(Header(stamp=stamp, frame_id=self._node.get_name()))
+    gc.collect()
+    gc.freeze()
 
 
 def message_type(kind: str) -> Any:
@@ -171,15 +136,6 @@ def arrival(info: Mapping[str, Any]) -> float:
     return time.monotonic() - (waited if 0.0 <= waited <= LONGEST_WAIT_S else 0.0)
 
 
-def on_heartbeat(node: Node, name: str, received: Callable[[float], None]) -> None:
-    """Call `received` with the steady time of every heartbeat of the node called `name`."""
-
-    def beat(_: Header, info: Mapping[str, Any]) -> None:
-        received(arrival(info))
-
-    node.create_subscription(Header, f"heartbeat/{name}", beat, COMMAND_QOS)
-
-
 def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:
     """Return an odometry message that arrives now as plain numbers; its twist where the node uses that."""
     at, turn, twist = odometry.pose.pose.position, odometry.pose.pose.orientation, odometry.twist.twist
@@ -192,8 +148,13 @@ def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:
     )
 
 
-def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, threads: int = 1) -> int:
-    """Run a node until SIGINT or SIGTERM and return the process's exit status.
+def run(
+    make: Callable[[], N],
+    close: Callable[[N], None] = lambda _: None,
+    threads: int = 1,
+    status: Callable[[N], int] = lambda _: 0,
+) -> int:
+    """Run a node until SIGINT or SIGTERM and return the process's exit status, as `status` has it at the end.
 
     ROS's own signal handlers would end the context at once; here `close` may still publish. A node that cannot be
     built for a reason of its user's (ValueError, OSError) is reported in one line, with status 2.
@@ -208,10 +169,7 @@ def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, thre
         except (ValueError, OSError, rclpy.exceptions.ParameterException) as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             return 2
-        # What was loaded stays. Looking through it for garbage takes 0.2 s of a core where torch and a model are part
-        # of it, and no thread runs meanwhile: longer than the watchdogs of other nodes wait.
-        gc.collect()
-        gc.freeze()
+        keep_loaded()
         executor: Executor = MultiThreadedExecutor(threads) if threads > 1 else SingleThreadedExecutor()
         executor.add_node(node)
         try:
@@ -232,6 +190,6 @@ def run(make: Callable[[], N], close: Callable[[N], None] = lambda _: None, thre
             time.sleep(0.1 if threads > 1 else 0.0)
             executor.shutdown(timeout_sec=1.0)
             node.destroy_node()
-        return 0
+        return status(node)
     finally:
         rclpy.try_shutdown()

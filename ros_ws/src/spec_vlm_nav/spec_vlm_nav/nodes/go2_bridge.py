@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -24,8 +22,9 @@ from std_srvs.srv import Trigger
 from spec_vlm_nav.bridge import Bridge
 from spec_vlm_nav.diagnostics import Status
 from spec_vlm_nav.guard import READERS, Guard
-from spec_vlm_nav.nodes.common import COMMAND_QOS, Heartbeat, arrival, message_type, sample_of, settings
-from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
+from spec_vlm_nav.nodes.common import COMMAND_QOS, arrival, message_type, sample_of, settings
+from spec_vlm_nav.nodes.heartbeat import Heartbeat
+from spec_vlm_nav.nodes.managed import ManagedNode, Ticks, run_managed
 from spec_vlm_nav.parameters import BRIDGE, GUARD, LIMITS
 from spec_vlm_nav.robot import Service
 from spec_vlm_nav.robots import robot_of
@@ -79,20 +78,16 @@ class Go2Bridge(ManagedNode):
             take = partial(self._on_obstacles, self._guard)
             self._subscribe(READERS[guarded.guard][0], topic, take, NEWEST, callback_group=guarding)
         self._heartbeat = Heartbeat(self, lambda: self._bridge.ready)
-        self._end = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: Ticks | None = None
 
     def configure(self) -> None:
         """Begin to tick."""
-        self._end.clear()
-        self._thread = threading.Thread(target=self._run, name="bridge", daemon=True)
-        self._thread.start()
+        self._thread = Ticks(self, self._tick, lambda: self._bridge.wait(time.monotonic()))
 
     def cleanup(self) -> None:
         """Tick no more."""
-        self._end.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.stop()
 
     def activate(self) -> None:
         """Begin to make the robot stand; the heartbeat begins when it does."""
@@ -119,19 +114,6 @@ class Go2Bridge(ManagedNode):
 
     def _subscribe(self, kind: str, name: str, callback: Callable[[Any], None], qos: Any, **options: Any) -> None:
         self.create_subscription(message_type(kind), name.lstrip("/"), callback, qos, **options)
-
-    def _run(self) -> None:
-        """Tick in a thread of its own: neither callbacks nor ROS time hold up a stop that is due."""
-        try:
-            wait = 0.0
-            while not self._end.wait(wait):
-                self._tick()
-                wait = self._bridge.wait(time.monotonic())
-        except Exception:
-            # Nobody watches the robot any more: no heartbeat either, and an end that sends a stop.
-            self.get_logger().fatal(traceback.format_exc())
-            self.exit_status = 1
-            os.kill(os.getpid(), signal.SIGTERM)
 
     def _tick(self) -> None:
         self._give(self._bridge.tick, time.monotonic())

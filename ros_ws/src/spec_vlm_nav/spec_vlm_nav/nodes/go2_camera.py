@@ -13,7 +13,7 @@ from geometry_msgs.msg import TransformStamped
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.duration import Duration
 from rclpy.publisher import Publisher
-from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
+from rclpy.qos import qos_profile_sensor_data
 from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from tf2_msgs.msg import TFMessage
@@ -22,13 +22,13 @@ from spec_vlm_nav.camera import CAMERA, MOUNT, OPTICAL, Capture, Opener, Quatern
 from spec_vlm_nav.cameras import opener_of
 from spec_vlm_nav.cameras.videohub import ANSWERS, REQUESTS, SERVICE, Videohub, check_topic, write
 from spec_vlm_nav.diagnostics import Status
-from spec_vlm_nav.nodes.common import Heartbeat, message_type, settings, steady_timer
+from spec_vlm_nav.nodes.common import LATCHED, message_type, settings, steady_timer
+from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.optics import Image, Optics
 
 WATCH_S = 0.2
 CLOSE_S = 1.0
-STATIC_QOS = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class Go2Camera(ManagedNode):
@@ -43,7 +43,7 @@ class Go2Camera(ManagedNode):
         self._calls: tuple[Publisher, Subscription] | None = None
         self._images = self.create_publisher(CompressedImage, "camera/image/compressed", qos_profile_sensor_data)
         self._infos = self.create_publisher(CameraInfo, "camera/camera_info", qos_profile_sensor_data)
-        self._static = self.create_publisher(TFMessage, "/tf_static", STATIC_QOS)
+        self._static = self.create_publisher(TFMessage, "/tf_static", LATCHED)
         self._heartbeat = Heartbeat(self, lambda: self.active)
         steady_timer(self, WATCH_S, self._watch, MutuallyExclusiveCallbackGroup())
 

@@ -11,20 +11,15 @@ from builtin_interfaces.msg import Duration
 from rclpy.action import ActionClient
 from rclpy.node import Node
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
-from spec_vlm_nav_interfaces.msg import NavigationAction
 
 from spec_vlm_nav.client import Do, GoalEnd, Order, Outcome, Progress, Pursuit, Request
-from spec_vlm_nav.messages import to_action
+from spec_vlm_nav.messages import SOURCE_WORDS, to_action
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED
-from spec_vlm_nav.nodes.common import on_heartbeat, steady_timer
+from spec_vlm_nav.nodes.common import steady_timer
+from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 
 SERVER = "vlm_nav"
 STEP_S = 0.05
-SOURCES = {
-    NavigationAction.CLOUD_VERIFIED: "verified",
-    NavigationAction.EDGE_ONLY: "draft model alone",
-    NavigationAction.FALLBACK: "no model",
-}
 _RESULT = NavigateByInstruction.Result
 CODES = {value: name for name in dir(_RESULT) if name.isupper() and isinstance(value := getattr(_RESULT, name), int)}
 
@@ -152,7 +147,7 @@ def progress_of(feedback: Any) -> Progress:
         guess=feedback.guess,
         step=action.step if decided else -1,
         action=action_text(action) if decided else "",
-        source=SOURCES.get(action.source, str(action.source)) if decided else "",
+        source=SOURCE_WORDS.get(action.source, str(action.source)) if decided else "",
         reasoning=action.reasoning,
         complete=action.complete,
         done=tuple(feedback.done),

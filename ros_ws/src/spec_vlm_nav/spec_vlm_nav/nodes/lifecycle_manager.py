@@ -23,7 +23,8 @@ from std_srvs.srv import Trigger
 
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.lifecycle import Lifecycle, ManagerSettings, Phase, State, Transition
-from spec_vlm_nav.nodes.common import on_heartbeat, parameter, run, settings, steady_timer
+from spec_vlm_nav.nodes.common import parameter, run, settings, steady_timer
+from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.nodes.managed import DIAGNOSTICS_S, LIFECYCLE, report_of
 from spec_vlm_nav.parameters import Parameters
 
@@ -157,14 +158,7 @@ class LifecycleManager(Node):
 
 def main() -> None:
     """Run the node. The status is 3 where a node could not be brought up, 4 where one did not come back."""
-    made: list[LifecycleManager] = []
-
-    def make() -> LifecycleManager:
-        made.append(LifecycleManager())
-        return made[0]
-
-    status = run(make)
-    sys.exit(status or (made[0].lifecycle.exit_status if made else 0))
+    sys.exit(run(LifecycleManager, status=lambda node: node.lifecycle.exit_status))
 
 
 if __name__ == "__main__":

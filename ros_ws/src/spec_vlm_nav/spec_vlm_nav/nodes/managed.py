@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -114,12 +116,16 @@ class ManagedNode(LifecycleNodeMixin, Node):
             response.success = False
             return response
 
+    def end_process(self, status: int) -> None:
+        """End the process with this exit status, in the way in which any node ends: the robot stands afterwards."""
+        self.exit_status = status
+        os.kill(os.getpid(), signal.SIGTERM)
+
     def _autostart(self) -> None:
         self._start.cancel()
         success = TransitionCallbackReturn.SUCCESS
         if self.trigger_configure() != success or self.trigger_activate() != success:
-            self.exit_status = 2
-            os.kill(os.getpid(), signal.SIGTERM)
+            self.end_process(2)
 
     def _report(self) -> None:
         level = Level.OK if self.active else Level.WARN
@@ -142,6 +148,33 @@ class ManagedNode(LifecycleNodeMixin, Node):
         return True
 
 
+class Ticks:
+    """Calls `tick` in a thread of its own until `stop`: neither callbacks nor ROS time hold up a stop that is due.
+
+    `wait` returns the seconds until the next tick. A tick that raises ends the process, to be started again, rather
+    than leave a node alive that watches nobody.
+    """
+
+    def __init__(self, node: ManagedNode, tick: Callable[[], None], wait: Callable[[], float]) -> None:
+        self._node, self._tick, self._wait = node, tick, wait
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ticks", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, after the tick under way; safe to repeat."""
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._end.wait(self._wait()):
+                self._tick()
+        except Exception:
+            self._node.get_logger().fatal(traceback.format_exc())
+            self._node.end_process(1)
+
+
 def report_of(node: Node, lines: Iterable[Status]) -> DiagnosticArray:
     """Return the message of `/diagnostics` that has a node's lines."""
     report = DiagnosticArray()
@@ -160,10 +193,4 @@ def report_of(node: Node, lines: Iterable[Status]) -> DiagnosticArray:
 
 def run_managed(make: Callable[[], ManagedNode], threads: int = 2) -> int:
     """Run a managed node until SIGINT or SIGTERM, then end it, and return the process's exit status; see `run`."""
-    made: list[ManagedNode] = []
-
-    def build() -> ManagedNode:
-        made.append(make())
-        return made[0]
-
-    return run(build, ManagedNode.end, threads) or (made[0].exit_status if made else 0)
+    return run(make, ManagedNode.end, threads, lambda node: node.exit_status)

@@ -11,7 +11,7 @@ from typing import Any
 
 from nav_msgs.msg import Odometry, Path
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.qos import QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import ActionStatus, DecodingStats, NavigationAction
@@ -19,22 +19,20 @@ from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
 from visualization_msgs.msg import MarkerArray
 
-from spec_vlm_nav.annotate import HOLDING, OLD_S, Caption, ViewSettings, annotated_jpeg
+from spec_vlm_nav.annotate import HOLDING, OLD_S, AnnotationSettings, Caption, annotated_jpeg
 from spec_vlm_nav.messages import to_action
-from spec_vlm_nav.nodes.common import run, sample_of, settings, steady_timer
+from spec_vlm_nav.nodes.common import LATCHED, run, sample_of, settings, steady_timer
 from spec_vlm_nav.nodes.view_messages import to_markers, to_path, to_transform
 from spec_vlm_nav.odometry import OdometryCheck
 from spec_vlm_nav.parameters import Parameters
 from spec_vlm_nav.trail import Trail
 
-LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-"""A viewer that comes later gets the whole path and all marks; every message holds them all."""
 NEWEST = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """RViz subscribes to reliable images by default."""
 TRANSFORMS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 """As tf2 has it."""
 FEEDBACK = "navigate_by_instruction/_action/feedback"
-VIEW = Parameters(ViewSettings)
+VIEW = Parameters(AnnotationSettings)
 
 
 class NavView(Node):

@@ -13,11 +13,11 @@ from std_msgs.msg import String
 from edge_drafter.reply import Reply
 from spec_vlm_nav.body import Decision, Frame
 from spec_vlm_nav.messages import AskedPrompt, figures, to_numbers
+from spec_vlm_nav.nodes.common import LATCHED
 from speculation.prompts import parse_answer
 from speculation.trace import Trace
 
 RELIABLE = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.VOLATILE)
-LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class Outputs:

@@ -24,8 +24,9 @@ from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.link_monitor import LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
 from spec_vlm_nav.navigator import HOLD_UNCONFIRMED, End
-from spec_vlm_nav.nodes.common import Heartbeat, parameter, route_logging, settings
+from spec_vlm_nav.nodes.common import keep_loaded, parameter, route_logging, settings
 from spec_vlm_nav.nodes.goal import Goal
+from spec_vlm_nav.nodes.heartbeat import Heartbeat
 from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
@@ -85,10 +86,7 @@ class VlmNav(ManagedNode):
         if self.decoder.link is not None:
             meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self.get_logger().warning)
         self._objects = self.decoder.objects(0.0)
-        # What was loaded stays. Looking through it for garbage takes 0.2 s of a core, and no thread runs meanwhile:
-        # longer than the watchdogs of other nodes wait.
-        gc.collect()
-        gc.freeze()
+        keep_loaded()
         way = self.decoder.link.why if self.decoder.link is not None else "no verifier"
         self.get_logger().info(f"configured: mode {self._edge.decoding.mode}, {way}")
 

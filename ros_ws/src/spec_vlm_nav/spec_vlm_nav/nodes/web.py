@@ -13,7 +13,7 @@ from action_msgs.msg import GoalStatus, GoalStatusArray
 from action_msgs.srv import CancelGoal
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
+from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
@@ -21,8 +21,10 @@ from std_msgs.msg import Bool, String
 from std_srvs.srv import Trigger
 
 from spec_vlm_nav.client import STOP_S, GoalEnd, Request, instruction_of
-from spec_vlm_nav.nodes.common import on_heartbeat, run, settings, steady_timer
-from spec_vlm_nav.nodes.goal_client import SERVER, SOURCES, GoalClient, action_text, progress_of
+from spec_vlm_nav.messages import SOURCE_WORDS
+from spec_vlm_nav.nodes.common import LATCHED, run, settings, steady_timer
+from spec_vlm_nav.nodes.goal_client import SERVER, GoalClient, action_text, progress_of
+from spec_vlm_nav.nodes.heartbeat import on_heartbeat
 from spec_vlm_nav.parameters import Parameters
 from spec_vlm_nav.transcript import closing_words
 from spec_vlm_nav.web.server import Command, PageServer, WebConfig
@@ -31,7 +33,6 @@ from spec_vlm_nav.web.view import Decision, Health, View
 WEB = Parameters(WebConfig)
 BRIDGE = "go2_bridge"
 ACTION = "navigate_by_instruction"
-LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 RUNNING = {GoalStatus.STATUS_ACCEPTED, GoalStatus.STATUS_EXECUTING, GoalStatus.STATUS_CANCELING}
 POLL_S, PRESS_S, RESET_S = 0.05, 0.1, 0.3
 
@@ -125,10 +126,10 @@ class Web(Node):
 
     def _call_reset(self) -> None:
         if not self._reset.service_is_ready():
-            self._say(f"no service {BRIDGE}/reset: is {BRIDGE} running?")
+            self._show(f"no service {BRIDGE}/reset: is {BRIDGE} running?")
             return
         self._reset.call_async(Trigger.Request()).add_done_callback(
-            lambda future: self._say(f"{BRIDGE}: {future.result().message or 'reset'}")
+            lambda future: self._show(f"{BRIDGE}: {future.result().message or 'reset'}")
         )
 
     def _press(self) -> None:
@@ -136,11 +137,11 @@ class Web(Node):
         if self._pressed:
             self._e_stop.publish(Bool(data=True))
             received = self._e_stop.get_subscription_count()
-            self._say("emergency stop sent" if received else f"NOBODY LISTENS to e_stop: is {BRIDGE} running?")
+            self._show("emergency stop sent" if received else f"NOBODY LISTENS to e_stop: is {BRIDGE} running?")
 
-    def _say(self, words: str) -> None:
+    def _show(self, words: str) -> None:
         with self._lock:
-            self.view.said = words
+            self.view.outcome = words
 
     def _on_end(self, end: GoalEnd) -> None:
         words = " · ".join(closing_words(end, self._server_name, time.monotonic() - self._sent_at))
@@ -166,7 +167,7 @@ class Web(Node):
             self.view.instruction = message.data
 
     def _on_decision(self, action: NavigationAction) -> None:
-        source = SOURCES.get(action.source, str(action.source))
+        source = SOURCE_WORDS.get(action.source, str(action.source))
         decision = Decision(action.goal, action.step, action_text(action), source, action.reasoning)
         with self._lock:
             self.view.decide(decision)

@@ -49,7 +49,7 @@ class View:
         """Whether one of them is this page's."""
         self.note = ""
         """What this page's goal waits for, or how it ended."""
-        self.said = ""
+        self.outcome = ""
         """What came of the last emergency stop or reset."""
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
         self._beats = dict.fromkeys(nodes, float("-inf"))
@@ -86,7 +86,7 @@ class View:
             "ours": self.ours,
             "instruction": self.instruction,
             "note": self.note,
-            "said": self.said,
+            "outcome": self.outcome,
             "state": progress.state,
             "reason": progress.reason,
             "link": progress.link,
