@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from rclpy.logging import get_logger
 
 from spec_vlm_nav.bridge import END_S, PROBE_S, RATE_HZ, STOP_RETRY_S, Bridge
 from spec_vlm_nav.diagnostics import Level
@@ -96,8 +97,9 @@ class Log:
 class World:
     """A bridge, and a robot that confirms what it is asked unless it is `deaf`."""
 
-    def __init__(self, limits: Limits | None = None, stand_up_s: float = 0.5) -> None:
-        self.now, self.sent, self.log, self.deaf = 100.0, list[Call](), Log(), False
+    def __init__(self, limits: Limits | None = None, stand_up_s: float = 0.5, log: Any = None) -> None:
+        self.now, self.sent, self.deaf = 100.0, list[Call](), False
+        self.log = Log() if log is None else log
         self.bridge = Bridge(
             robot_of("toy"),
             limits or Limits(),
@@ -171,6 +173,16 @@ def test_silence_and_nan_brake_until_the_robot_confirms_and_stands(velocity: Vel
     world.live(STOP_RETRY_S * 2, velocity, speed=0.0)
     assert world.live(1.0, velocity, speed=0.0) == []
     assert any(line.startswith("warning stop: cmd_vel is") for line in world.log.lines)
+
+
+def test_stops_of_every_cause_pass_a_ros_logger() -> None:
+    """It raises where one call in the code logs at two levels."""
+    world = World(stand_up_s=0.0, log=get_logger("go2_bridge"))
+    assert "brake" in names(world.live(0.5)), "nothing has come yet"
+    world.live(0.5, Velocity(0.3))
+    assert "brake" in names(world.live(0.5)), "silence"
+    world.bridge.deactivate(world.now)
+    assert "brake" in names(world.live(0.5)), "the end"
 
 
 def test_after_a_stop_it_speeds_up_from_standing() -> None:

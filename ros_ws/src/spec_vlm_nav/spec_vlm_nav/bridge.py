@@ -315,7 +315,11 @@ class Bridge(Generic[R]):
             self._stopping = Confirmed(self._robot.stop, self._next_identity, STOP_RETRY_S)
             self._why, self._sent, self._confirmed_at = why, ZERO, math.inf
             self._slew.reset()
-            (self._log.info if why in EXPECTED else self._log.warning)(f"stop: {why}")
+            # A ROS logger keeps one level a call in the code, and raises for another.
+            if why in EXPECTED:
+                self._log.info(f"stop: {why}")
+            else:
+                self._log.warning(f"stop: {why}")
         if self._stillness.moving:
             self._stopping.reopen()
         if self._odometry.problem:
