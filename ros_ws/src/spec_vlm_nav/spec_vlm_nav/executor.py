@@ -25,6 +25,8 @@ RATE_HZ = 50.0
 LATE_S = 0.001
 """A tick comes so much after a watchdog's timeout, not so much before it."""
 ODOM = "odom"
+CAUSE_S = 2.5
+"""How long a cause holds; nodes report it once a second on `/diagnostics`."""
 LEFT_GOALS = 16
 """How many goals are remembered after a newer one came, so that a late message of theirs moves nothing."""
 
@@ -70,6 +72,7 @@ class Executor:
         """What to command until the next call; whoever publishes it calls `tick` before."""
         self._config, self._ended = config, ended
         self._watchdogs = Watchdogs([ODOM, *names], timeout)
+        self._causes: dict[str, tuple[str, float]] = {}
         self._odometry = OdometryCheck()
         self._pose: PlanarPose | None = None
         self._newest: Command | None = None
@@ -122,6 +125,10 @@ class Executor:
     def on_heartbeat(self, name: str, now: float) -> None:
         """Take a heartbeat of one of `names`."""
         self._watchdogs.feed(name, now)
+
+    def on_cause(self, name: str, cause: str, now: float) -> None:
+        """Take, in a sentence, why one of `names` is not ready and so sends no heartbeat; empty where it is."""
+        self._causes[name] = (cause, now)
 
     def on_odometry(self, sample: OdometrySample) -> None:
         """Take odometry. One bad message ends the action: the robot's place is unknown."""
@@ -176,7 +183,7 @@ class Executor:
             self._finish(NO_ODOMETRY, "odometry went silent: the robot stands", now)
             return
         self._held_for = ", ".join(silent)
-        self._message = f"standing: {self._held_for} silent" if silent else ""
+        self._message = f"standing: {self._held_for} silent{self._why(silent, now)}" if silent else ""
         step = motion.update(pose, now, held=bool(silent))
         self.velocity = step.velocity
         if step.outcome is not Outcome.RUNNING:
@@ -210,6 +217,11 @@ class Executor:
         else:
             self._outcome = RUNNING
             self.tick(now)
+
+    def _why(self, silent: Iterable[str], now: float) -> str:
+        """Return what nodes that are silent, and not dead, reported of themselves, as the end of a sentence."""
+        found = (self._causes.get(name, ("", now)) for name in silent)
+        return "".join(f": {cause}" for cause, at in found if cause and now - at <= CAUSE_S)
 
     def _problem(self, now: float) -> str:
         """Return why odometry cannot be moved on, empty if it can."""
