@@ -399,7 +399,7 @@ class ZmqLink:
             return
         self._welcome = welcome
         self._epoch += 1
-        self._become(LinkState.NOMINAL, f"the verifier at {self.config.address} serves {printable(welcome.model, 12)}")
+        self._become(LinkState.NOMINAL, f"the verifier at {self.config.address} serves {printable(welcome.model, 64)}")
 
     def _fall_silent(self, seconds: float) -> None:
         """Note silence. A link that is silent, or refused, stays so with its first reason until a verifier answers."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-import struct
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator

@@ -21,7 +21,7 @@ def test_figures_are_over_the_latest_answers_only() -> None:
         )
     status = answers.status("full")
     assert status.message == "last answer in 0.50 s"
-    assert status.values["acceptance"] == 0.7 and status.values["miss rate"] == 0.25
+    assert status.values["accepted of drafted"] == 0.7 and status.values["miss rate"] == 0.25
     assert status.values["hits by exit layer"] == f"4: {2 * KEPT}, 8: {KEPT}"
     assert status.values["answers"] == KEPT and status.values["mode"] == "full"
 
@@ -29,4 +29,4 @@ def test_figures_are_over_the_latest_answers_only() -> None:
 def test_a_mode_that_drafts_nothing_has_no_acceptance() -> None:
     answers = RecentAnswers()
     answers.note(DecodingStats(mode="cloud", total_s=0.5))
-    assert not {"acceptance", "miss rate", "hits by exit layer"} & answers.status("cloud").values.keys()
+    assert not {"accepted of drafted", "miss rate", "hits by exit layer"} & answers.status("cloud").values.keys()

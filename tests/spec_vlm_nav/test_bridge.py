@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from rclpy.logging import get_logger
 
 from spec_vlm_nav.bridge import END_S, PROBE_S, RATE_HZ, STOP_RETRY_S, Bridge
 from spec_vlm_nav.diagnostics import Level
@@ -106,8 +107,9 @@ class Log:
 class World:
     """A bridge, and a robot that confirms what it is asked unless it is `deaf`."""
 
-    def __init__(self, limits: Limits | None = None, stand_up_s: float = 0.5) -> None:
-        self.now, self.sent, self.log, self.deaf = 100.0, list[Call](), Log(), False
+    def __init__(self, limits: Limits | None = None, stand_up_s: float = 0.5, log: Any = None) -> None:
+        self.now, self.sent, self.deaf = 100.0, list[Call](), False
+        self.log = Log() if log is None else log
         self.bridge = Bridge(
             robot_of("toy"),
             limits or Limits(),
@@ -189,6 +191,16 @@ def test_a_stop_for_another_reason_is_sent_whatever_level_its_line_in_the_log_ha
     assert "info stop: no cmd_vel has come yet" in world.log.lines
     world.live(0.5, Velocity(0.3))
     assert names(world.live(0.5))[-1] == "brake" and "warning stop: cmd_vel is silent" in world.log.lines
+
+
+def test_stops_of_every_cause_pass_a_ros_logger() -> None:
+    """It raises where one call in the code logs at two levels."""
+    world = World(stand_up_s=0.0, log=get_logger("go2_bridge"))
+    assert "brake" in names(world.live(0.5)), "nothing has come yet"
+    world.live(0.5, Velocity(0.3))
+    assert "brake" in names(world.live(0.5)), "silence"
+    world.bridge.deactivate(world.now)
+    assert "brake" in names(world.live(0.5)), "the end"
 
 
 def test_after_a_stop_it_speeds_up_from_standing() -> None:

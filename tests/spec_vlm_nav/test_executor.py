@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from spec_vlm_nav.executor import (
     BLOCKED,
+    CAUSE_S,
     DONE,
     IDLE,
     LEFT_GOALS,
@@ -122,6 +123,20 @@ def test_a_newer_hold_or_stop_ends_the_motion_at_once_with_what_odometry_measure
     robot.executor.on_command(Command(1, 1, FORWARD, LARGE), robot.now)
     robot.live()
     assert not robot.moves and robot.ended == [cut, standing], "an older step that is late is ignored"
+
+
+def test_a_hold_names_what_keeps_the_bridge_from_being_ready_while_that_is_news() -> None:
+    robot = Robot()
+    robot.act(FORWARD, LARGE)
+    robot.executor.on_cause("go2_bridge", "e-stop; reset with ~/reset", robot.now)
+    robot.live()
+    assert robot.moves and not robot.report.message, "heartbeats decide, not causes"
+    for _ in range(15):
+        robot.live(alive=("vlm_nav",))
+    assert not robot.moves and robot.report.message == "standing: go2_bridge silent: e-stop; reset with ~/reset"
+    for _ in range(round(CAUSE_S / TICK_S)):
+        robot.live(alive=("vlm_nav",))
+    assert robot.report.message == "standing: go2_bridge silent", "a dead process reports nothing any more"
 
 
 def test_an_action_that_was_paused_is_measured_while_the_robot_rolls_out() -> None:

@@ -41,7 +41,7 @@ class RecentAnswers:
             "interruptions": sum(each.interruptions for each in kept),
         }
         if drafted:
-            values["acceptance"] = sum(each.accepted for each in kept) / drafted
+            values["accepted of drafted"] = sum(each.accepted for each in kept) / drafted
         if commits:
             values["miss rate"] = sum(each.misses for each in kept) / commits
         if exits:

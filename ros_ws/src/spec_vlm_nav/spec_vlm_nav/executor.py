@@ -27,6 +27,8 @@ LATE_S = 0.001
 ODOM, DECIDER = "odom", "vlm_nav"
 GONE_S = 2.0
 """An action whose decider was silent for so long is over: a node that was started again does not know of it."""
+CAUSE_S = 2.5
+"""How long a cause holds; nodes report it once a second on `/diagnostics`."""
 LEFT_GOALS = 16
 """How many goals are remembered after a newer one came, so that a late message of theirs moves nothing."""
 
@@ -72,6 +74,7 @@ class Executor:
         """What to command until the next call; whoever publishes it calls `tick` before."""
         self._config, self._ended = config, ended
         self._watchdogs = Watchdogs([ODOM, *names], timeout)
+        self._causes: dict[str, tuple[str, float]] = {}
         self._odometry = OdometryCheck()
         self._pose: PlanarPose | None = None
         self._newest: Command | None = None
@@ -80,7 +83,7 @@ class Executor:
         self._outcome, self._message, self._held_for = IDLE, "", ""
         self._asked = self._began = self._ended_at = 0.0
         self._place_lost = False
-        self._heard = 0.0
+        self._decider_at = 0.0
         """When the decider of the running action was last not silent."""
 
     @property
@@ -127,6 +130,10 @@ class Executor:
         """Take a heartbeat of one of `names`."""
         self._watchdogs.feed(name, now)
 
+    def on_cause(self, name: str, cause: str, now: float) -> None:
+        """Take, in a sentence, why one of `names` is not ready and so sends no heartbeat; empty where it is."""
+        self._causes[name] = (cause, now)
+
     def on_odometry(self, sample: OdometrySample) -> None:
         """Take odometry. One bad message ends the action: the robot's place is unknown."""
         self._pose = self._odometry.take(sample)
@@ -154,7 +161,7 @@ class Executor:
             self._left.append(newest.goal)
         self._newest, self._motion, self._asked = command, None, 0.0
         self._outcome, self._message, self._began, self._place_lost = RUNNING, "", now, False
-        self._heard = now
+        self._decider_at = now
         try:
             action = _readable(command)
         except ValueError as error:
@@ -181,12 +188,12 @@ class Executor:
             self._finish(NO_ODOMETRY, "odometry went silent: the robot stands", now)
             return
         if DECIDER not in silent:
-            self._heard = now
-        elif now - self._heard > GONE_S:
+            self._decider_at = now
+        elif now - self._decider_at > GONE_S:
             self._finish(IDLE, f"{DECIDER} was silent for {GONE_S:g} s: the action is over", now)
             return
         self._held_for = ", ".join(silent)
-        self._message = f"standing: {self._held_for} silent" if silent else ""
+        self._message = f"standing: {self._held_for} silent{self._why(silent, now)}" if silent else ""
         step = motion.update(pose, now, held=bool(silent))
         self.velocity = step.velocity
         if step.outcome is not Outcome.RUNNING:
@@ -218,8 +225,13 @@ class Executor:
         if lost:
             self._finish(NO_ODOMETRY, f"{lost}: the robot stands", now)
         else:
-            self._outcome, self._heard = RUNNING, now
+            self._outcome, self._decider_at = RUNNING, now
             self.tick(now)
+
+    def _why(self, silent: Iterable[str], now: float) -> str:
+        """Return what nodes that are silent, and not dead, reported of themselves, as the end of a sentence."""
+        found = (self._causes.get(name, ("", now)) for name in silent)
+        return "".join(f": {cause}" for cause, at in found if cause and now - at <= CAUSE_S)
 
     def _problem(self, now: float) -> str:
         """Return why odometry cannot be moved on, empty if it can."""

@@ -48,7 +48,7 @@ def _start(context: Any, graph: Graph) -> list[Any]:
     slips = [
         LogInfo(msg=f"argument {name} is unknown and ignored; did you mean {near[0]}?")
         for name in context.launch_configurations
-        if name not in given and (near := get_close_matches(name, given, 1, 0.8))
+        if name not in given and (near := get_close_matches(name, given, 1, 0.7))
     ]
     return slips + [
         _node(graph, process, values) if isinstance(process, NodeSpec) else _command(graph, process, values)

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from geometry_msgs.msg import Twist, TwistStamped
 from nav_msgs.msg import Odometry
 from rclpy.qos import qos_profile_sensor_data
@@ -48,6 +49,9 @@ class ActionExecutor(ManagedNode):
         self.create_subscription(Odometry, "odom", self._on_odometry, qos_profile_sensor_data)
         for name in names:
             on_heartbeat(self, name, partial(self._on_heartbeat, name))
+        # Of the bridge alone: with an e-stop nobody should look for a dead process.
+        self._cause_line = f"{self.get_namespace()}/go2_bridge: robot".lstrip("/")
+        self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         self._thread: Ticks | None = None
 
     def configure(self) -> None:
@@ -86,6 +90,13 @@ class ActionExecutor(ManagedNode):
     def _on_heartbeat(self, name: str, now: float) -> None:
         with self._lock:
             self._logic.on_heartbeat(name, now)
+
+    def _on_diagnostics(self, report: DiagnosticArray) -> None:
+        for line in report.status:
+            if line.name == self._cause_line:
+                cause = "" if line.level == DiagnosticStatus.OK else line.message
+                with self._lock:
+                    self._logic.on_cause("go2_bridge", cause, time.monotonic())
 
     def _on_odometry(self, odometry: Odometry, info: Mapping[str, Any]) -> None:
         sample = replace(sample_of(odometry), arrived=arrival(info))
