@@ -64,9 +64,20 @@ FAULTS = tuple(
     # The simulator's process is the robot's; a bridge that sends garbage is a robot that nobody controls.
     if not (part == "camera" and kind in (Kind.KILL, Kind.FREEZE)) and (part, kind) != ("go2_bridge", Kind.GARBAGE)
 )
-SILENT = frozenset({"action_executor", "go2_bridge", "vlm_nav", "robot"})
-"""Parts whose silence must stop the robot within `LIMIT_S`. Without verifier or camera, an action that was committed
-goes on to its end, which is bounded."""
+
+
+def due(part: str, kind: str) -> tuple[str, ...]:
+    """Return the outputs that must be zero within `LIMIT_S`, of cmd_vel and request.
+
+    Those whose node loses an input of its own. Without verifier or camera, and where an action cannot be read, the
+    action that was committed goes on to its end, which is bounded. An executor whose commands are lost on their way
+    commands on.
+    """
+    if part in ("verifier", "camera") or (part, kind) == ("vlm_nav", "garbage"):
+        return ()
+    if part == "action_executor" and kind not in ("kill", "freeze"):
+        return ("request",)
+    return ("cmd_vel", "request")
 
 
 @dataclass(frozen=True)
@@ -108,7 +119,9 @@ def problems(rows: Sequence[Row]) -> list[str]:
         name = f"{row.part} {row.kind}, {row.phase}"
         if row.resumed_s is None:
             found.append(f"{name}: the goal did not go on")
-        for what, seconds in (("cmd_vel", row.cmd_vel_s), ("request", row.request_s)):
-            if row.part in SILENT and (seconds is None or seconds > LIMIT_S):
+        seconds_of = {"cmd_vel": row.cmd_vel_s, "request": row.request_s}
+        for what in due(row.part, row.kind):
+            seconds = seconds_of[what]
+            if seconds is None or seconds > LIMIT_S:
                 found.append(f"{name}: {what} was not zero within {LIMIT_S:g} s")
     return found

@@ -63,6 +63,13 @@ def test_rows_beyond_the_limit_and_lost_goals_are_named() -> None:
     assert len(found) == 3 and all("robot cut" in each for each in found[:2]) and "did not go on" in found[2]
 
 
+def test_what_is_due_depends_on_whose_input_is_lost() -> None:
+    lost = Row("action_executor", "cut", "moving", 1.2, 0.2, 1.0)
+    assert problems([lost, Row("verifier", "kill", "moving", 1.2, 1.2, 1.0)]) == []
+    assert len(problems([Row("vlm_nav", "freeze", "moving", 1.2, 1.2, 1.0)])) == 2
+    assert len(problems([Row("action_executor", "delay", "moving", 1.2, 0.4, 1.0)])) == 1
+
+
 def test_every_part_has_every_fault_that_it_can_have() -> None:
     assert {fault.part for fault in FAULTS} == set(PARTS)
     for part in PARTS:

@@ -33,7 +33,8 @@ STATE_OLD_S = 2.0
 MAX_DT = 0.25
 """A bridge that was held up does not jump to a higher speed: longer ticks count as this many seconds."""
 NOTHING_YET, DEACTIVATED = "no cmd_vel has come yet", "the bridge is deactivated"
-EXPECTED = (NOTHING_YET, DEACTIVATED)
+SILENT, SILENT_AT_REST = "cmd_vel is silent", "cmd_vel is silent; nothing was to move"
+EXPECTED = (NOTHING_YET, DEACTIVATED, SILENT_AT_REST)
 """Reasons for a stop that are no fault."""
 REMEMBERED = 256
 """Requests whose answers count; other programs' answers come on the same topic."""
@@ -260,7 +261,8 @@ class Bridge(Generic[R]):
         if self._watchdog.silence(now) == math.inf:
             self._keep_stopping(now, NOTHING_YET)
         elif self._watchdog.expired(now):
-            self._keep_stopping(now, "cmd_vel is silent")
+            goes_on = self._stopping is not None and self._why == SILENT
+            self._keep_stopping(now, SILENT if goes_on or self._sent != ZERO else SILENT_AT_REST)
         elif not self._wanted.finite:
             self._keep_stopping(now, "cmd_vel is not finite")
         else:

@@ -330,7 +330,7 @@ DRAFTING = Argument("drafting", "", "changes of the mode's drafting settings, e.
 SERVER_DRAFT = Argument("server_draft", "", "folder of a draft model beside the target, for mode server_sd")
 RESPONSE_ORDER = Argument(
     "response_order",
-    ResponseOrder.REASON_FIRST.value,
+    ResponseOrder.ACTION_FIRST.value,
     "what answers begin with: their reasons, or their action",
     tuple(order.value for order in ResponseOrder),
 )

@@ -18,6 +18,7 @@ from spec_vlm_nav_interfaces.msg import ActionStatus
 from spec_vlm_nav.body import Frame
 from spec_vlm_nav.camera_clock import CameraClock
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
+from spec_vlm_nav.images import is_image
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.nodes.common import sample_of
 from spec_vlm_nav.odometry import OdometryCheck
@@ -74,7 +75,12 @@ class Senses:
         return Status("camera", Level.WARN if stale else Level.OK, "stale" if stale else f"{rate:.1f} Hz", values)
 
     def _on_image(self, image: CompressedImage) -> None:
-        clock, arrived = self._camera_clock, time.monotonic()
+        clock, arrived, data = self._camera_clock, time.monotonic(), bytes(image.data)
+        if not is_image(data):
+            # No frame: the robot holds for a stale camera until it sends images again.
+            words = f"a camera frame of {len(data)} bytes, format {image.format!r}, is no image"
+            self._node.get_logger().error(words, throttle_duration_sec=5.0)
+            return
         stamp, now = Time.from_msg(image.header.stamp).nanoseconds, self._node.get_clock().now().nanoseconds
         age = clock.age(stamp * 1e-9, now * 1e-9)
         with self._lock:
@@ -83,7 +89,7 @@ class Senses:
             self._skew_noted = True
             words = f"the camera's clock is {clock.skew:.1f} s behind ours: the ages of its frames are estimated"
             self._node.get_logger().warning(words)
-        self.frame = Frame(bytes(image.data), arrived, age, image.header, self._place_at(arrived - age))
+        self.frame = Frame(data, arrived, age, image.header, self._place_at(arrived - age))
 
     def _place_at(self, moment: float) -> PlanarPose | None:
         """Return where the robot was; a frame that was on its way for long shows where it was then."""
