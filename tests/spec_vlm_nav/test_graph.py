@@ -174,7 +174,7 @@ def test_limits_of_arguments_are_those_of_the_settings_that_they_set() -> None:
         ("sim", {"seed": "1.5"}, "argument seed:=1.5 is no whole number"),
         ("sim", {"seed": "-1"}, "argument seed:=-1 is outside its limits: -1 is outside 0 to"),
         ("sim", {"start_verifier": "maybe"}, "argument start_verifier:=maybe is none of true, false"),
-        ("sim", {"namespace": "dog 1"}, "argument namespace:=dog 1 does not look like"),
+        ("sim", {"namespace": "dog 1"}, "argument namespace:=dog 1 does not look like dog1"),
         ("verifier", {"capacity": "7"}, "argument capacity:=7 is outside its limits: 7 is outside 128 to"),
         ("verifier", {"verifier": "10.0.0.5"}, "argument verifier:=10.0.0.5 does not look like tcp://127.0.0.1:5555"),
         ("replay", {"rate": "nan"}, "argument rate:=nan is outside its limits"),

@@ -163,7 +163,7 @@ def test_a_node_that_never_comes_up_ends_the_start() -> None:
     assert world.manager.phase is Phase.STARTING
     world.run(5.0)
     assert (world.manager.phase, world.manager.exit_status) == (Phase.DOWN, NOT_CONFIGURED)
-    assert "not active within 20 s: action_executor (silent)" in world.manager.problem
+    assert "not active within 20 s: action_executor (not up yet)" in world.manager.problem
 
 
 def test_a_node_that_was_restarted_is_configured_and_activated_while_the_others_stay_active() -> None:

@@ -50,6 +50,8 @@ class Argument:
     """Inclusive limit of a number."""
     pattern: str = ""
     """A regular expression for all of a text; empty: any text."""
+    example: str = ""
+    """What fits the pattern, where the default does not."""
 
     def problem(self, text: str) -> str:
         """Return what is wrong with a value, naming the limit; empty where nothing is."""

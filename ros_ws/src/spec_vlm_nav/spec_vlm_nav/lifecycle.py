@@ -332,4 +332,6 @@ class Lifecycle:
     def _doing(self, node: _Node) -> str:
         if node.pending is not None:
             return f"asked to {node.pending.verb}"
+        if node.state is State.SILENT and self.phase is Phase.STARTING:
+            return "not up yet"
         return "left inactive by hand" if node.by_hand else node.state.value

@@ -21,6 +21,7 @@ from spec_vlm_nav.graph import GRAPHS, MANAGER, PACKAGE, PROJECT, RESPAWN_S, Com
 SOURCE = Path(__file__).resolve().parents[1]
 CONFIG = Path(__file__).resolve().parent / "config"
 POLL_S = 0.05
+ERRORS = ("[ERROR]", "[FATAL]", "error:", "Error:")
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 TERMINATE_S, INTERRUPT_S = 5.0, 3.0
@@ -85,6 +86,8 @@ class Running:
     process: subprocess.Popen[str]
     ends: Ends
     last_line: str = ""
+    last_error: str = ""
+    """The last line that a logger, or a program that gave up, marks as an error."""
     again_at: float | None = None
     """When it is started again, after it died."""
 
@@ -162,7 +165,9 @@ class Runner:
                 try:
                     running.ends.again(code)
                 except RuntimeError as error:
-                    raise StartError(f"{error}: {running.last_line or 'it printed nothing'}") from None
+                    raise StartError(
+                        f"{error}: {running.last_error or running.last_line or 'it printed nothing'}"
+                    ) from None
                 running.again_at = now + RESPAWN_S
                 self._line(name, f"[WARN] ended with status {code}; it starts again in {RESPAWN_S:g} s")
             elif now >= running.again_at:
@@ -224,6 +229,8 @@ class Runner:
     def _read(self, name: str, running: Running, stream: IO[str]) -> None:
         for line in stream:
             running.last_line = line.rstrip() or running.last_line
+            if any(mark in line for mark in ERRORS):
+                running.last_error = line.rstrip()
             self._line(name, line.rstrip())
 
 
