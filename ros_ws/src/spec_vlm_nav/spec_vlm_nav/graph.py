@@ -60,7 +60,7 @@ class Argument:
         if self.choices:
             return "" if text in self.choices else f"is none of {', '.join(self.choices)}"
         if self.pattern and not re.fullmatch(self.pattern, text):
-            return f"does not look like {self.default or self.description}"
+            return f"does not look like {self.default or self.example or self.description}"
         if self.kind not in (int, float):
             return ""
         try:
@@ -294,6 +294,7 @@ NAMESPACE = Argument(
     "",
     "namespace of all nodes, for several robots in one ROS domain",
     pattern=r"/?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*",
+    example="dog1",
 )
 LOG_LEVEL = Argument("log_level", "info", "how much the nodes log", ("debug", "info", "warn", "error"))
 PARAMS_FILE = Argument("params_file", "", "YAML file of ROS parameters, read over the package's own; empty: none")
