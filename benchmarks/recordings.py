@@ -11,9 +11,9 @@ from typing import Any
 from evaluation.experiment.command import settings_of
 from evaluation.experiment.questions import add_questions, asked_of, check_prompts, in_words
 from evaluation.experiment.run import Question
-from evaluation.setting import add_pair, add_predictor, machine
+from evaluation.setting import MEASURED_ORDER, add_pair, add_predictor, machine
 from evaluation.virtual_time import Recording, Synthetic
-from spec_vlm_nav.graph import PROJECT, RESPONSE_ORDER
+from spec_vlm_nav.graph import PROJECT
 from speculation.predictor import AUTO
 from speculation.vlm.folder import folder_fingerprint
 
@@ -114,7 +114,7 @@ def recording_file(options: argparse.Namespace) -> Path:
     """Return the recording of the options' pair and order of answers."""
     if options.recording is not None:
         return Path(options.recording)
-    other = "" if options.response_order == RESPONSE_ORDER.default else f"_{options.response_order}"
+    other = "" if options.response_order == MEASURED_ORDER else f"_{options.response_order}"
     return EMBEDDED.with_name(f"{EMBEDDED.stem}{other}.npz")
 
 

@@ -19,8 +19,11 @@ from simulation.speed import host
 from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
 from speculation.predictor import AUTO
+from speculation.prompts import ResponseOrder
 from speculation.vlm.load import DTYPES
 
+MEASURED_ORDER = ResponseOrder.REASON_FIRST.value
+"""What offline figures are made with, so that they go on comparing; launch files ask for the action first."""
 START_LIMIT_S = 120.0
 CONNECT_LIMIT_S, SILENCE_S = 20.0, 10.0
 """More patient than a robot: on a busy machine a verifier may pause for longer than a robot would wait."""
@@ -90,10 +93,10 @@ def add_profile(line: argparse.ArgumentParser, default: str = "raw") -> None:
 
 def add_prompt_options(line: argparse.ArgumentParser) -> None:
     """Register --response-order and --guide: how models are asked."""
-    for argument in (RESPONSE_ORDER, GUIDE):
+    for argument, default in ((RESPONSE_ORDER, MEASURED_ORDER), (GUIDE, GUIDE.default)):
         shown = f"{argument.description} (default: %(default)s)"
         flag = f"--{argument.name.replace('_', '-')}"
-        line.add_argument(flag, default=argument.default, choices=argument.choices, help=shown)
+        line.add_argument(flag, default=default, choices=argument.choices, help=shown)
 
 
 def add_decoding(line: argparse.ArgumentParser, modes: Sequence[str], max_tokens: int, out: str) -> None:

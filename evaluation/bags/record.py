@@ -16,6 +16,7 @@ from tqdm import tqdm
 from evaluation.bags.files import BagWriter, make
 from evaluation.bags.frames import INSTRUCTION, ORACLE, PROMPT, TEXT, OracleLabel
 from evaluation.bags.playback import ODOMETRY
+from evaluation.setting import MEASURED_ORDER
 from simulation.camera import Image
 from simulation.dataset import encode_jpeg
 from simulation.geometry import Pose
@@ -181,7 +182,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--camera-hz", type=float, default=1.0, help="frames per second (default: 1)")
     line.add_argument("--difficulty", default="middle", choices=[level.name.lower() for level in Difficulty])
     line.add_argument("--target", default="", help="what is hidden in every room, e.g. 'silver bottle'; empty: by room")
-    line.add_argument("--response-order", default=RESPONSE_ORDER.default, choices=RESPONSE_ORDER.choices,
+    line.add_argument("--response-order", default=MEASURED_ORDER, choices=RESPONSE_ORDER.choices,
                       help="what the recorded prompts ask for first (default: %(default)s)")  # fmt: skip
     line.add_argument("--size", type=int, default=224, help="pixels a side (default: 224)")
     line.set_defaults(run=run)
