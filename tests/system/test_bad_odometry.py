@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 import rclpy
 from nav_msgs.msg import Odometry
@@ -18,6 +20,7 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Bool
 from unitree_api.msg import Request, Response
 
+from simulation.dataset import encode_jpeg
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.nodes import common, go2_bridge, senses
 from spec_vlm_nav.nodes.go2_bridge import Go2Bridge
@@ -158,9 +161,16 @@ def test_the_distance_of_a_goal_counts_no_bad_odometry(clock: Clock, seeing: Sen
     assert seeing.travelled == pytest.approx(0.04, abs=1e-6)
 
 
+def test_what_is_no_image_is_no_frame(clock: Clock, seeing: Senses) -> None:
+    seeing._on_image(CompressedImage(format="jpeg", data=array("B", range(256))))
+    assert seeing.frame is None
+
+
 def test_a_frame_that_was_on_its_way_for_long_shows_where_the_robot_was_then(clock: Clock, seeing: Senses) -> None:
+    jpeg = array("B", encode_jpeg(np.zeros((8, 8, 3), np.uint8)))
+
     def frame(age: float) -> PlanarPose | None:
-        image = CompressedImage()
+        image = CompressedImage(format="jpeg", data=jpeg)
         stamp = seeing._node.get_clock().now() - Duration(seconds=age)
         image.header.stamp = stamp.to_msg()
         seeing._on_image(image)

@@ -32,6 +32,7 @@ from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.parameters import NAVIGATOR, Parameters
 from speculation.prompts import Vocabulary, instruction_problem
+from speculation.trace import Trace
 
 EDGE = Parameters(
     EdgeConfig,
@@ -43,6 +44,8 @@ BUSY_S = 1.0
 """An executor that ran nothing for so long hangs. While the draft model computes, its callbacks wait for the
 interpreter, half a second on busy cores; and the robot can do without this node for a second, since every action
 is bounded, runs in action_executor's own loop and ends by itself."""
+SPANS = 100_000
+"""The latest of a trace that is written, some 1,500 answers; without a file none are kept: they would be 30 MB."""
 END_S = 2.0
 """How long a goal gets to end by itself where the node stops acting."""
 _RESULT = NavigateByInstruction.Result
@@ -82,7 +85,7 @@ class VlmNav(ManagedNode):
     def configure(self) -> None:
         """Load the draft model and wait for the verifier's Welcome."""
         self._given_up.clear()
-        self.decoder = EdgeDecoder(self._edge)
+        self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if self._trace_file else 1))
         if self.decoder.link is not None:
             meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self.get_logger().warning)
         self._objects = self.decoder.objects(0.0)
