@@ -130,6 +130,7 @@ class Bench:
 
     def row(self, fault: Fault, phase: Phase, hold_s: float) -> Row:
         """Wait for the phase, cause the fault, end it, and wait for the next motion."""
+        self._wait(lambda: all(map(self._runner.alive, self._runner.names)), READY_LIMIT_S, "process that was killed")
         if phase is Phase.MOVING:
             self._wait(self._long_motion, PHASE_LIMIT_S, "a long motion")
             time.sleep(INTO_MOTION_S)
@@ -137,8 +138,9 @@ class Bench:
             self._wait(self._thinking, PHASE_LIMIT_S, "a question")
         began = time.monotonic()
         heal = self._cause(fault)
-        time.sleep(hold_s)
-        ended = time.monotonic()
+        while (ended := time.monotonic()) < began + hold_s:
+            self._runner.check()
+            time.sleep(POLL_S)
         heal()
         cmd_vel = to_zero(self._relay.commands("cmd_vel", began - 1.0), began, ended)
         request = to_zero(self._relay.commands(self._requests, began - 1.0), began, ended)
