@@ -37,6 +37,19 @@ class _TimedBytes(io.BytesIO):
         return super().read(size)
 
 
+def is_jpeg(data: bytes) -> bool:
+    """Return whether a frame decodes, at an eighth of its size: a small part of what a whole one costs."""
+    try:
+        with Image.open(_TimedBytes(data, DECODE_LIMIT_S, time.monotonic), formats=("JPEG",)) as image:
+            if image.width * image.height > MAX_PIXELS:
+                return False
+            image.draft("L", (image.width // 8, image.height // 8))
+            image.load()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return False
+    return True
+
+
 def decode_jpeg(data: bytes, limit_s: float = DECODE_LIMIT_S, clock: Callable[[], float] = time.monotonic) -> Frame:
     """Return the RGB pixels [H, W, 3] of a JPEG.
 

@@ -4,8 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from simulation.dataset import encode_jpeg
-from spec_vlm_nav.images import COMPRESSED, RAW, is_image, to_jpeg
+from spec_vlm_nav.images import COMPRESSED, RAW, to_jpeg
 from speculation.frames import decode_jpeg
 from tests import bags
 from tests.models import frame
@@ -63,14 +62,3 @@ def test_a_jpeg_goes_through_and_a_png_is_encoded() -> None:
 def test_an_image_that_is_none_is_one_sentence(message: object, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         to_jpeg(message, message.__msgtype__)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("size", [(224, 224), (1280, 720)])
-def test_what_decodes_is_an_image(size: tuple[int, int]) -> None:
-    pixels = np.random.default_rng(3).integers(0, 255, (size[1], size[0], 3), np.uint8)
-    assert is_image(encode_jpeg(pixels))
-
-
-@pytest.mark.parametrize("data", [b"", b"\xff\xd8", bytes(range(256)), b"\xff\xd8" + bytes(1000)])
-def test_what_does_not_decode_is_none(data: bytes) -> None:
-    assert not is_image(data)

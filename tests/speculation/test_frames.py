@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from speculation.frames import MAX_SCANS, decode_jpeg
+from speculation.frames import MAX_SCANS, decode_jpeg, is_jpeg
 from tests.hostile import scans_jpeg
 from tests.models import frame
 
@@ -62,3 +62,14 @@ def test_what_is_decoded_in_parts_is_what_is_decoded_at_once(progressive: bool, 
     Image.fromarray(pixels).convert(mode).save(buffer, "JPEG", progressive=progressive)
     with Image.open(buffer) as whole:
         np.testing.assert_array_equal(decode_jpeg(buffer.getvalue()), np.asarray(whole.convert("RGB")))
+
+
+@pytest.mark.parametrize("size", [(224, 224), (1280, 720)])
+def test_what_decodes_is_a_frame(size: tuple[int, int]) -> None:
+    pixels = np.random.default_rng(3).integers(0, 255, (size[1], size[0], 3), np.uint8)
+    assert is_jpeg(jpeg(pixels))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xd8", bytes(range(256)), b"\xff\xd8" + bytes(1000)])
+def test_what_does_not_decode_is_none(data: bytes) -> None:
+    assert not is_jpeg(data)

@@ -11,7 +11,7 @@ import pytest
 from evaluation.__main__ import main
 from evaluation.bags.files import read
 from spec_vlm_nav.messages import KINDS, AskedPrompt
-from speculation.prompts import ActionKind
+from speculation.prompts import ActionKind, ResponseOrder, compose
 from tests import bags
 from tests.system.chain import FIND
 
@@ -67,7 +67,9 @@ def test_every_answer_is_about_a_played_frame_and_nothing_is_told_to_move(
     answered = [stamp(stats) for stats in found["/decoding_stats"]]
     asked = {entry.stamp_ns: entry.prompt for entry in map(prompt, found["/vlm_nav/prompt"])}
     assert {seconds * 1_000_000_000 + rest for seconds, rest in answered} <= set(asked)
-    assert set(asked.values()) == {FIND}, "nobody walks in a dry run, so nothing was done"
+    assert set(asked.values()) == {compose(FIND, order=ResponseOrder.ACTION_FIRST)}, (
+        "nobody walks in a dry run, so nothing was done"
+    )
     assert answered and set(answered) <= frames and len(set(answered)) == len(answered)
     decided = [entry for entry in found["/vlm_nav/decision"] if entry.kind == KINDS[ActionKind.TURN_LEFT]]
     assert [stamp(entry) for entry in decided] == answered

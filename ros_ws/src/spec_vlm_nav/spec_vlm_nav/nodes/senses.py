@@ -18,10 +18,10 @@ from spec_vlm_nav_interfaces.msg import ActionStatus
 from spec_vlm_nav.body import Frame
 from spec_vlm_nav.camera_clock import CameraClock
 from spec_vlm_nav.diagnostics import Arrivals, Level, Status
-from spec_vlm_nav.images import is_image
 from spec_vlm_nav.motion import PlanarPose
 from spec_vlm_nav.nodes.common import sample_of
 from spec_vlm_nav.odometry import OdometryCheck
+from speculation.frames import is_jpeg
 
 PLACE_S = 0.3
 """Older odometry is no place."""
@@ -76,9 +76,9 @@ class Senses:
 
     def _on_image(self, image: CompressedImage) -> None:
         clock, arrived, data = self._camera_clock, time.monotonic(), bytes(image.data)
-        if not is_image(data):
+        if not is_jpeg(data):
             # No frame: the robot holds for a stale camera until it sends images again.
-            words = f"a camera frame of {len(data)} bytes, format {image.format!r}, is no image"
+            words = f"a camera frame of {len(data)} bytes, format {image.format!r}, is no JPEG"
             self._node.get_logger().error(words, throttle_duration_sec=5.0)
             return
         stamp, now = Time.from_msg(image.header.stamp).nanoseconds, self._node.get_clock().now().nanoseconds
