@@ -131,6 +131,8 @@ class Bench:
     def row(self, fault: Fault, phase: Phase, hold_s: float) -> Row:
         """Wait for the phase, cause the fault, end it, and wait for the next motion."""
         self._wait(lambda: all(map(self._runner.alive, self._runner.names)), READY_LIMIT_S, "process that was killed")
+        # Actions that the fault before had blocked count for no goal's end.
+        self._wait(self._carries_out, PHASE_LIMIT_S, "action carried out")
         if phase is Phase.MOVING:
             self._wait(self._long_motion, PHASE_LIMIT_S, "a long motion")
             time.sleep(INTO_MOTION_S)
@@ -172,6 +174,10 @@ class Bench:
         sources = [fault.source] + (["camera"] if fault.part == "robot" else [])
         self._relay.ways.update(dict.fromkeys(sources, way))
         return self._relay.ways.clear
+
+    def _carries_out(self) -> bool:
+        status = self._observer.last.get("action_status")
+        return status is not None and status.outcome == status.DONE and status.size > 0
 
     def _thinking(self) -> bool:
         state = self._observer.last.get("navigation_state")
