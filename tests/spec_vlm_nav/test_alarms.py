@@ -25,7 +25,7 @@ from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 
 MODELS = PROJECT / "models"
-SETTINGS = AlarmSettings()
+SETTINGS = AlarmSettings(acceptance_margin=0.15)
 CHANCES = st.floats(0.0, 1.0)
 
 

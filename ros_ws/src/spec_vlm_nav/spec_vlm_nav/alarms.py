@@ -35,7 +35,7 @@ class AlarmSettings(msgspec.Struct, frozen=True):
 
     acceptance_margin: Annotated[
         float, Meta(ge=0.02, le=1.0, description="fall of the acceptance below its long-run mean that is an alarm")
-    ] = 0.15
+    ] = 0.25
     acceptance_answers: Annotated[int, Meta(ge=5, le=10_000, description="answers before the acceptance is judged")] = (
         30
     )
