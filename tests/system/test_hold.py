@@ -224,9 +224,16 @@ def test_feedback_on_a_growing_answer_is_bounded_and_a_change_of_state_or_link_g
         node.now += 0.01
     fed = made._handle.fed
     assert 15 <= len(fed) <= 21 and fed[-1][1].startswith("x")
+    node.now += 0.1
+    made.writing("the end", "")
+    made.report(State.THINKING)
+    made.writing("too early for a message of its own", "")
+    assert fed[-1][1] == "the end"
+    made.report(State.MOVING)
+    assert fed[-1][1] == "too early for a message of its own"
     made.report(State.THINKING)
     made.report(State.THINKING)
-    assert [state for state, *_ in fed].count("thinking") == 1
+    assert [state for state, *_ in fed].count("thinking") == 2
     node.monitor.mode = LinkMode.DEGRADED
     made.writing("", "")
     assert fed[-1][2] == "degraded"

@@ -49,7 +49,7 @@ class Feedback:
     def __init__(self, node: Host, handle: Any, navigator: Navigator) -> None:
         self._node, self._handle, self._navigator = node, handle, navigator
         self._message = NavigateByInstruction.Feedback()
-        self._sent_at = -math.inf
+        self._sent_at, self._unsent = -math.inf, False
         self._mode = node.monitor.mode
         self._from = node.senses.travelled
 
@@ -74,8 +74,10 @@ class Feedback:
         """Note the running answer."""
         message = self._message
         self._note_link()
-        if (message.answer, message.guess) != (answer, guess) and time.monotonic() - self._sent_at >= FEEDBACK_S:
-            message.answer, message.guess = answer, guess
+        if (message.answer, message.guess) != (answer, guess):
+            # Noted in any case: what is too early for a message of its own goes out with the next.
+            message.answer, message.guess, self._unsent = answer, guess, True
+        if self._unsent and time.monotonic() - self._sent_at >= FEEDBACK_S:
             self._send()
 
     def decided(self, action: NavigationAction) -> None:
@@ -100,5 +102,5 @@ class Feedback:
         message.distance_travelled = self._node.senses.travelled - self._from
         message.link_state = self._node.monitor.mode.value
         message.done = [action.text for action in self._navigator.done]
-        self._sent_at = time.monotonic()
+        self._sent_at, self._unsent = time.monotonic(), False
         self._handle.publish_feedback(message)
