@@ -637,6 +637,18 @@ def test_the_next_question_goes_out_in_motion_and_its_action_follows_without_a_r
     assert turns == sorted(turns)
 
 
+def test_the_time_to_an_action_is_that_of_its_commit_also_where_the_motion_before_has_to_end_first() -> None:
+    world = World([first(LEFT_LARGE), first(LEFT_LARGE), DONE], config=AHEAD_CONFIG)
+    world.run()
+    ahead = next(decision for decision in world.decisions if decision.in_motion)
+    asked_at = world.asked_at[1][0]
+    text = first(LEFT_LARGE)
+    commits_s = world.answer_s * len("Action: turn left") / len(text)
+    assert ahead.action_s == pytest.approx(commits_s, abs=2 * POLL_S)
+    begun = world.acted_at[world.decisions.index(ahead)] - asked_at
+    assert begun >= ahead.action_s
+
+
 def test_a_look_ahead_sees_what_the_robot_will_see() -> None:
     """The frame is taken within the limit of the motion's end."""
     world = World([first(LEFT_LARGE), DONE], config=AHEAD_CONFIG, answer_s=1.5)

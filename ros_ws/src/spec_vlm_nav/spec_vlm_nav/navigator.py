@@ -120,7 +120,7 @@ HOLD_UNCONFIRMED = "; action_executor did not confirm the HOLD"
 """What a goal's last sentence ends with where nobody knows whether the robot stands."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Asked:
     """A question under way."""
 
@@ -132,6 +132,8 @@ class _Asked:
     in_motion: bool
     done: tuple[NavigationAction, ...]
     """What the prompt lists as carried out."""
+    known_s: float | None = None
+    """Seconds until the answer's action was committed; None while it is not."""
 
 
 @dataclass
@@ -141,7 +143,6 @@ class _Motion:
     step: int
     action: NavigationAction
     alone: bool
-    action_s: float | None
     sized: bool
     """Whether the size is the answer's; otherwise it is the least."""
 
@@ -317,7 +318,7 @@ class Navigator:
         while not question.done:
             if not self._may_go_on(asked):
                 return None
-            self._body.writing(question.committed, question.guess)
+            self._watch(asked)
             if question.committed and self._holding:
                 self._holding = ""
                 self._report(State.THINKING)
@@ -334,13 +335,20 @@ class Navigator:
         self._body.writing(reply.text, "")
         return self._act(asked, reply, None if doubted else motion)
 
+    def _watch(self, asked: _Asked) -> None:
+        """Show what is committed of a running answer, and note when it settles its action."""
+        question = asked.question
+        self._body.writing(question.committed, question.guess)
+        if asked.known_s is None and committed_action(question.committed) is not None:
+            asked.known_s = self._clock() - asked.at
+
     def _act_early(self, asked: _Asked, motion: _Motion | None) -> tuple[_Motion | None, bool]:
         """Begin or extend a motion as far as it is committed; return it, and whether the answer took it back."""
         settled = committed_action(asked.question.committed)
         if motion is None:
             if settled is None or settled[0] is ActionKind.STOP:
                 return None, False
-            return self._begin(asked, settled[0], settled[1], self._clock() - asked.at), False
+            return self._begin(asked, settled[0], settled[1]), False
         if settled is None or settled[0] is not motion.action.kind:
             self._hold("the answer goes on and takes its action back")
             return None, True
@@ -393,7 +401,7 @@ class Navigator:
             self._hold("the answer ends otherwise than it began")
             motion = None
         if motion is None:
-            return self._begin(asked, action.kind, size, None, reply)
+            return self._begin(asked, action.kind, size, reply)
         motion.action, motion.sized = NavigationAction(action.kind, size), True
         self._publish(asked, motion, reply)
         return motion
@@ -412,21 +420,16 @@ class Navigator:
 
     # -- the motion
 
-    def _begin(
-        self,
-        asked: _Asked,
-        kind: ActionKind,
-        size: ActionSize | None,
-        action_s: float | None,
-        reply: Reply | None = None,
-    ) -> _Motion:
+    def _begin(self, asked: _Asked, kind: ActionKind, size: ActionSize | None, reply: Reply | None = None) -> _Motion:
         """Publish a motion's first decision."""
         self._count_motion()
         size = ActionSize.SMALL if asked.alone else size
         if not asked.in_motion:
             self._note_time(self._clock() - asked.at)
+        elif asked.known_s is not None and self._config.act_early:
+            self._note_time(asked.known_s)
         action = NavigationAction(kind, size or ActionSize.SMALL)
-        motion = _Motion(self._next_step(), action, asked.alone, action_s, size is not None)
+        motion = _Motion(self._next_step(), action, asked.alone, size is not None)
         self._holding, self._why = "", End.TIMEOUT
         self._publish(asked, motion, reply)
         if self._dry:
@@ -464,7 +467,7 @@ class Navigator:
             if motion.alone and mode is LinkMode.HOLD:
                 return None
             if ahead is not None:
-                self._body.writing(ahead.question.committed, ahead.question.guess)
+                self._watch(ahead)
                 if mode is not LinkMode.NOMINAL:
                     self._drop_question()
                     ahead = None
@@ -595,7 +598,7 @@ class Navigator:
             asked.alone or self._decoder.link is None,
             DEGRADED_SPEED if asked.alone else 1.0,
             asked.in_motion,
-            motion.action_s if motion is not None else None,
+            asked.known_s,
         )
 
     def _hold(
