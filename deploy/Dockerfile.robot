@@ -39,12 +39,12 @@ COPY . .
 RUN python3 -m venv --system-site-packages .venv \
  && touch .venv/COLCON_IGNORE \
  && if python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then pins=py311; else pins=py310; fi \
- && sed '/^torch==/d' "constraints/$pins.txt" > /tmp/pins.txt \
+ && sed '/^torch==/d' "constraints/$pins.txt" > pins.txt \
  && .venv/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" "$TORCH" \
- && .venv/bin/pip install --no-cache-dir -c /tmp/pins.txt setuptools \
- && .venv/bin/pip install --no-cache-dir -c /tmp/pins.txt --no-build-isolation \
+ && .venv/bin/pip install --no-cache-dir -c pins.txt setuptools \
+ && .venv/bin/pip install --no-cache-dir -c pins.txt --no-build-isolation \
     --config-settings editable_mode=compat -e '.[camera,web]' accelerate \
- && rm /tmp/pins.txt
+ && rm pins.txt
 # ROS brings tf2_msgs itself.
 # hadolint ignore=SC1091
 RUN source "/opt/ros/$ROS_DISTRO/setup.bash" \
