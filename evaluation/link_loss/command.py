@@ -171,8 +171,8 @@ class Bench:
                 self._proxy.way = Way.PASS
 
             return pass_on
-        sources = [fault.source] + (["camera"] if fault.part == "robot" else [])
-        self._relay.ways.update(dict.fromkeys(sources, way))
+        parts = ("robot", "camera") if fault.part == "robot" else (fault.part,)
+        self._relay.ways.update(dict.fromkeys(parts, way))
         return self._relay.ways.clear
 
     def _carries_out(self) -> bool:

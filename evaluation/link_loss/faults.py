@@ -38,6 +38,11 @@ class Phase(str, Enum):
     """Two tenths of a second into a motion of at least half a metre or 30 degrees."""
 
 
+def process_of(part: str) -> str:
+    """Return the process that a part lives in: the simulator is robot and camera in one."""
+    return "sim_go2" if part in ("robot", "camera") else part
+
+
 @dataclass(frozen=True)
 class Fault:
     """One row's cause."""
@@ -47,13 +52,8 @@ class Fault:
 
     @property
     def process(self) -> str:
-        """The process that is killed or frozen; the simulator is robot and camera in one."""
-        return "sim_go2" if self.part in ("robot", "camera") else self.part
-
-    @property
-    def source(self) -> str:
-        """Whose topics are cut, delayed or garbled."""
-        return "sim_go2" if self.part == "robot" else self.part
+        """The process that is killed or frozen."""
+        return process_of(self.part)
 
 
 PARTS = ("verifier", "action_executor", "go2_bridge", "vlm_nav", "camera", "robot")

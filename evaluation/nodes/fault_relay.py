@@ -29,6 +29,7 @@ from spec_vlm_nav_interfaces.msg import NavigationAction
 from std_msgs.msg import Header
 from unitree_api.msg import Request
 
+from evaluation.link_loss.faults import process_of
 from evaluation.link_loss.proxy import Way
 from spec_vlm_nav.robots.go2 import Go2, SportApi
 
@@ -45,8 +46,8 @@ class Relayed:
     name: str
     kind: Any
     qos: Any
-    source: str
-    """The process that publishes it."""
+    part: str
+    """Which part publishes it, see `PARTS`."""
 
 
 def _nan_twist(_: bytes) -> Any:
@@ -74,7 +75,7 @@ def _no_action(payload: bytes) -> Any:
 
 
 RELAYED = (
-    Relayed("odom", Odometry, qos_profile_sensor_data, "sim_go2"),
+    Relayed("odom", Odometry, qos_profile_sensor_data, "robot"),
     Relayed("camera/image/compressed", CompressedImage, qos_profile_sensor_data, "camera"),
     Relayed("navigation_action", NavigationAction, _RELIABLE, "vlm_nav"),
     Relayed("heartbeat/vlm_nav", Header, _RELIABLE, "vlm_nav"),
@@ -93,11 +94,7 @@ GARBAGE: Mapping[str, Callable[[bytes], Any]] = {
 
 def remaps(process: str) -> tuple[tuple[str, str], ...]:
     """Return the names under which a process publishes what goes through the relay."""
-    own = "sim_go2" if process == "camera" else process
-    return tuple((each.name, BEFORE + each.name) for each in RELAYED if each.source in (own, _PART_OF.get(own)))
-
-
-_PART_OF = {"sim_go2": "camera"}
+    return tuple((each.name, BEFORE + each.name) for each in RELAYED if process_of(each.part) == process)
 
 
 class FaultRelay(Node):
@@ -106,7 +103,7 @@ class FaultRelay(Node):
     def __init__(self, delay_s: float, context: Context) -> None:
         super().__init__("fault_relay", context=context)
         self.ways: dict[str, Way] = {}
-        """By source; PASS where there is none."""
+        """By part; PASS where there is none."""
         self._delay_s = delay_s
         self._lock = threading.Lock()
         self._commands: dict[str, list[tuple[float, float]]] = {"cmd_vel": [], REQUESTS: []}
@@ -128,7 +125,7 @@ class FaultRelay(Node):
         now = time.monotonic()
         if topic.name in self._commands:
             self._note(topic, payload, now)
-        way = self.ways.get(topic.source, Way.PASS)
+        way = self.ways.get(topic.part, Way.PASS)
         if way is Way.CUT:
             return
         if way is Way.DELAY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from simulation.walking import policy_file
+from spec_vlm_nav.guard import Guard, GuardSettings
 from spec_vlm_nav.robots.go2 import SportApi
+from spec_vlm_nav.safety import Velocity
 from spec_vlm_nav.simulated_go2 import SCAN_ANGLES, SimulatedGo2, scene_of
 
 AHEAD = '{"x": 0.4, "y": 0.0, "z": 0.0}'
@@ -135,3 +138,21 @@ def test_with_physics_it_rises_and_walks_on_its_legs() -> None:
         assert robot.frame().startswith(b"\xff\xd8")
     finally:
         robot.close()
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_the_guard_stops_it_before_whatever_stands_ahead(seed: int) -> None:
+    clock = Clock()
+    go2 = SimulatedGo2(scene_of(seed, "middle", ""), clock, 28)
+    guard = Guard(GuardSettings(guard="scan", guard_points=1))
+    stand(go2)
+    angles = np.asarray(SCAN_ANGLES)
+    for _ in range(100):
+        ranges = np.asarray(go2.scan())
+        guard.see(np.stack([ranges * np.cos(angles), ranges * np.sin(angles), 0.0 * angles], axis=1), clock.now)
+        limited = guard.limit(Velocity(0.5, 0.0, 0.0), clock.now)
+        go2.request(SportApi.MOVE, json.dumps({"x": limited.vx, "y": 0.0, "z": 0.0}))
+        pass_time(go2, clock, 0.2)
+    assert limited.vx == 0.0 and go2.velocity == (0.0, 0.0, 0.0)
+    assert go2.truth().collisions == 0 and go2.truth().path_length > 0.1
+    go2.close()

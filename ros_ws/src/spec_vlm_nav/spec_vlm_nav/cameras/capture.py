@@ -44,28 +44,19 @@ class Device:
         return _Opened(video, Path(self._source).is_file())
 
 
-class _Opened:
-    """Frames of an open capture; a file plays at its own rate, over and over."""
+class Capture:
+    """Frames of an open cv2.VideoCapture."""
 
     waiting = "the source gives no frame"
 
-    def __init__(self, video: cv2.VideoCapture, file: bool) -> None:
-        self._video, self._file = video, file
-        self._period = 1.0 / (video.get(cv2.CAP_PROP_FPS) or 30.0) if file else 0.0
-        self._next = time.monotonic()
+    def __init__(self, video: cv2.VideoCapture) -> None:
+        self._video = video
 
     def grab(self) -> bool:
         """See `Source`."""
-        if self._file:
-            now = time.monotonic()
-            self._next = max(self._next, now - self._period)
-            time.sleep(max(0.0, self._next - now))
-            self._next += self._period
-        if self._video.grab():
-            return True
-        if self._file and self._video.set(cv2.CAP_PROP_POS_FRAMES, 0) and self._video.grab():
-            return True
-        raise OSError("the source gives no more frames")
+        if not self._video.grab():
+            raise OSError("the source gives no more frames")
+        return True
 
     def retrieve(self) -> Image:
         """See `Source`."""
@@ -77,3 +68,27 @@ class _Opened:
     def close(self) -> None:
         """See `Source`."""
         self._video.release()
+
+
+class _Opened(Capture):
+    """A device, or a file that plays at its own rate, over and over."""
+
+    def __init__(self, video: cv2.VideoCapture, file: bool) -> None:
+        super().__init__(video)
+        self._file = file
+        self._period = 1.0 / (video.get(cv2.CAP_PROP_FPS) or 30.0) if file else 0.0
+        self._next = time.monotonic()
+
+    def grab(self) -> bool:
+        """See `Source`."""
+        if self._file:
+            now = time.monotonic()
+            self._next = max(self._next, now - self._period)
+            time.sleep(max(0.0, self._next - now))
+            self._next += self._period
+        try:
+            return super().grab()
+        except OSError:
+            if not (self._file and self._video.set(cv2.CAP_PROP_POS_FRAMES, 0)):
+                raise
+            return super().grab()

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 
 from spec_vlm_nav.camera import GRAB_S
+from spec_vlm_nav.cameras.capture import Capture
 from spec_vlm_nav.optics import Image
 
 SINK = "appsink"
@@ -39,7 +40,7 @@ def bindings() -> tuple[Any, Any]:
     return GLib, Gst
 
 
-class OpenCvPipeline:
+class OpenCvPipeline(Capture):
     """A pipeline in cv2.VideoCapture, whose calls wait as long as the stream is silent. Raises OSError where it does
     not start.
     """
@@ -47,27 +48,10 @@ class OpenCvPipeline:
     waiting = WAITING
 
     def __init__(self, text: str) -> None:
-        self._video = cv2.VideoCapture(text, cv2.CAP_GSTREAMER)
+        super().__init__(cv2.VideoCapture(text, cv2.CAP_GSTREAMER))
         if not self._video.isOpened():
-            self._video.release()
+            self.close()
             raise OSError(f"GStreamer does not start: {text}")
-
-    def grab(self) -> bool:
-        """See `Source`."""
-        if not self._video.grab():
-            raise OSError("the pipeline gives no more frames")
-        return True
-
-    def retrieve(self) -> Image:
-        """See `Source`."""
-        done, image = self._video.retrieve()
-        if not done:
-            raise ValueError("a frame does not decode")
-        return np.asarray(image, np.uint8)
-
-    def close(self) -> None:
-        """See `Source`."""
-        self._video.release()
 
 
 class Pipeline:
