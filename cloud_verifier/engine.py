@@ -103,7 +103,7 @@ class VlmEngine:
 
     def prefill(
         self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int, stop: Stop | None = None
-    ) -> None:
+    ) -> int:
         """See `Engine.prefill`. The last token, of the answer or else of the prompt, stays out as the row's root."""
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
         root = prefill(self._vlm, self._cache, index, inputs, stop)
@@ -116,6 +116,7 @@ class VlmEngine:
             self._cache.keep(index, range(self._cache.length[index], self._cache.used[index]))
             root = committed[-1]
         self._roots[index] = root
+        return len(inputs.ids)
 
     @torch.no_grad()
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:

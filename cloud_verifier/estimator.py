@@ -1,12 +1,14 @@
 """Estimator: predicted seconds of a pass (one target forward), learned from those that were run.
 
-Data: (tokens, seconds) of the latest passes, whole as they were, with what a declared profile made the server wait.
+Data: (load, seconds) of the latest passes, whole as they were, with what a declared profile made the server wait.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from statistics import median, quantiles
+
+from speculation.pass_cost import Load
 
 WINDOW = 128
 """Passes that are remembered: few enough to follow a machine that changes, enough for a median at every size."""
@@ -30,9 +32,9 @@ class Estimator:
         self._passes: deque[tuple[int, float]] = deque(maxlen=WINDOW)
         self._fit: tuple[float, float, float] | None = None
 
-    def observe(self, rows: int, tokens: int, seconds: float) -> None:
-        """Learn from a pass of `rows` sessions that fed `tokens` in all, every session's root among them."""
-        self._passes.append((max(rows, tokens, 1), max(0.0, seconds)))
+    def observe(self, load: Load, seconds: float) -> None:
+        """Learn from a pass."""
+        self._passes.append((max(load.rows, load.new, 1), max(0.0, seconds)))
         self._fit = None
 
     @property
@@ -40,10 +42,10 @@ class Estimator:
         """Whether a pass was seen."""
         return bool(self._passes)
 
-    def seconds(self, rows: int, tokens: int) -> float:
-        """Return the predicted seconds of a pass of `rows` sessions and `tokens` in all; 0 before the first pass."""
+    def seconds(self, load: Load) -> float:
+        """Return the predicted seconds of a pass; 0 before the first one was seen."""
         constant, slope, _ = self._fitted()
-        return constant + slope * max(rows, tokens, 1)
+        return constant + slope * max(load.rows, load.new, 1)
 
     @property
     def spread(self) -> float:

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from cloud_verifier.tree import NOTHING, Tree
 from speculation.acceptance import expected_tokens
+from speculation.pass_cost import NO_LOAD, Load
 
 PASS_PRICE = 0.5
 """Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md has the reason."""
@@ -69,7 +70,7 @@ class Estimates(Protocol):
     @property
     def spread(self) -> float: ...
 
-    def seconds(self, rows: int, tokens: int) -> float: ...
+    def seconds(self, load: Load) -> float: ...
 
 
 class Acceptance:
@@ -163,14 +164,16 @@ class Ledger:
         self._drafts, self._hints = Acceptance(), Acceptance()
         self._arrivals = Arrivals()
         self._depth = 1.0
+        self._prompt = 0
         self._committed = 0
         self._plain = 0.0
         self._waiting_since: float | None = None
 
     # --- the account: what decoding alone would have by now, and what is there
 
-    def begin(self) -> None:
-        """Open the account of a step, which may decode from now on."""
+    def begin(self, cached: int = 0) -> None:
+        """Open the account of a step, which may decode from now on, behind so many tokens in the cache."""
+        self._prompt = cached
         self._committed, self._plain, self._waiting_since = 0, 0.0, None
         self._arrivals.clear()
 
@@ -211,19 +214,19 @@ class Ledger:
             (self._hints if act is Act.HINT else self._drafts).declined()
         return waited
 
-    def finish(self, act: Act, tree: Tree, accepted: int, committed: int, rows: int = 1, beside: int = 0) -> None:
-        """Enter a pass: `accepted` levels of `tree`, `committed` tokens; `rows` sessions shared it, the others with
-        `beside` tokens.
+    def finish(self, act: Act, tree: Tree, accepted: int, committed: int, beside: Load = NO_LOAD) -> None:
+        """Enter a pass: `accepted` levels of `tree`, `committed` tokens; `beside`: what other sessions fed in it.
 
         It is charged by what it cost over a pass in which this session had decoded alone. The time of others' passes
         is not charged: decoding alone would have waited for them as well.
         """
+        loads = self._load(1) + beside, self._load(1 + len(tree.tokens)) + beside
         self._committed += committed
         self._plain += 1.0
         if not tree.tokens or act is Act.SELF:
             return
-        alone = self._estimates.seconds(rows, beside + 1)
-        ratio = self._estimates.seconds(rows, beside + 1 + len(tree.tokens)) / alone if alone > _TICK_S else 1.0
+        alone, shared = map(self._estimates.seconds, loads)
+        ratio = shared / alone if alone > _TICK_S else 1.0
         self._plain += max(0.0, ratio - 1.0) * self._caution
         (self._hints if act is Act.HINT else self._drafts).judged(accepted, tree.levels[-1])
 
@@ -271,7 +274,7 @@ class Ledger:
         one token is staked only as far as its loss leaves `_TRIES` tries, each of which may cost T_v(1) - T_d more.
         """
         limit = (1.0 + (self.credit(now) + 1.0 + _SLACK) / self._caution) * self._decode_s
-        least = self._estimates.seconds(1, 2)
+        least = self._seconds(2)
         kept = _TRIES * max(0.0, least - self._decode_s)
         size, _, _ = self._best(tree.levels, acceptance.chance, max(limit - kept, min(least, limit)))
         return size or int(acceptance.due and least <= limit)
@@ -284,7 +287,7 @@ class Ledger:
         decode = self._decode_s
         parts = [(0, 1.0, decode)]
         for size in range(1, len(levels)):
-            seconds = max(decode, self._estimates.seconds(1, 1 + size))
+            seconds = max(decode, self._seconds(1 + size))
             if seconds > limit:
                 break
             parts.append((size, expected_tokens(chance, levels[size]), seconds))
@@ -339,7 +342,7 @@ class Ledger:
         depth, _, verify_s = expected
         chance = self._drafts.chance
         gained = expected_tokens(self._hints.chance, tree.levels[-1])
-        alone_s = max(_TICK_S, self._estimates.seconds(1, 1 + len(tree.tokens)))
+        alone_s = max(_TICK_S, self._seconds(1 + len(tree.tokens)))
         cycles = []
         for count in range(1, int(depth / gained) + 1):
             usable = chance ** (count * gained)
@@ -353,9 +356,16 @@ class Ledger:
 
         return cycle
 
+    def _load(self, tokens: int) -> Load:
+        """Return what feeding so many tokens now computes."""
+        return Load.row(tokens, self._prompt + self._committed)
+
+    def _seconds(self, tokens: int) -> float:
+        return self._estimates.seconds(self._load(tokens))
+
     @property
     def _decode_s(self) -> float:
-        return max(_TICK_S, self._estimates.seconds(1, 1))
+        return max(_TICK_S, self._seconds(1))
 
     @property
     def _caution(self) -> float:

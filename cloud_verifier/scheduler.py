@@ -15,6 +15,7 @@ from cloud_verifier.policies import POLICIES, Batch, Budget
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import ForeignDraft
 from cloud_verifier.work import ModelInfo
+from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Fetch, Idle
 
@@ -160,9 +161,9 @@ class Scheduler:
     def next(self, now: float) -> Batch:
         """Start what is to run now and return it; empty where nothing is ready or others may still join."""
         batch = self._policy.schedule(self._steps.values(), now, self.estimates, self._budget)
-        tokens = sum(1 + len(choice.tree.tokens) for choice in batch.choices.values())
+        loads = {step: step.load(choice) for step, choice in batch.choices.items()}
         for step, choice in batch.choices.items():
-            step.start(choice, now, len(batch.choices), tokens - 1 - len(choice.tree.tokens))
+            step.start(choice, now, Load.total(load for other, load in loads.items() if other is not step))
         return batch
 
     # --- checks

@@ -22,6 +22,7 @@ from cloud_verifier.step import Step, Tally
 from cloud_verifier.work import CapacityError, DraftEngine, Engine, LayerVerdicts, Post, Row
 from speculation import wire
 from speculation.cancellation import Abandoned
+from speculation.pass_cost import Load
 from speculation.profiles import DeviceProfile
 from speculation.sampling import SamplingScheme
 from speculation.text import printable
@@ -271,7 +272,7 @@ class Server:
             return not self._is_wanted((step,))
 
         try:
-            self._engine.prefill(step.index, own, step.answer, step.max_tokens, stop)
+            prompt_tokens = self._engine.prefill(step.index, own, step.answer, step.max_tokens, stop)
             if self._self_draft is not None and step.self_draft:
                 self._self_draft.prefill(step.index, beside, step.max_tokens, stop)
         except Abandoned:
@@ -280,7 +281,7 @@ class Server:
             self._cannot_prefill(step, error)
         else:
             now = self._clock()
-            step.prefilled(now, now - started)
+            step.prefilled(now, now - started, prompt_tokens)
             self._record("prefill", started, now, step=step.number)
 
     def _cannot_prefill(self, step: Step, error: Exception) -> None:
@@ -322,7 +323,7 @@ class Server:
             return
         now = self._clock()
         drafted = sum(len(row.tokens) for row in _rows(steps))
-        self._scheduler.estimates.observe(len(steps), len(steps) + drafted, now - started)
+        self._scheduler.estimates.observe(Load.total(row.load for row in _rows(steps)), now - started)
         for step in steps:
             try:
                 if self._scheduler.is_current(step):

@@ -22,6 +22,7 @@ from cloud_verifier.tree import ForeignDraft, Tree, continuation
 from cloud_verifier.work import Row
 from speculation.acceptance import Verdict
 from speculation.ngrams import Ngrams
+from speculation.pass_cost import NO_LOAD, Load
 from speculation.sampling import GREEDY, Evidence, SamplingScheme, StepDraws
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
@@ -118,6 +119,8 @@ class Step:
         """When it last became ready for a prefill or a pass."""
         self.begin: BeginStep | None = begin
         """What it began with, until its prefill is done."""
+        self.prompt_tokens = 0
+        """Cache slots of image and prompt, from the end of its prefill on."""
         self.inputs: object = None
         """What the engine made of prompt and frame, until its prefill is done; None: nothing yet."""
         self.suspended = False
@@ -145,7 +148,7 @@ class Step:
         for hint in reversed(begin.hints):
             self._earlier.remember(hint)
         self._waited_s = 0.0
-        self._load = (1, 0)
+        self._beside = NO_LOAD
         self._append(begin.committed)
         self._base = self.position
         if self.done:
@@ -208,6 +211,15 @@ class Step:
         if self._best is not None:
             return Choice(Act.VERIFY, self._best)
         return Choice(Act.DECODE) if self.idle is Idle.DECODE else None
+
+    @property
+    def cached(self) -> int:
+        """Tokens in the cache: of image and prompt, and of the answer all but the last."""
+        return max(0, self.prompt_tokens + self.position - 1)
+
+    def load(self, choice: Choice) -> Load:
+        """Return what a pass computes for this choice."""
+        return Load.row(1 + len(choice.tree.tokens), self.cached)
 
     def hint(self, most: int) -> Tree | None:
         """Return at most `most` tokens that followed in an earlier answer, None where none fits.
@@ -284,12 +296,13 @@ class Step:
         self.inputs = inputs
         self.tally.prefill_s = seconds
 
-    def prefilled(self, now: float, seconds: float) -> None:
-        """Its prefill is done; it may be verified from now on."""
+    def prefilled(self, now: float, seconds: float, prompt_tokens: int = 0) -> None:
+        """Its prefill of so many tokens, image and prompt, is done; it may be verified from now on."""
+        self.prompt_tokens = prompt_tokens
         self.begin = self.inputs = None
         self.since = now
         self.tally.prefill_s += seconds
-        self.ledger.begin()
+        self.ledger.begin(self.cached)
 
     def wait(self, now: float) -> None:
         """Note that the step waits for a draft from now on, where that is its choice and it does not wait already."""
@@ -324,11 +337,10 @@ class Step:
             self.ledger.draft_came(draft.start, usable, depth, now)
         return commits
 
-    def start(self, choice: Choice, now: float = 0.0, rows: int = 1, beside: int = 0) -> Row:
+    def start(self, choice: Choice, now: float = 0.0, beside: Load = NO_LOAD) -> Row:
         """Begin a pass, which `accept` ends, and return its row.
 
-        `rows` steps share it, the others feed `beside` tokens. Of a draft that is not verified whole the rest stays
-        held.
+        `beside` is what other steps feed in it. Of a draft that is not verified whole the rest stays held.
         """
         exits = choice.act is Act.VERIFY
         if self.idle is Idle.LEDGER:
@@ -350,8 +362,9 @@ class Step:
             answer=tuple(self.answer) if here else (),
             digest=self.digest,
             evidence=tuple(evidence[node] for node in tree.nodes) if evidence else (),
+            cached=self.cached,
         )
-        self.act, self.tree, self._load, self._waited_s = choice.act, tree, (rows, beside), max(0.0, now - self.since)
+        self.act, self.tree, self._beside, self._waited_s = choice.act, tree, beside, max(0.0, now - self.since)
         best = self._best
         if best is None or len(tree.tokens) >= len(best.tokens):
             self._held.pop(tree.round, None)
@@ -382,7 +395,7 @@ class Step:
         tokens = self.answer[start:]
         first = self.tally.passes == 0
         self.tally.count(self.act, len(tokens))
-        self.ledger.finish(self.act, tree, len(verdict.path), len(tokens), *self._load)
+        self.ledger.finish(self.act, tree, len(verdict.path), len(tokens), self._beside)
         self.ledger.committed(self.position, self._best is not None, now)
         return Commit(
             step=self.number,

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from speculation.acceptance import Verdict
 from speculation.cancellation import Stop
+from speculation.pass_cost import Load
 from speculation.prompts import Vocabulary
 from speculation.sampling import FIRST_DRAWS, GREEDY, AcceptanceRule, Evidence, SamplingScheme, StepDraws
 from speculation.wire import AnyMessage
@@ -68,6 +69,14 @@ class Row:
     evidence: Evidence = ()
     """What the draft is judged by besides its tokens, where `sampling` asks for that: an entry a token."""
 
+    cached: int = 0
+    """Tokens that the row holds in the cache."""
+
+    @property
+    def load(self) -> Load:
+        """What it computes."""
+        return Load.row(1 + len(self.tokens), self.cached)
+
     def rule(self, early: bool = False) -> AcceptanceRule:
         """Return what judges the draft, at the last layer or `early`, at an exit."""
         return self.sampling.rule(self.digest, self.evidence, early)
@@ -120,8 +129,10 @@ class Engine(Protocol):
 
     def prefill(
         self, index: int, inputs: Any, committed: Sequence[int], max_tokens: int, stop: Stop | None = None
-    ) -> None:
+    ) -> int:
         """Make row `index` hold the inputs that `prepare` gave and committed tokens, whatever it held before.
+
+        Returns the tokens of image and prompt.
 
         `stop` is called between layers. Raises CapacityError where prompt and `max_tokens` do not fit, Abandoned where
         `stop` returns True.

@@ -19,7 +19,7 @@ from typing import Annotated, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 4
+PROTOCOL = 5
 
 MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
@@ -42,6 +42,7 @@ Node: TypeAlias = Annotated[int, Meta(ge=ROOT, lt=MAX_DRAFT_TOKENS)]
 Layer: TypeAlias = Annotated[int, Meta(ge=0, lt=1024)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=86400.0)]
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=3_600_000)]
 Digest: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
@@ -142,8 +143,9 @@ class BeginStep(Message, tag=3, frozen=True):
     `jpeg` is empty for a language model; a vision-language model refuses an empty one.
     `committed` holds the answer so far (empty, or after a reconnect). `hints` are token sequences that the answer may
     begin with or contain (earlier answers): drafts that cost nothing. `self_draft` asks a verifier that has a draft
-    model of its own to draft so many tokens by itself (mode `server_sd`). `key` names the random draws of the answer;
-    a step that is taken up again keeps it.
+    model of its own to draft so many tokens by itself (mode `server_sd`), a tree of `self_depth` levels, or a chain
+    where that is 0. `round_trip_s` is the link's, as the edge measures it; 0: unknown. `key` names the random draws
+    of the answer; a step that is taken up again keeps it.
     """
 
     step: Step
@@ -156,6 +158,8 @@ class BeginStep(Message, tag=3, frozen=True):
     hints: Annotated[list[DraftTokens], Meta(max_length=8)] = []
     self_draft: Annotated[int, Meta(ge=0, le=MAX_DRAFT_TOKENS)] = 0
     key: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    self_depth: Annotated[int, Meta(ge=0, le=MAX_DRAFT_TOKENS)] = 0
+    round_trip_s: Seconds = 0.0
 
 
 class Draft(Message, tag=4, frozen=True):
@@ -166,6 +170,8 @@ class Draft(Message, tag=4, frozen=True):
 
     Rejection sampling only: `chosen` are the probabilities with which the tokens were drawn or, in their place, `whole`
     what they were drawn from; `drawn` is the token before `start` where the edge drew it out of `Commit.rest`.
+
+    `draft_ms` is how long the edge worked on it (T_draft of WISP, Eq. 6).
     """
 
     step: Step
@@ -177,6 +183,7 @@ class Draft(Message, tag=4, frozen=True):
     chosen: Annotated[list[Probability], Meta(max_length=MAX_DRAFT_TOKENS)] = []
     whole: Annotated[list[Masses], Meta(max_length=MAX_DRAFT_TOKENS)] = []
     drawn: Token | None = None
+    draft_ms: Milliseconds = 0
 
 
 class EarlyTokens(Message, tag=5, frozen=True):
@@ -258,9 +265,17 @@ class Fetch(Message, tag=11, frozen=True):
     digest: Digest
 
 
+class Busy(Message, tag=12, frozen=True):
+    """Cloud to edge: no room for this session, or for this `step`, now; ask again after `retry_after_s`."""
+
+    retry_after_s: Annotated[float, Meta(gt=0.0, le=3600.0)]
+    message: Text
+    step: Step | None = None
+
+
 # A new message is a struct above and its name here.
 AnyMessage: TypeAlias = (
-    Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault | Fetch
+    Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault | Fetch | Busy
 )
 
 _BY_TAG: dict[object, type[Message]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyMessage)}

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from cloud_verifier.ledger import Act, Choice, Estimates
 from cloud_verifier.policies.base import Batch, Budget
 from cloud_verifier.step import Step
+from speculation.pass_cost import Load
 
 _CHEAP = 0.1
 """Share by which a pass may grow for a step that joins it while it waits for a draft."""
@@ -65,11 +66,11 @@ def _with_company(
 ) -> dict[Step, Choice]:
     """Return the choices of these steps, and one token of those that wait for a draft and join them cheaply."""
     chosen = {step: choices[step] for step in ready}
-    tokens = sum(1 + len(choice.tree.tokens) for choice in chosen.values())
+    load = Load.total(step.load(choice) for step, choice in chosen.items())
     for step, choice in choices.items():
         if choice.act is Act.WAIT and len(chosen) < budget.rows:
-            alone = estimates.seconds(len(chosen), tokens)
-            if estimates.seconds(len(chosen) + 1, tokens + 1) - alone <= _CHEAP * alone:
-                chosen[step] = Choice(Act.DECODE)
-                tokens += 1
+            decode = Choice(Act.DECODE)
+            together, alone = load + step.load(decode), estimates.seconds(load)
+            if estimates.seconds(together) - alone <= _CHEAP * alone:
+                chosen[step], load = decode, together
     return chosen

@@ -18,6 +18,7 @@ from evaluation.virtual_time.timings import Timings
 from speculation.acceptance import Verdict
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Distributions, Logits
+from speculation.pass_cost import Load
 from speculation.wire import ROOT
 
 Sleep = Callable[[float], None]
@@ -256,16 +257,17 @@ class RecordedEngine:
 
     def prefill(
         self, index: int, inputs: bytes, committed: Sequence[int], max_tokens: int, stop: Stop | None = None
-    ) -> None:
+    ) -> int:
         """See `Engine.prefill`."""
         self._sleep(self._timings.cloud_prefill_s)
         step = self._recording.of_image(inputs)
         lists = (None if array is None else array.tolist() for array in (step.agrees, step.confidences))
         self._sessions[index] = _Session(step, _after(step, committed), *lists)
+        return self._timings.prompt_tokens
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         """See `Engine.verify`."""
-        whole = self._timings.target_forward_s(len(rows), sum(1 + len(row.tokens) for row in rows))
+        whole = self._timings.target_forward_s(Load.total(row.load for row in rows))
         with_exits = [row for row in rows if row.exits]
         final = {row.index: self._final_verdict(row) for row in rows}
         done = 0.0

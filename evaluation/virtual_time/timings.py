@@ -8,6 +8,7 @@ from functools import cached_property
 
 from evaluation.formulas import SYSTEMS
 from speculation.links import LinkConditions, load_link
+from speculation.pass_cost import Load, PassCost
 from speculation.profiles import DeviceProfile, load_profile, load_profiles
 
 TABLE_9_LEAF = 0.0223
@@ -30,6 +31,10 @@ class Timings:
     """Added by each further token of a target forward."""
     verify_row_s: float = 0.0
     """Added by each further session in it."""
+    cost: PassCost | None = None
+    """A measured profile of target forwards, in place of the three above."""
+    prompt_tokens: int = 0
+    """Cache slots of image and prompt."""
     exit_s: float = 0.0
     """What one exit adds to the layer that it sits on."""
     layer_shares: tuple[float, ...] = ()
@@ -82,9 +87,11 @@ class Timings:
         """Return the seconds of a draft forward over so many tokens, a chain or leaves."""
         return self.draft_s * (1.0 + self.draft_leaf * max(0, tokens - 1))
 
-    def target_forward_s(self, batch: int, tokens: int) -> float:
-        """Return the seconds of a target forward: `batch` sessions, `tokens` in all, each session's root among them."""
-        return self.verify_s + self.verify_token_s * max(0, tokens - 1) + self.verify_row_s * max(0, batch - 1)
+    def target_forward_s(self, load: Load) -> float:
+        """Return the seconds of a target forward."""
+        if self.cost is not None:
+            return self.cost.seconds(load)
+        return self.verify_s + self.verify_token_s * max(0, load.new - 1) + self.verify_row_s * max(0, load.rows - 1)
 
     def layer_ends(self, layers: int) -> tuple[float, ...]:
         """Return the part of a target forward that is over after each of `layers` layers, rising to 1.

@@ -66,10 +66,11 @@ class FakeEngine:
         committed: Sequence[int],
         max_tokens: int,
         stop: Stop | None = None,
-    ) -> None:
+    ) -> int:
         if max_tokens > self.capacity:
             raise CapacityError(f"{max_tokens} tokens do not fit {self.capacity}")
         self.rows[index] = FakeRow(*inputs, list(committed))
+        return len(inputs[0])
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         self.batches.append(tuple(row.index for row in rows))

@@ -7,6 +7,7 @@ from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
 from cloud_verifier.work import LayerVerdicts, Row
+from speculation.pass_cost import Load
 from speculation.wire import BeginStep, Commit, Draft, Idle
 from tests.cloud_verifier.fake_target import FakeEngine, greedy
 
@@ -33,7 +34,7 @@ class Bench:
             return {}
         rows = rows_of(batch)
         *_, last = self.engine.verify(rows)
-        self.scheduler.estimates.observe(len(rows), sum(1 + len(row.tokens) for row in rows), 1.0)
+        self.scheduler.estimates.observe(Load.total(row.load for row in rows), 1.0)
         return self.finish(batch, last)
 
     def next(self, now: float | None = None) -> Batch:

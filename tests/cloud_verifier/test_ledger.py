@@ -14,6 +14,7 @@ from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Act, Ledger
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.tree import Tree
+from speculation.pass_cost import Load
 from speculation.wire import Commit
 from tests.cloud_verifier.timeline import (
     GO2,
@@ -107,7 +108,7 @@ def test_an_uneven_machine_does_not_make_it_lose_more(seed: int, slope: float, n
     times = Estimator()
     line = Timeline(Scheduler(MODEL, estimates=times), lambda n: DECODE_S * (1.0 + slope * (n - 1)), uneven)
     for tokens in [1, 2, 3, 5, 9] * 12:  # a server that has run for a while
-        times.observe(1, tokens, uneven(line.pass_s(tokens)))
+        times.observe(Load.row(tokens), uneven(line.pass_s(tokens)))
     ErraticEdge(line, seed, quality, 8, 0.2)
     for _ in range(3):
         begun = line.now
@@ -172,7 +173,7 @@ class Fixed:
 
     known, spread = True, 0.0
 
-    def seconds(self, rows: int, tokens: int) -> float:
+    def seconds(self, load: Load) -> float:
         return 1.0
 
 
@@ -200,8 +201,8 @@ def test_it_does_not_wait_without_credit_nor_for_a_draft_it_knows_nothing_of() -
 
 def test_only_as_much_of_a_draft_is_verified_as_the_account_allows() -> None:
     class Dear(Fixed):
-        def seconds(self, rows: int, tokens: int) -> float:
-            return 1.0 + 0.25 * (tokens - 1)
+        def seconds(self, load: Load) -> float:
+            return 1.0 + 0.25 * (load.new - 1)
 
     ledger = Ledger(Dear())
     ledger.begin()

@@ -594,7 +594,7 @@ def test_a_prefill_reads_messages_between_its_layers_and_ends_with_its_step() ->
                 bench.post.now += 0.1
                 if stop():
                     raise Abandoned
-            super().prefill(index, inputs, committed, max_tokens)
+            return super().prefill(index, inputs, committed, max_tokens)
 
     engine = Slow()
     bench = Bench(engine=engine)

@@ -108,7 +108,7 @@ class Timeline:
         started = self.now
         end = started + self.noise(nominal)
         self._deliver(end)
-        self.scheduler.estimates.observe(1, tokens, end - started)
+        self.scheduler.estimates.observe(step.row.load, end - started)
         commit = step.accept(self._judge(step), self.now, end - started)
         self.passes.append(Pass(step.act, started, end, nominal, len(commit.tokens)))
         self.on_commit(commit)

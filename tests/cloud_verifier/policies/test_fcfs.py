@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_verifier.ledger import Act
+from speculation.pass_cost import Load
 from speculation.wire import Draft, Idle, begin_digest
 from tests.cloud_verifier.scheduling import JPEG, Bench, rows_of, waiting_bench
 
@@ -75,7 +76,7 @@ def test_who_waits_for_a_draft_joins_a_pass_that_runs_anyway() -> None:
 def test_nobody_joins_a_pass_that_would_become_dear_by_it() -> None:
     bench = waiting_bench()
     for tokens in range(1, 200):
-        bench.scheduler.estimates.observe(1, tokens, 1.0 + 0.3 * tokens)
+        bench.scheduler.estimates.observe(Load.row(tokens), 1.0 + 0.3 * tokens)
     assert not bench.next()
     bench.scheduler.offer(1, Draft(1, 1, 0, begin_digest("long 1", JPEG), [1]), bench.now)
     assert [(step.index, step.act) for step in bench.next().choices] == [(1, Act.VERIFY)]

@@ -13,6 +13,7 @@ from cloud_verifier.exit_queue import QueuePolicy
 from edge_drafter import Mode, StepResult
 from evaluation.formulas import cloud_s
 from evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, decode, drafting
+from speculation.pass_cost import Load
 from speculation.trace import Kind, Trace
 
 GO2 = Timings("go2", 0.072, 0.0, 0.62, one_way_s=0.12)
@@ -57,7 +58,7 @@ def sd_by_hand(recording: Recording, index: int, gamma: int, timings: Timings) -
             accepted += on_path
             drafted += 1
         tokens = 1 + drafted
-        seconds += drafted * timings.draft_s + timings.target_forward_s(1, tokens) + 2 * timings.one_way_s
+        seconds += drafted * timings.draft_s + timings.target_forward_s(Load(1, tokens)) + 2 * timings.one_way_s
         place += accepted + 1
     return seconds
 

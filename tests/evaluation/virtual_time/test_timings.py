@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from evaluation.virtual_time.timings import PAPERS, Timings, load_timings
+from speculation.pass_cost import Load
 
 
 def test_papers_and_profiles_are_known_by_name() -> None:
@@ -21,8 +22,8 @@ def test_eight_leaves_take_as_much_longer_as_measured() -> None:
 
 def test_a_target_forward_grows_with_tokens_and_sessions() -> None:
     timings = Timings(verify_s=1.0, verify_token_s=0.1, verify_row_s=0.5)
-    assert timings.target_forward_s(1, 1) == 1.0
-    assert timings.target_forward_s(2, 6) == pytest.approx(2.0)
+    assert timings.target_forward_s(Load(1, 1)) == 1.0
+    assert timings.target_forward_s(Load(2, 6)) == pytest.approx(2.0)
 
 
 def test_layers_are_even_or_weighted() -> None:
