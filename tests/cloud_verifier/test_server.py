@@ -60,15 +60,14 @@ def test_a_welcome_names_the_objects_that_the_target_was_trained_to_find() -> No
 
 def test_an_older_edge_gets_what_to_install() -> None:
     (fault,) = Bench().ask(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, protocol=PROTOCOL - 1))
-    assert (
-        isinstance(fault, Fault) and "Hello.protocol 3: this verifier has 4; install the same version" in fault.message
-    )
+    text = f"Hello.protocol {PROTOCOL - 1}: this verifier has {PROTOCOL}; install the same version"
+    assert isinstance(fault, Fault) and text in fault.message
 
 
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"protocol": 3}, FaultCode.PROTOCOL_MISMATCH),
+        ({"protocol": PROTOCOL - 1}, FaultCode.PROTOCOL_MISMATCH),
         ({"tokenizer": "another"}, FaultCode.TOKENIZER_MISMATCH),
         ({"vocabulary": 7}, FaultCode.TOKENIZER_MISMATCH),
         ({"model": "another"}, FaultCode.MODEL_MISMATCH),
