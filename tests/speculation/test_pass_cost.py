@@ -84,7 +84,8 @@ def test_no_step_away_from_the_answer_fits_better(seed: int, width: int, height:
     values = rng.normal(size=height)
     found = nonnegative_least_squares(columns, values)
     assert found.min() >= 0.0
-    # The conditions of Karush, Kuhn and Tucker, which only the optimum meets: no column that is held at 0 could lower the error, none that is used could go on.
+    # The conditions of Karush, Kuhn and Tucker, which only the optimum meets: no column that is held at 0 could lower
+    # the error, none that is used could go on.
     slope = columns.T @ (columns @ found - values)
     scale = np.linalg.norm(columns, axis=0) * np.linalg.norm(values) + 1e-12
     assert (slope / scale >= -1e-7).all()
