@@ -97,7 +97,7 @@ class CostProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
 
-def load_profile(path: Path) -> CostProfile:
+def load_cost_profile(path: Path) -> CostProfile:
     """Return a profile. Raises ValueError, naming file and field, for a file that cannot be read or holds none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=CostProfile)
@@ -116,7 +116,7 @@ def load_cost(name: str) -> PassCost:
         path /= COST_FILE
     if not path.is_file():
         raise ValueError(f"pass cost {name!r} is none of {', '.join(PAPER_COSTS)}, and no file of profile-verifier")
-    return load_profile(path).cost
+    return load_cost_profile(path).cost
 
 
 def _kind(device: str) -> str:
