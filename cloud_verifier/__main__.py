@@ -9,11 +9,16 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloud_verifier.config import ServerConfig, StartError, read_settings
 from cloud_verifier.logs import start_logging
+from speculation.cost_profile import COST_FILE, load_cost_profile
+from speculation.pass_cost import PassCost
 from speculation.settings import add_flags
+
+if TYPE_CHECKING:
+    from speculation.vlm.load import Vlm
 
 _log = logging.getLogger("cloud_verifier")
 
@@ -69,7 +74,10 @@ def serve_model(config: ServerConfig) -> None:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise StartError(f"--device {config.model.device}: {reason}") from None
         trace = Trace() if config.output.trace is not None else None
-        server = Server(engine, config, profile, mailbox, trace, self_draft=self_draft, preparation_threads=THREADS)
+        cost = find_cost(config, vlm) if not profile.verify_s else None  # declared times are not the machine's
+        server = Server(
+            engine, config, profile, mailbox, trace, self_draft=self_draft, preparation_threads=THREADS, cost=cost
+        )
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: server.stop())
         size = sum(weight.numel() for weight in vlm.model.parameters()) / 1e6
@@ -84,6 +92,28 @@ def serve_model(config: ServerConfig) -> None:
             trace.write(config.output.trace)
     finally:
         mailbox.close()
+
+
+def find_cost(config: ServerConfig, vlm: Vlm) -> PassCost | None:
+    """Return what a profile says that passes cost, the one that `config` names or the model's own; None without one.
+
+    Raises StartError for a file that was asked for and cannot be used.
+    """
+    asked = config.target.pass_cost
+    path = asked if asked is not None else vlm.folder / COST_FILE
+    if asked is None and not path.is_file():
+        return None
+    try:
+        found = load_cost_profile(path)
+        if problem := found.fits(vlm.fingerprint, config.model.dtype, str(vlm.device)):
+            raise ValueError(f"pass cost {path}: {problem}")
+    except ValueError as error:
+        if asked is not None:
+            raise StartError(f"--pass-cost: {error}") from None
+        _log.warning("what passes cost is learned from none: %s", error)
+        return None
+    _log.info("passes are predicted by %s (test R2 %.4f, MAPE %.1f %%)", path, found.test.r2, 100 * found.test.mape)
+    return found.cost
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:

@@ -62,6 +62,10 @@ class Target(Settings, frozen=True):
         Literal["auto", "off"],
         Meta(description="auto: exits know only the frequent tokens of their short list, if they have one"),
     ] = "auto"
+    pass_cost: Annotated[
+        Path | None,
+        Meta(description="file of profile-verifier: what passes cost; default: the model's own, where it has one"),
+    ] = None
     draft_model: Annotated[
         Path | None, Meta(description="a draft model beside the target, for robots in mode server_sd")
     ] = None
@@ -95,10 +99,25 @@ class Scheduling(Settings, frozen=True):
     """What runs next. Raises StartError, see `Settings`."""
 
     policy: Annotated[str, Meta(description=f"which steps share a forward: {', '.join(POLICIES)}")] = "fcfs"
-    max_batch: Annotated[int, Meta(ge=1, le=256, description="robots in one forward")] = 8
-    collect_s: Annotated[
-        float, Meta(ge=0.0, le=1.0, description="seconds that a ready session waits for others to share its forward")
-    ] = 0.0
+    max_batch: (
+        Annotated[
+            int,
+            Meta(ge=1, le=256, description="robots in one forward; default: as many as raise the predicted tokens/s"),
+        ]
+        | None
+    ) = None
+    collect_s: (
+        Annotated[
+            float,
+            Meta(
+                ge=0.0,
+                le=1.0,
+                description="seconds that a ready session waits for others to share its forward; default: as long as "
+                "predicted times make it pay",
+            ),
+        ]
+        | None
+    ) = None
     prefill_chunk: Annotated[
         int,
         Meta(

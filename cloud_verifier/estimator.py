@@ -5,10 +5,15 @@ Data: (load, seconds) of the latest passes, whole as they were, with what a decl
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from statistics import median, quantiles
 
-from speculation.pass_cost import Load
+import numpy as np
+
+from speculation.pass_cost import Floats, Load, PassCost, design, nonnegative_least_squares
 
 WINDOW = 128
 """Passes that are remembered: few enough to follow a machine that changes, enough for a median at every size."""
@@ -18,77 +23,178 @@ _WEIGHT = 8
 """Largest weight of one size, in passes: one far size determines the slope better than a hundred near ones."""
 _FEW, _SEVERAL = 8, 3
 """Fewest passes that have a spread, and fewest of one size that count for it."""
+_REFIT = 16
+"""Passes are fitted again when one in so many is new: policies predict thousands of times a pass, but fits cost too."""
+_APART = 0.1
+"""A term is told apart where the terms before it leave so much of its size unexplained."""
+_BETTER = 0.8
+"""All terms are taken where their squared error is below this share of the line's: noise alone would not do that."""
+_SHAPE = 0.25
+"""Weight, in passes, of a profile's shape: what passes that are all alike leave open."""
+_NOTHING = PassCost(0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    tokens: int
+    """The size by which a line predicts."""
+    kind: tuple[int, int, int]
+    """Rows, tokens and, to within 9 %, cached tokens: passes of one kind take equally long."""
+    load: Load
+    seconds: float
 
 
 class Estimator:
-    """T_q as a constant plus a price per token: c + a N_linear of WISP, Eq. 19.
+    """T_q by the additive model of WISP, Eq. 19, as much of it as the passes that were seen tell apart.
 
-    Its two terms in the cached context are left out: a robot's prompts are all about as long, so that they are part of
-    the constant. Medians per size make the fit robust; both coefficients are held at 0 or above, so that a prediction
-    is never negative and grows with the tokens.
+    With a measured `profile` its shape is taken, and how much of it and which constant is learned. Without one, it is
+    a constant plus a price per token (robots' prompts are all about as long, so that their cost is part of these), or
+    all four terms once loads differ enough. Medians make either robust. Every coefficient is held at 0 or above, so
+    that a prediction is never negative and grows with every term.
     """
 
-    def __init__(self) -> None:
-        self._passes: deque[tuple[int, float]] = deque(maxlen=WINDOW)
-        self._fit: tuple[float, float, float] | None = None
+    def __init__(self, profile: PassCost | None = None) -> None:
+        self._profile = profile
+        self._passes: deque[_Pass] = deque(maxlen=WINDOW)
+        self._kinds: set[tuple[int, int, int]] = set()
+        """Those of the passes that were fitted."""
+        self._unfitted = 0
+        self._cost = profile or _NOTHING
+        self._spread = 0.0
+        self._stale = False
 
     def observe(self, load: Load, seconds: float) -> None:
         """Learn from a pass."""
-        self._passes.append((max(load.rows, load.new, 1), max(0.0, seconds)))
-        self._fit = None
+        each = _Pass(
+            _tokens(load), (load.rows, load.new, round(8.0 * math.log2(64 + load.cached))), load, max(0.0, seconds)
+        )
+        self._passes.append(each)
+        self._unfitted += 1
+        if each.kind not in self._kinds or self._unfitted * _REFIT >= len(self._passes):
+            self._stale = True
 
     @property
     def known(self) -> bool:
-        """Whether a pass was seen."""
-        return bool(self._passes)
+        """Whether there is anything to predict by: a profile, or a pass that was seen."""
+        return self._profile is not None or bool(self._passes)
+
+    @property
+    def cost(self) -> PassCost:
+        """What passes cost by all that is known; 0 before the first one was seen."""
+        if self._stale:
+            self._fit()
+        return self._cost
 
     def seconds(self, load: Load) -> float:
-        """Return the predicted seconds of a pass; 0 before the first one was seen."""
-        constant, slope, _ = self._fitted()
-        return constant + slope * max(load.rows, load.new, 1)
+        """Return the predicted seconds of a pass; 0 before the first one was seen. Each row counts a token at least."""
+        if self._stale:
+            self._fit()
+        cost = self._cost
+        tokens = load.new if load.new >= load.rows else load.rows
+        return (
+            cost.constant_s
+            + cost.token_s * (tokens or 1)
+            + cost.interaction_s * load.interactions
+            + cost.cached_s * load.cached
+        )
 
     @property
     def spread(self) -> float:
-        """How far, as a share, a slow pass (9 of 10 are faster) lies above a fast one (1 of 10 is) at equal tokens."""
-        return self._fitted()[2]
+        """How far, as a share, a slow pass (9 of 10 are faster) lies above a fast one (1 of 10 is) of its kind."""
+        if self._stale:
+            self._fit()
+        return self._spread
 
-    def _fitted(self) -> tuple[float, float, float]:
-        if self._fit is None:
-            constant, slope = _line(self._passes)
-            self._fit = (constant, slope, _spread(self._passes))
-        return self._fit
+    def _fit(self) -> None:
+        kinds: dict[tuple[int, int, int], list[_Pass]] = {}
+        for each in self._passes:
+            kinds.setdefault(each.kind, []).append(each)
+        self._stale, self._unfitted, self._kinds = False, 0, set(kinds)
+        if self._profile is not None:
+            self._cost = _scaled(self._profile, *_typical(kinds.values()))
+        else:
+            line = _line(self._passes)
+            self._cost = _all_terms(line, *_typical(kinds.values())) or line
+        self._spread = _spread(kinds.values())
 
 
-def _line(passes: deque[tuple[int, float]]) -> tuple[float, float]:
-    """Return constant and slope through the medians of every size, by least squares, neither below 0."""
+def _tokens(load: Load) -> int:
+    return max(load.rows, load.new, 1)
+
+
+def _typical(kinds: Iterable[list[_Pass]]) -> tuple[Floats, Floats, Floats]:
+    """Return the columns [n, 4] of a typical pass of every kind, the one of the median time, its seconds and weight."""
+    passes = [(sorted(seen, key=lambda each: each.seconds)[(len(seen) - 1) // 2], len(seen)) for seen in kinds]
+    columns = design([each.load for each, _ in passes])
+    columns[:, 0] = [each.tokens for each, _ in passes]
+    seconds = np.array([each.seconds for each, _ in passes])
+    # A kind counts by its relative error, but a time of nothing must not count for ever.
+    seconds = np.maximum(seconds, max(1e-3 * float(np.median(seconds)), 1e-9))
+    weights = np.sqrt([min(number, _WEIGHT) for _, number in passes])
+    return columns, seconds, weights
+
+
+def _scaled(profile: PassCost, columns: Floats, seconds: Floats, weights: Floats) -> PassCost:
+    """Return s x (what the load costs by the profile) + k, s and k at least 0, of least squared relative error.
+
+    What passes leave open (all alike, they have one time and no slope) is as in the profile: k = s x its constant.
+    """
+    varying = columns[:, :3] @ [profile.token_s, profile.interaction_s, profile.cached_s]
+    rows = np.stack([varying, np.ones(len(varying))], axis=1) * (weights / seconds)[:, None]
+    shape = np.array([[profile.constant_s, -1.0]]) * math.sqrt(_SHAPE) / float(np.median(seconds))
+    scale, constant = nonnegative_least_squares(np.concatenate([rows, shape]), np.append(weights, 0.0)).tolist()
+    return PassCost(
+        scale * profile.token_s, scale * profile.interaction_s, scale * profile.cached_s, constant_s=constant
+    )
+
+
+def _all_terms(line: PassCost, columns: Floats, seconds: Floats, weights: Floats) -> PassCost | None:
+    """Return all terms that the loads tell apart, None where these are too few or explain no more than the line.
+
+    Terms come in the order constant, tokens, cached, interactions: prompts that are all alike make interactions a
+    multiple of the tokens, and one robot alone has nearly the same context in every pass.
+    """
+    if len(seconds) < 2 * columns.shape[1]:
+        return None
+    order = [3, 0, 2, 1]
+    sizes = np.linalg.norm(columns, axis=0)
+    left = np.abs(np.diagonal(np.linalg.qr(columns[:, order] / np.where(sizes > 0.0, sizes, 1.0)[order], mode="r")))
+    used = [term for term, residual in zip(order, left.tolist(), strict=True) if residual > _APART]
+    if len(used) <= 2:
+        return None
+    scaled = columns * (weights / seconds)[:, None]
+    found = np.zeros(4)
+    found[used] = nonnegative_least_squares(scaled[:, used], weights)
+    before = [line.token_s, line.interaction_s, line.cached_s, line.constant_s]
+    error, line_error = (float(np.sum((scaled @ each - weights) ** 2)) for each in (found, before))
+    return PassCost(*found.tolist()) if error < _BETTER * line_error else None
+
+
+def _line(passes: Iterable[_Pass]) -> PassCost:
+    """Return constant and price per token through the medians of every size, by least squares, neither below 0."""
     sizes: dict[int, list[float]] = {}
-    for tokens, seconds in passes:
-        sizes.setdefault(tokens, []).append(seconds)
-    if not sizes:
-        return 0.0, 0.0
+    for each in passes:
+        sizes.setdefault(each.tokens, []).append(each.seconds)
     points = [(n, median(seen), min(len(seen), _WEIGHT)) for n, seen in sizes.items()]
     if len(points) == 1:
         tokens, seconds, _ = points[0]
         unit = seconds / (1.0 + PRIOR_SLOPE * (tokens - 1))
-        return unit * (1.0 - PRIOR_SLOPE), unit * PRIOR_SLOPE
+        return PassCost(unit * PRIOR_SLOPE, 0.0, 0.0, unit * (1.0 - PRIOR_SLOPE))
     total = sum(weight for _, _, weight in points)
     mean_n = sum(weight * n for n, _, weight in points) / total
     mean_s = sum(weight * s for _, s, weight in points) / total
     across = sum(weight * (n - mean_n) * (s - mean_s) for n, s, weight in points)
     slope = max(0.0, across / sum(weight * (n - mean_n) ** 2 for n, _, weight in points))
     constant = mean_s - slope * mean_n
-    return (constant, slope) if constant >= 0.0 else (0.0, mean_s / mean_n)
+    return PassCost(slope, 0.0, 0.0, constant) if constant >= 0.0 else PassCost(mean_s / mean_n, 0.0, 0.0, 0.0)
 
 
-def _spread(passes: deque[tuple[int, float]]) -> float:
-    """Return how uneven passes of equal size are; that sizes do not lie on a line is no unevenness."""
-    sizes: dict[int, list[float]] = {}
-    for tokens, seconds in passes:
-        sizes.setdefault(tokens, []).append(seconds)
+def _spread(kinds: Iterable[list[_Pass]]) -> float:
+    """Return how uneven passes of one kind are; that kinds are not as predicted is no unevenness."""
     shares = [
-        each / middle
-        for seen in sizes.values()
-        if len(seen) >= _SEVERAL and (middle := median(seen)) > 0.0
+        each.seconds / middle
+        for seen in kinds
+        if len(seen) >= _SEVERAL and (middle := median(each.seconds for each in seen)) > 0.0
         for each in seen
     ]
     if len(shares) < _FEW:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from cloud_verifier.batching import Traffic, best_batch, best_wait
 from cloud_verifier.config import Limits, Scheduling
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Ledger
@@ -45,9 +46,10 @@ class Scheduler:
         self._max_draft = limits.max_draft
         self._self_drafts = self_drafts
         self._policy = POLICIES[settings.policy]()
-        tokens = settings.max_batch * (1 + limits.max_draft)
-        self._budget = Budget(settings.max_batch, tokens, limits.capacity, settings.collect_s, settings.prefill_chunk)
         self.estimates = estimates or Estimator()
+        self._traffic = Traffic()
+        self._limits = limits
+        self._budget = self._make_budget()
         self._ledgers: dict[int, Ledger] = {}
         self._steps: dict[int, Step] = {}
         self._ended: dict[int, int] = {}
@@ -165,7 +167,19 @@ class Scheduler:
         loads |= {step: step.chunk_load(tokens) for step, tokens in batch.chunks.items()}
         for step, choice in batch.choices.items():
             step.start(choice, now, Load.total(load for other, load in loads.items() if other is not step))
+        self._traffic.ran(loads.values(), now)
+        self._budget = self._make_budget()
         return batch
+
+    def _make_budget(self) -> Budget:
+        """Return what the next batch may take: as the settings have it, else as predicted times and traffic have it."""
+        settings, limits, row = self._settings, self._limits, self._traffic.row
+        rows, wait = settings.max_batch, settings.collect_s
+        if rows is None:
+            rows = best_batch(self.estimates, row, limits.max_sessions)
+        if wait is None:
+            wait = best_wait(self.estimates, row, self._traffic.gap_s)
+        return Budget(rows, rows * (1 + limits.max_draft), limits.capacity, wait, settings.prefill_chunk)
 
     # --- checks
 

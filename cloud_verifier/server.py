@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from cloud_verifier.config import ServerConfig
+from cloud_verifier.estimator import Estimator
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.limits import Allowance
 from cloud_verifier.policies import Batch
@@ -22,7 +23,7 @@ from cloud_verifier.step import Step, Tally
 from cloud_verifier.work import CapacityError, DraftEngine, Engine, LayerVerdicts, Post, Row
 from speculation import wire
 from speculation.cancellation import Abandoned
-from speculation.pass_cost import Load
+from speculation.pass_cost import Load, PassCost
 from speculation.profiles import DeviceProfile
 from speculation.sampling import SamplingScheme
 from speculation.text import printable
@@ -53,6 +54,7 @@ class Server:
         clock: Callable[[], float] = time.monotonic,
         self_draft: DraftEngine | None = None,
         preparation_threads: int = 0,
+        cost: PassCost | None = None,
     ) -> None:
         self._engine = engine
         self._self_draft = self_draft
@@ -63,7 +65,9 @@ class Server:
         self._trace = trace
         self._clock = clock
         self._sessions = SessionTable(config.limits.max_sessions, config.limits.idle_s)
-        self._scheduler = Scheduler(self._model, config.scheduling, config.limits, self_draft is not None)
+        self._scheduler = Scheduler(
+            self._model, config.scheduling, config.limits, self_draft is not None, Estimator(cost)
+        )
         self._preparation = Preparation(self._prepare, mailbox.notify, preparation_threads, clock)
         self._allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
         early = config.early

@@ -5,8 +5,15 @@ No torch: a scheduler predicts with it, virtual time waits for it, a command mea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,10 @@ NO_LOAD = Load()
 
 @dataclass(frozen=True)
 class PassCost:
-    """Seconds of a pass: a N_linear + b_c N_interactions + b_r N_cached + c. Coefficients are 0 or more."""
+    """Seconds of a pass: a N_linear + b_c N_interactions + b_r N_cached + c.
+
+    Raises ValueError, naming the coefficient, for one that is negative or not finite.
+    """
 
     token_s: float
     """a, seconds a fed token."""
@@ -58,6 +68,12 @@ class PassCost:
     constant_s: float
     """c, seconds a pass."""
 
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise ValueError(f"{each.name} = {value} s must be finite and not negative")
+
     def seconds(self, load: Load) -> float:
         """Return the predicted seconds of a pass."""
         return (
@@ -66,3 +82,64 @@ class PassCost:
             + self.cached_s * load.cached
             + self.constant_s
         )
+
+    def scaled(self, factor: float, more_s: float = 0.0) -> PassCost:
+        """Return the cost of passes that take `factor` times as long, and `more_s` each."""
+        return PassCost(
+            factor * self.token_s,
+            factor * self.interaction_s,
+            factor * self.cached_s,
+            factor * self.constant_s + more_s,
+        )
+
+    @classmethod
+    def fit(cls, loads: Sequence[Load], seconds: Sequence[float] | Floats) -> PassCost:
+        """Return the cost that these passes have, by non-negative least squares of the relative errors.
+
+        Relative, unlike the paper's fit: a decode is hundreds of times shorter than a long prefill, and is what a
+        scheduler predicts most. Raises ValueError without any pass, or where one took no time.
+        """
+        times = np.asarray(seconds, dtype=np.float64)
+        if not len(loads) or len(loads) != len(times) or times.min() <= 0.0:
+            raise ValueError(f"{len(loads)} passes with {len(times)} times: give one or more, each above 0 s")
+        columns = design(loads) / times[:, None]
+        return cls(*nonnegative_least_squares(columns, np.ones(len(times))).tolist())
+
+
+def design(loads: Sequence[Load]) -> Floats:
+    """Return the columns that the coefficients of `PassCost` multiply, in their order [n, 4]."""
+    return np.array([(load.new, load.interactions, load.cached, 1) for load in loads], dtype=np.float64)
+
+
+def nonnegative_least_squares(columns: Floats, values: Floats) -> Floats:
+    """Return x [k], none below 0, with the least |columns x - values|; columns [n, k], values [n].
+
+    Exact for the few columns of a cost: the optimum solves the plain least squares of the columns that it uses, so the
+    best of all subsets (at most 2^k) whose solution is not negative is it. A column of zeros gets 0.
+    """
+    norms = np.linalg.norm(columns, axis=0)
+    used = np.flatnonzero(norms > 0.0)
+    unit = columns[:, used] / norms[used]
+    gram, target = unit.T @ unit, unit.T @ values
+    best, best_error = np.zeros(len(used)), 0.0
+    for size in range(len(used), 0, -1):
+        for subset in combinations(range(len(used)), size):
+            chosen = list(subset)
+            part = np.linalg.lstsq(gram[np.ix_(chosen, chosen)], target[chosen], rcond=None)[0]
+            error = -float(part @ target[chosen])
+            if part.min() >= 0.0 and error < best_error:
+                best, best_error = np.zeros(len(used)), error
+                best[chosen] = part
+        if size == len(used) and best_error < 0.0:
+            break  # nothing was held at 0: no subset can be better
+    found = np.zeros(columns.shape[1])
+    found[used] = best / norms[used]
+    return found
+
+
+PAPER_COSTS = {
+    "wisp-32b": PassCost(33.14e-6, 34.5e-9, 4.62e-6, 14.86e-3),
+    "wisp-32b-main": PassCost(143.39e-6, 2.53e-9, 2.67e-6, 14.86e-3),
+}
+"""Qwen3-32B on an A100: WISP, Appendix C, Table 12; and the text of Sec. 4.4, which names no constant: that of Table 12
+is taken."""

@@ -1,4 +1,4 @@
-"""The estimator learns a line from uneven passes, never a negative time, and claims less where it has seen less."""
+"""The estimator learns from uneven passes, never a negative time, and claims less where it has seen less."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_verifier.estimator import PRIOR_SLOPE, WINDOW, Estimator
-from speculation.pass_cost import Load
+from speculation.pass_cost import Load, PassCost
 
-passes = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 70), st.floats(0.0, 10.0)), max_size=40)
+PROFILE = PassCost(token_s=2.5e-4, interaction_s=1.2e-7, cached_s=1e-6, constant_s=4e-3)
+passes = st.lists(
+    st.tuples(st.integers(1, 8), st.integers(1, 70), st.integers(0, 3000), st.floats(0.0, 10.0)), max_size=40
+)
 
 
-@given(passes, st.integers(1, 8), st.integers(1, 600), st.integers(0, 50))
-def test_a_prediction_is_never_negative_and_grows_with_the_tokens(
-    seen: list[tuple[int, int, float]], rows: int, tokens: int, more: int
+@given(passes, st.sampled_from([None, PROFILE]), st.integers(1, 8), st.integers(1, 600), st.data())
+def test_a_prediction_is_never_negative_and_grows_with_every_term(
+    seen: list[tuple[int, int, int, float]], profile: PassCost | None, rows: int, new: int, data: st.DataObject
 ) -> None:
-    times = Estimator()
+    times = Estimator(profile)
     for each in seen:
-        times.observe(Load(each[0], each[1]), each[2])
-    assert times.known is bool(seen) and times.spread >= 0.0
-    assert 0.0 <= times.seconds(Load(rows, tokens)) <= times.seconds(Load(rows, tokens + more))
+        times.observe(Load.row(each[1], each[2]) + Load(rows=each[0] - 1), each[3])
+    assert times.known is (bool(seen) or profile is not None) and times.spread >= 0.0
+    load = Load(rows, new, new * new, 0)
+    more = Load(*(data.draw(st.integers(0, 5000), label=name) for name in ("rows", "new", "interactions", "cached")))
+    assert 0.0 <= times.seconds(load) <= times.seconds(load + more)
 
 
 def test_nothing_is_predicted_before_the_first_pass() -> None:
@@ -70,3 +75,84 @@ def test_sizes_that_lie_on_no_line_are_no_unevenness() -> None:
     for tokens, seconds in [(1, 0.1), (4, 0.2), (30, 0.21)] * 10:
         times.observe(Load.row(tokens), seconds)
     assert times.spread == pytest.approx(0.0, abs=1e-9)
+
+
+def traffic(rng: random.Random, count: int = WINDOW) -> list[Load]:
+    """Passes of a server with several robots: decodes, verifications and chunks of a prefill, of unlike contexts."""
+    loads = []
+    for _ in range(count):
+        rows = [Load.row(rng.choice([1, 1, 5, 9]), rng.randint(100, 1500)) for _ in range(rng.randint(1, 6))]
+        chunk = [Load.row(rng.choice([64, 256]), rng.choice([0, 256, 512]))] if rng.random() < 0.2 else []
+        loads.append(Load.total(rows + chunk))
+    return loads
+
+
+def feed(times: Estimator, cost: PassCost, loads: list[Load], rng: random.Random, noise: float = 0.0) -> None:
+    for load in loads:
+        slow = 8.0 if noise and rng.random() < 0.03 else 1.0
+        times.observe(load, slow * rng.uniform(1.0 - noise, 1.0 + noise) * cost.seconds(load))
+
+
+def off_by(times: Estimator, cost: PassCost, loads: list[Load]) -> float:
+    """Mean share by which predictions miss."""
+    return sum(abs(times.seconds(load) / cost.seconds(load) - 1.0) for load in loads) / len(loads)
+
+
+def test_all_terms_are_learned_from_loads_that_tell_them_apart() -> None:
+    rng = random.Random(2)
+    even, uneven = Estimator(), Estimator()
+    feed(even, PROFILE, traffic(rng), rng)
+    feed(uneven, PROFILE, traffic(rng), rng, noise=0.05)
+    new = traffic(rng)
+    assert off_by(even, PROFILE, new) < 0.02
+    assert off_by(uneven, PROFILE, new) < 0.06
+    for cached in (0, 300, 1500):  # what no line in the tokens can know
+        assert even.seconds(Load.row(1, cached)) == pytest.approx(PROFILE.seconds(Load.row(1, cached)), rel=0.02)
+
+
+def test_one_robots_passes_leave_the_line_as_it_is() -> None:
+    """A context that hardly changes and a price that does not depend on it: more terms would only fit the noise."""
+    rng = random.Random(3)
+    times = Estimator()
+    for turn in range(WINDOW):
+        tokens = rng.choice([1, 3, 5, 9])
+        times.observe(Load.row(tokens, 300 + turn // 4), rng.uniform(0.9, 1.1) * (0.05 + 0.004 * tokens))
+    assert times.cost.interaction_s == times.cost.cached_s == 0.0
+    assert times.seconds(Load.row(9, 320)) == pytest.approx(0.05 + 0.036, rel=0.05)
+
+
+def test_a_profile_is_known_at_once_and_takes_this_machines_speed() -> None:
+    times = Estimator(PROFILE)
+    load, other = Load.row(1, 300), Load.row(256, 700)
+    assert times.known and times.seconds(other) == pytest.approx(PROFILE.seconds(other))
+    for _ in range(3):
+        times.observe(load, 2.5 * PROFILE.seconds(load))
+    assert times.seconds(load) == pytest.approx(2.5 * PROFILE.seconds(load))
+    assert times.seconds(other) == pytest.approx(2.5 * PROFILE.seconds(other))  # of a size that was never seen
+
+
+def test_a_profile_is_corrected_where_every_pass_takes_longer_by_a_constant() -> None:
+    rng = random.Random(4)
+    times = Estimator(PROFILE)
+    here = PROFILE.scaled(0.5, 0.05)
+    loads = traffic(rng)
+    feed(times, here, loads, rng, noise=0.05)
+    assert off_by(times, here, traffic(rng)) < 0.04
+
+
+def test_a_declared_time_is_learned_over_a_profile() -> None:
+    """Where passes wait for a declared time they all take equally long, whatever the profile says of their loads."""
+    rng = random.Random(5)
+    times = Estimator(PROFILE)
+    for load in traffic(rng):
+        times.observe(load, 0.62)
+    assert times.seconds(Load.row(1, 300)) == pytest.approx(0.62, rel=0.01)
+    assert times.seconds(Load.row(9, 300)) == pytest.approx(0.62, rel=0.01)
+
+
+def test_a_pass_of_a_new_size_counts_at_once() -> None:
+    times = Estimator()
+    for _ in range(WINDOW):
+        times.observe(Load.row(1), 0.1)
+    times.observe(Load.row(9), 0.1)
+    assert times.seconds(Load.row(9)) == pytest.approx(0.1)

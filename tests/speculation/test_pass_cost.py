@@ -1,11 +1,15 @@
-"""Loads add up over rows as the paper's sums do."""
+"""Loads add up over rows as the paper's sums do, and a cost is found again from passes that it took."""
 
 from __future__ import annotations
 
-from hypothesis import given
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speculation.pass_cost import Load, PassCost
+from speculation.pass_cost import PAPER_COSTS, Load, PassCost, nonnegative_least_squares
 
 rows = st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 4000)), max_size=8)
 
@@ -23,3 +27,74 @@ def test_a_pass_costs_what_its_terms_cost() -> None:
     cost = PassCost(token_s=1e-3, interaction_s=1e-6, cached_s=1e-5, constant_s=0.02)
     load = Load.row(5, 100) + Load.row(1, 0)
     assert cost.seconds(load) == 6 * 1e-3 + (105 * 5 + 1) * 1e-6 + 100 * 1e-5 + 0.02
+
+
+@pytest.mark.parametrize("value", [-1e-9, math.inf, math.nan])
+def test_a_coefficient_that_cannot_be_is_named(value: float) -> None:
+    with pytest.raises(ValueError, match="cached_s"):
+        PassCost(1e-3, 1e-6, value, 0.02)
+
+
+def test_the_papers_costs_are_those_of_their_tables() -> None:
+    load = Load.row(5, 995)
+    assert PAPER_COSTS["wisp-32b"].seconds(load) == pytest.approx(
+        5 * 33.14e-6 + 5000 * 34.5e-9 + 995 * 4.62e-6 + 14.86e-3
+    )
+    assert PAPER_COSTS["wisp-32b-main"].seconds(load) == pytest.approx(
+        5 * 143.39e-6 + 5000 * 2.53e-9 + 995 * 2.67e-6 + 14.86e-3
+    )
+
+
+costs = st.builds(
+    PassCost,
+    st.floats(1e-5, 1e-3),
+    st.one_of(st.just(0.0), st.floats(1e-9, 1e-6)),
+    st.one_of(st.just(0.0), st.floats(1e-7, 1e-5)),
+    st.floats(1e-3, 0.1),
+)
+PASSES = [
+    Load.total([Load.row(new, cached)] * batch) for new in (1, 5, 40) for cached in (0, 300, 1500) for batch in (1, 4)
+]
+
+
+@given(costs)
+def test_a_cost_is_found_from_its_own_passes(cost: PassCost) -> None:
+    found = PassCost.fit(PASSES, [cost.seconds(load) for load in PASSES])
+    for load in [*PASSES, Load.row(1000), Load.row(100, 2000)]:
+        assert found.seconds(load) == pytest.approx(cost.seconds(load), rel=1e-6)
+
+
+@pytest.mark.parametrize("times", [[], [0.0] * len(PASSES), [1.0]])
+def test_passes_that_fit_nothing_are_refused(times: list[float]) -> None:
+    with pytest.raises(ValueError, match="passes"):
+        PassCost.fit(PASSES if times else [], times)
+
+
+def test_scaling_multiplies_and_adds() -> None:
+    cost = PassCost(1e-3, 1e-6, 1e-5, 0.02)
+    for load in PASSES:
+        assert cost.scaled(3.0, 0.5).seconds(load) == pytest.approx(3.0 * cost.seconds(load) + 0.5)
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 9))
+def test_no_step_away_from_the_answer_fits_better(seed: int, width: int, height: int) -> None:
+    rng = np.random.default_rng(seed)
+    columns = rng.normal(size=(height, width)) * rng.choice([0.0, 1.0, 100.0], width, p=[0.1, 0.6, 0.3])
+    values = rng.normal(size=height)
+    found = nonnegative_least_squares(columns, values)
+    assert found.min() >= 0.0
+    # The conditions of Karush, Kuhn and Tucker, which only the optimum meets: no column that is held at 0 could lower
+    # the error, none that is used could go on.
+    slope = columns.T @ (columns @ found - values)
+    scale = np.linalg.norm(columns, axis=0) * np.linalg.norm(values) + 1e-12
+    assert (slope / scale >= -1e-7).all()
+    assert np.abs(slope * found / (scale * (1.0 + np.abs(found)))).max() <= 1e-7
+
+
+def test_it_is_scipys_answer() -> None:
+    optimize = pytest.importorskip("scipy.optimize")
+    rng = np.random.default_rng(4)
+    for _ in range(50):
+        columns, values = rng.normal(size=(12, 4)), rng.normal(size=12)
+        assert nonnegative_least_squares(columns, values) == pytest.approx(optimize.nnls(columns, values)[0], abs=1e-9)

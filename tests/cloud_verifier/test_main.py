@@ -1,0 +1,49 @@
+"""A profile beside the model seeds the estimator where it fits; one that was asked for must."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from cloud_verifier.__main__ import find_cost
+from cloud_verifier.config import ServerConfig, StartError
+from speculation.cost_profile import COST_FILE
+from tests.speculation.test_cost_profile import PROFILE
+
+if TYPE_CHECKING:
+    from speculation.vlm.load import Vlm
+
+
+@dataclass
+class Loaded:
+    folder: Path
+    fingerprint: str = PROFILE.fingerprint
+    device: str = "cpu"
+
+
+def found(folder: Path, fingerprint: str = PROFILE.fingerprint, **settings: Any) -> Any:
+    return find_cost(ServerConfig.of(folder, **settings), cast("Vlm", Loaded(folder, fingerprint)))
+
+
+def test_the_models_own_profile_is_taken_where_it_fits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert found(tmp_path) is None
+    PROFILE.save(tmp_path / COST_FILE)
+    assert found(tmp_path) == PROFILE.cost
+    with caplog.at_level(logging.WARNING):
+        assert found(tmp_path, "e" * 16) is None
+        assert found(tmp_path, dtype="bfloat16") is None
+    assert [COST_FILE in record.message for record in caplog.records] == [True, True]
+
+
+def test_one_that_was_asked_for_must_fit(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    with pytest.raises(StartError, match=r"--pass-cost: .*mine\.json"):
+        found(tmp_path, pass_cost=path)
+    PROFILE.save(path)
+    assert found(tmp_path, pass_cost=path) == PROFILE.cost
+    with pytest.raises(StartError, match="model"):
+        found(tmp_path, "e" * 16, pass_cost=path)
