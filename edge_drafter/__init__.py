@@ -6,7 +6,7 @@ The policy knows no torch and no sockets and takes any clock; `decoder` joins it
 from edge_drafter.config import AUTO, DraftingConfig, Mode, QueuePolicy
 from edge_drafter.drafter import Drafter
 from edge_drafter.paced import PacedModel
-from edge_drafter.protocols import DraftModel, Link, LinkLost
+from edge_drafter.protocols import DraftModel, Link, LinkLost, VerifierBusy
 from edge_drafter.request import Interruption, StepInterrupted, StepRequest, StepResult
 from edge_drafter.sources import DraftSource
 from edge_drafter.sources.choice import sources_of
@@ -28,5 +28,6 @@ __all__ = [
     "StepInterrupted",
     "StepRequest",
     "StepResult",
+    "VerifierBusy",
     "sources_of",
 ]

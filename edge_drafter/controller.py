@@ -45,15 +45,8 @@ class Estimates:
     delayed it."""
     acceptance: float | None = None
     """Of a draft token whose ancestors were accepted."""
-    queue_s: float | None = None
-    """Of `fixed_s`, the wait in a busy verifier."""
-
-    @property
-    def rtt_s(self) -> float | None:
-        """Both ways of the link and whatever waits there, the verifier's queue left out."""
-        if self.fixed_s is None or self.verify_s is None or self.queue_s is None:
-            return None
-        return max(0.0, self.fixed_s - self.queue_s - self.verify_s)
+    rtt_s: float | None = None
+    """Of `fixed_s`, both ways of the link and whatever waits there: the verifier's queue and its pass left out."""
 
 
 class Controller:
@@ -83,7 +76,7 @@ class Controller:
         self._draft_s = Average(weight)
         self._verify_s = Average(weight)
         self._fixed_s = Average(weight)
-        self._queue_s = Average(weight)
+        self._rtt_s = Average(weight)
         self._acceptance = Average(weight)
         self._rounds = 0
 
@@ -102,7 +95,7 @@ class Controller:
             self._verify_s.value,
             self._fixed_s.value,
             self._acceptance.value,
-            self._queue_s.value,
+            self._rtt_s.value,
         )
 
     def write_to(self, stats: DecodingStats) -> None:
@@ -120,16 +113,20 @@ class Controller:
         """Take the time of one target forward, by the verifier's own clock."""
         self._verify_s.add(seconds)
 
-    def judged(self, sent: int, accepted: int, seconds: float | None, queue_s: float = 0.0) -> None:
+    def judged(
+        self, sent: int, accepted: int, seconds: float | None, queue_s: float = 0.0, verify_s: float = 0.0
+    ) -> None:
         """Take one verdict: of a draft `sent` tokens deep, `accepted` stood.
 
         `seconds` is how long after its sending, None where more than the round trip, the verifier's queue and its
-        verification delayed it; `queue_s` how much of that it waited in the verifier, by the verifier's clock.
+        verification delayed it. Of that it waited `queue_s` in the verifier, and its pass took `verify_s`, by the
+        verifier's clock: the rest is the round trip. Measured round by round, because passes of a shared verifier take
+        as long as their batches, and no two of them need be alike.
         """
         self._rounds += 1
         if seconds is not None:
             self._fixed_s.add(seconds)
-            self._queue_s.add(min(queue_s, seconds))
+            self._rtt_s.add(max(0.0, seconds - queue_s - verify_s))
         for _ in range(accepted):
             self._acceptance.add(1.0)
         if accepted < sent:

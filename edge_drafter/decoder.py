@@ -109,7 +109,13 @@ class EdgeDecoder:
             self.link = ZmqLink(
                 LinkConfig(
                     way.verifier,
-                    Hello(loaded.tokenizer_fingerprint, loaded.vocabulary, way.target, self.sampling.text),
+                    Hello(
+                        loaded.tokenizer_fingerprint,
+                        loaded.vocabulary,
+                        way.target,
+                        self.sampling.text,
+                        way.service_class,
+                    ),
                     keys,
                     self.conditions,
                     silent_s=max(way.silence_s, 2.0 * self.profile.verify_s),
@@ -282,9 +288,10 @@ class EdgeDecoder:
         committed: tuple[int, ...] = ()
         key = 0 if self.sampling.greedy else question_key(self.config.draws.seed, self._questions)
         self._questions += 1
-        why = ""
+        why, lost_at = "", time.perf_counter()
         while True:
-            eos, drafter = self._ready(mode, began + limit, stats, why, question)
+            patient_until = min(lost_at + self.config.connection.resume_s, began + limit)
+            eos, drafter = self._ready(mode, patient_until, stats, why, question)
             since = time.perf_counter() - began
             self._step += 1
             left = max(0.0, limit - since)
@@ -295,6 +302,9 @@ class EdgeDecoder:
                 result = drafter.run(request, question)
             except StepInterrupted as stop:
                 stats.add(stop.stats, since)
+                # A verifier that is full again and again, and commits nothing in between, is lost once.
+                if not stop.stats.busy or len(stop.committed) > len(committed):
+                    lost_at = time.perf_counter()
                 committed, why = stop.committed, str(stop)
                 if stop.cause is Interruption.CANCELLED:
                     raise Cancelled(why) from None
@@ -320,7 +330,7 @@ class EdgeDecoder:
             return self.vlm.eos, self._drafter(mode, None, 0)
         started = time.perf_counter()
         cancelled = _never if question is None else lambda: question.cancelled
-        link, welcome = self._connected(self._patience(until - started), why, cancelled)
+        link, welcome = self._connected(until - started, why, cancelled)
         stats.wait_s += time.perf_counter() - started
         self._compare_profiles(welcome)
         self._compare_targets(welcome)

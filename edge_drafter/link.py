@@ -1,6 +1,7 @@
 """The link to the verifier: a ZeroMQ DEALER in a thread of its own, so that neither drafting nor ROS waits for it.
 
-It sends Hello until a verifier answers, pings, detects silence, opens a new connection and resumes the session.
+It sends Hello until a verifier answers, pings, detects silence, opens a new connection and resumes the session. A
+verifier that is full (`Busy`) is asked for nothing, neither a session nor a step, before the time that it names.
 It decodes small messages about the connection only; those of a step wait, bounded, for the thread that decodes it.
 Declared conditions (`speculation.links`) hold for every message, Hellos and pings too, each way.
 """
@@ -25,7 +26,7 @@ import zmq
 import zmq.auth
 
 from edge_drafter.link_socket import LinkSocket
-from edge_drafter.protocols import LinkLost
+from edge_drafter.protocols import LinkLost, VerifierBusy
 from speculation.address import check_address
 from speculation.links import IDEAL, LinkConditions
 from speculation.text import printable
@@ -33,6 +34,7 @@ from speculation.wire import (
     MAX_MESSAGE_BYTES,
     AnyMessage,
     BeginStep,
+    Busy,
     Commit,
     EarlyTokens,
     EndStep,
@@ -76,6 +78,7 @@ class LinkState(str, Enum):
 
     CONNECTING = "connecting"
     NOMINAL = "nominal"
+    BUSY = "busy"
     SILENT = "silent"
     REFUSED = "refused"
 
@@ -154,6 +157,10 @@ class ZmqLink:
         self._why = f"looking for a verifier at {config.address}"
         self._welcome: Welcome | None = None
         self._epoch = self._step_epoch = 0
+        self._greeted = False
+        """Whether the verifier has answered Hello, and knows the session as far as is known here."""
+        self._again_at = -math.inf
+        """When a verifier that was full may be asked again."""
         self._received_at: float | None = None
         self._rtt: float | None = None
         self._bytes = [0, 0]
@@ -161,6 +168,8 @@ class ZmqLink:
         self._inbox_bytes = 0
         self._step, self._step_ended = -1, False
         """The number of the step that was begun last, and whether this side has ended it."""
+        self._turned_away = ""
+        """Why a full verifier did not take that step; empty where it did."""
         self._malformed, self._malformed_at = 0, -math.inf
         self._outbox: deque[bytes] = deque()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -227,7 +236,7 @@ class ZmqLink:
                 self._step_epoch = self._epoch
                 self._inbox.clear()
                 self._inbox_bytes = 0
-                self._step, self._step_ended = message.step, False
+                self._step, self._step_ended, self._turned_away = message.step, False, ""
             self._check()
             if self._step_ended and not isinstance(message, EndStep):
                 return
@@ -247,13 +256,12 @@ class ZmqLink:
         until = self._clock() + timeout
         while True:
             with self._changed:
-                self._check()
                 while not self._inbox:
+                    self._check()
                     left = until - self._clock()
                     if left <= 0.0 or self._step_ended:
                         return None
                     self._changed.wait(left)
-                    self._check()
                 payload = self._inbox.popleft()
                 self._inbox_bytes -= len(payload)
             try:
@@ -270,6 +278,8 @@ class ZmqLink:
         self._wake_out.close()
 
     def _check(self) -> None:
+        if self._turned_away:
+            raise VerifierBusy(self._turned_away)
         if self._state is not LinkState.NOMINAL:
             raise LinkLost(self._why)
         if self._step_epoch != self._epoch:
@@ -305,13 +315,14 @@ class ZmqLink:
         limit = self.config.silent_s + self.config.conditions.longest_trip_s
         while not self._stopping:
             now = self._clock()
-            nominal = self._state is LinkState.NOMINAL
-            if not nominal and now >= hello_at:
+            if self._greeted and self._state is LinkState.BUSY and now >= self._again_at:
+                self._become_nominal()
+            if not self._greeted and now >= max(hello_at, self._again_at):
                 self._outbox.clear()
                 session = self._welcome.session if self._welcome is not None else ""
                 connection.put(encode(msgspec.structs.replace(self.config.hello, resume=session)), now)
                 hello_at = now + self.config.hello_s
-            if nominal and now >= ping_at:
+            if self._greeted and now >= ping_at:
                 nonce = next(nonces)
                 pings[nonce] = now
                 pings.pop(nonce - PINGS, None)
@@ -323,13 +334,14 @@ class ZmqLink:
                 self._received_at = now
                 if self._take(payload, pings, connection, now):
                     hello_at = now
-            quiet = now - max(opened, self._received_at or opened)
+            quiet = now - max(opened, self._received_at or opened, -math.inf if self._greeted else self._again_at)
             if quiet > limit:
                 # A new connection, because the old one may wait minutes for a network that is gone.
                 self._fall_silent(quiet)
                 return
-            nominal = self._state is LinkState.NOMINAL
-            connection.wait(min(ping_at if nominal else hello_at, now + limit), self._wake_out, self._clock())
+            busy = self._greeted and self._state is LinkState.BUSY
+            due = min(ping_at, self._again_at if busy else math.inf) if self._greeted else max(hello_at, self._again_at)
+            connection.wait(min(due, now + limit), self._wake_out, self._clock())
 
     def _take(self, payload: bytes, pings: dict[int, float], connection: LinkSocket, now: float) -> bool:
         """Handle one message; return whether a new Hello is due at once."""
@@ -353,11 +365,16 @@ class ZmqLink:
             sent = pings.pop(message.nonce, None)
             if sent is not None:
                 self._rtt = now - sent if self._rtt is None else self._rtt + RTT_WEIGHT * (now - sent - self._rtt)
+        elif isinstance(message, Busy):
+            return self._turn_away(message, now)
         elif isinstance(message, Fault) and message.code is FaultCode.NO_SESSION:
-            if nominal:
+            # A draft for a step that the verifier has turned away may have crossed its Busy.
+            crossed = self._turned_away and message.step == self._step
+            if self._greeted and not crossed:
+                self._greeted, self._again_at = False, -math.inf
                 self._become(LinkState.CONNECTING, "the verifier has no such session any more; sending Hello again")
                 return True
-        elif isinstance(message, Fault) and not nominal:
+        elif isinstance(message, Fault) and not self._greeted:
             self._refused(message)
         elif nominal:
             self._keep(payload)
@@ -371,6 +388,20 @@ class ZmqLink:
                 self._inbox.append(payload)
                 self._inbox_bytes += len(payload)
                 self._changed.notify_all()
+
+    def _turn_away(self, busy: Busy, now: float) -> bool:
+        """Leave a full verifier alone for as long as it asks; return whether a Hello is the next that is due.
+
+        It had no room for this session, or else for its step; anything else that it refuses so is decided.
+        """
+        of_step = busy.step is not None
+        if of_step is not self._greeted or (of_step and busy.step != self._step):
+            return False
+        why = f"the verifier at {self.config.address} is full: {printable(busy.message)}"
+        why += f"; trying again in {busy.retry_after_s:.1f} s"
+        self._again_at = now + busy.retry_after_s
+        self._become(LinkState.BUSY, why, turns_away=of_step)
+        return not of_step
 
     def _refused(self, fault: Fault) -> None:
         reason = printable(fault.message)
@@ -392,28 +423,37 @@ class ZmqLink:
     def _welcomed(self, welcome: Welcome) -> None:
         hello = self.config.hello
         if (welcome.tokenizer, welcome.vocabulary) != (hello.tokenizer, hello.vocabulary):
+            self._greeted = False
             text = "its tokenizer is not the draft model's; draft and target must share one tokenizer"
             self._become(LinkState.REFUSED, f"the verifier at {self.config.address} does not fit: {text}")
             return
-        if self._state is LinkState.NOMINAL:
+        if self._greeted:
             return
-        self._welcome = welcome
+        self._greeted, self._welcome = True, welcome
         self._epoch += 1
-        self._become(LinkState.NOMINAL, f"the verifier at {self.config.address} serves {printable(welcome.model, 64)}")
+        self._become_nominal()
+
+    def _become_nominal(self) -> None:
+        model = self._welcome.model if self._welcome is not None else ""
+        self._become(LinkState.NOMINAL, f"the verifier at {self.config.address} serves {printable(model, 64)}")
 
     def _fall_silent(self, seconds: float) -> None:
         """Note silence. A link that is silent, or refused, stays so with its first reason until a verifier answers."""
-        if self._state is LinkState.NOMINAL:
+        if self._greeted:
+            self._greeted, self._again_at = False, -math.inf
             self._become(
                 LinkState.SILENT, f"nothing received from the verifier at {self.config.address} for {seconds:.1f} s"
             )
-        elif self._state is LinkState.CONNECTING:
+        elif self._state in (LinkState.CONNECTING, LinkState.BUSY):
             why = f"no verifier answers at {self.config.address}; is it running there"
             why += ", and is this robot's key in its authorized folder?" if self.config.keys is not None else "?"
             self._become(LinkState.CONNECTING, why)
 
-    def _become(self, state: LinkState, why: str) -> None:
+    def _become(self, state: LinkState, why: str, turns_away: bool = False) -> None:
+        """Change the state. `turns_away`: the step that was begun last is turned away."""
         with self._changed:
+            if turns_away:
+                self._turned_away = why
             if (state, why) == (self._state, self._why):
                 return
             changed = state is not self._state

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from edge_drafter.answer import Contradiction
-from edge_drafter.protocols import Link, LinkLost
+from edge_drafter.protocols import Link, LinkLost, VerifierBusy
 from edge_drafter.question import CANCELLED
 from edge_drafter.request import Interruption, StepInterrupted, StepResult
 from edge_drafter.sources import DraftSource
@@ -64,6 +64,7 @@ class StepLoop:
         except StepInterrupted:
             raise
         except LinkLost as error:
+            step.stats.busy += isinstance(error, VerifierBusy)
             raise self._interrupted(Interruption.LINK_LOST, str(error)) from error
         except Contradiction as error:
             raise self._interrupted(Interruption.CONTRADICTION, str(error)) from error
@@ -82,7 +83,7 @@ class StepLoop:
         left = NO_DEADLINE_S if request.deadline_s is None else max(0.0, min(request.deadline_s, NO_DEADLINE_S))
         message = BeginStep(
             request.step, request.prompt, request.jpeg, list(request.committed), request.max_tokens, step.config.idle,
-            left, key=request.key,
+            left, key=request.key, round_trip_s=max(0.0, self._link.rtt_s or 0.0),
         )  # fmt: skip
         for source in self._sources:
             message = source.announce(message)

@@ -58,6 +58,10 @@ class LinkLost(ConnectionError):
     """The verifier cannot be reached or forgot the session; the message gives the reason."""
 
 
+class VerifierBusy(LinkLost):
+    """The verifier has no room for this step now; the message says when it may be asked again."""
+
+
 class Link(Protocol):
     """Messages to and from the verifier, in a thread of its own: neither call waits for the network."""
 
@@ -71,13 +75,19 @@ class Link(Protocol):
         """Payload bytes received since the link was opened."""
         ...
 
+    @property
+    def rtt_s(self) -> float | None:
+        """Measured round trip in seconds; None before the first."""
+        ...
+
     def send(self, message: AnyMessage) -> None:
-        """Queue a message. Raises `LinkLost` when there is no session to send it in."""
+        """Queue a message. Raises `LinkLost` when there is no session to send it in, `VerifierBusy` as `receive`."""
         ...
 
     def receive(self, timeout: float) -> AnyMessage | None:
         """Return the next message, or None after `timeout` seconds (0: look only).
 
-        Raises `LinkLost` when nothing arrived within the link's limit or the session that the step began in is gone.
+        Raises `LinkLost` when nothing arrived within the link's limit or the session that the step began in is gone,
+        `VerifierBusy` once the verifier has turned the step away.
         """
         ...

@@ -13,6 +13,7 @@ from edge_drafter.config import START_GAMMA, DraftingConfig, Mode
 from edge_drafter.link import check_verifier
 from speculation.predictor import AUTO
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
+from speculation.service import INTERACTIVE, SERVICE_CLASSES, service_class
 from speculation.settings import check, fields_of, from_flags
 from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
 from speculation.wire import MAX_ANSWER_TOKENS, MAX_DRAFT_TOKENS
@@ -34,6 +35,13 @@ class Connection(msgspec.Struct, frozen=True):
     resume_s: Annotated[
         float, Meta(ge=0, le=60, description="seconds that a step waits for a lost verifier before it is given up")
     ] = 1.0
+    service_class: Annotated[
+        str,
+        Meta(
+            description="how fast its answers must come, for a verifier that many robots share: "
+            + ", ".join(f"{each.name} ({each.tokens_per_s:g} tokens/s)" for each in SERVICE_CLASSES.values())
+        ),
+    ] = INTERACTIVE.name
     link: Annotated[
         str,
         Meta(description="link of config/links.json to emulate, the profile's delay on top; empty: none"),
@@ -48,6 +56,7 @@ class Connection(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check(self)
+        service_class(self.service_class)
 
 
 class Decoding(msgspec.Struct, frozen=True):

@@ -54,6 +54,8 @@ class DecodingStats:
     fetches: int = 0
     """Times that a rejected token's successor could not be drawn without the tail of the target's distribution."""
     interruptions: int = 0
+    busy: int = 0
+    """Of them: times that a full verifier turned the step away."""
     bytes_up: int = 0
     bytes_down: int = 0
     prefill_s: float = 0.0

@@ -12,7 +12,7 @@ from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Rerooting
 from speculation.cancellation import Abandoned, Stop
-from speculation.wire import ROOT, Commit, Draft, EarlyTokens, extend_digest
+from speculation.wire import MAX_DRAFT_MS, ROOT, Commit, Draft, EarlyTokens, extend_digest
 
 LOOKUP_LEAVES = 2
 """How many of the leaves of one forward are looked up before it."""
@@ -42,6 +42,8 @@ class StepDrafter:
         """The next verdict was delayed by more than its round trip, its wait in the verifier and its verification."""
         self._named: int | None = None
         """The node that an exit named last."""
+        self._root_at = self._sent_at = step.clock()
+        """When the root became known, and when the last draft was sent."""
 
     def begin(self) -> None:
         """Have the sources read the frame and propose the answer's beginning. Raises as they do."""
@@ -50,6 +52,7 @@ class StepDrafter:
         for source in self._sources:
             if source.sampler is not None:
                 self.completing = Completing(source.sampler, self._step)
+        self._root_at = self._sent_at = self._step.clock()
         self._propose(self._step.tree.root)
 
     def grow(self, leaves: Sequence[int], poll: Callable[[], None] | None = None) -> float:
@@ -92,13 +95,17 @@ class StepDrafter:
         is_chain = parents == list(range(ROOT, len(nodes) - 1))
         prefix = extend_digest(step.answer.digest, [tree[node].token for node in tree.path_to(anchor)])
         self.rounds += 1
+        now = step.clock()
+        # What was drafted before its root was known has cost the answer no time; a draft ahead has no such moment yet.
+        worked_s = now - (self._sent_at if ahead else self._root_at)
         message = Draft(
-            step.request.step, self.rounds, step.answer.position + ahead, prefix, tokens, None if is_chain else parents
-        )
+            step.request.step, self.rounds, step.answer.position + ahead, prefix, tokens,
+            None if is_chain else parents, draft_ms=min(round(1e3 * worked_s), MAX_DRAFT_MS),
+        )  # fmt: skip
         if self.completing is not None:
             message = self.completing.sampler.attach(message)
         before = step.sent.at(anchor)
-        now = step.clock()
+        self._sent_at = now
         value, is_full = step.cutter.value(anchor, nodes), self.policy.is_hit(anchor)
         draft = SentDraft(message, anchor, nodes, value, is_full, ahead > 0, now, now)
         step.sent.add(draft, root)
@@ -131,6 +138,7 @@ class StepDrafter:
             source.judge(tokens)
         rerooting = tree.reroot(tokens)
         root = tree.root
+        self._root_at = now
         self._judge(commit, rerooting, now)
         self._uncommitted.append((rerooting, commit))
         step.stats.add_waste(rerooting.dropped)
@@ -199,5 +207,7 @@ class StepDrafter:
         accepted = len(path)
         rejected = not inside.isdisjoint(last_children.values()) if path else bool(draft.nodes)
         step.stats.accepted += accepted
-        seconds = None if draft.ahead or self._is_disturbed else now - draft.sent_at
-        step.controller.judged(accepted + rejected, accepted, seconds, commit.queue_s)
+        # An answer's first draft waits for the verifier to read the frame, which is no part of a round.
+        is_plain = not (draft.ahead or self._is_disturbed or commit.prefill_s)
+        seconds = now - draft.sent_at if is_plain else None
+        step.controller.judged(accepted + rejected, accepted, seconds, commit.queue_s, commit.compute_s)

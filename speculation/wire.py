@@ -25,6 +25,7 @@ MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
 MAX_IMAGE_BYTES = 4 << 20
 MAX_PROMPT_CHARS = 12_000
+MAX_DRAFT_MS = 3_600_000
 MAX_TEXT_CHARS = 1000
 MAX_WORDS = 256
 MAX_WORD_CHARS = 40
@@ -42,7 +43,7 @@ Node: TypeAlias = Annotated[int, Meta(ge=ROOT, lt=MAX_DRAFT_TOKENS)]
 Layer: TypeAlias = Annotated[int, Meta(ge=0, lt=1024)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=86400.0)]
-Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=3_600_000)]
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DRAFT_MS)]
 Digest: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]

@@ -69,6 +69,7 @@ class StormyLink:
         self._left = weather.cut_after
         self.cuts = 0
         self.bytes_up = self.bytes_down = 0
+        self.rtt_s: float | None = None
 
     def connect(self, resume: str = "") -> Welcome:
         """Say Hello at new addresses until one lasts for the Welcome; messages to and from old ones are lost."""

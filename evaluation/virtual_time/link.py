@@ -101,6 +101,7 @@ class VirtualLink:
         self._collected: list[EarlyTokens] = []
         self._timeline = timeline
         self._sync_s = timings.sync_s
+        self._rtt_s = timings.conditions.up.delay_s + timings.conditions.down.delay_s
         self._mailbox = mailbox
         self._peer = peer
         self._inbox: Inbox[AnyMessage] = Inbox(timeline)
@@ -117,6 +118,11 @@ class VirtualLink:
     def bytes_down(self) -> int:
         """See `Link`."""
         return self._down.bytes
+
+    @property
+    def rtt_s(self) -> float:
+        """See `Link`: the declared delay, both ways."""
+        return self._rtt_s
 
     def send(self, message: AnyMessage) -> None:
         """See `Link`. A new step finds an empty inbox, as in `edge_drafter.link`."""

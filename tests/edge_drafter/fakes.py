@@ -192,7 +192,8 @@ class FakeLink:
         self._state: Step | None = None
         self._busy = False
         self._delivered = 0
-        self.lost = False
+        self.lost, self.why = False, LinkLost("the verifier is gone")
+        self.rtt_s: float | None = None
         self.bytes_up = 0
         self.bytes_down = 0
         self.sent: list[tuple[float, AnyMessage]] = []
@@ -207,7 +208,7 @@ class FakeLink:
 
     def send(self, message: AnyMessage) -> None:
         if self.lost:
-            raise LinkLost("the verifier is gone")
+            raise self.why
         self._run_until(self._clock.now)
         payload = encode(message)
         self.bytes_up += len(payload)
@@ -225,7 +226,7 @@ class FakeLink:
             self._clock.now = max(self._clock.now, self._events[0][0])
             self._run_until(self._clock.now)
         if self.lost:
-            raise LinkLost("the verifier is gone")
+            raise self.why
         if self._inbox:
             return self._inbox.pop(0)
         self._clock.now = max(self._clock.now, deadline)

@@ -75,7 +75,7 @@ def balanced(rtts: list[float], start: int = 4, **settings: float) -> list[int]:
     for rtt in rtts:
         controller.drafted(DRAFT_S)
         controller.verified(VERIFY_S)
-        controller.judged(controller.gamma, 0, VERIFY_S + rtt)
+        controller.judged(controller.gamma, 0, VERIFY_S + rtt, 0.0, VERIFY_S)
         depths.append(controller.gamma)
     return depths
 
@@ -93,9 +93,35 @@ def test_balance_does_not_take_a_busy_verifiers_queue_for_its_link(queued: list[
     for queue_s in queued:
         controller.drafted(DRAFT_S)
         controller.verified(VERIFY_S)
-        controller.judged(4, 2, VERIFY_S + 0.05 + queue_s, queue_s)
+        controller.judged(4, 2, VERIFY_S + 0.05 + queue_s, queue_s, VERIFY_S)
     assert controller.gamma == 4
     assert controller.estimates.rtt_s == pytest.approx(0.05)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 2.0), st.floats(0.0, 1.0), st.booleans()), min_size=5, max_size=30))
+def test_balance_measures_the_link_although_every_batch_takes_its_own_time(
+    rounds: list[tuple[float, float, bool]],
+) -> None:
+    """Passes of a shared verifier differ, and drafts that were sent ahead measure their pass and no round trip."""
+    controller = Controller("balance", start=4)
+    for verify_s, queue_s, is_ahead in [*rounds, (VERIFY_S, 0.0, False)]:
+        controller.verified(verify_s)
+        seconds = None if is_ahead else verify_s + 0.04 + queue_s
+        controller.judged(4, 2, seconds, queue_s, verify_s)
+    assert controller.estimates.rtt_s == pytest.approx(0.04)
+
+
+def test_balance_follows_the_batch() -> None:
+    """More robots in a pass make it longer, and drafts deeper: the queue in front of it does not."""
+    depths = []
+    controller = Controller("balance", start=4)
+    for verify_s in (VERIFY_S, 1.5 * VERIFY_S, VERIFY_S):
+        for queue_s in (0.0, 0.3) * 40:
+            controller.drafted(DRAFT_S)
+            controller.verified(verify_s)
+            controller.judged(4, 2, verify_s + 0.015 + queue_s, queue_s, verify_s)
+        depths.append(controller.gamma)
+    assert depths == [7, round(balanced_gamma(1.5 * VERIFY_S, DRAFT_S, 0.015)), 7]
 
 
 def test_auto_counts_the_queue_since_every_round_pays_it() -> None:

@@ -16,6 +16,7 @@ from edge_drafter import (
     StepInterrupted,
     StepRequest,
     StepResult,
+    VerifierBusy,
     sources_of,
 )
 from speculation.cancellation import Stop
@@ -335,6 +336,19 @@ def test_an_interrupted_answer_goes_on_where_it_stood() -> None:
         assert bench.link.begun[-1].committed == list(stopped.committed)
         stopped.stats.add(rest.stats)
         assert stopped.stats.tokens == 30 and stopped.stats.first_commit_s is not None
+
+
+def test_a_step_that_a_full_verifier_turned_away_is_counted_and_goes_on() -> None:
+    target = hashed_target(5, eos_rate=0.0)
+    bench = Bench(target, hashed_draft(target, 5, 0.7), Weather(cut_after=4), DraftingConfig.of("full"))
+    bench.link.why = VerifierBusy("the verifier is full; trying again in 2.3 s")
+    with pytest.raises(StepInterrupted, match="is full; trying again in 2.3 s") as caught:
+        bench.run(request(1, 30))
+    assert caught.value.cause is Interruption.LINK_LOST
+    assert caught.value.stats.busy == caught.value.stats.interruptions == 1
+    bench.link.mend()
+    rest = bench.run(request(2, 30, caught.value.committed))
+    assert rest.tokens == alone(target, 30) and rest.stats.busy == 0
 
 
 def test_a_silent_verifier_is_a_lost_link_after_the_patience() -> None:

@@ -11,13 +11,14 @@ import pytest
 import zmq
 import zmq.auth
 
-from edge_drafter import LinkLost
+from edge_drafter import LinkLost, VerifierBusy
 from edge_drafter.link import CONTROL_BYTES, FINAL, INBOX_MESSAGES, Keys, LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.link_socket import LinkSocket
 from speculation.links import IDEAL, Blackout, LinkConditions, WayConditions
 from speculation.wire import (
     AnyMessage,
     BeginStep,
+    Busy,
     Commit,
     Draft,
     EarlyTokens,
@@ -60,7 +61,7 @@ class TinyVerifier:
         self.to_say: list[AnyMessage | bytes] = []
         self.pongs = 0
         self.mute = False
-        self.refuse: Fault | None = None
+        self.refuse: Fault | Busy | None = None
         self.sessions = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -308,6 +309,102 @@ def test_what_can_pass_is_tried_again_with_its_reason_in_the_state(
     assert not link.wait_nominal(0.05), "it is not final: somebody may wait for it"
     verifier.refuse = None
     assert link.wait_nominal(LIMIT_S)
+
+
+class Shifted:
+    """The steady clock and as much on top of it as a test adds."""
+
+    def __init__(self) -> None:
+        self.more_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.more_s
+
+
+def test_a_full_verifier_is_not_greeted_again_before_it_asks_for_that(
+    verifier: TinyVerifier, opened: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither on this connection nor on a new one, which silence would open: it owes no answer meanwhile."""
+    verifier.refuse = Busy(1000.0, "all 8 sessions are taken\n\x1b[2J")
+    clock, states = Shifted(), list[LinkState]()
+    config = LinkConfig(verifier.address, HELLO, silent_s=60.0, hello_s=0.01)
+    link = ZmqLink(config, lambda state, why: states.append(state), clock)
+    try:
+        eventually(lambda: link.state is LinkState.BUSY)
+        sentence = (
+            f"the verifier at {verifier.address} is full: all 8 sessions are taken\\n\\x1b[2J; trying again in 1000.0 s"
+        )
+        assert link.why == sentence and f"link busy: {sentence}" in caplog.text
+        with pytest.raises(LinkLost, match="is full"):
+            link.send(BEGIN)
+        clock.more_s = 900.0
+        assert not link.wait_nominal(0.3), "it may be waited for: a refusal is not final"
+        greetings = len(verifier.hellos)
+        assert greetings <= 5 and opened == [], "those that were on their way when its answer came"
+        verifier.refuse = None
+        clock.more_s = 1001.0
+        assert link.wait_nominal(LIMIT_S) and len(verifier.hellos) > greetings
+        assert states == [LinkState.BUSY, LinkState.NOMINAL]
+    finally:
+        link.close()
+
+
+def test_a_step_that_is_turned_away_begins_again_when_it_may(verifier: TinyVerifier) -> None:
+    """In the same session: no Hello, and pings go on. A draft that crossed the answer costs no session either."""
+    clock = Shifted()
+    link = ZmqLink(LinkConfig(verifier.address, HELLO, ping_s=0.01, silent_s=1e4, hello_s=1e4), clock=clock)
+    try:
+        assert link.wait_nominal(LIMIT_S)
+        link.send(BEGIN)
+        verifier.to_say += [Busy(1000.0, "no room for 3 more blocks", 1), Fault(FaultCode.NO_SESSION, "unknown", 1)]
+        with pytest.raises(VerifierBusy, match=r"is full: no room for 3 more blocks; trying again in 1000\.0 s"):
+            link.receive(LIMIT_S)
+        verifier.to_say += [Ping(5), Busy(1000.0, "of another step", 0), Busy(1000.0, "of a Hello"), Ping(6)]
+        eventually(lambda: verifier.pongs == 2)
+        assert link.state is LinkState.BUSY and "3 more blocks" in link.why
+        with pytest.raises(LinkLost, match="3 more blocks"):
+            link.send(BeginStep(2, "find it", b"jpeg"))
+        clock.more_s = 1001.0
+        assert link.wait_nominal(LIMIT_S) and "serves model" in link.why
+        link.send(BeginStep(3, "find it", b"jpeg"))
+        end = EndStep(3, "over")
+        verifier.to_say += [Busy(1000.0, "late", 1), end]
+        assert link.receive(LIMIT_S) == end
+        eventually(lambda: len(verifier.messages) == 2)
+        assert [message.step for message in verifier.messages if isinstance(message, BeginStep)] == [1, 3]
+        assert len(verifier.hellos) == 1
+    finally:
+        link.close()
+
+
+def test_a_step_that_looks_late_still_sees_that_it_was_turned_away(verifier: TinyVerifier) -> None:
+    """Its draft forward took longer than the verifier had asked it to wait."""
+    clock = Shifted()
+    link = ZmqLink(LinkConfig(verifier.address, HELLO, silent_s=1e4), clock=clock)
+    try:
+        assert link.wait_nominal(LIMIT_S)
+        link.send(BEGIN)
+        verifier.to_say.append(Busy(1000.0, "no room", 1))
+        eventually(lambda: link.state is LinkState.BUSY)
+        clock.more_s = 1001.0
+        eventually(lambda: link.state is LinkState.NOMINAL)
+        with pytest.raises(VerifierBusy, match="no room"):
+            link.send(DRAFT)
+        link.send(BeginStep(2, "find it", b"jpeg"))
+    finally:
+        link.close()
+
+
+def test_a_full_verifier_that_was_restarted_is_greeted_at_once(verifier: TinyVerifier) -> None:
+    link = ZmqLink(LinkConfig(verifier.address, HELLO, silent_s=1e4))
+    try:
+        assert link.wait_nominal(LIMIT_S)
+        link.send(BEGIN)
+        verifier.to_say += [Busy(1000.0, "no room", 1), Fault(FaultCode.NO_SESSION, "to a ping")]
+        eventually(lambda: len(verifier.hellos) == 2)
+        assert link.wait_nominal(LIMIT_S)
+    finally:
+        link.close()
 
 
 def test_messages_that_nobody_takes_are_bounded(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:

@@ -349,6 +349,33 @@ def test_a_tree_says_who_follows_whom_and_its_second_best_are_accepted(width: in
 # --- measured
 
 
+@pytest.mark.parametrize("mode", ["sd", "full"])
+def test_a_step_begins_with_its_deadline_and_the_links_round_trip(mode: str) -> None:
+    for rtt_s, known in ((None, 0.0), (0.2, 0.2)):
+        bench = Bench(counting(99), counting(99), Weather(), DraftingConfig.of(mode))
+        bench.link.rtt_s = rtt_s
+        bench.run(request(max_tokens=10, deadline_s=60.0))
+        (begun,) = bench.link.begun
+        assert begun.round_trip_s == known and begun.time_left == 60.0
+
+
+def test_a_draft_says_for_how_long_the_answer_waited_for_it() -> None:
+    """Not what was drafted behind a guess before the commit came; ahead of a commit, the time since the last draft."""
+    alternating = Bench(counting(99), counting(99), Weather(), DraftingConfig.of("sd"))
+    alternating.run(request(max_tokens=20))
+    forwards = round(1e3 * DRAFT_S)
+    assert [message.draft_ms for _, message in drafts_of(alternating)] == [4 * forwards] * 4
+    guessing = Bench(counting(99), counting(99), Weather(), DraftingConfig.of("proactive"))
+    guessing.run(request(max_tokens=20))
+    assert [message.draft_ms for _, message in drafts_of(guessing)] == [4 * forwards, 0, 0, 0]
+    ahead = Bench(counting(99), counting(99), Weather(), PIPELINE)
+    ahead.run(request(max_tokens=20))
+    sent = [at for at, _ in drafts_of(ahead)]
+    assert [message.draft_ms for _, message in drafts_of(ahead)] == [
+        4 * forwards, *(round(1e3 * (late - early)) for early, late in pairwise(sent)),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("mode", ["sd", "fsd", "proactive", "pipelined"])
 @pytest.mark.parametrize(("rtt", "depth"), SPECEDGE_POINTS)
 def test_what_an_edge_measures_leads_to_the_papers_depths(mode: str, rtt: float, depth: int) -> None:

@@ -13,7 +13,7 @@ from edge_drafter.reply import VerifierLost, VerifierRefused
 from spec_vlm_nav.diagnostics import Level
 from spec_vlm_nav.link_monitor import GRACE_S, LinkLimits, LinkMode, LinkMonitor, link_status, meet
 
-STATES = ["nominal", "silent", "connecting", "refused"]
+STATES = ["nominal", "silent", "connecting", "busy", "refused"]
 
 
 def run(monitor: LinkMonitor, *parts: tuple[str, float], start: float = 100.0) -> list[LinkMode]:
@@ -38,6 +38,14 @@ def test_a_link_that_greets_the_verifier_again_is_not_lost_yet() -> None:
     monitor = LinkMonitor(LinkLimits())
     modes = run(monitor, ("nominal", 1.0), ("connecting", GRACE_S - 0.1), ("nominal", 1.0), ("connecting", 1.2))
     assert modes == [LinkMode.NOMINAL] * 3 + [LinkMode.DEGRADED]
+
+
+def test_a_full_verifier_is_lost_where_it_asks_to_wait_for_long() -> None:
+    monitor = LinkMonitor(LinkLimits())
+    modes = run(monitor, ("nominal", 1.0), ("busy", GRACE_S - 0.1), ("nominal", 1.0), ("busy", 1.2), ("nominal", 1.5))
+    assert modes == [LinkMode.NOMINAL] * 3 + [LinkMode.DEGRADED, LinkMode.NOMINAL]
+    full = link_status("the verifier is full; trying again in 2.3 s", "busy", 0.02, LinkMode.DEGRADED)
+    assert full.level is Level.WARN and full.values["state"] == "busy" and "in 2.3 s" in full.message
 
 
 def test_a_link_that_flickers_does_not_come_back() -> None:

@@ -30,7 +30,7 @@ SOURCE_COLOURS: dict[int, Colour] = {CLOUD_VERIFIED: GREEN, EDGE_ONLY: AMBER, FA
 HOLDING = "holding"
 STATE_COLOURS = {"moving": GREEN, "thinking": CYAN, HOLDING: AMBER}
 LINK_COLOURS = {
-    "nominal": GREEN, "degraded": AMBER, "connecting": AMBER, "hold": RED, "silent": RED, "refused": RED,
+    "nominal": GREEN, "degraded": AMBER, "connecting": AMBER, "busy": AMBER, "hold": RED, "silent": RED, "refused": RED,
 }  # fmt: skip
 """By the mode of a goal, or by the state of a link."""
 STRIP, BAR, PAD, LINES = 136, 26, 8, 4

@@ -21,6 +21,7 @@ from simulation.layouts import Layout
 from simulation.scene import Difficulty
 from spec_vlm_nav.robots import ROBOTS, robot_of
 from speculation.prompts import Guidance, ResponseOrder
+from speculation.service import SERVICE_CLASSES
 from speculation.settings import Field, fields_of
 
 PACKAGE = "spec_vlm_nav"
@@ -331,6 +332,7 @@ MODE = Argument(
 )
 DRAFTING = Argument("drafting", "", "changes of the mode's drafting settings, e.g. interrupt=off,gamma=auto")
 SERVER_DRAFT = Argument("server_draft", "", "folder of a draft model beside the target, for mode server_sd")
+SERVICE_CLASS = argument_of(EdgeConfig, "service_class", choices=tuple(SERVICE_CLASSES))
 RESPONSE_ORDER = Argument(
     "response_order",
     ResponseOrder.ACTION_FIRST.value,
@@ -383,6 +385,7 @@ _NAVIGATION = (
     ("link", Use("link")),
     ("keys", Use("keys")),
     ("allow_plain", Use("allow_plain")),
+    ("service_class", Use("service_class")),
     ("trace", Use("trace")),
     ("response_order", Use("response_order")),
     ("guide", Use("guide")),
@@ -392,8 +395,8 @@ _NAVIGATION = (
 )
 ROS = (NAMESPACE, LOG_LEVEL, PARAMS_FILE)
 NAVIGATING = (
-    MODE, DRAFTING, DRAFT, *DRAFTING_MODEL, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, TRACE, RESPONSE_ORDER,
-    GUIDE,
+    MODE, DRAFTING, DRAFT, *DRAFTING_MODEL, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, SERVICE_CLASS, TRACE,
+    RESPONSE_ORDER, GUIDE,
 )  # fmt: skip
 """Of every graph with a navigation node."""
 
