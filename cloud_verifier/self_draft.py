@@ -1,7 +1,8 @@
 """SelfDraft: a draft model beside the target, for steps that no edge drafts for (SpecEdge's baseline `server_sd`).
 
-All steps of a batch draft in the same forwards, one token a step and forward. A row of the cache holds the prompt and,
-as a chain, whatever tokens were fed behind it; what the answer went another way than is cut off before the next draft.
+All steps of a batch draft in the same forwards, one level of each step's tree a forward. A row of the cache holds the
+prompt, as its prefix the tokens of the answer that were fed, and as scratch those of the latest draft; where the answer
+went along them they join the prefix before the next draft, and the rest is dropped.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from cloud_verifier.config import StartError
 from cloud_verifier.engine import check_room
+from cloud_verifier.growth import Growth, Proposals
+from cloud_verifier.tree import Tree
 from cloud_verifier.work import Row
 from speculation.cancellation import Stop
 from speculation.sampling import Prefix
 from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import Chunk, Logits, forward, prefill
+from speculation.vlm.forward import Chunk, final_logits, forward_layers, prefill, to_numpy
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.load import Vlm
-from speculation.wire import MAX_DRAFT_TOKENS
+from speculation.wire import MAX_DRAFT_TOKENS, ROOT
 
 
 def check_pair(target: Path, draft: Path) -> None:
@@ -32,6 +37,51 @@ def check_pair(target: Path, draft: Path) -> None:
             f"--draft-model {draft}: its tokenizer ({other.vocabulary} tokens, fingerprint {other.tokenizer}) is not "
             f"the target's ({one.vocabulary}, {one.tokenizer}): take two models of one family"
         )
+
+
+class _Draft:
+    """One row's draft under way, or its latest one."""
+
+    def __init__(self, row: Row, unfed: Sequence[int], ends: frozenset[int]) -> None:
+        """`unfed`: the answer's tokens that the model was not fed yet, the last one at least."""
+        self.index = row.index
+        self.unfed = unfed
+        self.growth = Growth(row.self_draft, row.self_depth, ends)
+        self.sampler = row.sampling.sampler(row.draws.key)
+        self.prefixes = {ROOT: Prefix(row.draws.position, row.digest)}
+        self.slots: dict[int, int] = {}
+        """Fed nodes -> their slots in the cache."""
+
+    def proposals(self, logits: Tensor) -> list[Proposals]:
+        """Return what may follow each leaf, of their logits [leaves, vocabulary]: what the draft half of the step's
+        scheme ranks first."""
+        values = logits if logits.dtype == torch.float64 else logits.float()
+        if self.sampler is not None:
+            rows = zip(to_numpy(values), self.growth.leaves, strict=True)
+            values = torch.from_numpy(np.stack([self.sampler.rank(row, self.prefixes[leaf]) for row, leaf in rows]))
+        best = values.topk(min(self.growth.width, values.shape[-1]))
+        logs = (best.values - values.logsumexp(-1, keepdim=True)).tolist()
+        return [list(zip(*each, strict=True)) for each in zip(best.indices.tolist(), logs, strict=True)]
+
+    def grow(self, logits: Tensor) -> None:
+        """Take the logits of a forward over the leaves."""
+        self.growth.grow(self.proposals(logits))
+        if self.sampler is not None:
+            for leaf in self.growth.leaves:
+                node = self.growth[leaf]
+                self.prefixes[leaf] = self.prefixes[node.parent].after(node.token)
+
+    def path(self, tokens: Sequence[int]) -> list[int]:
+        """Return the slots of the fed nodes along these tokens, as far as there are any."""
+        below = {(self.growth[node].parent, self.growth[node].token): node for node in self.slots}
+        node, found = ROOT, list[int]()
+        for token in tokens:
+            child = below.get((node, token))
+            if child is None:
+                break
+            node = child
+            found.append(self.slots[node])
+        return found
 
 
 class SelfDraft:
@@ -47,6 +97,7 @@ class SelfDraft:
         self._roots = [0] * rows
         self._prompts = [0] * rows
         self._fed: list[list[int]] = [[] for _ in range(rows)]
+        self._latest: list[_Draft | None] = [None] * rows
 
     @property
     def name(self) -> str:
@@ -62,43 +113,66 @@ class SelfDraft:
         check_room("the draft model", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
         self._roots[index] = prefill(self._vlm, self._cache, index, inputs, stop)
         self._prompts[index] = self._cache.length[index]
-        self._fed[index] = []
+        self._fed[index], self._latest[index] = [], None
 
-    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
-        """See `DraftEngine.draft`; tokens are the first that the draft half of each step's scheme ranks."""
-        drafts: dict[int, tuple[int, ...]] = {}
-        feeds = {row.index: self._unfed(row) for row in rows}
-        asked = {row.index: row for row in rows}
-        samplers = {row.index: row.sampling.sampler(row.draws.key) for row in rows}
-        prefixes = {row.index: Prefix(row.draws.position, row.digest) for row in rows}
-        while feeds:
-            for index, logits in self._feed(feeds).items():
-                sampler = samplers[index]
-                token = int(np.argmax(logits if sampler is None else sampler.rank(logits, prefixes[index])))
-                drafts[index] = (*drafts.get(index, ()), token)
-                prefixes[index] = prefixes[index].after(token)
-                feeds[index] = [token]
-                if len(drafts[index]) >= asked[index].self_draft or token in self._ends:
-                    del feeds[index]
-            yield drafts
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
+        """See `DraftEngine.draft`; tokens are ranked by the draft half of each step's scheme."""
+        drafts = [_Draft(row, self._unfed(row), self._ends) for row in rows]
+        for draft in drafts:
+            self._latest[draft.index] = draft
+        growing = drafts
+        while growing:
+            self._forward(growing)
+            growing = [draft for draft in growing if draft.growth.leaves]
+            yield {draft.index: draft.growth.tree for draft in drafts}
 
     def _unfed(self, row: Row) -> list[int]:
         """Cut the row back to where it agrees with the answer; return what must be fed, the last token at least."""
-        index, known = row.index, self._fed[row.index]
+        cache, index, known, latest = self._cache, row.index, self._fed[row.index], self._latest[row.index]
         tokens = [self._roots[index], *row.answer]
         same = 0
         while same < min(len(known), len(tokens) - 1) and known[same] == tokens[same]:
             same += 1
-        self._cache.truncate(index, self._prompts[index] + same)
+        if same < len(known) or latest is None:
+            cache.truncate(index, self._prompts[index] + same)
+        else:
+            path = latest.path(tokens[same:-1])
+            cache.keep(index, path)
+            known += tokens[same : same + len(path)]
+            same = len(known)
         del known[same:]
         return tokens[same:]
 
-    def _feed(self, feeds: Mapping[int, Sequence[int]]) -> dict[int, Logits]:
-        """Feed tokens behind each row's chain; return the logits [vocabulary] after the last of them."""
-        chunks = [Chunk(index, tokens, self._cache.chain(index, len(tokens))) for index, tokens in feeds.items()]
-        following = {}
-        for chunk, logits in zip(chunks, forward(self._vlm, self._cache, chunks), strict=True):
-            self._cache.keep(chunk.row, range(self._cache.length[chunk.row], self._cache.used[chunk.row]))
-            self._fed[chunk.row] += chunk.tokens
-            following[chunk.row] = logits[-1]
-        return following
+    @torch.no_grad()
+    def _forward(self, drafts: Sequence[_Draft]) -> None:
+        """Feed the leaves of these drafts in one forward, in the first one what the answer got since the last."""
+        for output in forward_layers(self._vlm, self._cache, [self._chunk(draft) for draft in drafts]):
+            hidden = output.hidden
+        counts = [len(draft.growth.leaves) for draft in drafts]
+        last = torch.cat([each[-count:] for each, count in zip(hidden, counts, strict=True)])
+        for draft, logits in zip(drafts, torch.split(final_logits(self._vlm, last), counts), strict=True):
+            self._settle(draft, logits)
+
+    def _chunk(self, draft: _Draft) -> Chunk:
+        index, growth, leaves = draft.index, draft.growth, draft.growth.leaves
+        if leaves == (ROOT,):
+            return Chunk(index, draft.unfed, self._cache.chain(index, len(draft.unfed)))
+        end = self._cache.length[index] - 1
+        parents = [growth[leaf].parent for leaf in leaves]
+        slots = [end if parent == ROOT else draft.slots[parent] for parent in parents]
+        return Chunk(index, [growth[leaf].token for leaf in leaves], slots)
+
+    def _settle(self, draft: _Draft, logits: Tensor) -> None:
+        """Note where the tokens of a forward went, grow the tree, and free the slots of what was pruned."""
+        cache, index, growth = self._cache, draft.index, draft.growth
+        if growth.leaves == (ROOT,):
+            cache.keep(index, range(cache.length[index], cache.used[index]))
+            self._fed[index] += draft.unfed
+        else:
+            first = cache.used[index] - len(growth.leaves)
+            draft.slots |= {leaf: first + place for place, leaf in enumerate(growth.leaves)}
+        draft.grow(logits)
+        kept = {node: slot for node, slot in draft.slots.items() if node in growth}
+        if len(kept) < len(draft.slots):
+            moved = cache.keep(index, (), list(kept.values()))
+            draft.slots = {node: moved[slot] for node, slot in kept.items()}

@@ -20,6 +20,7 @@ from cloud_verifier.preparation import Preparation
 from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
 from cloud_verifier.step import Step, Tally
+from cloud_verifier.tree import Tree
 from cloud_verifier.work import CapacityError, DraftEngine, Engine, LayerVerdicts, Post, Row
 from speculation import wire
 from speculation.cancellation import Abandoned
@@ -371,7 +372,7 @@ class Server:
         if self._self_draft is None or not rows:
             return
         started = last = self._clock()
-        drafts: Mapping[int, tuple[int, ...]] = {}
+        drafts: Mapping[int, Tree] = {}
         for turn, so_far in enumerate(self._self_draft.draft(rows), start=1):
             drafts = so_far
             self._note_overrun("a draft forward", self._clock() - last, self._profile.server_draft_s)
@@ -379,7 +380,9 @@ class Server:
             if not self._is_wanted(steps):
                 return
             last = self._clock()
-        self._record("draft", started, last, sessions=len(rows), drafted=sum(map(len, drafts.values())))
+        self._record(
+            "draft", started, last, sessions=len(rows), drafted=sum(len(each.tokens) for each in drafts.values())
+        )
         for step in steps:
             if step.index in drafts:
                 step.draft_here(drafts[step.index])

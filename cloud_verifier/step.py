@@ -134,7 +134,7 @@ class Step:
         self.act = Act.DECODE
         self.tree = Tree()
         """What the pass under way, or the latest one, verifies."""
-        self.self_draft = begin.self_draft
+        self.self_draft, self.self_depth = begin.self_draft, begin.self_depth
         self.max_tokens = begin.max_tokens
         self.open: OpenToken | None = None
         """The next token, where a verdict left it to the edge."""
@@ -364,8 +364,7 @@ class Step:
             exits = exits or self.ledger.drafts_pay
         tree = choice.tree
         evidence = self._evidence.get(tree.round, ())
-        # Where the verifier drafts by itself: as many tokens as the step asks for and the answer has room for.
-        here = 0 if tree.tokens else max(0, min(self.self_draft, self.max_tokens - self.position - 1))
+        size, depth = (0, 0) if tree.tokens else self._own_draft()
         self.row = Row(
             index=self.index,
             tokens=tree.tokens,
@@ -374,8 +373,9 @@ class Step:
             sampling=self.sampling,
             draws=self.draws,
             root=self.answer[-1] if self.answer else None,
-            self_draft=here,
-            answer=tuple(self.answer) if here else (),
+            self_draft=size,
+            self_depth=depth,
+            answer=tuple(self.answer) if size else (),
             digest=self.digest,
             evidence=tuple(evidence[node] for node in tree.nodes) if evidence else (),
             cached=self.cached,
@@ -387,11 +387,11 @@ class Step:
             self._best = self._current()
         return self.row
 
-    def draft_here(self, tokens: Sequence[int]) -> None:
-        """Let the pass under way verify a draft of the verifier's own, a chain."""
+    def draft_here(self, tree: Tree) -> None:
+        """Let the pass under way verify a draft of the verifier's own."""
         assert self.row is not None, "a draft for a pass that was not started"
-        self.act, self.tree = Act.SELF, Tree.chain(tokens)
-        self.row = self.row.with_draft(self.tree.tokens, self.tree.parents)
+        self.act, self.tree = Act.SELF, tree
+        self.row = self.row.with_draft(tree.tokens, tree.parents)
 
     def accept(self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0) -> Commit:
         """End the pass under way, which took `compute_s`, with its verdict: lengthen the answer, re-place what is held.
@@ -437,6 +437,13 @@ class Step:
         return [Commit(self.number, self.open.round, self.position, [], self.digest, False, passes=0, rest=rest)]
 
     # --- drafts
+
+    def _own_draft(self) -> tuple[int, int]:
+        """Return tokens and levels of the draft that the step asks the verifier for, as far as the answer has room."""
+        room = max(0, self.max_tokens - self.position - 1)
+        if not self.self_depth:
+            return min(self.self_draft, room), 0
+        return self.self_draft if room else 0, min(self.self_depth, room)
 
     def _place(self, draft: Draft, evidence: Evidence) -> list[Commit]:
         if draft.start <= self._base and draft.digest != self._digests[draft.start]:

@@ -26,11 +26,18 @@ class Tree:
     """`nodes[i]` is token i's node in the draft as it was sent."""
     origin: int = ROOT
     """The node of the answer's last token in the draft as it was sent."""
+    reach: tuple[float, ...] = ()
+    """The drafting model's probability of each token's path, where it is known."""
+
+    @classmethod
+    def own(cls, tokens: Sequence[int], parents: Sequence[int], reach: Sequence[float] = ()) -> Tree:
+        """Return a tree that the verifier proposes by itself."""
+        return cls(0, tuple(tokens), tuple(parents), tuple(range(len(tokens))), reach=tuple(reach))
 
     @classmethod
     def chain(cls, tokens: Sequence[int]) -> Tree:
         """Return a chain that the verifier proposes by itself."""
-        return cls(0, tuple(tokens), tuple(range(ROOT, len(tokens) - 1)), tuple(range(len(tokens))))
+        return cls.own(tokens, range(ROOT, len(tokens) - 1))
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
@@ -46,7 +53,8 @@ class Tree:
         """Return the tree of the first `size` tokens."""
         if size >= len(self.tokens):
             return self
-        return replace(self, tokens=self.tokens[:size], parents=self.parents[:size], nodes=self.nodes[:size])
+        parts = {name: getattr(self, name)[:size] for name in ("tokens", "parents", "nodes", "reach")}
+        return replace(self, **parts)
 
 
 NOTHING = Tree()

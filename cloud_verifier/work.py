@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from cloud_verifier.tree import Tree
 from speculation.acceptance import Verdict
 from speculation.cancellation import Stop
 from speculation.pass_cost import Load
@@ -63,6 +64,8 @@ class Row:
     """The last committed token; None for the one that the engine has there: the prompt's last, or what it kept."""
     self_draft: int = 0
     """Tokens that the draft model beside the target is to propose behind `answer`, at most."""
+    self_depth: int = 0
+    """Levels of the tree that they make, at most; 0: a chain."""
     answer: tuple[int, ...] = ()
     """The answer so far, where `self_draft` asks for a draft."""
     digest: bytes = b""
@@ -85,7 +88,7 @@ class Row:
 
     def with_draft(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Row:
         """Return the row with the draft that it asked for."""
-        return replace(self, tokens=tokens, parents=parents, self_draft=0, answer=())
+        return replace(self, tokens=tokens, parents=parents, self_draft=0, self_depth=0, answer=())
 
 
 @dataclass(frozen=True)
@@ -174,11 +177,11 @@ class DraftEngine(Protocol):
         `stop` returns True.
         """
 
-    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
-        """Draft for prefilled rows, each of which asks for at least one token (`Row.self_draft`).
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
+        """Draft for prefilled rows, each of which asks for at least one token (`Row.self_draft`, `Row.self_depth`).
 
-        Yields all drafts so far, by row index, after every draft forward, in the end whole ones. A draft ends early
-        with a token that ends an answer. It need not be driven to its end.
+        Yields all drafts so far, by row index, after every draft forward, in the end whole ones; see
+        `cloud_verifier.growth.Growth`. It need not be driven to its end.
         """
 
 

@@ -38,7 +38,7 @@ class Mode(str, Enum):
     EDGE = "edge", {"drafts": False}
     SD = "sd"
     FSD = "fsd", {"early_tokens": True, "branches": 6, "leaves": 6}
-    SERVER_SD = "server_sd", {"drafts": False, "idle": Idle.DECODE, "self_draft": True}
+    SERVER_SD = "server_sd", {"drafts": False, "idle": Idle.DECODE, "self_draft": True, "draft_tokens": 32}
     PROACTIVE = "proactive", {"own_guess": True, "width": 3, "draft_tokens": 16, "leaves": 4}
     PIPELINED = (
         "pipelined",
@@ -81,7 +81,11 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     drafts: Annotated[bool, Meta(description="the edge drafts at all")] = True
     idle: Annotated[Idle, Meta(description="what the verifier does without a draft")] = Idle.WAIT
     self_draft: Annotated[
-        bool, Meta(description="the verifier's own draft model drafts gamma tokens per verification, beside the target")
+        bool,
+        Meta(
+            description="the verifier's own draft model drafts, beside the target: a tree of draft_tokens in gamma "
+            "forwards (SpecEdge, App. C), or a chain of gamma tokens where draft_tokens is 0"
+        ),
     ] = False
     gamma: Annotated[
         int | str,

@@ -20,7 +20,7 @@ def sources_of(
     """
     sources: list[DraftSource] = []
     if config.self_draft:
-        sources.append(ServerSource(config.fixed_gamma))
+        sources.append(ServerSource(config.fixed_gamma, config.draft_tokens))
     if config.ngrams:
         sources.append(NgramSource())
     if config.drafts or not config.needs_link:

@@ -9,11 +9,15 @@ from speculation.wire import BeginStep
 
 
 class ServerSource(DraftSource):
-    """Has the verifier draft `gamma` tokens per verification by itself (SpecEdge's baseline "server-only")."""
+    """Has the verifier draft by itself (SpecEdge's baseline "server-only"): `gamma` tokens per verification, or a tree
+    of `tokens` in `gamma` levels (SpecEdge, Appendix C)."""
 
-    def __init__(self, gamma: int) -> None:
+    def __init__(self, gamma: int, tokens: int = 0) -> None:
         self._gamma = gamma
+        self._tokens = tokens
 
     def announce(self, begin: BeginStep) -> BeginStep:
         """See `DraftSource.announce`."""
-        return msgspec.structs.replace(begin, self_draft=self._gamma)
+        if not (self._gamma and self._tokens):
+            return msgspec.structs.replace(begin, self_draft=self._gamma)
+        return msgspec.structs.replace(begin, self_draft=self._tokens, self_depth=self._gamma)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cloud_verifier.growth import Growth, Proposals
+from cloud_verifier.tree import Tree
 from cloud_verifier.work import LayerVerdicts, ModelInfo, Row
 from evaluation.virtual_time.recording import RecordedStep, Recording
 from evaluation.virtual_time.timings import Timings
@@ -74,6 +76,16 @@ def _noise(prefix: _Prefix, salt: int, recording: Recording) -> int:
     while token in recording.eos:
         token = (token + 1) % recording.vocabulary
     return token
+
+
+def _noises(prefix: _Prefix, count: int, recording: Recording) -> list[int]:
+    """Return so many different ones."""
+    found: dict[int, None] = {}
+    for salt in itertools.count():
+        found[_noise(prefix, salt, recording)] = None
+        if len(found) == count:
+            break
+    return list(found)
 
 
 class RecordedPredictor:
@@ -197,12 +209,7 @@ class RecordedDraftModel:
         likely, known = step.draft_tokens[place], row[step.draft_tokens[place]]
         row = row.copy()
         row[likely] = self._rest[place]
-        noise: dict[int, None] = {}
-        for salt in itertools.count():
-            noise[_noise(prefix, salt, self._recording)] = None
-            if len(noise) == len(known):
-                break
-        row[list(noise)] = known
+        row[_noises(prefix, len(known), self._recording)] = known
         return row
 
 
@@ -372,14 +379,13 @@ def _walk(row: Row, session: _Session, predict: Callable[[_Prefix], tuple[int, f
 
 class RecordedServerDraft:
     """A `cloud_verifier.work.DraftEngine`: the recorded draft beside the target, one forward for all steps of a
-    batch (mode server_sd)."""
+    batch (mode server_sd). Its trees hold recorded tokens only."""
 
     def __init__(self, recording: Recording, timings: Timings, sleep: Sleep) -> None:
         self._recording = recording
         self._timings = timings
         self._sleep = sleep
-        self._models: dict[int, RecordedDraftModel] = {}
-        self._images: dict[int, bytes] = {}
+        self._steps: dict[int, RecordedStep] = {}
 
     @property
     def name(self) -> str:
@@ -393,24 +399,31 @@ class RecordedServerDraft:
     def prefill(self, index: int, inputs: bytes, max_tokens: int, stop: Stop | None = None) -> None:
         """See `DraftEngine.prefill`."""
         self._sleep(self._timings.server_draft_prefill_s)
-        if index not in self._models:
-            # It takes no time of its own: one forward serves all rows.
-            self._models[index] = RecordedDraftModel(self._recording, self._timings, lambda seconds: None)
-        self._images[index] = inputs
+        self._steps[index] = self._recording.of_image(inputs)
 
-    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
         """See `DraftEngine.draft`."""
-        for row in rows:
-            self._models[row.index].begin("", self._images[row.index], row.answer)
-        models = {row.index: self._models[row.index] for row in rows}
-        counts = {row.index: row.self_draft for row in rows}
-        drafts: dict[int, tuple[int, ...]] = dict.fromkeys(models, ())
-        while models:
+        growths = {row.index: Growth(row.self_draft, row.self_depth, self._recording.eos) for row in rows}
+        prefixes = {row.index: {ROOT: _after(self._steps[row.index], row.answer)} for row in rows}
+        growing = dict(growths)
+        while growing:
             self._sleep(self._timings.server_draft_s)
-            for index, model in list(models.items()):
-                known = drafts[index]
-                logits = model.extend(known[-1:], [len(known) - 2])[0] if known else model.root_logits()
-                drafts[index] = (*known, int(np.argmax(logits)))
-                if len(drafts[index]) >= counts[index] or drafts[index][-1] in self._recording.eos:
-                    del models[index]
-            yield drafts
+            for index, growth in list(growing.items()):
+                step, known = self._steps[index], prefixes[index]
+                for leaf in growth.leaves:
+                    if leaf != ROOT:
+                        known[leaf] = known[growth[leaf].parent].then(growth[leaf].token, step.tokens)
+                growth.grow([_proposals(step, known[leaf], self._recording) for leaf in growth.leaves])
+                if not growth.leaves:
+                    del growing[index]
+            yield {index: growth.tree for index, growth in growths.items()}
+
+
+def _proposals(step: RecordedStep, prefix: _Prefix, recording: Recording) -> Proposals:
+    """Return what the draft expects after a prefix, likeliest first, of the tokens that were recorded."""
+    place = min(prefix.place, len(step.tokens) - 1)
+    tokens: list[int] = step.draft_tokens[place].tolist()
+    if not prefix.on_path(step.tokens):
+        tokens = _noises(prefix, len(tokens), recording)
+    chances = np.maximum(step.draft_probabilities[place].astype(np.float64), _LEAST)
+    return list(zip(tokens, np.log(chances).tolist(), strict=True))

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cloud_verifier.tree import Tree
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
 from speculation.acceptance import Verdict
 from speculation.cancellation import Stop
@@ -144,17 +145,17 @@ class FakeSelfDraft:
     def prefill(self, index: int, inputs: tuple[str, bytes], max_tokens: int, stop: Stop | None = None) -> None:
         self.rows[index] = inputs
 
-    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
         self.batches.append({row.index: row.self_draft for row in rows})
         if any(self.rows[row.index][0] == self.fail_on for row in rows):
             raise RuntimeError("out of memory")
         drafts: dict[int, tuple[int, ...]] = {row.index: () for row in rows}
-        for turn in range(max(row.self_draft for row in rows)):
+        for turn in range(max(row.self_depth or row.self_draft for row in rows)):
             for row in rows:
                 known = drafts[row.index]
-                if turn < row.self_draft and EOS not in known:
+                if turn < (row.self_depth or row.self_draft) and EOS not in known:
                     answer = [*row.answer, *known]
                     token = next_token(*self.rows[row.index], answer)
                     fails = self.wrong > 0 and len(answer) % self.wrong == self.wrong - 1
                     drafts[row.index] = (*known, (token + 1) % VOCABULARY if fails else token)
-            yield drafts
+            yield {index: Tree.chain(tokens) for index, tokens in drafts.items()}

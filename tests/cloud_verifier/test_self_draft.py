@@ -11,10 +11,12 @@ import pytest
 from cloud_verifier.config import StartError
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.self_draft import SelfDraft, check_pair
+from cloud_verifier.tree import Tree
 from cloud_verifier.work import CapacityError, Row, prefill_at_once
-from speculation.sampling import Coupled, StepDraws, choose
+from speculation.sampling import Coupled, DraftSampler, Prefix, StepDraws, choose
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
+from speculation.wire import ROOT
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, greedy, jpeg
 from tests.models import tiny_model
 
@@ -44,8 +46,41 @@ def asking(index: int, answer: tuple[int, ...], count: int) -> Row:
 
 
 def drafted(drafts: SelfDraft, *rows: Row) -> dict[int, tuple[int, ...]]:
+    """Return the tokens of what are chains."""
+    trees = grown(drafts, *rows)
+    assert all(tree.parents == tuple(range(-1, len(tree.tokens) - 1)) for tree in trees.values())
+    return {index: tree.tokens for index, tree in trees.items()}
+
+
+def grown(drafts: SelfDraft, *rows: Row) -> dict[int, Tree]:
     *_, last = drafts.draft(rows)
     return dict(last)
+
+
+def tree_alone(
+    vlm: Vlm, row: int, answer: Sequence[int], size: int, depth: int, sampler: DraftSampler | None = None
+) -> dict[tuple[int, ...], float]:
+    """Return the paths of the best tree with their probabilities: the slow way, every prefix computed anew."""
+    session, found, level = VlmSession(vlm, CAPACITY), dict[tuple[int, ...], float](), [((), 1.0)]
+    for _ in range(depth):
+        for path, chance in level:
+            session.begin(PROMPTS[row], jpeg(row), [*answer, *path])
+            logits = session.root_logits()
+            if sampler is not None:
+                logits = sampler.rank(logits, Prefix(len(answer) + len(path), b""))
+            shares = np.exp(logits - logits.max())
+            found |= {(*path, token): chance * float(share) for token, share in enumerate(shares / shares.sum())}
+        before = {path for path, _ in level}
+        found = dict(sorted(found.items(), key=lambda each: -each[1])[:size])
+        level = [(path, chance) for path, chance in found.items() if path[:-1] in before]
+    return found
+
+
+def paths_of(tree: Tree) -> dict[tuple[int, ...], float]:
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        paths.append((token,) if parent == ROOT else (*paths[parent], token))
+    return dict(zip(paths, tree.reach, strict=True))
 
 
 def test_a_batch_drafts_what_each_row_would_draft_alone(draft: Vlm) -> None:
@@ -67,9 +102,39 @@ def test_a_batch_drafts_what_each_row_would_draft_alone(draft: Vlm) -> None:
             answers[row.index] += [*given[row.index][:right], int(dice.integers(0, draft.vocabulary))]
 
 
+def test_a_batch_grows_the_likeliest_trees_as_each_row_would_alone(draft: Vlm) -> None:
+    """Beside a chain, over answers that follow a path of the tree, leave it, or jump; rows that skip a turn."""
+    drafts, dice = beside(draft), np.random.default_rng(2)
+    answers: list[list[int]] = [[], [7, 9], []]
+    for turn in range(5):
+        sizes = {index: (1 + int(dice.integers(16)), int(dice.integers(1, 6))) for index in range(2)}
+        rows = [
+            Row(index, self_draft=size, self_depth=depth, answer=tuple(answers[index]))
+            for index, (size, depth) in sizes.items()
+            if (turn + index) % 3 or not turn
+        ]
+        given = grown(drafts, *rows, asking(2, tuple(answers[2]), 3))
+        assert given.pop(2).tokens == alone(draft, 2, answers[2], 3)
+        for row in rows:
+            paths = paths_of(given[row.index])
+            expected = tree_alone(draft, row.index, row.answer, *sizes[row.index])
+            assert list(paths) == sorted(paths, key=lambda path: -paths[path]) and len(paths) <= row.self_draft
+            assert paths == pytest.approx(expected, rel=1e-9)
+            longest = max(paths, key=len)
+            answers[row.index] += [*longest[: dice.integers(len(longest) + 1)], int(dice.integers(draft.vocabulary))]
+        answers[2] += [1]
+
+
+def test_a_tree_is_ranked_as_the_targets_tokens_are_drawn(target: Vlm) -> None:
+    settings = Coupled(temperature=1.5)
+    row = Row(0, sampling=settings, draws=StepDraws(7, 2), self_draft=12, self_depth=3, answer=(3, 4))
+    expected = tree_alone(target, 0, (3, 4), 12, 3, settings.sampler(7))
+    assert paths_of(grown(beside(target), row)[0]) == pytest.approx(expected, rel=1e-9)
+
+
 def test_every_forward_adds_a_token_to_every_row_that_wants_more(draft: Vlm) -> None:
     seen = [
-        {row: len(tokens) for row, tokens in so_far.items()}
+        {row: len(tree.tokens) for row, tree in so_far.items()}
         for so_far in beside(draft).draft([asking(0, (), 1), asking(2, (), 3)])
     ]
     assert seen == [{0: 1, 2: 1}, {0: 1, 2: 2}, {0: 1, 2: 3}]

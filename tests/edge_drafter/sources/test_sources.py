@@ -89,5 +89,7 @@ def test_a_mode_has_the_sources_that_its_settings_name(mode: Mode) -> None:
 
 def test_the_verifier_drafts_gamma_tokens_where_it_is_asked_to() -> None:
     begin = BeginStep(1, "p", b"j")
-    assert ServerSource(3).announce(begin).self_draft == 3 and begin.self_draft == 0
+    announced = [ServerSource(*shape).announce(begin) for shape in ((3,), (3, 32), (0, 32))]
+    assert [(each.self_draft, each.self_depth) for each in announced] == [(3, 0), (32, 3), (0, 0)]
+    assert begin.self_draft == 0
     assert Counting().announce(begin) is begin

@@ -78,12 +78,24 @@ def test_server_sd_takes_what_drafting_and_verifying_take_and_one_round_trip(gam
     recording = Synthetic(tokens=60, seed=gamma).draw(3)
     timings = replace(GO2, verify_token_s=0.004, server_draft_s=0.011, server_draft_prefill_s=0.2, cloud_prefill_s=0.3)
     alone = replace(timings, draft_s=0.011, one_way_s=0.0)
-    results = decode(recording, timings, drafting("server_sd", recording, gamma=gamma), edges=1)
+    results = decode(recording, timings, drafting("server_sd", recording, gamma=gamma, draft_tokens=0))
     assert [result.tokens for result in results] == answers(recording)
     for index, result in enumerate(results):
         expected = 0.5 + 2 * timings.one_way_s + sd_by_hand(recording, index, gamma, alone)
         assert result.stats.total_s == pytest.approx(expected, abs=1e-9)
         assert result.stats.draft_forwards == 0 and result.stats.cloud_passes < 60
+
+
+def test_server_sds_tree_takes_a_draft_forward_a_level_and_brings_more() -> None:
+    """Second choices are in a tree and not in a chain; the last passes of an answer have room for fewer levels."""
+    recording = Synthetic(tokens=61, acceptance=0.6, second=0.6, seed=1).draw(4)
+    timings = replace(GO2, server_draft_s=0.011)
+    settings = [drafting("server_sd", recording, gamma=5, draft_tokens=size) for size in (32, 0)]
+    tree, chain = ([each.stats for each in decode(recording, timings, how)] for how in settings)
+    for stats in tree:
+        whole = 2 * timings.one_way_s + stats.cloud_passes * (5 * 0.011 + 0.62)
+        assert whole - 2 * 5 * 0.011 <= stats.total_s <= whole + 1e-9
+    assert sum(each.cloud_passes for each in tree) < 0.8 * sum(each.cloud_passes for each in chain)
 
 
 def test_every_exit_costs_its_time_wherever_one_is_asked() -> None:
