@@ -110,7 +110,7 @@ def find_cost(config: ServerConfig, vlm: Vlm) -> PassCost | None:
     except ValueError as error:
         if asked is not None:
             raise StartError(f"--pass-cost: {error}") from None
-        _log.warning("what passes cost is learned from none: %s", error)
+        _log.warning("no profile of what passes cost, it is learned while serving: %s", error)
         return None
     _log.info("passes are predicted by %s (test R2 %.4f, MAPE %.1f %%)", path, found.test.r2, 100 * found.test.mape)
     return found.cost
