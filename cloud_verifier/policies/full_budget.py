@@ -2,17 +2,83 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from cloud_verifier.ledger import Estimates
-from cloud_verifier.policies.admission import Admission, Row, cut
-from cloud_verifier.policies.wisp import Wisp, by_urgency
-from speculation.pass_cost import Load
+from cloud_verifier.policies.admission import Admission, Candidate, cut, overdue
+from cloud_verifier.policies.row_policy import RowPolicy
+from speculation.pass_cost import NO_LOAD, Load
+
+
+class FullBudget(RowPolicy):
+    """Draft tokens of all sessions compete, and a forward is split only for deadlines that are worth it.
+
+    The root of a row, which decodes, is a token for certain and work that is to be done in any case; a draft token is
+    worth its survival. Tokens are taken in as long as the tokens per second of the whole grow; what is left out stays
+    held. No session is given more than it would do itself, so that its ledger's promise holds.
+
+    Then as many rows run as `worth_running` says: those with a deadline by deadline, then the late ones.
+    """
+
+    def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
+        """See `RowPolicy.fill`."""
+        rows = spend(rows, batch)
+        first = overdue(rows, batch.now, batch.budget)
+        rest = [row for row in rows if row not in first]
+        rest.sort(key=lambda row: row.due)
+        order = [*first, *rest][: batch.budget.rows]
+        count, keeps = worth_running(order, batch)
+        for row in order[:count]:
+            if not batch.add(row, row.due if keeps else math.inf):
+                break
+
+
+def worth_running(rows: Sequence[Candidate], batch: Admission) -> tuple[int, bool]:
+    """Return how many of the rows to run now, and whether every deadline among these is kept.
+
+    Either all of them, or the first as long as their deadlines are kept and the others in passes of their own. The
+    former takes less time in all, the latter may keep more deadlines: it is chosen where it keeps all of them, or where
+    the tokens that it brings in time are more than its additional seconds would commit.
+
+    For rows by deadline and prices that do not depend on what else is in a pass (WISP, Eq. 19), passes as long as their
+    deadlines allow keep all deadlines if any split does: a longer pass leaves fewer rows to come later.
+    """
+    seconds = batch.estimates.seconds(Load.total(row.load for row in rows))
+    passes = _passes(rows, batch)
+    kept = [row for mine, end in passes for row in mine if _keeps(row, end)]
+    if len(passes) > 1 and len(kept) < sum(not row.late for row in rows):
+        together = sum(row.tokens for row in rows if _keeps(row, batch.now + seconds))
+        extra_s = passes[-1][1] - batch.now - seconds
+        if sum(row.tokens for row in kept) - together <= extra_s * sum(row.tokens for row in rows) / seconds:
+            return len(rows), False
+    return len(passes[0][0]), True
+
+
+def _passes(rows: Sequence[Candidate], batch: Admission) -> list[tuple[Sequence[Candidate], float]]:
+    """Return rows in passes, each as long as its deadlines allow, and when they end."""
+    estimates, now, start = batch.estimates, batch.now, 0
+    passes = []
+    while start < len(rows):
+        load, due, end = NO_LOAD, math.inf, start
+        for row in rows[start:]:
+            own = row.due if _keeps(row, now + estimates.seconds(row.load)) else math.inf
+            if end > start and now + estimates.seconds(load + row.load) > min(due, own):
+                break
+            load, due, end = load + row.load, min(due, own), end + 1
+        now += estimates.seconds(load)
+        passes.append((rows[start:end], now))
+        start = end
+    return passes
+
+
+def _keeps(row: Candidate, end: float) -> bool:
+    return not row.late and end <= row.deadline
 
 
 class Part(NamedTuple):
-    """Tokens of a draft that belong together: the best that follow those before them."""
+    """Tokens of a draft that come together."""
 
     end: int
     """How many tokens of the draft there are with these."""
@@ -24,26 +90,10 @@ class Part(NamedTuple):
     @property
     def rate(self) -> float:
         """Tokens per second."""
-        return self.gain / self.seconds if self.seconds > 0.0 else float("inf")
+        return self.gain / self.seconds if self.seconds > 0.0 else math.inf
 
 
-class FullBudget(Wisp):
-    """Draft tokens of all sessions compete: the next one in is that with most accepted tokens per second of the pass.
-
-    The root of a row, which decodes, is a token for certain and work that is to be done in any case; a draft token is
-    worth its survival (`Survival`). Tokens are taken in as long as the tokens per second of the whole grow. What is
-    left out stays held, so that a later verdict may still need it. Rows so cut are then scheduled as by `Wisp`.
-
-    No session is given more than it would do itself, so that its ledger's promise holds.
-    """
-
-    def fill(self, batch: Admission, rows: Sequence[Row]) -> None:
-        """See `RowPolicy.fill`."""
-        order = [row for group in by_urgency(batch, rows) for row in group]
-        super().fill(batch, spend(order, batch))
-
-
-def spend(rows: Sequence[Row], batch: Admission) -> list[Row]:
+def spend(rows: Sequence[Candidate], batch: Admission) -> list[Candidate]:
     """Return the rows with as much of their drafts as makes a pass over the first of them, as many as a batch can have,
     commit most tokens per second.
 
@@ -65,11 +115,11 @@ def spend(rows: Sequence[Row], batch: Admission) -> list[Row]:
     for row in rows:
         taken = [part for part in parts[row.step] if part.gain * seconds >= gain * part.seconds]
         choice = cut(row.step, row.choice, taken[-1].end if taken else 0)
-        spent.append(Row.of(row.step, choice, batch.now, estimates, sum(part.gain for part in taken)))
+        spent.append(Candidate.of(row.step, choice, batch.now, estimates, sum(part.gain for part in taken)))
     return spent
 
 
-def _parts(row: Row, roots: Load, estimates: Estimates) -> list[Part]:
+def _parts(row: Candidate, roots: Load, estimates: Estimates) -> list[Part]:
     """Return a draft in parts whose rates fall: a token that is worth more than those before it comes with them."""
     survival = row.step.ledger.survival.get(row.choice.act)
     if survival is None:
