@@ -118,6 +118,22 @@ class Scheduling(Settings, frozen=True):
         ]
         | None
     ) = None
+    guard_s: Annotated[
+        Annotated[float, Meta(ge=0.0, le=10.0)] | None,
+        Meta(
+            description="wisp: seconds before its latest start from which on a session is critical; "
+            "default: what a pass over all that is ready would take"
+        ),
+    ] = None
+    patience_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=3600.0,
+            description="wisp, full_budget: sessions that wait for longer than so many seconds go first, a quarter of "
+            "a forward at most",
+        ),
+    ] = 2.0
     prefill_chunk: Annotated[
         int,
         Meta(

@@ -18,6 +18,8 @@ from cloud_verifier.tree import ForeignDraft
 from cloud_verifier.work import ModelInfo
 from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
+from speculation.service import INTERACTIVE
+from speculation.service import service_class as class_named
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Fetch, Idle
 
 
@@ -72,11 +74,16 @@ class Scheduler:
     # --- messages
 
     def begin(
-        self, index: int, begin: BeginStep, now: float, sampling: SamplingScheme = GREEDY, service_class: str = ""
+        self,
+        index: int,
+        begin: BeginStep,
+        now: float,
+        sampling: SamplingScheme = GREEDY,
+        service_class: str = INTERACTIVE.name,
     ) -> list[Commit]:
         """Start a step in place of the one before, or take it up again. `sampling` and class are its session's.
 
-        Returns commits that are due at once. Raises Refused.
+        Returns commits that are due at once. Raises Refused; ValueError for a class that is not known.
         """
         self._check_tokens("BeginStep.committed", begin.committed, begin.step)
         for number, hint in enumerate(begin.hints):
@@ -105,7 +112,7 @@ class Scheduler:
             index=index,
             ledger=self._ledgers.setdefault(index, Ledger(self.estimates, self._settings.pass_price)),
             digest=digest,
-            service_class=service_class,
+            service_class=class_named(service_class),
             hint_tokens=self._settings.hint_tokens,
         )
         return step.repeat(step.position, 0)
@@ -165,8 +172,9 @@ class Scheduler:
         batch = self._policy.schedule(self._steps.values(), now, self.estimates, self._budget)
         loads = {step: step.load(choice) for step, choice in batch.choices.items()}
         loads |= {step: step.chunk_load(tokens) for step, tokens in batch.chunks.items()}
+        together = Load.total(loads.values())
         for step, choice in batch.choices.items():
-            step.start(choice, now, Load.total(load for other, load in loads.items() if other is not step))
+            step.start(choice, now, together - loads[step])
         self._traffic.ran(loads.values(), now)
         self._budget = self._make_budget()
         return batch
@@ -179,7 +187,15 @@ class Scheduler:
             rows = best_batch(self.estimates, row, limits.max_sessions)
         if wait is None:
             wait = best_wait(self.estimates, row, self._traffic.gap_s)
-        return Budget(rows, rows * (1 + limits.max_draft), limits.capacity, wait, settings.prefill_chunk)
+        return Budget(
+            rows=rows,
+            tokens=rows * (1 + limits.max_draft),
+            free=limits.max_sessions * limits.capacity,
+            collect_s=wait,
+            chunk=settings.prefill_chunk,
+            guard_s=settings.guard_s,
+            patience_s=settings.patience_s,
+        )
 
     # --- checks
 

@@ -1,0 +1,133 @@
+"""Rows that may run now, with value, price and deadline, and a batch of them as it grows (WISP, Sec. 3.1, 4.2, 4.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cloud_verifier.ledger import Act, Choice, Estimates
+from cloud_verifier.policies.base import Budget
+from cloud_verifier.step import Step
+from speculation.pass_cost import NO_LOAD, Load
+
+CHEAP = 0.1
+"""Share by which a pass may grow for a step that joins it while it waits for a draft, or for a second prompt."""
+_OVERDUE = 0.25
+"""Share of a batch's rows that go to steps that wait for longer than `Budget.patience_s`."""
+_TICK_S = 1e-9
+"""Shortest time that is counted with: an estimator that has seen nothing predicts 0."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A verification or a decode that may run now."""
+
+    step: Step
+    choice: Choice
+    load: Load
+    tokens: float
+    """N, Eq. 5: the share of the session's draft tokens that was accepted so far, times those at hand. At least 1, what
+    every pass commits and a decode brings."""
+    seconds: float
+    """v: what it adds to a pass."""
+    deadline: float
+    """d, Eq. 6 and 12, on the clock of `now`."""
+    late: bool
+    """Whether not even a pass of its own, begun now, would keep the deadline."""
+
+    @classmethod
+    def of(cls, step: Step, choice: Choice, now: float, estimates: Estimates, tokens: float | None = None) -> Candidate:
+        """Return a step's choice with what it brings (`tokens`; None: by Eq. 5), adds, and when it is due."""
+        if tokens is None:
+            survival = step.ledger.survival.get(choice.act)
+            tokens = 0.0 if survival is None else survival.share * len(choice.tree.tokens)
+        tokens, load = max(1.0, tokens), step.load(choice)
+        alone = estimates.seconds(load)
+        seconds = max(_TICK_S, estimates.seconds(load + load) - alone)
+        deadline = _deadline(step, choice, tokens)
+        return cls(step, choice, load, tokens, seconds, deadline, now + alone > deadline)
+
+    @property
+    def utility(self) -> float:
+        """U, Eq. 16: tokens per second."""
+        return self.tokens / self.seconds
+
+    @property
+    def due(self) -> float:
+        """The deadline that a batch with this row has to keep: none that is lost already, it could only empty it."""
+        return math.inf if self.late else self.deadline
+
+
+def _deadline(step: Step, choice: Choice, tokens: float) -> float:
+    """Return d = arrival + N/s - T_draft - T_network, and the step's own deadline where that is sooner.
+
+    A draft that was made while the verifier was busy with the one before cost its robot no time, which Eq. 6 does not
+    provide for: d is never less than N/s after the latest commit.
+    """
+    promised = tokens / step.service_class.tokens_per_s
+    return min(step.deadline, max(step.since - step.edge_s(choice), step.committed_at) + promised)
+
+
+def cut(step: Step, choice: Choice, size: int) -> Choice:
+    """Return a choice with the first `size` draft tokens only; with none of them the step decodes.
+
+    A draft of rejection sampling stays whole.
+    """
+    tree = choice.tree
+    if size >= len(tree.tokens) or step.sampling.one_chain:
+        return choice
+    if size < 1:
+        return Choice(Act.DECODE, declined=(*choice.declined, choice.act))
+    return replace(choice, tree=tree.head(size))
+
+
+def overdue(rows: Sequence[Candidate], now: float, budget: Budget) -> list[Candidate]:
+    """Return the rows that must go first so that nobody waits for ever: of those, in the order of their waiting, that
+    wait for longer than `Budget.patience_s` the first."""
+    late = [row for row in rows if now - row.step.since > budget.patience_s]
+    return late[: max(1, int(_OVERDUE * budget.rows))]
+
+
+class Admission:
+    """A batch of rows as it grows."""
+
+    def __init__(self, now: float, estimates: Estimates, budget: Budget) -> None:
+        self.now, self.estimates, self.budget = now, estimates, budget
+        self.choices: dict[Step, Choice] = {}
+        self.load = NO_LOAD
+        self.due = math.inf
+        """The earliest deadline that is to be kept."""
+
+    def fits(self, more: Load, due: float = math.inf) -> bool:
+        """Return whether the budget allows for so much more and every deadline, `due` too, would be kept.
+
+        FeasibleAdd of Algorithm 1.
+        """
+        load, due = self.load + more, min(self.due, due)
+        if load.rows > self.budget.rows or load.new > min(self.budget.tokens, self.budget.free):
+            return False
+        return math.isinf(due) or self.now + self.estimates.seconds(load) <= due
+
+    def add(self, row: Candidate, due: float = math.inf) -> bool:
+        """Admit a row, which is to be done by `due`, if it fits, and return whether it did.
+
+        Of the first one as much as memory has room for: it must not keep the batch empty.
+        """
+        choice = row.choice
+        if not self.choices:
+            choice = cut(row.step, choice, min(self.budget.tokens, self.budget.free) - 1)
+        load = row.step.load(choice)
+        if not self.fits(load, due):
+            return False
+        self.choices[row.step] = choice
+        self.load, self.due = self.load + load, min(self.due, due)
+        return True
+
+    def invite(self, step: Step) -> None:
+        """Let a step that waits for a draft decode one token where that is cheap."""
+        choice, alone = Choice(Act.DECODE), self.estimates.seconds(self.load)
+        load = step.load(choice)
+        if self.choices and self.fits(load) and self.estimates.seconds(self.load + load) - alone <= CHEAP * alone:
+            self.choices[step] = choice
+            self.load += load

@@ -1,0 +1,34 @@
+"""SLO-aware batches: WISP's verifier (Sec. 4.3, Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cloud_verifier.policies.admission import Admission, Candidate, overdue
+from cloud_verifier.policies.row_policy import RowPolicy
+from speculation.pass_cost import Load
+
+
+class Wisp(RowPolicy):
+    """Critical rows by deadline, then the others by utility, as long as every deadline in the batch is kept.
+
+    A row is critical from t = LST = d - v - delta on (Eq. 17). Under Algorithm 1 one that is late stays at the head of
+    the critical and empties every batch for ever. Here it has no deadline to keep and comes after those that can be in
+    time, unless it is `overdue`.
+    """
+
+    def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
+        """See `RowPolicy.fill`."""
+        guard = batch.budget.guard_s
+        if guard is None:
+            guard = batch.estimates.seconds(Load.total(row.load for row in rows[: batch.budget.rows]))
+        first = overdue(rows, batch.now, batch.budget)
+        rest = [row for row in rows if row not in first]
+        critical = [row for row in rest if not row.late and batch.now >= row.deadline - row.seconds - guard]
+        late = [row for row in rest if row.late]
+        other = [row for row in rest if row not in critical and row not in late]
+        critical.sort(key=lambda row: row.deadline)
+        other.sort(key=lambda row: -row.utility)
+        for row in (*first, *critical, *other, *late):
+            if not batch.add(row, row.due):
+                break
