@@ -1,4 +1,5 @@
-"""Ledger: what a session's idle verifier does next: verify the draft at hand, decode one token alone, or wait a little.
+"""Ledger: what a session's idle verifier does next: verify the draft at hand, decode one token alone, draft by itself
+where a draft model stands beside the target, or wait a little.
 
 It takes what commits most tokens per second by its estimates, and spends only *credit*: the lead, in tokens, that the
 step has over decoding alone. So a step is never more than one plain decode behind, whatever link and draft do.
@@ -10,13 +11,15 @@ on one clock that is given; no torch, no socket.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from cloud_verifier.draft_costs import DraftCosts
 from cloud_verifier.survival import Survival
 from cloud_verifier.tree import NOTHING, Tree
 from speculation.acceptance import expected_tokens
@@ -30,6 +33,8 @@ _SLACK = 1e-9
 """Rounding of sums of tokens."""
 _WHOLE = 0.98
 """A draft is verified whole where that brings at least so much of what its best part would."""
+OWN_TOKENS, OWN_DEPTH = 32, 12
+"""Size of the trees that the verifier drafts by itself (SpecEdge, Appendix C), and their most levels."""
 _TRIES = 2
 """How many verifications of one token a lost stake must leave room for: a step that has none left can only decode."""
 
@@ -56,6 +61,12 @@ class Choice:
     act: Act
     tree: Tree = NOTHING
     """What to verify."""
+    size: int = 0
+    """SELF: tokens of the draft that is to be made."""
+    depth: int = 0
+    """SELF: its levels; 0 for a chain."""
+    gain: float = 1.0
+    """Tokens that it is expected to commit."""
     until: float = 0.0
     """When a WAIT must be decided again."""
     declined: tuple[Act, ...] = ()
@@ -81,10 +92,11 @@ class Acceptance:
     may recover.
     """
 
-    _KEPT = 0.95
     _SELDOM = (16, 256)
 
-    def __init__(self) -> None:
+    def __init__(self, kept: float = 0.95) -> None:
+        """kept: how much of its past weighs after one more verdict."""
+        self._kept = kept
         self._accepted, self._judged = 0.5, 1.0
         self._declined, self._interval = 0, self._SELDOM[0]
 
@@ -103,8 +115,8 @@ class Acceptance:
         elif self.due:
             self._interval = min(2 * self._interval, self._SELDOM[1])
         self._declined = 0
-        self._accepted = self._KEPT * self._accepted + accepted
-        self._judged = self._KEPT * self._judged + min(accepted + 1, levels)
+        self._accepted = self._kept * self._accepted + accepted
+        self._judged = self._kept * self._judged + min(accepted + 1, levels)
 
     def declined(self) -> None:
         """A draft was at hand and left alone."""
@@ -156,15 +168,69 @@ class Arrivals:
         return sorted(each for each in left if each > _TICK_S)
 
 
+class Part(NamedTuple):
+    """What a pass over the first `size` tokens of a draft, or over a draft so deep, brings and takes."""
+
+    size: int
+    tokens: float
+    """E, those that it commits."""
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+class OwnDrafts:
+    """What the verifier's own drafts are worth to a session.
+
+    Before one is made: the chance of one more level. Once it is there: the draft model's probability of each token's
+    path, times the ratio of accepted to expected tokens of earlier ones.
+    """
+
+    _KEPT = 0.98
+    _MOST = 2.0
+
+    def __init__(self) -> None:
+        self.levels = Acceptance(self._KEPT)
+        self._accepted = self._expected = 1.0
+        self._breadth = 1.0
+
+    def tokens(self, depth: int, most: int) -> int:
+        """Return about how many tokens of a draft so deep will be verified."""
+        return min(most, max(depth, round(self._breadth * depth)))
+
+    def expected(self, tree: Tree) -> list[float]:
+        """Return the tokens that verifying the first 0, 1, 2, ... tokens of a draft commits."""
+        scale = min(self._MOST, self._accepted / self._expected)
+        return [1.0 + scale * sum_ for sum_ in itertools.accumulate(tree.reach, initial=0.0)]
+
+    def judged(self, tree: Tree, accepted: int) -> None:
+        """Learn from the verdict on the part of a draft that was verified."""
+        self.levels.judged(accepted, tree.levels[-1])
+        self._accepted = self._KEPT * self._accepted + accepted
+        self._expected = self._KEPT * self._expected + sum(tree.reach)
+        self._breadth += 0.25 * (len(tree.tokens) / tree.levels[-1] - self._breadth)
+
+
 class Ledger:
     """One session's estimates, and the account of its current step. `pass_price` in tokens, see `PASS_PRICE`."""
 
-    def __init__(self, estimates: Estimates, pass_price: float = PASS_PRICE) -> None:
+    def __init__(
+        self,
+        estimates: Estimates,
+        pass_price: float = PASS_PRICE,
+        drafting: DraftCosts | None = None,
+        own_tokens: int = OWN_TOKENS,
+    ) -> None:
+        """`drafting`: of the draft model beside the target, if there is one; it drafts `own_tokens` at most."""
         self._estimates = estimates
         self._price = pass_price
-        self._drafts, self._hints = Acceptance(), Acceptance()
+        self._drafting, self._own_tokens = drafting, own_tokens
+        self._drafts, self._hints, self._own = Acceptance(), Acceptance(), OwnDrafts()
         self.survival = {Act.VERIFY: Survival(), Act.HINT: Survival()}
         """Of the edge's draft tokens and of hints; for policies."""
+        self._usual = 0.0
         self._arrivals = Arrivals()
         self._depth = 1.0
         self._prompt = 0
@@ -176,6 +242,8 @@ class Ledger:
 
     def begin(self, cached: int = 0) -> None:
         """Open the account of a step, which may decode from now on, behind so many tokens in the cache."""
+        if self._committed:
+            self._usual += (0.25 if self._usual else 1.0) * (self._committed - self._usual)
         self._prompt = cached
         self._committed, self._plain, self._waiting_since = 0, 0.0, None
         self._arrivals.clear()
@@ -214,8 +282,19 @@ class Ledger:
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0)
         self._waiting_since = None
         for act in choice.declined:
-            (self._hints if act is Act.HINT else self._drafts).declined()
+            self._acceptance(act).declined()
         return waited
+
+    def drafted(self, tree: Tree, seconds: float, now: float) -> Tree:
+        """A draft of the verifier's own was made for this step in so many seconds, which are charged.
+
+        Returns as much of it as commits most per second, drafting included, and as the account allows; of equally good
+        parts the largest.
+        """
+        self._plain += seconds / self._decode_s * self._caution
+        size = self._best(self._own.expected(tree), self._limit(now), seconds, whole=1.0).size
+        allowed = self._seconds(2) <= self._limit(now)
+        return tree.head(max(size, int(allowed)))
 
     def finish(self, act: Act, tree: Tree, accepted: int, committed: int, beside: Load = NO_LOAD) -> None:
         """Enter a pass: `accepted` levels of `tree`, `committed` tokens; `beside`: what other sessions fed in it.
@@ -226,12 +305,15 @@ class Ledger:
         loads = self._load(1) + beside, self._load(1 + len(tree.tokens)) + beside
         self._committed += committed
         self._plain += 1.0
-        if not tree.tokens or act is Act.SELF:
+        if not tree.tokens:
             return
         alone, shared = map(self._estimates.seconds, loads)
         ratio = shared / alone if alone > _TICK_S else 1.0
         self._plain += max(0.0, ratio - 1.0) * self._caution
-        (self._hints if act is Act.HINT else self._drafts).judged(accepted, tree.levels[-1])
+        if act is Act.SELF:
+            self._own.judged(tree, accepted)
+        else:
+            self._acceptance(act).judged(accepted, tree.levels[-1])
 
     def committed(self, position: int, in_hand: bool, now: float) -> None:
         """A commit up to answer position `position` left; `in_hand`: a draft is there to go on with."""
@@ -244,74 +326,138 @@ class Ledger:
         """Whether a draft like the latest ones would commit more per second than decoding alone."""
         return self._expected() is not None
 
-    def choose(self, draft: Tree | None, hint: Tree | None, now: float) -> Choice:
+    def expected(self, tree: Tree) -> float:
+        """Return how many tokens verifying a draft of the edge is expected to commit."""
+        return expected_tokens(self._drafts.chance, tree.levels[-1])
+
+    def choose(
+        self, draft: Tree | None, hint: Tree | None, now: float, room: int = 0, prefilled: bool = True
+    ) -> Choice:
         """Return what to do now with the best current draft and a hint, if there are any.
 
-        A draft that pays is verified, as much of it as pays and as the account allows. Where there is none the step
-        waits for as long as that is worth it, else it verifies the hint where that pays, else it decodes. A query: a
-        step that waits is noted by `wait`.
+        A draft that pays is verified, as much of it as pays and as the account allows, unless a draft of the
+        verifier's own commits more per second: `room` is how many levels that may have, 0 where there can be none, and
+        `prefilled` whether the draft model knows the prompt. Where there is no draft the step waits for as long as that
+        is worth it, else it does what commits most per second: it drafts by itself, verifies the hint, or decodes. A
+        query: a step that waits is noted by `wait`.
         """
         if not self._estimates.known:
             return Choice(Act.DECODE)
+        own = self._own_draft(room, prefilled, now)
         if draft is not None:
             if not draft.tokens:
                 return Choice(Act.VERIFY, draft)
-            size = self._stake(draft, self._drafts, now)
-            if size:
-                return Choice(Act.VERIFY, draft.head(size))
-        declined = (Act.VERIFY,) if draft is not None else ()
-        size = self._stake(hint, self._hints, now) if hint is not None else 0
-        if hint is not None and size:
-            alone = Choice(Act.HINT, hint.head(size), declined=declined)
+            part = self._stake(draft, self._drafts, now)
+            if part.size and (own is None or self._drafts.due or part.rate >= own.rate):
+                return Choice(Act.VERIFY, draft.head(part.size), gain=part.tokens)
+        declined: tuple[Act, ...] = (Act.VERIFY,) if draft is not None else ()
+        part = self._stake(hint, self._hints, now) if hint is not None else Part(0, 1.0, self._decode_s)
+        if own is not None and own.rate > part.rate:
+            alone = Choice(Act.SELF, size=self._own_tokens, depth=own.size, gain=own.tokens, declined=declined)
+            part = own
         else:
-            alone = Choice(Act.DECODE, declined=declined if hint is None else (*declined, Act.HINT))
-        wait = self._wait(alone, now) if draft is None else 0.0
+            declined += (Act.SELF,) if room and self._drafting is not None else ()
+            if hint is not None and part.size:
+                alone = Choice(Act.HINT, hint.head(part.size), gain=part.tokens, declined=declined)
+            else:
+                alone = Choice(Act.DECODE, declined=declined if hint is None else (*declined, Act.HINT))
+        wait = self._wait(part, alone.act, now) if draft is None else 0.0
         if wait <= 0.0:
             return alone
         return Choice(Act.WAIT, until=now + wait)
 
-    def _stake(self, tree: Tree, acceptance: Acceptance, now: float) -> int:
-        """Return how many of the tree's first tokens to verify now; 0 where decoding alone is better or all is spent.
+    def _acceptance(self, act: Act) -> Acceptance:
+        return {Act.HINT: self._hints, Act.SELF: self._own.levels}.get(act, self._drafts)
 
-        A pass may begin if it ends before decoding alone is two tokens ahead: now + T_v <= t0 + (N + 2) T_d. More than
-        one token is staked only as far as its loss leaves `_TRIES` tries, each of which may cost T_v(1) - T_d more.
+    def _limit(self, now: float) -> float:
+        """Return how long what begins now may take: it must end before decoding alone is two tokens ahead,
+        now + T_v <= t0 + (N + 2) T_d."""
+        return (1.0 + (self.credit(now) + 1.0 + _SLACK) / self._caution) * self._decode_s
+
+    def _stake(self, tree: Tree, acceptance: Acceptance, now: float) -> Part:
+        """Return what of the tree to verify now; nothing where decoding alone is better or all is spent.
+
+        More than one token is staked only as far as its loss leaves `_TRIES` tries, each of which may cost
+        T_v(1) - T_d more.
         """
-        limit = (1.0 + (self.credit(now) + 1.0 + _SLACK) / self._caution) * self._decode_s
-        least = self._seconds(2)
+        limit, least = self._limit(now), self._seconds(2)
         kept = _TRIES * max(0.0, least - self._decode_s)
-        size, _, _ = self._best(tree.levels, acceptance.chance, max(limit - kept, min(least, limit)))
-        return size or int(acceptance.due and least <= limit)
+        chance = acceptance.chance
+        expected = [expected_tokens(chance, level) for level in tree.levels]
+        part = self._best(expected, max(limit - kept, min(least, limit)))
+        if not part.size and acceptance.due and least <= limit:
+            return Part(1, expected[1], least)
+        return part
 
-    def _best(self, levels: Sequence[int], chance: float, limit: float = math.inf) -> tuple[int, float, float]:
-        """Return tokens, E and T_v of the largest part of a draft about as good as the best one, within `limit` s.
+    def _own_draft(self, room: int, prefilled: bool, now: float) -> Part | None:
+        """Return depth, E and seconds, drafting included, of the draft by itself that commits most per second.
 
-        No tokens where the best does not beat decoding alone: E(k)/T_v <= 1/T_d.
+        None where none beats decoding alone, and none is due to be tried, as if it were free and right; where the
+        account allows none, or none can be made. What the draft model's prefill takes is spread over the rest of an
+        answer as long as earlier ones, and must be paid from the account at once.
+        """
+        costs = self._drafting
+        if costs is None or room < 1:
+            return None
+        prefill_s = 0.0 if prefilled else costs.prefill_s
+        if prefill_s is None:
+            return None
+        decode, limit = self._decode_s, self._limit(now) - prefill_s
+        a_try = Part(1, 2.0, decode)
+        if costs.forwards_s(1) is None:
+            # One level is tried; until it was, a draft forward is taken to last no longer than half a pass.
+            return a_try if decode / 2.0 + self._seconds(2) <= limit else None
+        rest = max(1.0, min(room, self._usual - self._committed) if self._usual else room)
+        best = None
+        for depth in range(1, min(room, OWN_DEPTH) + 1):
+            spent = costs.forwards_s(depth) or 0.0
+            seconds = spent + max(decode, self._seconds(1 + self._own.tokens(depth, self._own_tokens)))
+            if seconds > limit:
+                break
+            tokens = expected_tokens(self._own.levels.chance, depth)
+            part = Part(depth, tokens, seconds + prefill_s * min(1.0, tokens / rest))
+            if best is None or part.rate > best.rate:
+                best = part
+        if best is None or best.rate * decode > 1.0 + _SLACK:
+            return best
+        return a_try if self._own.levels.due else None
+
+    def _best(
+        self, expected: Sequence[float], limit: float = math.inf, spent: float = 0.0, whole: float = _WHOLE
+    ) -> Part:
+        """Return the largest part of a draft whose rate is `whole` of the best one's, within `limit` s.
+
+        `expected` are the tokens E that the first 0, 1, 2, ... tokens of the draft commit; `spent` are the seconds
+        that it took here. No tokens where the best does not beat decoding alone: E(k)/T_v <= 1/T_d.
         """
         decode = self._decode_s
-        parts = [(0, 1.0, decode)]
-        for size in range(1, len(levels)):
+        parts = [Part(0, 1.0, spent + decode)]
+        for size in range(1, len(expected)):
             seconds = max(decode, self._seconds(1 + size))
             if seconds > limit:
                 break
-            parts.append((size, expected_tokens(chance, levels[size]), seconds))
-        best = max(tokens / seconds for _, tokens, seconds in parts)
-        if best <= (1.0 + _SLACK) / decode:
+            parts.append(Part(size, expected[size], spent + seconds))
+        best = max(part.rate for part in parts)
+        if best <= (1.0 + _SLACK) * parts[0].rate:
             return parts[0]
-        return next(part for part in reversed(parts) if part[1] / part[2] >= _WHOLE * best)
+        return next(part for part in reversed(parts) if part.rate >= whole * best)
 
-    def _expected(self) -> tuple[int, float, float] | None:
+    def _expected(self) -> Part | None:
         """Return depth, E and T_v of the draft that comes next, None where it will not pay."""
-        best = self._best(range(1 + max(1, round(self._depth))), self._drafts.chance)
-        return best if best[0] else None
+        chance = self._drafts.chance
+        depth = max(1, round(self._depth))
+        best = self._best([expected_tokens(chance, level) for level in range(1 + depth)])
+        return best if best.size else None
 
-    def _wait(self, alone: Choice, now: float) -> float:
+    def _wait(self, alone: Part, act: Act, now: float) -> float:
         """Return how many seconds to wait for a draft at most; 0 to go on alone at once.
 
         A renewal-reward comparison of all deadlines d that a remembered delay suggests: with P = P(X <= d) for the
         draft's remaining delay X, a cycle commits P E + (1 - P) G tokens in E[min(X, d)] + P T_v + (1 - P) H seconds
         and P + (1 - P) n passes, where going on alone commits G in H seconds and n passes (`_alone`). Of them the best
         has the most (tokens - price x passes) per second; d = 0 is going on at once, and "never" is one more
-        remembered delay. None may be slower than decoding alone, whatever the price.
+        remembered delay. None may be slower than decoding alone, or than drafting here where that is the alternative,
+        whatever the price.
         Waiting must be paid from credit: even if nothing is accepted the step must not be behind after it,
         now + d + T_v <= t0 + (N + 1) T_d.
         """
@@ -321,7 +467,8 @@ class Ledger:
         _, tokens, verify_s = expected
         longest = (self.credit(now) + 1.0 + _SLACK) * self._decode_s / self._caution - verify_s
         count = len(delays) + 1
-        cycle = self._alone(alone.tree, expected)
+        floor = alone.rate if act is Act.SELF else 1.0 / self._decode_s
+        cycle = self._alone(alone, expected)
         best, best_value = 0.0, -math.inf
         for deadline in [0.0, *(delay for delay in dict.fromkeys(delays) if delay <= longest)]:
             late = [delay - deadline for delay in delays if delay > deadline] + [math.inf]
@@ -330,12 +477,12 @@ class Ledger:
             reward += came * tokens
             seconds += came * verify_s + sum(min(delay, deadline) for delay in [*delays, math.inf]) / count
             value = (reward - self._price * (passes + came)) / seconds
-            as_fast = reward * self._decode_s >= seconds * (1.0 - _SLACK)
+            as_fast = reward >= floor * seconds * (1.0 - _SLACK)
             if value > best_value and (as_fast or not deadline):
                 best, best_value = deadline, value
         return best
 
-    def _alone(self, tree: Tree, expected: tuple[int, float, float]) -> Callable[[float], tuple[float, float, float]]:
+    def _alone(self, alone: Part, expected: Part) -> Callable[[float], tuple[float, float, float]]:
         """Return a function of the draft's delay: tokens, seconds and passes of going on alone until it comes.
 
         With g tokens in T seconds it does so in n = ceil(delay/T) passes, after which the draft is still usable with
@@ -344,8 +491,7 @@ class Ledger:
         """
         depth, _, verify_s = expected
         chance = self._drafts.chance
-        gained = expected_tokens(self._hints.chance, tree.levels[-1])
-        alone_s = max(_TICK_S, self._seconds(1 + len(tree.tokens)))
+        gained, alone_s = alone.tokens, max(_TICK_S, alone.seconds)
         cycles = []
         for count in range(1, int(depth / gained) + 1):
             usable = chance ** (count * gained)

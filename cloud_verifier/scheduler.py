@@ -6,12 +6,16 @@ business (`cloud_verifier.policies`); what a step does while it has no draft, it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import msgspec
 
 from cloud_verifier.batching import Traffic, best_batch, best_wait
 from cloud_verifier.config import Limits, Scheduling
+from cloud_verifier.draft_costs import DraftCosts
 from cloud_verifier.estimator import Estimator
-from cloud_verifier.ledger import Ledger
+from cloud_verifier.ledger import OWN_TOKENS, Act, Choice, Ledger
 from cloud_verifier.policies import POLICIES, Batch, Budget
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import ForeignDraft
@@ -46,7 +50,7 @@ class Scheduler:
         limits = limits or Limits()
         self._model = model
         self._max_draft = limits.max_draft
-        self._self_drafts = self_drafts
+        self.drafting = DraftCosts() if self_drafts else None
         self._policy = POLICIES[settings.policy]()
         self.estimates = estimates or Estimator()
         self._traffic = Traffic()
@@ -110,7 +114,7 @@ class Scheduler:
             sampling,
             now=now,
             index=index,
-            ledger=self._ledgers.setdefault(index, Ledger(self.estimates, self._settings.pass_price)),
+            ledger=self._ledgers.setdefault(index, self._new_ledger()),
             digest=digest,
             service_class=class_named(service_class),
             hint_tokens=self._settings.hint_tokens,
@@ -170,6 +174,7 @@ class Scheduler:
     def next(self, now: float) -> Batch:
         """Start what is to run now and return it; empty where nothing is ready or others may still join."""
         batch = self._policy.schedule(self._steps.values(), now, self.estimates, self._budget)
+        batch = replace(batch, choices=self._unless_held_up(batch.choices, now))
         loads = {step: step.load(choice) for step, choice in batch.choices.items()}
         loads |= {step: step.chunk_load(tokens) for step, tokens in batch.chunks.items()}
         together = Load.total(loads.values())
@@ -197,11 +202,41 @@ class Scheduler:
             patience_s=settings.patience_s,
         )
 
+    def _unless_held_up(self, choices: Mapping[Step, Choice], now: float) -> Mapping[Step, Choice]:
+        """Return the choices of a batch, without ledgers' drafts here where the batch commits more per second so.
+
+        The whole batch waits for a draft that is made here. A step that would rather wait for its edge then leaves the
+        batch.
+        """
+        drafting = [s for s, each in choices.items() if each.act is Act.SELF and s.idle is Idle.LEDGER]
+        if self.drafting is None or not drafting or len(drafting) == len(choices):
+            return choices
+        others = {step: each for step, each in choices.items() if step not in drafting}
+        for step in drafting:
+            choice = step.choice(now, drafting=False)
+            if choice is not None and choice.act is not Act.WAIT:
+                others[step] = choice
+        return max(choices, others, key=self._rate)
+
+    def _rate(self, choices: Mapping[Step, Choice]) -> float:
+        """Return the tokens per second that a batch is expected to commit, drafting here included."""
+        assert self.drafting is not None, "only a draft model drafts here"
+        depths = [each.depth or each.size for each in choices.values() if each.act is Act.SELF]
+        prefills = sum(step.draft_inputs is not None for step, each in choices.items() if each.act is Act.SELF)
+        drafting_s = (self.drafting.forwards_s(max(depths)) or 0.0) if depths else 0.0
+        drafting_s += prefills * (self.drafting.prefill_s or 0.0)
+        verify_s = self.estimates.seconds(Load.total(step.load(each) for step, each in choices.items()))
+        return sum(each.gain for each in choices.values()) / max(drafting_s + verify_s, 1e-9)
+
     # --- checks
+
+    def _new_ledger(self) -> Ledger:
+        tokens = min(OWN_TOKENS, self._max_draft)
+        return Ledger(self.estimates, self._settings.pass_price, self.drafting, tokens)
 
     def _by_itself(self, begin: BeginStep) -> BeginStep:
         """Return a step that is drafted for here as one that never waits for its edge. Raises Refused."""
-        if not self._self_drafts:
+        if self.drafting is None:
             raise Refused(
                 FaultCode.MODEL_MISMATCH,
                 "BeginStep.self_draft: this verifier has no draft model; start it with --draft-model FOLDER, or choose "

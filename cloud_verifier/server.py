@@ -23,7 +23,7 @@ from cloud_verifier.step import Step, Tally
 from cloud_verifier.tree import Tree
 from cloud_verifier.work import CapacityError, DraftEngine, Engine, LayerVerdicts, Post, Row
 from speculation import wire
-from speculation.cancellation import Abandoned
+from speculation.cancellation import Abandoned, Stop
 from speculation.pass_cost import Load, PassCost
 from speculation.profiles import DeviceProfile
 from speculation.sampling import SamplingScheme
@@ -269,7 +269,8 @@ class Server:
 
     def _prepare(self, begin: wire.BeginStep) -> tuple[Any, Any]:
         """Return the inputs of target and draft model; in a thread of `Preparation`."""
-        beside = self._self_draft if begin.self_draft else None
+        wants = begin.self_draft or begin.idle is wire.Idle.LEDGER
+        beside = self._self_draft if wants else None
         inputs = self._engine.prepare(begin.prompt, begin.jpeg)
         return inputs, beside and beside.prepare(begin.prompt, begin.jpeg)
 
@@ -292,9 +293,12 @@ class Server:
         if not self._scheduler.is_current(step):
             return
         try:
-            if self._self_draft is not None and step.self_draft and step.prompt_left == tokens:
-                _, beside = cast("tuple[Any, Any]", step.inputs)
-                self._self_draft.prefill(step.index, beside, step.max_tokens, self._unwanted(step))
+            if step.prompt_left == tokens:
+                _, step.draft_inputs = cast("tuple[Any, Any]", step.inputs)
+                drafting = self._scheduler.drafting
+                # A ledger's first step shows what it takes; later ones are prefilled when their ledger so chooses.
+                if drafting is not None and (step.self_draft or drafting.prefill_s is None):
+                    self._prefill_draft(step, self._unwanted(step))
         except Abandoned:
             return
         except Exception as error:
@@ -305,14 +309,33 @@ class Server:
         if tokens:
             self._record("prefill", started, now, step=step.number, tokens=tokens)
 
-    def _unwanted(self, step: Step) -> Callable[[], bool]:
-        """Return a `Stop` that reads messages until its step was ended or superseded."""
+    def _unwanted(self, *steps: Step) -> Stop:
+        """Return what reads messages and is true once all of these steps were ended or superseded."""
 
         def stop() -> bool:
             self._attend(self._clock())
-            return not self._is_wanted((step,))
+            return not self._is_wanted(steps)
 
         return stop
+
+    def _prefill_draft(self, step: Step, stop: Stop) -> None:
+        """Prefill the draft model beside the target for a step, where it is not yet. Raises as `DraftEngine.prefill`.
+
+        Where that has no room for a step that needs no draft of it, nothing is raised: it gets none.
+        """
+        assert self._self_draft is not None and self._scheduler.drafting is not None, "no model drafts here"
+        if step.draft_inputs is None:
+            return
+        started = self._clock()
+        try:
+            self._self_draft.prefill(step.index, step.draft_inputs, step.max_tokens, stop)
+        except CapacityError:
+            step.draft_prefilled(done=False)
+            if step.self_draft:
+                raise
+        else:
+            step.draft_prefilled()
+            self._scheduler.drafting.prefill(self._clock() - started)
 
     def _cannot_prefill(self, step: Step, error: Exception) -> None:
         """End a step whose prompt or frame cannot be read, or does not fit."""
@@ -368,8 +391,17 @@ class Server:
 
     def _draft_here(self, steps: tuple[Step, ...]) -> None:
         """Let the draft model beside the target draft for the steps that request it, all in the same forwards."""
-        rows = [row for row in _rows(steps) if row.self_draft]
-        if self._self_draft is None or not rows:
+        asking = [step for step in steps if step.row is not None and step.row.self_draft]
+        if self._self_draft is None or self._scheduler.drafting is None or not asking:
+            return
+        began, stop = self._clock(), self._unwanted(*steps)
+        try:
+            for step in asking:
+                self._prefill_draft(step, stop)
+        except Abandoned:
+            return
+        rows = _rows(tuple(step for step in asking if step.drafts_here))
+        if not rows:
             return
         started = last = self._clock()
         drafts: Mapping[int, Tree] = {}
@@ -379,13 +411,14 @@ class Server:
             self._attend(started + turn * self._profile.server_draft_s, steps=steps)
             if not self._is_wanted(steps):
                 return
+            self._scheduler.drafting.forward(turn, self._clock() - last)
             last = self._clock()
         self._record(
             "draft", started, last, sessions=len(rows), drafted=sum(len(each.tokens) for each in drafts.values())
         )
         for step in steps:
             if step.index in drafts:
-                step.draft_here(drafts[step.index])
+                step.draft_here(drafts[step.index], last - began, last)
 
     def _is_wanted(self, steps: Sequence[Step]) -> bool:
         """Whether any of these steps was neither ended nor superseded."""

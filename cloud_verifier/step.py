@@ -130,6 +130,10 @@ class Step:
         """Its image, if it has one, was encoded: its prefill may be fed."""
         self.inputs: object = None
         """What the engine made of prompt and frame, until its prefill is done; None: nothing yet."""
+        self.draft_inputs: object = None
+        """What the draft model beside the target made of prompt and frame, until it is prefilled; None: nothing."""
+        self.drafts_here = False
+        """Whether the draft model beside the target is prefilled."""
         self.suspended = False
         """Its edge is gone."""
         self.row: Row | None = None
@@ -207,17 +211,22 @@ class Step:
         """The current draft with the most to verify: the deepest, of equals the newest. None: there is none."""
         return self._best
 
-    def choice(self, now: float) -> Choice | None:
+    def choice(self, now: float, drafting: bool = True) -> Choice | None:
         """Return what the step itself would do now; None where a pass may not begin, or only its edge can go on.
 
-        With `Idle.LEDGER` it is the ledger's choice.
+        With `Idle.LEDGER` it is the ledger's choice; `drafting` False leaves drafts of the verifier's own out of it.
         """
         if self.pending or self.suspended or not self.free:
             return None
+        room = self.max_tokens - self.position - 1
         if self.idle is Idle.LEDGER:
-            return self.ledger.choose(self._best, self._hint, now)
+            can_draft = drafting and (self.drafts_here or self.draft_inputs is not None)
+            return self.ledger.choose(self._best, self._hint, now, room if can_draft else 0, self.drafts_here)
         if self._best is not None:
-            return Choice(Act.VERIFY, self._best)
+            return Choice(Act.VERIFY, self._best, gain=self.ledger.expected(self._best))
+        if self.self_draft and room > 0:
+            size = self.self_draft if self.self_depth else min(self.self_draft, room)
+            return Choice(Act.SELF, size=size, depth=min(self.self_depth, room))
         return Choice(Act.DECODE) if self.idle is Idle.DECODE else None
 
     @property
@@ -227,7 +236,7 @@ class Step:
 
     def load(self, choice: Choice) -> Load:
         """Return what a pass computes for this choice."""
-        return Load.row(1 + len(choice.tree.tokens), self.cached)
+        return Load.row(1 + max(len(choice.tree.tokens), choice.size), self.cached)
 
     def chunk_load(self, tokens: int) -> Load:
         """Return what feeding so many tokens more of its prefill computes."""
@@ -331,6 +340,10 @@ class Step:
             self.committed_at = now
             self.ledger.begin(self.cached)
 
+    def draft_prefilled(self, done: bool = True) -> None:
+        """The draft model beside the target knows prompt and frame or, not `done`, cannot take them."""
+        self.draft_inputs, self.drafts_here = None, done
+
     def wait(self, now: float) -> None:
         """Note that the step waits for a draft from now on, where that is its choice and it does not wait already."""
         if self.idle is Idle.LEDGER and not self.ledger.waits:
@@ -378,7 +391,6 @@ class Step:
             exits = exits or self.ledger.drafts_pay
         tree = choice.tree
         evidence = self._evidence.get(tree.round, ())
-        size, depth = (0, 0) if tree.tokens else self._own_draft()
         self.row = Row(
             index=self.index,
             tokens=tree.tokens,
@@ -387,9 +399,9 @@ class Step:
             sampling=self.sampling,
             draws=self.draws,
             root=self.answer[-1] if self.answer else None,
-            self_draft=size,
-            self_depth=depth,
-            answer=tuple(self.answer) if size else (),
+            self_draft=choice.size,
+            self_depth=choice.depth,
+            answer=tuple(self.answer) if choice.size else (),
             digest=self.digest,
             evidence=tuple(evidence[node] for node in tree.nodes) if evidence else (),
             cached=self.cached,
@@ -401,10 +413,12 @@ class Step:
             self._best = self._current()
         return self.row
 
-    def draft_here(self, tree: Tree) -> None:
-        """Let the pass under way verify a draft of the verifier's own."""
+    def draft_here(self, tree: Tree, seconds: float = 0.0, now: float = 0.0) -> None:
+        """Let the pass under way verify a draft of the verifier's own, which took so long; the ledger may cut it."""
         assert self.row is not None, "a draft for a pass that was not started"
-        self.act, self.tree = Act.SELF, tree
+        if self.idle is Idle.LEDGER:
+            tree = self.ledger.drafted(tree, seconds, now)
+        self.act, self.tree = Act.SELF if tree.tokens else Act.DECODE, tree
         self.row = self.row.with_draft(tree.tokens, tree.parents)
 
     def accept(self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0) -> Commit:
@@ -453,13 +467,6 @@ class Step:
         return [Commit(self.number, self.open.round, self.position, [], self.digest, False, passes=0, rest=rest)]
 
     # --- drafts
-
-    def _own_draft(self) -> tuple[int, int]:
-        """Return tokens and levels of the draft that the step asks the verifier for, as far as the answer has room."""
-        room = max(0, self.max_tokens - self.position - 1)
-        if not self.self_depth:
-            return min(self.self_draft, room), 0
-        return self.self_draft if room else 0, min(self.self_depth, room)
 
     def _place(self, draft: Draft, evidence: Evidence) -> list[Commit]:
         if draft.start <= self._base and draft.digest != self._digests[draft.start]:

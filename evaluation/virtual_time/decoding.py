@@ -74,19 +74,21 @@ def decode(
 
     Several edges share the steps and one verifier. `trace` takes the spans of the first edge. collect: early tokens of
     a round reach the drafter once so many are there (batched pre-drafting of Early Exits, Appendix C), or never, where
-    the commit comes first. The same arguments give the same results to the last bit. Raises RuntimeError where a step
+    the commit comes first. A draft model stands beside the target where the mode needs one, or `server` names one. The
+    same arguments give the same results to the last bit. Raises RuntimeError where a step
     is interrupted: that is a fault of a policy.
     """
     timeline = Timeline()
     mailbox = VirtualMailbox(timeline)
     engine = RecordedEngine(recording, timings, timeline.sleep)
+    beside = config.self_draft or server.target.draft_model is not None
     verifier = Server(
         engine,
         server.changed(max_sessions=max(edges, server.limits.max_sessions)),
         DeviceProfile(timings.name),
         mailbox,
         clock=timeline.clock,
-        self_draft=RecordedServerDraft(recording, timings, timeline.sleep),
+        self_draft=RecordedServerDraft(recording, timings, timeline.sleep) if beside else None,
     )
     results: dict[int, StepResult] = {}
 
