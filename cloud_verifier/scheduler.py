@@ -164,9 +164,10 @@ class Scheduler:
         """Start what is to run now and return it; empty where nothing is ready or others may still join."""
         batch = self._policy.schedule(self._steps.values(), now, self.estimates, self._budget)
         loads = {step: step.load(choice) for step, choice in batch.choices.items()}
+        loads |= {step: step.chunk_load(tokens) for step, tokens in batch.chunks.items()}
         for step, choice in batch.choices.items():
             step.start(choice, now, Load.total(load for other, load in loads.items() if other is not step))
-        self._traffic.ran(loads.values(), now)
+        self._traffic.ran([loads[step] for step in batch.choices], now)
         self._budget = self._make_budget()
         return batch
 
@@ -178,7 +179,7 @@ class Scheduler:
             rows = best_batch(self.estimates, row, limits.max_sessions)
         if wait is None:
             wait = best_wait(self.estimates, row, self._traffic.gap_s)
-        return Budget(rows, rows * (1 + limits.max_draft), limits.capacity, wait)
+        return Budget(rows, rows * (1 + limits.max_draft), limits.capacity, wait, settings.prefill_chunk)
 
     # --- checks
 
