@@ -9,8 +9,9 @@ from adapters_training import answers, data, evaluate, pair, shapes
 from adapters_training.exit_choice import measure, select
 from adapters_training.exits import command as exits
 from adapters_training.predictor import command as predictor
+from adapters_training.verifier_profile import command as profile
 
-COMMANDS = (data, shapes, pair, answers, exits, measure, select, predictor, evaluate)
+COMMANDS = (data, shapes, pair, answers, exits, measure, select, predictor, profile, evaluate)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -180,7 +180,7 @@ class Scheduler:
         together = Load.total(loads.values())
         for step, choice in batch.choices.items():
             step.start(choice, now, together - loads[step])
-        self._traffic.ran(loads.values(), now)
+        self._traffic.ran([loads[step] for step in batch.choices], now)
         self._budget = self._make_budget()
         return batch
 

@@ -33,6 +33,12 @@ class Clock(str, Enum):
     PROCESSOR = "processor"
 
 
+def clock_of(vlm: Vlm) -> Clock:
+    """Return the clock that forwards of this model are timed by."""
+    alone = vlm.device.type == "cpu" and torch.get_num_threads() == 1
+    return Clock.PROCESSOR if alone else Clock.WALL
+
+
 @dataclass(frozen=True)
 class PassTimes:
     """Seconds of R forwards: `layers` float64 [R, num_layers], `head` [R] the final norm, head, copy and verdict, and
@@ -95,8 +101,7 @@ class _Pass:
     def __init__(self, vlm: Vlm, cache: KVCache, tokens: Sequence[int], heads: ExitHeads | None) -> None:
         self._vlm, self._cache, self._tokens, self._heads = vlm, cache, tokens, heads
         self._rule = Greedy()
-        alone = vlm.device.type == "cpu" and torch.get_num_threads() == 1
-        self.clock = Clock.PROCESSOR if alone else Clock.WALL
+        self.clock = clock_of(vlm)
         self.kinds = [Head.FULL] if heads is not None else []
         if heads is not None and heads.short_list is not None:
             self.kinds.append(Head.SHORT)

@@ -1,0 +1,1 @@
+"""Command `profile-verifier`: what a target's passes cost on a machine."""

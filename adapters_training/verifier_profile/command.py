@@ -1,0 +1,171 @@
+"""Measure what a target's passes cost here: T = a sum(L_new) + b_c sum(L_total L_new) + b_r sum(L_cached) + c.
+
+WISP, Eq. 19 and Appendix C: real passes in 123 configurations are fitted by non-negative least squares and held against
+50 others. The verifier starts with the file that lies beside its model, predicts its passes by it, corrects it by
+those that it runs, and chooses batch size and collect time; virtual time takes it as --cost.
+
+writes, into --out or else the model's folder:
+  pass_cost.json   coefficients with 95 % intervals, R2, MAPE, MAE and RMSE of both sets, image encoding and prefill
+  pass_cost.png    predicted against measured, and relative errors
+
+example, on a machine that does little else:
+  OMP_NUM_THREADS=1 python -m adapters_training profile-verifier --target models/target
+
+time: 12 minutes for the embedded target on one CPU core, seconds to a minute on a GPU; --quick: a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adapters_training import settings
+from adapters_training.files import replacing
+from adapters_training.verifier_profile.config import ProfileConfig
+from adapters_training.verifier_profile.configurations import LONGEST, Configuration, fitted, test, training
+from speculation.cost_profile import COST_FILE, CostProfile, ImageRow
+from speculation.pass_cost import Load, PassCost
+
+if TYPE_CHECKING:
+    from adapters_training.verifier_profile.measure import ImageTimes
+    from adapters_training.verifier_profile.plots import Measured
+    from speculation.vlm.load import Vlm
+
+PLOT_FILE = "pass_cost.png"
+QUICK_SHARE, QUICK_EVERY, QUICK_WARM_UP = 0.25, 10, 1
+UNITS = {"token_s": ("us a fed token", 1e6), "interaction_s": ("ns a query-key pair", 1e9),
+         "cached_s": ("us a cached token", 1e6), "constant_s": ("ms a pass", 1e3)}  # fmt: skip
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    line = commands.add_parser(
+        "profile-verifier", help="measure what a target's passes cost on this machine",
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    settings.add_options(line, ProfileConfig)
+    line.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command. Raises ValueError, in one sentence, for what cannot be measured."""
+    config = settings.read(ProfileConfig, options)
+    from adapters_training.verifier_profile.plots import plot
+    from speculation.vlm.folder import find_model
+    from speculation.vlm.load import load_vlm
+
+    folder = find_model(config.target, allow_download=config.allow_download)
+    out = Path(config.out) if config.out else folder
+    out.mkdir(parents=True, exist_ok=True)
+    vlm = load_vlm(folder, config)
+    train, held_out = (configurations(each, vlm.context, config.quick) for each in (training(), test()))
+    profile, measured = profile_of(vlm, train, held_out, config)
+    with replacing(out / COST_FILE) as path:
+        profile.save(path)
+    plot(profile, *measured).savefig(out / PLOT_FILE, dpi=110)
+    print(report(profile))
+    print(f"written: {out / COST_FILE} and {PLOT_FILE}")
+    return 0
+
+
+def configurations(every: Sequence[Configuration], context: int, quick: bool) -> list[Configuration]:
+    """Return those to measure, shorter where the model's context or `quick` asks for it, and print that they are."""
+    longest = min(context, LONGEST)
+    if quick:
+        every, longest = every[::QUICK_EVERY], int(QUICK_SHARE * longest)
+    found = fitted(every, longest)
+    if longest < LONGEST:
+        print(
+            f"{len(found)} configurations, lengths scaled to rows of {longest} tokens at most (the paper's: {LONGEST})"
+        )
+    return found
+
+
+def profile_of(
+    vlm: Vlm, train: Sequence[Configuration], held_out: Sequence[Configuration], config: ProfileConfig
+) -> tuple[CostProfile, tuple[Measured, Measured]]:
+    """Measure a model. Returns its profile, and training and test with their seconds."""
+    import msgspec
+
+    from adapters_training.exit_choice.report import machine
+    from adapters_training.verifier_profile.fit import folds_r2, intervals, quality
+    from adapters_training.verifier_profile.measure import Profiler
+
+    if config.quick:
+        config = msgspec.structs.replace(config, warm_up=min(config.warm_up, QUICK_WARM_UP))
+    profiler = Profiler(vlm, config)
+    # One random order over both, so that whatever else the machine does falls on both alike.
+    seconds = profiler.passes([*train, *held_out])
+    own, other = seconds[: len(train)], seconds[len(train) :]
+    images = profiler.images() if vlm.sees_images else []
+    loads, unseen = ([each.load for each in part] for part in (train, held_out))
+    cost = PassCost.fit(loads, own)
+    profile = CostProfile(
+        fingerprint=vlm.fingerprint,
+        name=vlm.name,
+        dtype=str(vlm.dtype).removeprefix("torch."),
+        device=str(vlm.device),
+        attention=vlm.attention,
+        threads=config.threads or 0,
+        machine=machine(str(vlm.device)),
+        clock=profiler.clock.value,
+        longest=max(each.longest for each in [*train, *held_out]),
+        runs=config.runs,
+        cost=cost,
+        intervals=intervals(loads, own, config.bootstraps, config.seed),
+        train=quality(cost, loads, own),
+        test=quality(cost, unseen, other),
+        folds_r2=folds_r2(loads, own, config.seed),
+        encoding=encoding_of(images),
+        images=tuple(_image_row(each, vlm, cost) for each in images),
+    )
+    return profile, ((train, own), (held_out, other))
+
+
+def encoding_of(images: Sequence[ImageTimes]) -> PassCost | None:
+    """Return what the vision tower costs over `Load.row(image tokens)`; None without images."""
+    if not images:
+        return None
+    return PassCost.fit([Load.row(each.image_tokens) for each in images], [each.encode_s for each in images])
+
+
+def _image_row(times: ImageTimes, vlm: Vlm, cost: PassCost) -> ImageRow:
+    patch = int(vlm.processor.images.patch_size)
+    return ImageRow(
+        height=times.grid[1] * patch,
+        width=times.grid[2] * patch,
+        image_tokens=times.image_tokens,
+        prompt_tokens=times.prompt_tokens,
+        encode_s=times.encode_s,
+        prefill_s=times.prefill_s,
+        predicted_s=cost.seconds(Load.row(times.prompt_tokens - 1)),
+    )
+
+
+def report(profile: CostProfile) -> str:
+    """Return the figures as tables."""
+    lines = [
+        f"{profile.name}, {profile.dtype} on {profile.device}, {profile.clock} time, median of {profile.runs} runs"
+    ]
+    for each in fields(PassCost):
+        unit, factor = UNITS[each.name]
+        low, high = (factor * end for end in getattr(profile.intervals, each.name))
+        lines.append(f"  {factor * getattr(profile.cost, each.name):9.3f} {unit:22} [{low:.3f}, {high:.3f}]")
+    for name, figures in (("training", profile.train), ("test", profile.test)):
+        lines.append(
+            f"  {name:8} {figures.samples:3} passes: R2 {figures.r2:.4f} (adjusted {figures.adjusted_r2:.4f}), "
+            f"MAPE {figures.mape:.2%}, MAE {1e3 * figures.mae_s:.2f} ms, RMSE {1e3 * figures.rmse_s:.2f} ms, "
+            f"largest error {1e3 * figures.max_error_s:.1f} ms"
+        )
+    folds = ", ".join(f"{each:.4f}" for each in profile.folds_r2)
+    lines.append(f"  five folds: R2 {folds}")
+    for row in profile.images:
+        lines.append(
+            f"  frame {row.height} x {row.width}, {row.image_tokens} image tokens: encoding {1e3 * row.encode_s:.1f} "
+            f"ms, prefill of {row.prompt_tokens} tokens {1e3 * row.prefill_s:.1f} ms (predicted "
+            f"{1e3 * row.predicted_s:.1f})"
+        )
+    return "\n".join([*lines, profile.machine])

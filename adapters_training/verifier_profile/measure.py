@@ -1,0 +1,152 @@
+"""Seconds of real passes on the engine's own path: layers, and the logits of the rows that are verified."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from adapters_training.exit_choice.timing import Clock, clock_of
+from adapters_training.verifier_profile.config import ProfileConfig
+from adapters_training.verifier_profile.configurations import Configuration
+from speculation.pass_cost import Floats
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import (
+    NO_PLACES,
+    Chunk,
+    PrefillChunk,
+    draft_chunk,
+    encode_image,
+    final_logits,
+    forward_layers,
+    prefill,
+    to_numpy,
+)
+from speculation.vlm.inputs import Inputs
+from speculation.vlm.load import Vlm
+from speculation.vlm.positions import Grid, Ints, image_token_count, mrope_positions, text_positions
+from speculation.vlm.speed import synchronise
+
+WORDS = 40
+"""Tokens of words around an image."""
+IMAGE_SIDES = ((4, 4), (8, 8), (8, 12), (16, 16), (16, 24), (24, 32), (32, 48))
+"""Rows and columns of merged patches."""
+
+
+@dataclass(frozen=True)
+class ImageTimes:
+    """An image of `grid` patches with `WORDS` tokens of words, seconds."""
+
+    grid: Grid
+    image_tokens: int
+    prompt_tokens: int
+    encode_s: float
+    prefill_s: float
+
+
+class Profiler:
+    """Runs passes of one model and times them; every prompt it feeds is one that it never fed before."""
+
+    def __init__(self, vlm: Vlm, config: ProfileConfig) -> None:
+        self._vlm, self._config = vlm, config
+        self.clock = clock_of(vlm)
+        self._rng = np.random.default_rng(config.seed)
+        self._fed: set[bytes] = set()
+
+    def passes(self, configurations: Sequence[Configuration]) -> Floats:
+        """Return the median seconds of each configuration [n], measured in a random order."""
+        seconds = np.zeros(len(configurations))
+        order = self._rng.permutation(len(configurations)).tolist()
+        for index in tqdm(order, unit="configuration", disable=None):
+            seconds[index] = self._median(configurations[index])
+        return seconds
+
+    def images(self, sides: Sequence[tuple[int, int]] = IMAGE_SIDES) -> list[ImageTimes]:
+        """Return the times of images that leave room for the words in the model's context."""
+        merge = int(self._vlm.processor.images.merge_size)
+        sides = [each for each in sides if each[0] * each[1] + WORDS <= self._vlm.context]
+        found = []
+        for rows, columns in tqdm(sides, unit="image", disable=None):
+            inputs = self._image_inputs((1, rows * merge, columns * merge))
+            assert inputs.grid is not None
+            cache = KVCache(self._vlm, 1, len(inputs.ids))
+            encodes, prefills = [], []
+            for _ in range(self._config.warm_up + self._config.runs):
+                encodes.append(self._timed(partial(encode_image, self._vlm, inputs)))
+                whole = self._timed(partial(prefill, self._vlm, cache, 0, inputs))
+                prefills.append(max(0.0, whole - encodes[-1]))
+            encode_s, prefill_s = (median(each[-self._config.runs :]) for each in (encodes, prefills))
+            tokens = image_token_count(inputs.grid, merge)
+            found.append(ImageTimes(inputs.grid, tokens, len(inputs.ids), encode_s, prefill_s))
+        return found
+
+    def _median(self, configuration: Configuration) -> float:
+        rows = configuration.rows
+        cache = KVCache(self._vlm, len(rows), configuration.longest)
+        prompts = [self._tokens(cached + 1) for _, cached in rows]
+        for row, (_, cached) in enumerate(rows):
+            if cached:
+                ids = np.append(prompts[row][:cached], 0)
+                prefill(self._vlm, cache, row, Inputs(ids, None, None, text_positions(len(ids)), 0))
+        times = []
+        for run in range(self._config.warm_up + self._config.runs):
+            chunks: list[Chunk | PrefillChunk] = []
+            for row, (new, cached) in enumerate(rows):
+                tokens = self._tokens(new)
+                # As many runs as there are tokens differ, however short what is fed.
+                tokens[0] = (int(prompts[row][-1]) + run) % self._vlm.vocabulary
+                self._check_unique(prompts[row][:cached], tokens)
+                if cached:
+                    chunks.append(draft_chunk(cache, row, int(tokens[0]), tokens[1:].tolist(), range(-1, new - 2)))
+                else:
+                    chunks.append(PrefillChunk(row, tokens, text_positions(new), NO_PLACES))
+            times.append(self._timed(partial(self._run, cache, chunks)))
+            for row, (_, cached) in enumerate(rows):
+                cache.truncate(row, cached)
+        return median(times[-self._config.runs :])
+
+    @torch.no_grad()
+    def _run(self, cache: KVCache, chunks: Sequence[Chunk | PrefillChunk]) -> None:
+        hidden: list[torch.Tensor] = []
+        for output in forward_layers(self._vlm, cache, chunks):
+            hidden = output.hidden
+        verified = [part for part, chunk in zip(hidden, chunks, strict=True) if isinstance(chunk, Chunk)]
+        if verified:
+            to_numpy(final_logits(self._vlm, torch.cat(verified)))
+
+    def _timed(self, work: Callable[[], object]) -> float:
+        began = self._now()
+        work()
+        return self._now() - began
+
+    def _now(self) -> float:
+        synchronise(self._vlm.device)
+        return time.thread_time() if self.clock is Clock.PROCESSOR else time.perf_counter()
+
+    def _tokens(self, count: int) -> Ints:
+        return self._rng.integers(0, self._vlm.vocabulary, count)
+
+    def _check_unique(self, cached: Ints, new: Ints) -> None:
+        prompt = hashlib.blake2b(cached.tobytes() + b"|" + new.tobytes(), digest_size=16).digest()
+        if prompt in self._fed:
+            raise RuntimeError("a prompt was fed twice: what a cache knows of it would make it look cheap")
+        self._fed.add(prompt)
+
+    def _image_inputs(self, grid: Grid) -> Inputs:
+        images = self._vlm.processor.images
+        merge, patch = int(images.merge_size), int(images.patch_size)
+        tokens = image_token_count(grid, merge)
+        words = self._tokens(WORDS)
+        words[words == self._vlm.image_token] = 0
+        ids = np.concatenate([words[:4], np.full(tokens, self._vlm.image_token), words[4:]])
+        positions, delta = mrope_positions(ids, self._vlm.image_token, grid, merge)
+        width = 3 * int(images.temporal_patch_size) * patch * patch
+        pixels = self._rng.normal(size=(grid[1] * grid[2], width)).astype(np.float32)
+        return Inputs(ids, pixels, grid, positions, delta)
