@@ -22,6 +22,7 @@ PROGRAMS = {
     "decoding": "modes, round trips, ablation, queues, sweeps, cost",
     "break_even": "where edge speculation pays, on synthetic answers",
     "break_even_embedded": "where it pays on the embedded pair's recorded answers",
+    "robots": "one verifier and 1 to 16 robots on this machine, under every policy",
     "formulas": "the papers' latency formulas beside virtual time",
 }
 COMMANDS = {"decoding": ["decoding", "all"], "break_even_embedded": ["break_even", "--recording", str(EMBEDDED)]}

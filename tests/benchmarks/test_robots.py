@@ -1,0 +1,165 @@
+"""Many robots on real sockets: what is counted of their answers, and the whole command with tiny models."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.robots import (
+    FleetArm,
+    Served,
+    arms_of,
+    counts,
+    drive,
+    figures,
+    main,
+    split_cores,
+    summarised,
+    tokens_within,
+    window,
+)
+from edge_drafter import DecodingStats
+from evaluation.experiment.run import Question
+
+ASKED = [Question(f"question {number}", b"") for number in range(3)]
+
+
+def served(robot: int, began: float, ended: float, tokens: int = 10, question: int = 0, **stats: float) -> Served:
+    filled: Any = {"cloud_passes": 5, "server_compute_s": 0.5, **stats}
+    return Served(robot, question, began, ended, (1,) * tokens, DecodingStats(**filled))
+
+
+FLEET = [
+    served(0, 0.0, 2.0), served(0, 2.0, 4.0), served(0, 4.0, 6.0),
+    served(1, 0.5, 3.0, 5), served(1, 3.0, 8.0, 10, 1, draft_forwards=4, draft_s=0.1, predraft_s=0.1, busy=2),
+]  # fmt: skip
+"""Robot 0 is twice as fast; robot 1's second answer is under way when it has two."""
+
+
+def test_the_window_ends_when_the_first_robot_is_done_and_cuts_answers_under_way() -> None:
+    assert window(FLEET, 2) == (0.0, 4.0) and window(FLEET, 3) == (0.0, 6.0)
+    with pytest.raises(ValueError, match="no robot has 4 answers"):
+        window(FLEET, 4)
+    assert tokens_within(FLEET, 4.0) == pytest.approx(20 + 5 + 10 * 1 / 5)
+    assert tokens_within(FLEET, 100.0) == 45 and tokens_within(FLEET, 0.0) == 0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.0, 9.0), st.floats(0.1, 9.0), st.integers(1, 50)), min_size=1),
+    st.floats(0.0, 20.0), st.floats(0.0, 20.0),
+)  # fmt: skip
+def test_tokens_come_one_after_the_other_and_none_twice(
+    parts: list[tuple[float, float, int]], first: float, second: float
+) -> None:
+    answers = [served(0, began, began + took, tokens) for began, took, tokens in parts]
+    early, late = sorted((first, second))
+    before, after = tokens_within(answers, early), tokens_within(answers, late)
+    assert 0.0 <= before <= after + 1e-9 and after <= sum(tokens for _, _, tokens in parts) + 1e-9
+
+
+def test_a_fleets_figures_are_rates_in_the_window_and_every_wrong_answer() -> None:
+    truths = [(1,) * 10, (1,) * 10]
+    found = figures(FLEET, 2, truths)
+    assert found["tokens_per_s"] == pytest.approx(27 / 4.0)
+    assert found["least_share"] == pytest.approx(2 * 7 / 27)
+    assert found["passes_per_token"] == pytest.approx(20 / 35) and found["pass_s"] == pytest.approx(0.1)
+    assert found["draft_forward_s"] == pytest.approx(0.05) and found["busy"] == 2
+    assert found["step_p50_s"] == pytest.approx(2.25)
+    assert found["wrong"] == 1 and found["answers"] == 5, "the one of five tokens, in the window or not"
+    assert figures(FLEET[:3], 3, truths)["draft_forward_s"] is None
+
+
+def test_ratios_are_of_arms_within_a_round() -> None:
+    arms = ("cloud", "full fcfs", "full wisp")
+    rounds = [
+        {
+            arm: {"tokens_per_s": speed, "busy": 1.0, "draft_forward_s": None}
+            for arm, speed in zip(arms, row, strict=True)
+        }
+        for row in ((10.0, 20.0, 40.0), (1.0, 4.0, 4.0), (2.0, 6.0, 12.0))
+    ]
+    found = summarised(rounds)
+    assert found["full wisp"]["to_cloud"] == {"min": 4.0, "median": 4.0, "max": 6.0}
+    assert found["full wisp"]["to_fcfs"] == {"min": 1.0, "median": 2.0, "max": 2.0}
+    assert "to_cloud" not in found["cloud"] and "to_fcfs" not in found["full fcfs"]
+    assert found["cloud"]["busy"] == 3 and found["cloud"]["draft_forward_s"] is None
+    assert found["cloud"]["tokens_per_s"] == {"min": 1.0, "median": 2.0, "max": 10.0}
+
+
+def test_cloud_and_fcfs_always_run_and_each_policy_once() -> None:
+    assert [arm.name for arm in arms_of(["wisp", "fcfs"])] == ["cloud", "full fcfs", "full wisp"]
+    assert arms_of([]) == [FleetArm("cloud", "fcfs"), FleetArm("full", "fcfs")]
+
+
+@given(st.sets(st.integers(0, 63), min_size=1))
+def test_robots_and_verifier_have_cores_of_their_own_where_there_are_two(cores: set[int]) -> None:
+    ours, theirs = split_cores(cores)
+    assert ours | theirs == cores and ours and theirs
+    assert len(cores) == 1 or (not ours & theirs and 0 <= len(theirs) - len(ours) <= 1)
+
+
+def test_numbers_of_robots_are_read_or_refused() -> None:
+    assert counts("4,1,16,4") == [1, 4, 16]
+    for text in ("0", "1,x", "", "65"):
+        with pytest.raises(argparse.ArgumentTypeError, match="give numbers from 1 to 64"):
+            counts(text)
+
+
+class Robot:
+    """An edge whose answer is the question's last character; it fails at its turn number `fails`."""
+
+    def __init__(self, fails: int = -1) -> None:
+        self.asked: list[str] = []
+        self._fails = fails
+
+    def decode(self, prompt: str, jpeg: bytes) -> Any:
+        if len(self.asked) == self._fails:
+            raise RuntimeError("the verifier is gone")
+        self.asked.append(prompt)
+        return SimpleNamespace(tokens=(int(prompt[-1]),), stats=DecodingStats(tokens=1))
+
+
+def test_robots_begin_together_and_elsewhere_and_go_on_until_one_is_done() -> None:
+    robots: Any = [Robot() for _ in range(3)]
+    found = drive(robots, ASKED, Question("warm up 9", b""), 2)
+    for index, robot in enumerate(robots):
+        own = [each for each in found if each.robot == index]
+        assert robot.asked[0] == "warm up 9" and len(own) == len(robot.asked) - 1
+        assert [each.question for each in own] == [(index + turn) % 3 for turn in range(len(own))]
+        assert all(each.tokens == (each.question,) and each.began <= each.ended for each in own)
+    assert window(found, 2)[0] == min(each.began for each in found)
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2])
+def test_one_robot_that_fails_ends_the_fleet_with_its_reason(fails: int) -> None:
+    robots: Any = [Robot(), Robot(fails), Robot()]
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="the verifier is gone"):
+        drive(robots, ASKED, Question("warm up 9", b""), 10_000)
+    assert threading.active_count() == before
+
+
+def test_the_whole_command_serves_robots_their_own_answers(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    monkeypatch.setattr("evaluation.plots.KEPT", tmp_path)
+    models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
+    few = "--profiles raw --policies fcfs --robots 2 --rounds 1 --steps 1 --dtype float64 --save"
+    assert main(f"{models} {few}".split()) == 0
+    printed = capsys.readouterr().out
+    assert "2 robots" in printed and "answers that are not the target's own: 0 of" in printed
+    saved = json.loads((tmp_path / "robots_float64.json").read_text())
+    assert saved["wrong"] == 0 and saved["answers"] >= 4 and "cores" in saved["machine"]
+    assert list(saved["profiles"]["raw"]["2"]) == ["cloud", "full fcfs"]
+    assert (tmp_path / "robots.png").stat().st_size > 10_000
+    assert main(["--rounds", "0"]) == 2 and "--rounds 0: give at least 1" in capsys.readouterr().err
