@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,6 +50,15 @@ def draft(tiny_draft: Path) -> Vlm:
     from speculation.vlm.load import load_vlm
 
     return load_vlm(tiny_draft, dtype="float64")
+
+
+@pytest.fixture
+def forked_verifiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands under test start their verifiers without the seconds of a new process's imports."""
+    from evaluation import setting
+    from tests.forked import Forked
+
+    monkeypatch.setattr(setting, "subprocess", SimpleNamespace(Popen=Forked))
 
 
 @pytest.fixture
