@@ -34,7 +34,7 @@ from spec_vlm_nav.nodes import go2_bridge, managed
 from spec_vlm_nav.nodes.common import arrival
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
 from spec_vlm_nav.runner import Line, Runner
-from tests.system.conftest import Lines, until
+from tests.system.conftest import Lines, Relay, until
 
 STANDS = 0.01
 STAND_DOWN, DAMP = 1005, 1001
@@ -184,16 +184,15 @@ def started(line: Line, topics: tuple[tuple[str, str], ...] = (), **parameters: 
 class Kennel:
     """One robot for many tests: whoever gets it next finds it standing, driven by its bridge, or gets a new one."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: Line) -> None:
         self._stack = ExitStack()
         self._dog: Dog | None = None
-        self._lines = Lines()
+        self._line = line
 
-    def take(self, lines: Lines) -> Dog:
-        """Return a robot whose processes print to `lines` from now on."""
-        self._lines = lines
+    def take(self) -> Dog:
+        """Return a robot that stands and has done nothing yet."""
         if self._dog is None:
-            self._dog = self._stack.enter_context(started(lambda name, line: self._lines(name, line)))
+            self._dog = self._stack.enter_context(started(self._line))
         self._dog.requests.seen.clear()
         return self._dog
 
@@ -213,17 +212,18 @@ class Kennel:
 
 
 @pytest.fixture(scope="module")
-def kennel() -> Iterator[Kennel]:
+def kennel(relay: Relay) -> Iterator[Kennel]:
     """Where the robot waits that tests of this file share."""
-    kennel = Kennel()
+    kennel = Kennel(relay)
     yield kennel
     kennel.close()
 
 
 @pytest.fixture
-def robot(kennel: Kennel, lines: Lines) -> Iterator[Dog]:
+def robot(kennel: Kennel, relay: Relay, lines: Lines) -> Iterator[Dog]:
     """A robot that stands."""
-    dog = kennel.take(lines)
+    relay.lines = lines
+    dog = kennel.take()
     yield dog
     kennel.give_back(dog)
 
