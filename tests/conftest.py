@@ -11,7 +11,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,9 +55,9 @@ def draft(tiny_draft: Path) -> Vlm:
 def forked_verifiers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands under test start their verifiers without the seconds of a new process's imports."""
     from evaluation import setting
-    from tests.forked import Forked
+    from tests.forked import SUBPROCESS
 
-    monkeypatch.setattr(setting, "subprocess", SimpleNamespace(Popen=Forked))
+    monkeypatch.setattr(setting, "subprocess", SUBPROCESS)
 
 
 @pytest.fixture

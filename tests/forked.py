@@ -1,40 +1,58 @@
-"""Verifier processes for tests: forked from one that has torch and transformers loaded already.
+"""Processes for tests: forked from one that has torch and transformers loaded already.
 
-That spares each of them the seconds of its imports. All else is as with `python -m cloud_verifier`, which
-tests/cloud_verifier/test_verifier_process.py starts, since it is about that.
+That spares each of them the seconds of its imports. All else is as with `python -m MODULE`. Tests that are about a
+process itself, as tests/cloud_verifier/test_verifier_process.py, start real ones.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO
+from types import SimpleNamespace
+from typing import IO, Any
 
-from cloud_verifier.__main__ import main
-
-LOADED = ("cloud_verifier.server", "cloud_verifier.engine", "cloud_verifier.self_draft", "cloud_verifier.mailbox")
+MODULES = ("cloud_verifier", "spec_vlm_nav.nodes.vlm_nav")
+"""Those that take seconds to import."""
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([*LOADED, "speculation.vlm.session", "speculation.vlm.speed", __name__])
+FORKS.set_forkserver_preload(
+    ["cloud_verifier.server", "cloud_verifier.engine", "cloud_verifier.self_draft", "cloud_verifier.mailbox",
+     "edge_drafter.decoder", "speculation.vlm.session", "speculation.vlm.speed", __name__]
+)  # fmt: skip
 
 
 class Forked:
-    """A verifier's process in place of a `subprocess.Popen`. stderr: a file, or PIPE for one to read."""
+    """In place of `subprocess.Popen`. stderr: a file, PIPE, or STDOUT where standard output, unread else, is PIPE."""
 
-    def __init__(self, command: list[str], cwd: Path, env: dict[str, str], stderr: IO[str] | int) -> None:
-        assert command[:3] == [sys.executable, "-m", "cloud_verifier"]
+    def __init__(
+        self,
+        command: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        stderr: IO[str] | int,
+        stdout: int = subprocess.DEVNULL,
+        preexec_fn: Callable[[], None] | None = None,
+        **_: Any,
+    ) -> None:
+        assert command[:2] == [sys.executable, "-m"]
+        joined = stderr == subprocess.STDOUT
+        self.stdout: IO[str] | None = None
         self.stderr: IO[str] | None = None
         if isinstance(stderr, int):
-            assert stderr == subprocess.PIPE
+            assert subprocess.PIPE in (stderr, stdout)
             reader, writer = os.pipe()
-            self.stderr = os.fdopen(reader)
+            pipe = os.fdopen(reader, errors="replace")
+            self.stdout, self.stderr = (pipe, None) if joined else (None, pipe)
         else:
             writer = os.dup(stderr.fileno())
-        with Connection(writer, readable=False) as log:  # what a file descriptor crosses to another process in
-            self._process = FORKS.Process(target=_verifier, args=(command[3:], str(cwd), env, log), daemon=True)
+        with Connection(writer, readable=False) as log:  # a form in which a file descriptor reaches another process
+            given = list(command[2:]), str(cwd), dict(env), log, joined, preexec_fn
+            self._process = FORKS.Process(target=_run, args=given, daemon=True)
             self._process.start()
 
     @property
@@ -48,7 +66,7 @@ class Forked:
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal."""
+        """Send a signal to a process that runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -56,18 +74,46 @@ class Forked:
         """Send SIGTERM."""
         self._process.terminate()
 
-    def wait(self, timeout: float) -> int:
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._process.kill()
+
+    def wait(self, timeout: float | None = None) -> int:
         """Return the exit code. Raises TimeoutExpired."""
         self._process.join(timeout)
         if (code := self.poll()) is None:
-            raise subprocess.TimeoutExpired("cloud_verifier", timeout)
+            raise subprocess.TimeoutExpired(sys.executable, timeout or 0.0)
         return code
 
 
-def _verifier(arguments: list[str], folder: str, environment: dict[str, str], log: Connection) -> None:
+def popen(command: Sequence[str], **how: Any) -> Forked | subprocess.Popen[str]:
+    """Start a process, by forking where that spares imports."""
+    forked = command[:2] == [sys.executable, "-m"] and command[2] in MODULES
+    return Forked(command, **how) if forked else subprocess.Popen(command, **how)
+
+
+SUBPROCESS = SimpleNamespace(**{**vars(subprocess), "Popen": popen})
+"""In place of the module `subprocess` in code that starts processes."""
+
+
+def _run(
+    words: list[str],
+    folder: str,
+    environment: dict[str, str],
+    log: Connection,
+    joined: bool,
+    first: Callable[[], None] | None,
+) -> None:
+    """Do what `python -m` does with these words."""
+    if first is not None:
+        first()
+    os.setsid()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     os.dup2(log.fileno(), sys.stderr.fileno())
+    os.dup2(log.fileno() if joined else os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     log.close()
-    sys.exit(main(arguments))
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.argv = words
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 
 from evaluation.nodes.observer import Observer
 from spec_vlm_nav.graph import SIM_GRAPH
 from spec_vlm_nav.runner import Line, Runner, arguments_of, free_address
+from tests.forked import SUBPROCESS
 from tests.system.conftest import until
 
 TURN_LEFT = 2
@@ -66,6 +68,9 @@ class Robot:
         if ended:
             self.runner.start(*ended)
         self.runner.wait_until(lambda: self.observer.ready() and self.stands, "all nodes ready again", 120.0)
+        if "vlm_nav" in ended:
+            # A goal that comes before both ends have found each other is lost: ask for nothing until that is refused.
+            until(lambda: self.observer.send(" ").wait(1.0) is not None, "goals arrive", 60.0)
 
     def change(self, mode: str) -> None:
         """Start vlm_nav again, in another mode."""
@@ -96,7 +101,12 @@ def simulated(model: Path, line: Line, mode: str = "fsd", **more: str) -> Iterat
         **more,
     }
     namespace = arguments.get("namespace", "")
-    with Runner(SIM_GRAPH, arguments, line) as runner, Observer(record, namespace=namespace) as observer:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Runner(SIM_GRAPH, arguments, line) as runner,
+        Observer(record, namespace=namespace) as observer,
+    ):
+        patch.setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)
         runner.start()
         runner.wait_until(observer.ready, "all nodes ready", 120.0)
         yield Robot(runner, observer, record, arguments)
