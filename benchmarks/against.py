@@ -60,9 +60,7 @@ COLUMNS = (
 
 @contextmanager
 def checkout(folder: Path, options: argparse.Namespace) -> Iterator[Callable[[str, Question], Answer]]:
-    """Run the code of one checkout and yield its decoder. Raises ValueError for a folder that is none."""
-    if not (folder / ROS_PACKAGE).is_dir() or not (folder / "speculation").is_dir():
-        raise ValueError(f"--with {folder}: no checkout of this project")
+    """Run the code of one checkout and yield its decoder."""
     # Only the code differs: both take this machine's libraries and the same models.
     paths = os.pathsep.join([str(folder), str(folder / ROS_PACKAGE), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen([sys.executable, "-c", CHILD], cwd=folder, env={**os.environ, "PYTHONPATH": paths},
@@ -99,9 +97,11 @@ def parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> None:
     """Run the benchmark. Raises ValueError, in one sentence, where it cannot."""
+    folders = {"this": PROJECT, "other": options.other.resolve()}
+    if not all((folders["other"] / part).is_dir() for part in (ROS_PACKAGE, "speculation")):
+        raise ValueError(f"--with {folders['other']}: no checkout of this project")
     before, asked = warmed_up(options, options.steps, WARM_UP)
     with ExitStack() as open_checkouts:
-        folders = {"this": PROJECT, "other": options.other.resolve()}
         sides = {side: open_checkouts.enter_context(checkout(each, options)) for side, each in folders.items()}
         arms: list[Arm[Question]] = [
             Arm(f"{mode} {side}", decode=partial(decode, mode))

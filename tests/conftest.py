@@ -52,6 +52,15 @@ def draft(tiny_draft: Path) -> Vlm:
 
 
 @pytest.fixture
+def forked_verifiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands under test start their verifiers without the seconds of a new process's imports."""
+    from evaluation import setting
+    from tests.forked import SUBPROCESS
+
+    monkeypatch.setattr(setting, "subprocess", SUBPROCESS)
+
+
+@pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path) -> Path:
     """The folder of the tiny target as me/tiny, in a cache laid out as the hub's own client does it."""
     import huggingface_hub

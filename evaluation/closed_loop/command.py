@@ -203,8 +203,9 @@ def episodes(keys: Sequence[EpisodeKey], shared: Setting, processes: int) -> Ite
             for key in keys:
                 yield run_one(key, shared, answerers)
         return
-    # Spawned, not forked: a GL context does not survive a fork.
-    context = multiprocessing.get_context("spawn")
+    # Not forked from this process, whose GL context does not survive that; all of them share one's imports.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     # Ctrl-C reaches all processes; the pool's print no traceback of their own.
     quiet = signal.SIGINT, signal.SIG_DFL
     with ProcessPoolExecutor(min(processes, len(keys)), context, signal.signal, quiet) as pool:

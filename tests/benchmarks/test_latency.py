@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks import exactness, latency
 
+pytestmark = pytest.mark.usefixtures("forked_verifiers")
+
 
 @pytest.fixture
 def line(tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -16,6 +16,7 @@ from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
 from speculation.wire import AnyMessage, EndStep
 
+pytestmark = pytest.mark.usefixtures("forked_verifiers")
 READING_S = 0.5
 """What the fake CPU clock costs: half of it before it has looked, half of it after."""
 

@@ -17,6 +17,7 @@ from evaluation.tables import figures_table
 from speculation.vlm.load import Vlm
 from tests.models import tiny_text_model
 
+pytestmark = pytest.mark.usefixtures("forked_verifiers")
 ASKED = [Question(f"question {number}", b"") for number in range(3)]
 
 

@@ -10,6 +10,8 @@ from edge_drafter import DecodingStats
 from evaluation.experiment.run import Answer, Run
 from evaluation.tables import figures_table
 
+pytestmark = pytest.mark.usefixtures("forked_verifiers")
+
 
 def step(total_s: float, wasted_s: float) -> Answer:
     stats = DecodingStats("sd", tokens=10, rounds=3, drafted=12, accepted=7, draft_forwards=12, total_s=total_s,

@@ -10,6 +10,8 @@ import pytest
 from benchmarks import sampling
 from speculation.sampling import SCHEMES, Sparse
 
+pytestmark = pytest.mark.usefixtures("forked_verifiers")
+
 
 def test_every_scheme_has_its_modes_and_a_base_to_compare_with() -> None:
     options = sampling.parser().parse_args(["--keep", "4"])

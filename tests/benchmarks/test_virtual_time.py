@@ -14,6 +14,8 @@ from evaluation.experiment.run import Answer, Arm, Run
 from evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
 from speculation.profiles import DeviceProfile
 
+pytestmark = pytest.mark.usefixtures("forked_verifiers")
+
 
 def test_run_prints_a_table_and_writes_the_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from speculation.vlm.load import load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import BeginStep, Commit, Draft, EarlyTokens, Hello, Ping, Pong
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
+from tests.forked import Forked
 
 ROOT_FOLDER = Path(__file__).resolve().parents[2]
 ANSWER = 16
@@ -40,7 +42,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 class Verifier:
     """A running verifier and its log, which a thread reads: a full pipe would hold the verifier."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
     address: str = ""
     log: list[str] = field(default_factory=list)
     _reader: threading.Thread | None = None
@@ -70,14 +72,12 @@ class Verifier:
         return code
 
 
-def start(model: Path, *arguments: str) -> Verifier:
-    """Start a verifier and wait until it serves."""
+def start(model: Path, *arguments: str, anew: bool = False) -> Verifier:
+    """Start a verifier and wait until it serves. anew: by an interpreter of its own, which takes its time to import."""
+    words = command("serve", "--model", str(model), "--bind", "tcp://127.0.0.1:*", *arguments)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command("serve", "--model", str(model), "--bind", "tcp://127.0.0.1:*", *arguments),
-        cwd=ROOT_FOLDER, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    verifier = Verifier(process)
+    begin = partial(subprocess.Popen, stdout=subprocess.DEVNULL, text=True) if anew else Forked
+    verifier = Verifier(begin(words, cwd=ROOT_FOLDER, env=environment, stderr=subprocess.PIPE))
     verifier.address = verifier.read()
     assert verifier.address, f"the verifier did not start: {verifier.log}"
     return verifier

@@ -39,6 +39,8 @@ Kind = TypeVar("Kind", bound=wire.Message)
 MEMORY_MB = 64.0
 """What an attack may leave behind."""
 ADDRESS_LIMIT_S = 60.0
+STUCK_S = 1.0
+"""How long a vandal's bytes may wait for the verifier to read on, before the vandal looks what has become of it."""
 
 
 class Honest(threading.Thread):
@@ -102,6 +104,14 @@ def verifier(target: Target) -> Iterator[Verifier]:
     assert verifier.stop() == 0
     assert all(re.match(r"20\d\d-\d\d-\d\d .* cloud_verifier: ", line) for line in verifier.log), "a line was forged"
     assert not any("\x1b" in line for line in verifier.log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def idle(verifier: Verifier) -> Iterator[RawPeer]:
+    """A peer that has no session and sends nothing, from the first attack on: its 10 s go by meanwhile."""
+    peer = RawPeer(verifier.address)
+    yield peer
+    peer.close()
 
 
 @pytest.fixture
@@ -178,7 +188,7 @@ def test_a_message_that_never_ends_ends_its_connection(
     verifier: Verifier, honest: Honest, target: Target, frame: int, with_session: bool
 ) -> None:
     vandal = in_session(verifier.address, target.hello) if with_session else RawPeer(verifier.address)
-    vandal.socket.settimeout(3.0)
+    vandal.socket.settimeout(STUCK_S)
     fill(vandal, frame)
     assert vandal.is_cut_off()
     vandal.close()
@@ -186,7 +196,7 @@ def test_a_message_that_never_ends_ends_its_connection(
 
 def test_a_flood_of_whole_messages_ends_its_connection_or_is_dropped(verifier: Verifier, honest: Honest) -> None:
     vandal = RawPeer(verifier.address)
-    vandal.socket.settimeout(3.0)
+    vandal.socket.settimeout(STUCK_S)
     with contextlib.suppress(OSError):
         for _ in range(200):
             vandal.socket.sendall(b"\x00\x03abc" * 20_000)
@@ -198,7 +208,7 @@ def test_refusals_to_a_peer_that_never_reads_do_not_pile_up(
     verifier: Verifier, honest: Honest, target: Target, with_session: bool
 ) -> None:
     vandal = in_session(verifier.address, target.hello) if with_session else RawPeer(verifier.address)
-    vandal.socket.settimeout(3.0)
+    vandal.socket.settimeout(STUCK_S)
     end_step = EndStep(1, "\x1b[2J\n2026-01-01 00:00:00,000 ERROR cloud_verifier: forged")
     forged = (wire.encode(end_step), b"\x92\xa7\x1b[2J\nno\x01")
     with contextlib.suppress(OSError):
@@ -272,10 +282,8 @@ def test_many_with_one_routing_id_leave_little_behind(verifier: Verifier, honest
     first.close()
 
 
-def test_a_peer_without_a_session_is_not_kept(verifier: Verifier, honest: Honest) -> None:
-    idle = RawPeer(verifier.address)
+def test_a_peer_without_a_session_is_not_kept(idle: RawPeer, honest: Honest) -> None:
     assert idle.is_cut_off(ADDRESS_LIMIT_S)
-    idle.close()
 
 
 def test_a_peer_of_the_first_zmtp_or_a_garbled_greeting_ends_nothing(verifier: Verifier, honest: Honest) -> None:

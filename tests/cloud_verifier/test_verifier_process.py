@@ -23,7 +23,7 @@ def target(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Targe
 @pytest.fixture(scope="module")
 def verifier(target: Target) -> Iterator[Verifier]:
     """One verifier, shared: it must outlive everything that the tests do to it."""
-    verifier = start(target.folder, "--dtype", "float64", "--max-sessions", "4", "--capacity", "192")
+    verifier = start(target.folder, "--dtype", "float64", "--max-sessions", "4", "--capacity", "192", anew=True)
     yield verifier
     if verifier.process.poll() is None:
         assert verifier.stop() == 0

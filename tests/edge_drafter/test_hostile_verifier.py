@@ -128,7 +128,8 @@ def test_garbage_between_tokens_costs_no_token(edge: Edge) -> None:
     assert edge.received() == len(good)
 
 
-def test_a_flood_is_dropped_or_ends_its_connection(edge: Edge) -> None:
+def test_a_flood_is_held_back_dropped_or_ends_its_connection(edge: Edge) -> None:
+    edge.peer.socket.settimeout(1.0)
     with contextlib.suppress(OSError):
         for _ in range(300):
             edge.peer.frame(encode(Commit(1, 1, 0, [5] * 60, b"8 bytes!", False)), times=1000)

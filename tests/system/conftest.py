@@ -43,6 +43,22 @@ class Lines:
             return "\n".join(line for who, line in self._lines if who == name)
 
 
+class Relay:
+    """Takes the output of processes that several tests share, for the lines of whichever test runs."""
+
+    def __init__(self) -> None:
+        self.lines = Lines()
+
+    def __call__(self, name: str, line: str) -> None:
+        self.lines(name, line)
+
+
+@pytest.fixture(scope="module")
+def relay() -> Relay:
+    """Where the processes of a whole file print to."""
+    return Relay()
+
+
 @pytest.fixture
 def lines() -> Iterator[Lines]:
     """Collect the processes' output."""

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,13 +33,15 @@ from spec_vlm_nav.graph import Graph, NodeSpec
 from spec_vlm_nav.nodes import go2_bridge, managed
 from spec_vlm_nav.nodes.common import arrival
 from spec_vlm_nav.robots.go2 import AVOID, SPORT, AvoidApi, SportApi
-from spec_vlm_nav.runner import Runner
-from tests.system.conftest import Lines, until
+from spec_vlm_nav.runner import Line, Runner
+from tests.system.conftest import Lines, Relay, until
 
 STANDS = 0.01
 STAND_DOWN, DAMP = 1005, 1001
 QUIET_S = 0.3
 """A heartbeat that is silent for so long has ended."""
+BACK_S = 20.0
+"""How long a robot has to stand again after a test; one that does not is replaced."""
 
 
 class Requests:
@@ -115,6 +118,10 @@ class Dog:
         """Whether the bridge's heartbeat shows that the robot stands."""
         return time.monotonic() - self.beaten_at < QUIET_S
 
+    @property
+    def balanced(self) -> bool:
+        return bool(self.observer.truth["posture"] == "standing, balanced")
+
     def publish(self, topic: str, message: Any) -> None:
         """Publish as another program would, once somebody listens."""
         if topic not in self._publishers:
@@ -158,32 +165,75 @@ class Dog:
 Start = Callable[..., Dog]
 
 
-@pytest.fixture
-def start(lines: Lines) -> Iterator[Start]:
-    """Starts a simulated robot and the bridge, with parameters of the bridge's, and waits until it stands."""
-    opened: list[Any] = []
-
-    def started(topics: tuple[tuple[str, str], ...] = (), **parameters: bool | float | str) -> Dog:
-        simulated = NodeSpec("sim_go2", "sim.yaml", (("seed", 3), ("scan_hz", 10.0)))
-        bridge = NodeSpec("go2_bridge", "sim.yaml", (("autostart", True), *parameters.items()), topics)
-        runner, observer = Runner(Graph((), (simulated, bridge)), {}, lines), Observer()
-        opened.extend([runner.__enter__(), observer.__enter__()])
+@contextmanager
+def started(line: Line, topics: tuple[tuple[str, str], ...] = (), **parameters: bool | float | str) -> Iterator[Dog]:
+    """Start a simulated robot and the bridge, with parameters of the bridge's, and wait until it stands."""
+    simulated = NodeSpec("sim_go2", "sim.yaml", (("seed", 3), ("scan_hz", 10.0)))
+    bridge = NodeSpec("go2_bridge", "sim.yaml", (("autostart", True), *parameters.items()), topics)
+    with Runner(Graph((), (simulated, bridge)), {}, line) as runner, Observer() as observer:
         runner.start()
         dog = Dog(observer, Requests(observer), Driver(observer), runner)
-        opened.append(dog.driver)
-        until(lambda: dog.ready and "ground_truth" in observer.last, "bridge ready", 60.0)
-        until(lambda: observer.truth["posture"] == "standing, balanced", "robot balanced")
-        return dog
+        try:
+            until(lambda: dog.ready and "ground_truth" in observer.last, "bridge ready", 60.0)
+            until(lambda: dog.balanced, "robot balanced")
+            yield dog
+        finally:
+            dog.driver.close()
 
-    yield started
-    for each in reversed(opened):
-        each.close() if isinstance(each, Driver) else each.__exit__(None, None, None)
+
+class Kennel:
+    """One robot for many tests: whoever gets it next finds it standing, driven by its bridge, or gets a new one."""
+
+    def __init__(self, line: Line) -> None:
+        self._stack = ExitStack()
+        self._dog: Dog | None = None
+        self._line = line
+
+    def take(self) -> Dog:
+        """Return a robot that stands and has done nothing yet."""
+        if self._dog is None:
+            self._dog = self._stack.enter_context(started(self._line))
+        self._dog.requests.seen.clear()
+        return self._dog
+
+    def give_back(self, dog: Dog) -> None:
+        """Keep a robot for the next test if it stands soon; end it otherwise."""
+        dog.driver.twist = None
+        end = time.monotonic() + BACK_S
+        while not (dog.ready and dog.balanced and dog.observer.speed < STANDS):
+            if time.monotonic() > end or not all(map(dog.runner.alive, ("sim_go2", "go2_bridge"))):
+                return self.close()
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """End the robot: another one in the same domain would be mistaken for it."""
+        self._dog = None
+        self._stack.close()
+
+
+@pytest.fixture(scope="module")
+def kennel(relay: Relay) -> Iterator[Kennel]:
+    """Where the robot waits that tests of this file share."""
+    kennel = Kennel(relay)
+    yield kennel
+    kennel.close()
 
 
 @pytest.fixture
-def robot(start: Start) -> Dog:
+def robot(kennel: Kennel, relay: Relay, lines: Lines) -> Iterator[Dog]:
     """A robot that stands."""
-    return start()
+    relay.lines = lines
+    dog = kennel.take()
+    yield dog
+    kennel.give_back(dog)
+
+
+@pytest.fixture
+def start(kennel: Kennel, lines: Lines) -> Iterator[Start]:
+    """Starts a robot of the test's own, as `started`."""
+    kennel.close()
+    with ExitStack() as stack:
+        yield lambda *topics, **parameters: stack.enter_context(started(lines, *topics, **parameters))
 
 
 def test_the_robot_is_driven_clamped_and_stopped_when_cmd_vel_goes_silent(robot: Dog) -> None:
@@ -221,15 +271,19 @@ def test_nan_stops_the_robot_although_twists_keep_coming(robot: Dog) -> None:
 
 def test_the_clock_of_ros_may_stop_while_the_robot_moves(robot: Dog) -> None:
     robot.walk()
-    # Without /clock, ROS time stands still from here on.
-    change = SetParameters.Request(parameters=[Parameter("use_sim_time", value=True).to_parameter_msg()])
-    (result,) = robot.call(SetParameters, "go2_bridge/set_parameters", change).results
-    assert result.successful
+
+    def set_clock(simulated: bool) -> None:
+        change = SetParameters.Request(parameters=[Parameter("use_sim_time", value=simulated).to_parameter_msg()])
+        (result,) = robot.call(SetParameters, "go2_bridge/set_parameters", change).results
+        assert result.successful
+
+    set_clock(True)  # without /clock, ROS time stands still from here on
     moves = len(robot.requests.seen)
     until(lambda: len(robot.requests.seen) > moves, "moves go on")
     robot.driver.twist = None
     until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
     robot.stands()
+    set_clock(False)
 
 
 def test_a_robot_that_lay_down_is_made_to_stand_again(robot: Dog) -> None:
@@ -248,12 +302,12 @@ def test_a_robot_that_a_person_damped_stays_down_until_the_reset(robot: Dog, lin
     until(lambda: not robot.ready, "the heartbeat ends")
     until(lambda: "damped by the remote; reset with ~/reset" in lines.text("go2_bridge"), "the reason")
     sent = len(robot.requests.seen)
-    time.sleep(1.5)
+    time.sleep(0.5)
     assert len(robot.requests.seen) == sent
     robot.driver.send()
     assert robot.reset().success
     until(lambda: robot.ready, "the robot stands again")
-    until(lambda: robot.observer.truth["posture"] == "standing, balanced", "robot balanced")
+    until(lambda: robot.balanced, "robot balanced")
 
 
 def test_a_person_with_the_remote_control_takes_the_robot_and_gives_it_back(robot: Dog) -> None:
@@ -307,12 +361,25 @@ def test_its_transitions_stop_the_robot_and_let_it_stand(robot: Dog, lines: Line
     until(lambda: robot.observer.speed > 0.3, "robot moves after a new configuration")
 
 
+def test_the_simulated_robot_shows_what_a_real_one_does(robot: Dog) -> None:
+    assert robot.newest(SportModeState, "sportmodestate").error_code == 1013
+    (transform,) = robot.newest(TFMessage, "/tf").transforms
+    assert (transform.header.frame_id, transform.child_frame_id) == ("odom", "base_link")
+    scan = robot.newest(LaserScan, "scan")
+    assert len(scan.ranges) > 100 and all(scan.range_min < each < scan.range_max for each in scan.ranges)
+    assert robot.observer.last["camera/image/compressed"].header.frame_id == "front_camera_optical_frame"
+    robot.walk()
+    state = robot.newest(SportModeState, "sportmodestate")
+    assert state.mode == 3 and state.velocity[0] > 0.3
+
+
 def test_a_bridge_that_is_ended_stops_the_robot_first(robot: Dog, lines: Lines) -> None:
     robot.walk()
     robot.runner.stop("go2_bridge")
     assert "the stop is confirmed" in lines.text("go2_bridge")
     until(lambda: robot.requests.last_api == SportApi.STOP_MOVE, "StopMove")
     robot.stands()
+    robot.runner.start("go2_bridge")
 
 
 def test_the_stop_at_the_end_is_repeated_to_a_robot_that_does_not_answer(robot: Dog, lines: Lines) -> None:
@@ -392,7 +459,10 @@ def test_a_message_counts_from_its_arrival_unless_the_clock_was_set() -> None:
         assert now - taken - 0.001 <= at <= time.monotonic() - taken + 0.001
 
 
-def test_a_bridge_that_fails_inside_ends_its_process_instead_of_its_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bridge_that_fails_inside_ends_its_process_instead_of_its_watch(
+    kennel: Kennel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kennel.close()
     killed: list[int] = []
     monkeypatch.setattr(managed.os, "kill", lambda _, number: killed.append(number))
     rclpy.init()
@@ -406,15 +476,3 @@ def test_a_bridge_that_fails_inside_ends_its_process_instead_of_its_watch(monkey
         node.cleanup()
         node.destroy_node()
         rclpy.shutdown()
-
-
-def test_the_simulated_robot_shows_what_a_real_one_does(robot: Dog) -> None:
-    assert robot.newest(SportModeState, "sportmodestate").error_code == 1013
-    (transform,) = robot.newest(TFMessage, "/tf").transforms
-    assert (transform.header.frame_id, transform.child_frame_id) == ("odom", "base_link")
-    scan = robot.newest(LaserScan, "scan")
-    assert len(scan.ranges) > 100 and all(scan.range_min < each < scan.range_max for each in scan.ranges)
-    assert robot.observer.last["camera/image/compressed"].header.frame_id == "front_camera_optical_frame"
-    robot.walk()
-    state = robot.newest(SportModeState, "sportmodestate")
-    assert state.mode == 3 and state.velocity[0] > 0.3

@@ -1,4 +1,4 @@
-"""Goals that are refused, cancelled, replaced or limited, on one running chain."""
+"""One running chain: goals refused, cancelled, replaced or limited; every process killed at the wrong moment."""
 
 from __future__ import annotations
 
@@ -7,54 +7,102 @@ from pathlib import Path
 
 import pytest
 
-from spec_vlm_nav.messages import HOLD
+from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, HOLD
+from spec_vlm_nav.robots.go2 import SportApi
 from tests.system.chain import CODES, FIND, Robot, finish, simulated
-from tests.system.conftest import Lines, until
+from tests.system.conftest import Lines, Relay, until
 
 
 @pytest.fixture(scope="module")
-def shared(turning_model: Path) -> Iterator[Robot]:
-    """A robot that turns left for ever, for tests that leave it as they found it."""
-    with simulated(turning_model, Lines()) as robot:
+def chain(turning_model: Path, relay: Relay) -> Iterator[Robot]:
+    """A robot that turns left for ever."""
+    with simulated(turning_model, relay) as robot:
         yield robot
 
 
-def test_a_goal_that_cannot_be_followed_is_refused_and_disturbs_nothing(shared: Robot) -> None:
-    running = shared.observer.send(FIND)
-    turns = shared.turns()
-    until(lambda: shared.turns() > turns, "the goal runs")
-    end = finish(shared, shared.observer.send("find the golden unicorn"))
+@pytest.fixture
+def turning(chain: Robot, relay: Relay, lines: Lines) -> Robot:
+    """The robot that turns left for ever; what the test before has ended runs again."""
+    relay.lines = lines
+    chain.repair()
+    chain.record.clear()
+    return chain
+
+
+def test_a_goal_that_cannot_be_followed_is_refused_and_disturbs_nothing(turning: Robot) -> None:
+    running = turning.observer.send(FIND)
+    turns = turning.turns()
+    until(lambda: turning.turns() > turns, "the goal runs")
+    end = finish(turning, turning.observer.send("find the golden unicorn"))
     assert not end.succeeded and end.error_code == CODES.INVALID_INPUT
     assert "names no known object" in end.message and "bottle" in end.message
-    empty = finish(shared, shared.observer.send("   "))
+    empty = finish(turning, turning.observer.send("   "))
     assert empty.error_code == CODES.INVALID_INPUT
-    assert shared.record.kinds[-1] != HOLD and running.wait(0.0) is None
-    turns = shared.turns()
-    until(lambda: shared.turns() > turns, "the goal before goes on")
+    assert turning.record.kinds[-1] != HOLD and running.wait(0.0) is None
+    turns = turning.turns()
+    until(lambda: turning.turns() > turns, "the goal before goes on")
     running.cancel()
-    assert finish(shared, running).cancelled
+    assert finish(turning, running).cancelled
 
 
-def test_cancel_and_preemption_leave_a_standing_robot_and_have_codes_of_their_own(shared: Robot) -> None:
-    turns = shared.turns()
-    first = shared.observer.send(FIND)
-    until(lambda: shared.turns() > turns, "robot turns")
-    until(lambda: "instruction" in shared.observer.last, "the instruction is on its topic")
-    assert shared.observer.last["instruction"].data == FIND
-    second = shared.observer.send(FIND)
-    replaced = finish(shared, first)
+def test_cancel_and_preemption_leave_a_standing_robot_and_have_codes_of_their_own(turning: Robot) -> None:
+    turns = turning.turns()
+    first = turning.observer.send(FIND)
+    until(lambda: turning.turns() > turns, "robot turns")
+    until(lambda: "instruction" in turning.observer.last, "the instruction is on its topic")
+    assert turning.observer.last["instruction"].data == FIND
+    second = turning.observer.send(FIND)
+    replaced = finish(turning, first)
     assert not replaced.succeeded and replaced.error_code == CODES.PREEMPTED and "newer goal" in replaced.message
-    before = shared.turns()
-    until(lambda: shared.turns() > before, "the newer goal runs")
+    before = turning.turns()
+    until(lambda: turning.turns() > before, "the newer goal runs")
     second.cancel()
-    end = finish(shared, second)
+    end = finish(turning, second)
     assert end.cancelled and end.error_code == CODES.CANCELLED
-    until(lambda: shared.stands and shared.record.kinds[-1] == HOLD, "the robot stands")
+    until(lambda: turning.stands and turning.record.kinds[-1] == HOLD, "the robot stands")
 
 
-def test_time_and_number_of_actions_are_limits(shared: Robot) -> None:
-    few = finish(shared, shared.observer.send(FIND, max_actions=2))
+def test_time_and_number_of_actions_are_limits(turning: Robot) -> None:
+    few = finish(turning, turning.observer.send(FIND, max_actions=2))
     assert (few.succeeded, few.actions) == (False, 2)
-    late = finish(shared, shared.observer.send(FIND, time_allowance_s=2.0))
+    late = finish(turning, turning.observer.send(FIND, time_allowance_s=2.0))
     assert late.error_code == CODES.TIMEOUT
-    until(lambda: shared.stands, "the robot stands")
+    until(lambda: turning.stands, "the robot stands")
+
+
+def test_while_the_verifier_is_away_the_draft_model_drives_slowly_and_the_goal_goes_on(turning: Robot) -> None:
+    goal = turning.observer.send(FIND)
+    until(lambda: turning.turns() >= 2, "robot turns")
+    turning.runner.kill("verifier")
+    until(lambda: turning.observer.last["navigation_action"].source == EDGE_ONLY, "the draft model decides alone")
+    assert turning.observer.last["navigation_action"].speed_scale == 0.5
+    assert goal.wait(0.0) is None
+    turning.runner.start("verifier")
+    until(lambda: turning.observer.last["navigation_action"].source == CLOUD_VERIFIED, "the verifier decides", 60.0)
+    before = turning.turns()
+    until(lambda: turning.turns() > before, "the goal goes on")
+    goal.cancel()
+    assert finish(turning, goal).cancelled
+
+
+@pytest.mark.parametrize("victim", ["vlm_nav", "action_executor"])
+def test_a_node_that_dies_in_mid_motion_leaves_a_standing_robot(turning: Robot, victim: str) -> None:
+    goal = turning.observer.send(FIND)
+    until(lambda: turning.observer.speed > 0.2, "robot turns")
+    turning.runner.kill(victim)
+    if victim == "action_executor":
+        until(lambda: turning.record.apis[-1] == SportApi.STOP_MOVE, "the bridge stops the robot")
+    until(lambda: turning.stands, "the robot stands")
+    if victim == "vlm_nav":
+        until(lambda: "vlm_nav silent" in turning.observer.last["action_status"].message, "the executor says why")
+    else:
+        until(lambda: turning.record.said("action_executor is silent"), "navigation says why")
+        goal.cancel()
+        assert finish(turning, goal).cancelled
+
+
+def test_a_silent_simulator_is_a_stale_camera(turning: Robot) -> None:
+    turning.observer.send(FIND, time_allowance_s=20.0)
+    until(lambda: turning.turns() >= 1, "robot turns")
+    turning.runner.kill("sim_go2")
+    until(lambda: turning.record.said("no camera frame") or turning.record.said("odom"), "navigation says why")

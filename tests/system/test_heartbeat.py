@@ -14,7 +14,7 @@ from spec_vlm_nav.nodes.heartbeat import Heartbeat, on_heartbeat
 from tests.system.conftest import until
 from tests.system.spinning import Spinning
 
-LONG_S, SHORT_S = 60.0, 0.3
+LONG_S, SHORT_S = 60.0, 0.15
 
 
 class Ears:

@@ -1,10 +1,9 @@
-"""The whole chain as processes: every mode, and every process killed at the wrong moment."""
+"""The demo as processes, and what is said where something cannot start."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,72 +11,8 @@ import pytest
 from evaluation.__main__ import main
 from evaluation.bags.frames import BagFrame, FrameSource, Selection
 from evaluation.report.run import load_run
-from evaluation.report.timeline import steps
 from spec_vlm_nav.graph import PROJECT
-from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY
-from spec_vlm_nav.robots.go2 import SportApi
-from speculation.trace import load
-from tests.system.chain import FIND, Robot, finish, simulated
-from tests.system.conftest import Lines, until
-
-
-@pytest.fixture
-def turning(turning_model: Path, lines: Lines) -> Iterator[Robot]:
-    """A robot that turns left for ever."""
-    with simulated(turning_model, lines) as robot:
-        yield robot
-
-
-@pytest.mark.parametrize("mode", ["cloud", "edge", "sd", "fsd"])
-def test_a_model_that_says_stop_ends_the_goal_in_every_mode(
-    mode: str, stopping_model: Path, lines: Lines, tmp_path: Path
-) -> None:
-    with simulated(stopping_model, lines, mode, trace=str(tmp_path / "trace.json")) as robot:
-        end = finish(robot, robot.observer.send(FIND))
-        answers = steps(load(tmp_path / "trace.json"))
-        assert end.succeeded and end.actions == 0
-        assert answers[-1].action == "stop" and answers[-1].whole.args["tokens"] > 0
-        assert robot.observer.last["instruction"].data == FIND
-        room = {"seed": 3, "difficulty": "middle", "target": "silver bottle", "layout": "room"}
-        assert robot.observer.truth["room"] == room
-        assert robot.observer.last["decoding_stats"].mode == mode
-        assert robot.observer.last["decoding_stats"].answer == "Action: stop"
-
-
-def test_while_the_verifier_is_away_the_draft_model_drives_slowly_and_the_goal_goes_on(turning: Robot) -> None:
-    goal = turning.observer.send(FIND)
-    until(lambda: turning.turns() >= 2, "robot turns")
-    turning.runner.kill("verifier")
-    until(lambda: turning.observer.last["navigation_action"].source == EDGE_ONLY, "the draft model decides alone")
-    assert turning.observer.last["navigation_action"].speed_scale == 0.5
-    assert goal.wait(0.0) is None
-    turning.runner.start("verifier")
-    until(lambda: turning.observer.last["navigation_action"].source == CLOUD_VERIFIED, "the verifier decides", 60.0)
-    before = turning.turns()
-    until(lambda: turning.turns() > before, "the goal goes on")
-    goal.cancel()
-    assert finish(turning, goal).cancelled
-
-
-@pytest.mark.parametrize("victim", ["vlm_nav", "action_executor"])
-def test_a_node_that_dies_in_mid_motion_leaves_a_standing_robot(turning: Robot, victim: str) -> None:
-    turning.observer.send(FIND)
-    until(lambda: turning.observer.speed > 0.2, "robot turns")
-    turning.runner.kill(victim)
-    if victim == "action_executor":
-        until(lambda: turning.record.apis[-1] == SportApi.STOP_MOVE, "the bridge stops the robot")
-    until(lambda: turning.stands, "the robot stands")
-    if victim == "vlm_nav":
-        until(lambda: "vlm_nav silent" in turning.observer.last["action_status"].message, "the executor says why")
-    else:
-        until(lambda: turning.record.said("action_executor is silent"), "navigation says why")
-
-
-def test_a_silent_simulator_is_a_stale_camera(turning: Robot) -> None:
-    turning.observer.send(FIND, time_allowance_s=20.0)
-    until(lambda: turning.turns() >= 1, "robot turns")
-    turning.runner.kill("sim_go2")
-    until(lambda: turning.record.said("no camera frame") or turning.record.said("odom"), "navigation says why")
+from tests.system.chain import FIND
 
 
 def missing(name: str, folder: Path) -> list[str]:

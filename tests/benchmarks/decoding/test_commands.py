@@ -13,6 +13,8 @@ from edge_drafter import Mode
 from evaluation import plots
 from evaluation.virtual_time import Recording
 
+pytestmark = pytest.mark.usefixtures("forked_verifiers")
+
 
 @pytest.mark.parametrize(
     ("flags", "named"),

@@ -15,6 +15,8 @@ from evaluation.closed_loop import command as closed_loop
 from evaluation.closed_loop.episodes import ORACLE, EpisodeKey
 from speculation.prompts import VOCABULARY_FILE
 
+pytestmark = pytest.mark.usefixtures("forked_verifiers")
+
 
 @pytest.fixture(scope="module")
 def turning(tmp_path_factory: pytest.TempPathFactory) -> Path:
