@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from adapters_training import settings
 from adapters_training.files import replacing
 from adapters_training.verifier_profile.config import ProfileConfig
-from adapters_training.verifier_profile.configurations import LONGEST, Configuration, fitted, test, training
+from adapters_training.verifier_profile.configurations import LONGEST, Configuration, fitted, held_out, training
 from speculation.cost_profile import COST_FILE, CostProfile, ImageRow
 from speculation.pass_cost import Load, PassCost
 
@@ -61,8 +61,8 @@ def run(options: argparse.Namespace) -> int:
     out = Path(config.out) if config.out else folder
     out.mkdir(parents=True, exist_ok=True)
     vlm = load_vlm(folder, config)
-    train, held_out = (configurations(each, vlm.context, config.quick) for each in (training(), test()))
-    profile, measured = profile_of(vlm, train, held_out, config)
+    train, unseen = (configurations(each, vlm.context, config.quick) for each in (training(), held_out()))
+    profile, measured = profile_of(vlm, train, unseen, config)
     with replacing(out / COST_FILE) as path:
         profile.save(path)
     plot(profile, *measured).savefig(out / PLOT_FILE, dpi=110)
@@ -85,23 +85,24 @@ def configurations(every: Sequence[Configuration], context: int, quick: bool) ->
 
 
 def profile_of(
-    vlm: Vlm, train: Sequence[Configuration], held_out: Sequence[Configuration], config: ProfileConfig
+    vlm: Vlm, train: Sequence[Configuration], unseen: Sequence[Configuration], config: ProfileConfig
 ) -> tuple[CostProfile, tuple[Measured, Measured]]:
     """Measure a model. Returns its profile, and training and test with their seconds."""
     import msgspec
 
     from adapters_training.exit_choice.report import machine
     from adapters_training.verifier_profile.fit import folds_r2, intervals, quality
-    from adapters_training.verifier_profile.measure import Profiler
+    from adapters_training.verifier_profile.measure import IMAGE_SIDES, QUICK_SIDES, Profiler
 
     if config.quick:
         config = msgspec.structs.replace(config, warm_up=min(config.warm_up, QUICK_WARM_UP))
     profiler = Profiler(vlm, config)
     # One random order over both, so that whatever else the machine does falls on both alike.
-    seconds = profiler.passes([*train, *held_out])
+    seconds = profiler.passes([*train, *unseen])
     own, other = seconds[: len(train)], seconds[len(train) :]
-    images = profiler.images() if vlm.sees_images else []
-    loads, unseen = ([each.load for each in part] for part in (train, held_out))
+    sides = QUICK_SIDES if config.quick else IMAGE_SIDES
+    images = profiler.images(sides) if vlm.sees_images else []
+    loads, others = ([each.load for each in part] for part in (train, unseen))
     cost = PassCost.fit(loads, own)
     profile = CostProfile(
         fingerprint=vlm.fingerprint,
@@ -112,17 +113,17 @@ def profile_of(
         threads=config.threads or 0,
         machine=machine(str(vlm.device)),
         clock=profiler.clock.value,
-        longest=max(each.longest for each in [*train, *held_out]),
+        longest=max(each.longest for each in [*train, *unseen]),
         runs=config.runs,
         cost=cost,
         intervals=intervals(loads, own, config.bootstraps, config.seed),
         train=quality(cost, loads, own),
-        test=quality(cost, unseen, other),
+        test=quality(cost, others, other),
         folds_r2=folds_r2(loads, own, config.seed),
         encoding=encoding_of(images),
         images=tuple(_image_row(each, vlm, cost) for each in images),
     )
-    return profile, ((train, own), (held_out, other))
+    return profile, ((train, own), (unseen, other))
 
 
 def encoding_of(images: Sequence[ImageTimes]) -> PassCost | None:

@@ -50,7 +50,7 @@ class Configuration:
     def scaled(self, share: float) -> Configuration:
         """Return it with every length multiplied; a row feeds at least a token."""
         return Configuration(
-            self.kind, tuple((max(1, round(share * new)), round(share * cached)) for new, cached in self.rows)
+            self.kind, tuple((max(1, int(share * new)), int(share * cached)) for new, cached in self.rows)
         )
 
 
@@ -71,7 +71,7 @@ def training() -> list[Configuration]:
     ]
 
 
-def test() -> list[Configuration]:
+def held_out() -> list[Configuration]:
     """Return the 50 configurations of the test, none of which is in training."""
     rng = random.Random("test")
     return [

@@ -38,6 +38,7 @@ WORDS = 40
 """Tokens of words around an image."""
 IMAGE_SIDES = ((4, 4), (8, 8), (8, 12), (16, 16), (16, 24), (24, 32), (32, 48))
 """Rows and columns of merged patches."""
+QUICK_SIDES = IMAGE_SIDES[:3]
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ COLUMNS = (
 
 def run(options: argparse.Namespace) -> None:
     """Print a table for each recording, plot both, and save what was asked."""
-    timings, pair = go2(), recorded(options, options.steps)
+    timings, pair = go2(options.cost), recorded(options, options.steps)
     sources = {"embedded pair": pair, "synthetic": GO2_SYNTHETIC.draw(max(1, options.steps // 5))}
     print(f"{timings}\n{VIRTUAL}")
     found = {name: ablate(recording, timings) for name, recording in sources.items()}

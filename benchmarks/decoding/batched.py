@@ -11,11 +11,11 @@ import argparse
 from dataclasses import asdict, replace
 from typing import Any
 
-from benchmarks.decoding.common import GO2_SYNTHETIC, GSM8K_SYNTHETIC, VIRTUAL, arm_figures, go2, save
+from benchmarks.decoding.common import GO2_SYNTHETIC, GSM8K_SYNTHETIC, VIRTUAL, arm_figures, declared, go2, save
 from edge_drafter import Mode
 from evaluation.experiment.run import Arm
 from evaluation.tables import Column, figures_table
-from evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime, load_timings
+from evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
 
 STEPS = (6, 1, "synthetic answers for each device")
 SIZES = (2, 4, 8)
@@ -28,12 +28,12 @@ COLUMNS = (
 )
 
 
-def devices() -> dict[str, tuple[Synthetic, Timings]]:
+def devices(cost: str = "") -> dict[str, tuple[Synthetic, Timings]]:
     """Return answers and times: the Go2's run, and GSM8K at two clients' times."""
     return {
-        "go2": (replace(GO2_SYNTHETIC, variety=GSM8K_SYNTHETIC.variety), go2()),
-        "jetson": (GSM8K_SYNTHETIC, load_timings("jetson_vicuna_7b")),
-        "rtx": (GSM8K_SYNTHETIC, load_timings("rtx_vicuna_7b")),
+        "go2": (replace(GO2_SYNTHETIC, variety=GSM8K_SYNTHETIC.variety), go2(cost)),
+        "jetson": (GSM8K_SYNTHETIC, declared("jetson_vicuna_7b", cost)),
+        "rtx": (GSM8K_SYNTHETIC, declared("rtx_vicuna_7b", cost)),
     }
 
 
@@ -43,10 +43,10 @@ def run(options: argparse.Namespace) -> None:
         f"{options.steps} synthetic answers for each device, at most {BRANCHES} continuations a verification; {VIRTUAL}"
     )
     found, inputs = {}, {}
-    for name, (synthetic, timings) in devices().items():
+    for name, (synthetic, timings) in devices(options.cost).items():
         rows = compared(synthetic.draw(options.steps), timings)
         first, last = (1e3 * timings.draft_forward_s(size) for size in (1, max(SIZES)))
-        print(f"\n{name}: a forward over 1 takes {first:.1f} ms, over {max(SIZES)} {last:.1f} ms")
+        print(f"\n{name}: a forward over 1 takes {first:.1f} ms, over {max(SIZES)} {last:.1f} ms; {timings.load_words}")
         print(figures_table("pre-drafts", {f"{row['way']}, {row['size']}": row for row in rows}, COLUMNS))
         found[name], inputs[name] = rows, {"synthetic": repr(synthetic), "timings": asdict(timings)}
     save("batched", options, {"kind": VIRTUAL, "inputs": inputs, "devices": found})

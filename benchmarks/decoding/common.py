@@ -23,9 +23,15 @@ GSM8K_SYNTHETIC = Synthetic(
 exit 13. Seven of ten exits that are wrong name another token than the one before: the paper does not print it."""
 
 
-def go2() -> Timings:
+def declared(name: str, cost: str = "") -> Timings:
+    """Return timings of this name with a draft model beside the target and, where it is named, what loads cost."""
+    timings = load_timings(name).with_server_draft()
+    return timings.with_cost(cost) if cost else timings
+
+
+def go2(cost: str = "") -> Timings:
     """Return the times of Early Exits, Table 8."""
-    return load_timings("go2").with_server_draft()
+    return declared("go2", cost)
 
 
 def arm_figures(run: Run, timings: Timings, *names: str) -> dict[str, dict[str, Any]]:

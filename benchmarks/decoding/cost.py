@@ -103,7 +103,7 @@ def add_options(line: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the paper's table recomputed, the same with our passes, and tokens per dollar; save what was asked."""
     prices = Prices.load(options.prices)
-    recording, timings = recorded(options, options.steps), go2()
+    recording, timings = recorded(options, options.steps), go2(options.cost)
     shared = replace(timings, verify_row_s=ROW_SHARE * timings.verify_s)
     modes = spent(recording, shared, MODES)
     again, ours, rents = paper_table(prices), our_table(prices, modes), rent_table(prices, modes)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.decoding.common import VIRTUAL, save
+from benchmarks.decoding.common import VIRTUAL, declared, save
 from benchmarks.decoding.plots import plot_modes
 from benchmarks.recordings import check_pair, recorded
 from edge_drafter import Mode
@@ -28,7 +28,7 @@ from evaluation.experiment.run import Answer, Arm, Question, Run
 from evaluation.plots import keep
 from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
 from evaluation.tables import MS, Column, figures_table, spread_columns
-from evaluation.virtual_time import Recording, Timings, VirtualTime, load_timings
+from evaluation.virtual_time import Recording, Timings, VirtualTime
 from evaluation.virtual_time.figures import best_sd, compare, figures_of, sd_at
 from evaluation.virtual_time.layer_split import LAYER_SPLIT
 from speculation.profiles import load_profile
@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> None:
         origin: dict[str, Any] = {}
         if own is not None:
             changes = {"gamma": options.gamma, "text": options.drafting}
-            entries = list(on_virtual_time(setting.times, own, rtts_ms, words, **changes))
+            entries = list(on_virtual_time(declared(setting.times, options.cost), own, rtts_ms, words, **changes))
         else:
             entries = list(on_sockets(setting.times, options, asked, before, rtts_ms, words))
             origin = {"machine": machine(), "scale": load_profile(setting.times).scale}
@@ -172,21 +172,20 @@ def _with_arrivals(edge: EdgeDecoder, mode: str) -> Callable[[Question], Answer]
 
 
 def on_virtual_time(
-    times: str, recording: Recording, rtts_ms: Sequence[float], words: Words, **changes: Any
+    timings: Timings, recording: Recording, rtts_ms: Sequence[float], words: Words, **changes: Any
 ) -> Iterator[dict[str, Any]]:
     """Yield the same on virtual time, from recorded steps, with mode layer_split; `changes` as in `run_mode`.
 
     What the draft would answer by itself is not recorded: mode edge takes its time for the target's answer.
     """
-    declared = load_timings(times).with_server_draft()
     own = {EDGE: {"recording": with_perfect_draft(recording)}}
     arms = [Arm[Any](mode, mode, {**own.get(mode, {}), **changes}) for mode in (*LINKED, LAYER_SPLIT)]
-    for rtt_ms in tqdm(rtts_ms, unit="round trip", desc=times, disable=None):
-        timings = replace(declared, one_way_s=rtt_ms / 2e3)
-        best = best_sd(recording, timings)
+    for rtt_ms in tqdm(rtts_ms, unit="round trip", desc=timings.name, disable=None):
+        at = replace(timings, one_way_s=rtt_ms / 2e3)
+        best = best_sd(recording, at)
         longest = Arm[Any](SD_BEST, SD, {"gamma": best[0], "stop_below": 0.0})
-        run = VirtualTime(recording, timings, with_arrivals=True).run([*arms, longest])
-        found = entry(rtt_ms, run, timings, best, sd_at(4, recording, timings)["tau"], words)
+        run = VirtualTime(recording, at, with_arrivals=True).run([*arms, longest])
+        found = entry(rtt_ms, run, at, best, sd_at(4, recording, at)["tau"], words)
         yield {**found, "sd_best_gamma": best[0]}
 
 
@@ -217,7 +216,7 @@ def report(name: str, entries: Sequence[Mapping[str, Any]], options: argparse.Na
     frames = next(iter(entries[0]["modes"].values()))["steps"]
     lines = [f"\n{setting.title}: {frames} frames, {setting.kind}; {drafted_as(options)}"]
     if setting.is_virtual:
-        lines.append(str(load_timings(setting.times).with_server_draft()))
+        lines.append(str(declared(setting.times, options.cost)))
         lines.append("edge is given an answer as long as the target's; its own answer is not recorded")
         known = "sd is fastest at gamma {sd_best_gamma}"
     else:

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, arm_figures, save
+from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, arm_figures, declared, save
 from cloud_verifier.exit_queue import QueuePolicy as ServerPolicy
 from edge_drafter.config import QueuePolicy as EdgePolicy
 from evaluation.experiment.run import Arm
 from evaluation.tables import Column, figures_table
-from evaluation.virtual_time import SERVER, Recording, Timings, VirtualTime, load_timings
+from evaluation.virtual_time import SERVER, Recording, Timings, VirtualTime
 
 STEPS = (6, 1, "synthetic answers")
 THREADS = (3, 5, 10)
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     """Print our miss rates beside the paper's, and save what was asked."""
     if not 0.1 <= options.message_ms <= 1000.0:
         raise ValueError(f"--message-ms {options.message_ms:g} is outside 0.1 to 1000")
-    recording, timings = GSM8K_SYNTHETIC.draw(options.steps), slow_link(options.message_ms / 1e3)
+    recording, timings = GSM8K_SYNTHETIC.draw(options.steps), slow_link(options.message_ms / 1e3, options.cost)
     rows = miss_rates(recording, timings, options.message_ms / 1e3)
     print(f"{len(recording.steps)} answers: {GSM8K_SYNTHETIC}\n{timings}\n{VIRTUAL}")
     print(f"an early token takes {options.message_ms:g} ms to leave and {1e3 * timings.one_way_s:g} ms on its way\n")
@@ -64,9 +64,9 @@ def run(options: argparse.Namespace) -> None:
     save("queues", options, {"kind": VIRTUAL, "synthetic": repr(GSM8K_SYNTHETIC), "rows": rows}, timings)
 
 
-def slow_link(message_s: float) -> Timings:
+def slow_link(message_s: float, cost: str = "") -> Timings:
     """Return the RTX's times with a way down on which an early token takes `message_s` to leave."""
-    return replace(load_timings("rtx_vicuna_7b"), down_bits_per_s=8.0 * EARLY_BYTES / message_s)
+    return replace(declared("rtx_vicuna_7b", cost), down_bits_per_s=8.0 * EARLY_BYTES / message_s)
 
 
 def miss_rates(recording: Recording, timings: Timings, message_s: float) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, arm_figures, save
+from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, arm_figures, declared, save
 from benchmarks.decoding.plots import plot_sweeps
 from edge_drafter import Mode
 from edge_drafter.config import QueuePolicy
@@ -18,7 +18,7 @@ from evaluation.experiment.run import Arm
 from evaluation.formulas import GAMMA, SYSTEMS
 from evaluation.plots import keep
 from evaluation.tables import Column, figures_table
-from evaluation.virtual_time import Recording, Timings, VirtualTime, load_timings
+from evaluation.virtual_time import Recording, Timings, VirtualTime
 
 STEPS = (6, 1, "synthetic answers")
 Axes = tuple[Sequence[int], Sequence[int], Sequence[int]]
@@ -50,7 +50,7 @@ COLUMNS = (
 
 def run(options: argparse.Namespace) -> None:
     """Print a table for each sweep, plot them in one figure, and save what was asked."""
-    recording, timings = GSM8K_SYNTHETIC.draw(options.steps), load_timings("rtx_vicuna_7b")
+    recording, timings = GSM8K_SYNTHETIC.draw(options.steps), declared("rtx_vicuna_7b", options.cost)
     data = swept(recording, timings, QUICK_AXES if options.quick else AXES)
     print(f"{len(recording.steps)} answers: {GSM8K_SYNTHETIC}\n{timings}\n{VIRTUAL}")
     print(

@@ -7,10 +7,17 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from evaluation.formulas import SYSTEMS
+from speculation.cost_profile import load_cost
 from speculation.links import LinkConditions, load_link
-from speculation.pass_cost import Load, PassCost
+from speculation.pass_cost import PAPER_COSTS, Load, PassCost
 from speculation.profiles import DeviceProfile, load_profile, load_profiles
 
+WITH_COST = "+"
+"""Between the name of timings and that of a cost."""
+COST_HELP = (
+    "what a target forward's load costs, scaled to T_q: a file of profile-verifier, a model folder that has one, or "
+    f"{', '.join(PAPER_COSTS)} (default: as declared; nothing in the papers' columns)"
+)
 TABLE_9_LEAF = 0.0223
 """Share of a draft forward that every further leaf adds: 8 leaves take 15.6 % longer (Early Exits, Appendix C, Table 9:
 8.97 ms against 7.76 ms on a Jetson; 16 leaves by this rule 33 %, measured 37 %)."""
@@ -32,7 +39,7 @@ class Timings:
     verify_row_s: float = 0.0
     """Added by each further session in it."""
     cost: PassCost | None = None
-    """A measured profile of target forwards, in place of the three above."""
+    """A measured profile of target forwards, in place of the three above; see `with_cost`."""
     prompt_tokens: int = 0
     """Cache slots of image and prompt."""
     exit_s: float = 0.0
@@ -83,6 +90,33 @@ class Timings:
         """Return timings in which mode server_sd has a draft forward: that of go2_a100 where none is declared."""
         return self if self.server_draft_s else replace(self, server_draft_s=load_profile("go2_a100").server_draft_s)
 
+    def with_cost(self, name: str) -> Timings:
+        """Return timings whose target forwards grow with their load as `name` has it (`load_cost`).
+
+        It is scaled so that a forward over one token takes T_q behind the prompt; where no T_q is declared it is as it
+        was measured. Raises ValueError for a cost that is unknown.
+        """
+        cost = load_cost(name)
+        if self.verify_s:
+            cost = cost.scaled(self.verify_s / cost.seconds(Load.row(1, self.prompt_tokens)))
+        return replace(self, name=f"{self.name}{WITH_COST}{name}", cost=cost)
+
+    @property
+    def load_words(self) -> str:
+        """What the load of a target forward costs beside T_q, in words for a table's head."""
+        if self.cost is None:
+            token, row = (each / (self.verify_s or 1.0) for each in (self.verify_token_s, self.verify_row_s))
+            return f"a target forward takes T_q; each further token {token:.3g} of it, each further session {row:.3g}"
+        one = self.cost.seconds(Load.row(1, self.prompt_tokens))
+        token, pair, cached = (each / one for each in (self.cost.token_s, self.cost.interaction_s, self.cost.cached_s))
+        return (
+            f"a target forward takes {1e3 * one:.4g} ms; of that each further token {token:.3g}, query-key pair "
+            f"{pair:.3g}, cached token {cached:.3g}"
+        )
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{self.load_words}"
+
     def draft_forward_s(self, tokens: int) -> float:
         """Return the seconds of a draft forward over so many tokens, a chain or leaves."""
         return self.draft_s * (1.0 + self.draft_leaf * max(0, tokens - 1))
@@ -114,8 +148,12 @@ PAPERS = {
 
 
 def load_timings(name: str) -> Timings:
-    """Return the timings of a paper's table or of a device profile. Raises ValueError, with the known names."""
+    """Return the timings of a paper's table or of a device profile, as in `go2+wisp-32b` with what loads cost.
+
+    Raises ValueError, with the known names.
+    """
+    base, _, cost = name.partition(WITH_COST)
     known = PAPERS | {profile.name: Timings.of(profile) for profile in load_profiles().values()}
-    if name not in known:
-        raise ValueError(f"timings {name!r} are unknown; choose {', '.join(known)}")
-    return known[name]
+    if base not in known:
+        raise ValueError(f"timings {base!r} are unknown; choose {', '.join(known)}")
+    return known[base].with_cost(cost) if cost else known[base]

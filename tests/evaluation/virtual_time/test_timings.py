@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from evaluation.virtual_time.timings import PAPERS, Timings, load_timings
-from speculation.pass_cost import Load
+from speculation.pass_cost import PAPER_COSTS, Load
 
 
 def test_papers_and_profiles_are_known_by_name() -> None:
@@ -37,3 +37,34 @@ def test_layers_are_even_or_weighted() -> None:
 def test_times_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Timings(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_cost_has_the_shape_of_its_profile_and_the_declared_time_of_one_token() -> None:
+    cost, timings = PAPER_COSTS["wisp-32b"], load_timings("go2+wisp-32b")
+    one, draft = Load.row(1), Load.row(9, 700) + Load.row(1, 300)
+    assert timings.name == "go2+wisp-32b" and timings.target_forward_s(one) == pytest.approx(timings.verify_s) == 0.62
+    ratio = timings.target_forward_s(draft) / timings.target_forward_s(one)
+    assert ratio == pytest.approx(cost.seconds(draft) / cost.seconds(one))
+    behind = Timings(verify_s=0.1, prompt_tokens=500).with_cost("wisp-32b")
+    assert behind.target_forward_s(Load.row(1, 500)) == pytest.approx(0.1)
+
+
+def test_a_cost_without_a_declared_time_is_as_it_was_measured() -> None:
+    timings = load_timings("raw+wisp-32b")
+    assert timings.cost == PAPER_COSTS["wisp-32b"]
+
+
+def test_an_unknown_cost_is_refused_and_an_empty_one_is_none() -> None:
+    with pytest.raises(ValueError, match="wisp-32b-main"):
+        load_timings("go2+gpt")
+    with pytest.raises(ValueError, match="'go3' are unknown"):
+        load_timings("go3+wisp-32b")
+    assert load_timings("go2+") == load_timings("go2")
+
+
+def test_timings_say_what_a_load_costs() -> None:
+    assert "each further token 0 of it" in str(load_timings("go2"))
+    assert "each further token 0.175 of it, each further session 0.5" in str(
+        Timings(verify_s=2.0, verify_token_s=0.35, verify_row_s=1.0)
+    )
+    assert "takes 620 ms; of that each further token 0.00223" in str(load_timings("go2+wisp-32b"))
