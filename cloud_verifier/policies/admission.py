@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from cloud_verifier.ledger import Act, Choice, Estimates
 from cloud_verifier.policies.base import Budget
@@ -13,60 +14,65 @@ from speculation.pass_cost import NO_LOAD, Load
 
 CHEAP = 0.1
 """Share by which a pass may grow for a step that joins it while it waits for a draft, or for a second prompt."""
-_OVERDUE = 0.25
-"""Share of a batch's rows that go to steps that wait for longer than `Budget.patience_s`."""
 _TICK_S = 1e-9
 """Shortest time that is counted with: an estimator that has seen nothing predicts 0."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
-    """A verification or a decode that may run now."""
+    """A verification or a decode that may run at `now`; what nobody asks for is not computed."""
 
     step: Step
     choice: Choice
-    load: Load
-    tokens: float
-    """N, Eq. 5: the share of the session's draft tokens that was accepted so far, times those at hand. At least 1, what
-    every pass commits and a decode brings."""
-    seconds: float
-    """v: what it adds to a pass."""
-    deadline: float
-    """d, Eq. 6 and 12, on the clock of `now`."""
-    late: bool
-    """Whether not even a pass of its own, begun now, would keep the deadline."""
+    now: float
+    estimates: Estimates
+    accepted: float | None = None
+    """Draft tokens that are expected to be accepted. None, by WISP's Eq. 5: the share of all of the session's that was
+    accepted so far, times those at hand."""
 
-    @classmethod
-    def of(cls, step: Step, choice: Choice, now: float, estimates: Estimates, tokens: float | None = None) -> Candidate:
-        """Return a step's choice with what it brings (`tokens`; None: by Eq. 5), adds, and when it is due."""
-        if tokens is None:
-            survival = step.ledger.survival.get(choice.act)
-            tokens = 0.0 if survival is None else survival.share * len(choice.tree.tokens)
-        tokens, load = max(1.0, tokens), step.load(choice)
-        alone = estimates.seconds(load)
-        seconds = max(_TICK_S, estimates.seconds(load + load) - alone)
-        deadline = _deadline(step, choice, tokens)
-        return cls(step, choice, load, tokens, seconds, deadline, now + alone > deadline)
+    @cached_property
+    def load(self) -> Load:
+        """What it computes."""
+        return self.step.load(self.choice)
 
-    @property
-    def utility(self) -> float:
-        """U, Eq. 16: tokens per second."""
-        return self.tokens / self.seconds
+    @cached_property
+    def tokens(self) -> float:
+        """N, Eq. 5; at least 1, what every pass commits and a decode brings."""
+        if self.accepted is not None:
+            return max(1.0, self.accepted)
+        survival = self.step.ledger.survival.get(self.choice.act)
+        return 1.0 if survival is None else max(1.0, survival.share * len(self.choice.tree.tokens))
+
+    @cached_property
+    def seconds(self) -> float:
+        """v: what it adds to a pass."""
+        return max(_TICK_S, self.estimates.seconds(self.load + self.load) - self.estimates.seconds(self.load))
+
+    @cached_property
+    def deadline(self) -> float:
+        """d, Eq. 6 and 12: arrival + N/s - T_draft - T_network, or the step's own deadline where that is sooner.
+
+        A draft that was made while the verifier was busy with the one before cost its robot no time, which Eq. 6 does
+        not provide for: d is never less than N/s after the latest commit.
+        """
+        step = self.step
+        began = max(step.since - step.edge_s(self.choice), step.committed_at)
+        return min(step.deadline, began + self.tokens / step.service_class.tokens_per_s)
+
+    @cached_property
+    def late(self) -> bool:
+        """Whether not even a pass of its own, begun now, would keep the deadline."""
+        return self.now + self.estimates.seconds(self.load) > self.deadline
 
     @property
     def due(self) -> float:
         """The deadline that a batch with this row has to keep: none that is lost already, it could only empty it."""
         return math.inf if self.late else self.deadline
 
-
-def _deadline(step: Step, choice: Choice, tokens: float) -> float:
-    """Return d = arrival + N/s - T_draft - T_network, and the step's own deadline where that is sooner.
-
-    A draft that was made while the verifier was busy with the one before cost its robot no time, which Eq. 6 does not
-    provide for: d is never less than N/s after the latest commit.
-    """
-    promised = tokens / step.service_class.tokens_per_s
-    return min(step.deadline, max(step.since - step.edge_s(choice), step.committed_at) + promised)
+    @property
+    def utility(self) -> float:
+        """U, Eq. 16: tokens per second."""
+        return self.tokens / self.seconds
 
 
 def cut(step: Step, choice: Choice, size: int) -> Choice:
@@ -82,11 +88,14 @@ def cut(step: Step, choice: Choice, size: int) -> Choice:
     return replace(choice, tree=tree.head(size))
 
 
-def overdue(rows: Sequence[Candidate], now: float, budget: Budget) -> list[Candidate]:
-    """Return the rows that must go first so that nobody waits for ever: of those, in the order of their waiting, that
-    wait for longer than `Budget.patience_s` the first."""
-    late = [row for row in rows if now - row.step.since > budget.patience_s]
-    return late[: max(1, int(_OVERDUE * budget.rows))]
+def overdue(rows: Sequence[Candidate], now: float, budget: Budget) -> tuple[list[Candidate], list[Candidate]]:
+    """Return the rows that must go first so that nobody waits for ever, and the others; both in the order of waiting.
+
+    The former are those that wait for longer than `Budget.patience_s`, a quarter of a batch at most, and one at least.
+    """
+    most = max(1, budget.rows // 4)
+    late = sum(now - row.step.since > budget.patience_s for row in rows[:most])
+    return list(rows[:late]), list(rows[late:])
 
 
 class Admission:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
-from cloud_verifier.ledger import Estimates
 from cloud_verifier.policies.admission import Admission, Candidate, cut, overdue
 from cloud_verifier.policies.row_policy import RowPolicy
 from speculation.pass_cost import NO_LOAD, Load
@@ -25,8 +26,7 @@ class FullBudget(RowPolicy):
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`."""
         rows = spend(rows, batch)
-        first = overdue(rows, batch.now, batch.budget)
-        rest = [row for row in rows if row not in first]
+        first, rest = overdue(rows, batch.now, batch.budget)
         rest.sort(key=lambda row: row.due)
         order = [*first, *rest][: batch.budget.rows]
         count, keeps = worth_running(order, batch)
@@ -77,61 +77,67 @@ def _keeps(row: Candidate, end: float) -> bool:
     return not row.late and end <= row.deadline
 
 
+def spend(rows: Sequence[Candidate], batch: Admission) -> list[Candidate]:
+    """Return the rows with as much of their drafts as makes a pass over the first of them, as many as a batch can have,
+    commit most tokens per second.
+
+    Where a token's price does not depend on what else is in the pass (WISP, Eq. 19), no other choice of tokens is
+    better: for a ratio of sums those are right that bring more than the ratio (Dinkelbach, 1967).
+    """
+    estimates = batch.estimates
+    if not estimates.known:
+        return list(rows)
+    together = rows[: batch.budget.rows]
+    roots = Load.total(Load.row(1, row.step.cached) for row in together)
+    tokens, seconds = float(roots.rows), estimates.seconds(roots)
+    parts = [_parts(row, roots, seconds) for row in rows]
+    for part in sorted(chain.from_iterable(parts[: len(together)]), key=lambda part: -part.rate):
+        if part.rate * seconds < tokens:
+            break
+        tokens, seconds = tokens + part.tokens, seconds + part.seconds
+    return [_cut(row, mine, tokens / seconds) for row, mine in zip(rows, parts, strict=True)]
+
+
 class Part(NamedTuple):
     """Tokens of a draft that come together."""
 
     end: int
     """How many tokens of the draft there are with these."""
-    gain: float
-    """Expected accepted tokens among these."""
+    tokens: float
+    """How many of these are expected to be accepted."""
     seconds: float
     """What they add to a pass."""
 
     @property
     def rate(self) -> float:
         """Tokens per second."""
-        return self.gain / self.seconds if self.seconds > 0.0 else math.inf
+        return self.tokens / self.seconds if self.seconds > 0.0 else math.inf
 
 
-def spend(rows: Sequence[Candidate], batch: Admission) -> list[Candidate]:
-    """Return the rows with as much of their drafts as makes a pass over the first of them, as many as a batch can have,
-    commit most tokens per second.
+def _parts(row: Candidate, roots: Load, roots_s: float) -> list[Part]:
+    """Return a draft in parts whose rates fall: a token that is worth more than those before it comes with them.
 
-    Where a token's price does not depend on what else is in the pass (WISP's Eq. 19), no other choice of tokens is
-    better: for a ratio of sums those are right that bring more than the ratio (Dinkelbach, 1967).
+    Its tokens are taken to cost the same: the context is what they differ in, by their place in the draft.
     """
-    estimates, budget = batch.estimates, batch.budget
-    if not estimates.known:
-        return list(rows)
-    roots = Load.total(Load.row(1, row.step.cached) for row in rows[: budget.rows])
-    parts = {row.step: _parts(row, roots, estimates) for row in rows}
-    gain, seconds = float(roots.rows), estimates.seconds(roots)
-    offered = (part for row in rows[: budget.rows] for part in parts[row.step])
-    for part in sorted(offered, key=lambda part: -part.rate):
-        if part.gain * seconds < gain * part.seconds:
-            break
-        gain, seconds = gain + part.gain, seconds + part.seconds
-    spent = []
-    for row in rows:
-        taken = [part for part in parts[row.step] if part.gain * seconds >= gain * part.seconds]
-        choice = cut(row.step, row.choice, taken[-1].end if taken else 0)
-        spent.append(Candidate.of(row.step, choice, batch.now, estimates, sum(part.gain for part in taken)))
-    return spent
-
-
-def _parts(row: Candidate, roots: Load, estimates: Estimates) -> list[Part]:
-    """Return a draft in parts whose rates fall: a token that is worth more than those before it comes with them."""
-    survival = row.step.ledger.survival.get(row.choice.act)
-    if survival is None:
+    survival, step = row.step.ledger.survival.get(row.choice.act), row.step
+    if survival is None or not row.choice.tree.tokens:
         return []
+    price = row.estimates.seconds(roots + row.load - Load.row(1, step.cached)) - roots_s
+    price = max(0.0, price) / len(row.choice.tree.tokens)
     parts: list[Part] = []
-    before, cached = estimates.seconds(roots), row.step.cached
-    for size, gain in enumerate(survival.of(row.choice.tree.parents), start=1):
-        after = estimates.seconds(roots + Load(0, size, Load.row(1 + size, cached).interactions - 1 - cached))
-        part = Part(size, gain, max(0.0, after - before))
-        before = after
+    for end, chance in enumerate(survival.of(row.choice.tree.parents), start=1):
+        part = Part(end, chance, price)
         while parts and parts[-1].rate <= part.rate:
-            part = Part(size, parts[-1].gain + part.gain, parts[-1].seconds + part.seconds)
+            part = Part(end, parts[-1].tokens + part.tokens, parts[-1].seconds + part.seconds)
             parts.pop()
         parts.append(part)
     return parts
+
+
+def _cut(row: Candidate, parts: Sequence[Part], rate: float) -> Candidate:
+    """Return a row with the parts of its draft that bring at least so many tokens per second."""
+    taken = [part for part in parts if part.rate >= rate]
+    choice = cut(row.step, row.choice, taken[-1].end if taken else 0)
+    if choice is row.choice:
+        taken = list(parts)
+    return replace(row, choice=choice, accepted=sum(part.tokens for part in taken))

@@ -61,7 +61,7 @@ class RowPolicy(ABC):
         fed = [step for step in work[: budget.rows] if step.pending]
         batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(fed)))
         if ready and batch.budget.rows:
-            self.fill(batch, [Candidate.of(step, choices[step], now, estimates) for step in ready])
+            self.fill(batch, [Candidate(step, choices[step], now, estimates) for step in ready])
             for step, choice in choices.items():
                 if choice.act is Act.WAIT:
                     batch.invite(step)

@@ -22,11 +22,13 @@ class Wisp(RowPolicy):
         guard = batch.budget.guard_s
         if guard is None:
             guard = batch.estimates.seconds(Load.total(row.load for row in rows[: batch.budget.rows]))
-        first = overdue(rows, batch.now, batch.budget)
-        rest = [row for row in rows if row not in first]
-        critical = [row for row in rest if not row.late and batch.now >= row.deadline - row.seconds - guard]
-        late = [row for row in rest if row.late]
-        other = [row for row in rest if row not in critical and row not in late]
+        first, rest = overdue(rows, batch.now, batch.budget)
+        critical: list[Candidate] = []
+        other: list[Candidate] = []
+        late: list[Candidate] = []
+        for row in rest:
+            is_critical = batch.now >= row.deadline - row.seconds - guard
+            (late if row.late else critical if is_critical else other).append(row)
         critical.sort(key=lambda row: row.deadline)
         other.sort(key=lambda row: -row.utility)
         for row in (*first, *critical, *other, *late):

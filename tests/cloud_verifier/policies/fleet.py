@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cloud_verifier.config import Limits, Scheduling
-from cloud_verifier.estimator import Estimator
 from cloud_verifier.policies import POLICIES, Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
@@ -24,28 +23,12 @@ from speculation.acceptance import Verdict
 from speculation.pass_cost import Load, PassCost
 from speculation.service import SERVICE_CLASSES, ServiceClass
 from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle
+from tests.cloud_verifier.policies.rows import Declared
 
 VOCABULARY = 1000
 MODEL = ModelInfo("fake", "f" * 16, "t" * 16, VOCABULARY, 4, (), (0,))
 WISP_32B = PassCost(33.14e-6, 34.5e-9, 4.62e-6, 14.86e-3)
 """WISP, App. C: Qwen3-32B on an A100."""
-
-
-class Declared(Estimator):
-    """An estimator that knows the price."""
-
-    def __init__(self, cost: PassCost) -> None:
-        super().__init__()
-        self._cost = cost
-
-    @property
-    def known(self) -> bool:
-        return True
-
-    def observe(self, load: Load, seconds: float) -> None: ...
-
-    def seconds(self, load: Load) -> float:
-        return self._cost.seconds(load)
 
 
 @dataclass
@@ -81,7 +64,10 @@ class Round:
 
 @dataclass
 class Fleet:
-    """Runs robots until a time and keeps every round. `answers` hold what was committed, step by step."""
+    """Runs robots until a time and keeps every round.
+
+    Every commit is compared with the answer, and every promise of `next_time` is held to.
+    """
 
     robots: Sequence[Robot]
     cost: PassCost
@@ -95,7 +81,6 @@ class Fleet:
     busy_s: float = 0.0
     deciding_s: float = 0.0
     """Seconds of the real clock that the scheduler took."""
-    answers: list[list[int]] = field(default_factory=list)
     speeds: list[tuple[int, float]] = field(default_factory=list)
     """Robot and tokens per second of every whole answer, from the end of its prefill on."""
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -109,9 +94,13 @@ class Fleet:
         self._rounds = [0] * len(self.robots)
         self._last = [0.0] * len(self.robots)
         self._begun = [0.0] * len(self.robots)
-        self.answers = [[] for _ in self.robots]
         for index, robot in enumerate(self.robots):
             self.at(robot.starts_at, lambda index=index: self._begin(index))  # type: ignore[misc]
+
+    @property
+    def _may_think_again(self) -> bool:
+        """Whether a step may wait on at the time at which its ledger decides again."""
+        return any(robot.idle is Idle.LEDGER for robot in self.robots)
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when, next(self._order), action))
@@ -122,6 +111,7 @@ class Fleet:
         return [rng.randrange(1, VOCABULARY) for _ in range(self.robots[index].answer)]
 
     def run(self, until: float) -> Fleet:
+        promised: float | None = None
         while self.now < until:
             self._deliver(self.now)
             began = time.perf_counter()
@@ -134,8 +124,10 @@ class Fleet:
                 self._work(batch)
                 continue
             assert due is None or due > self.now, "work is promised for now, and there is none"
+            assert promised != self.now or self._may_think_again, "work was promised for now, and there is none"
             times = [t for t in (due, self._events[0][0] if self._events else None, until) if t is not None]
             self._deliver(min(times))
+            promised = due
         return self
 
     def _work(self, batch: Batch) -> None:
@@ -150,7 +142,7 @@ class Fleet:
             commit = step.accept(self._judge(step), self.now, seconds)
             robot, index = self.robots[step.index], step.index
             arrives = self.now + robot.round_trip_s / 2.0
-            self.answers[index] += commit.tokens
+            assert commit.tokens == self.truth(index)[commit.start :][: len(commit.tokens)], "a token of nobody's"
             self.rounds.append(Round(index, len(commit.tokens), arrives - self._last[index], waited[step], arrives))
             self._last[index] = arrives
             self._after(index, commit)
