@@ -45,8 +45,9 @@ from speculation.vlm.load import Vlm, load_vlm
 
 PLAIN_POLICY = "fcfs"
 ROBOTS, QUICK_ROBOTS = (1, 2, 4, 8, 16), (4,)
-STEPS, QUICK_STEPS = 6, 1
+STEPS, QUICK_STEPS = 3, 1
 ROUNDS = 3
+QUICK_POLICIES = (PLAIN_POLICY, "full_budget")
 PROFILES = ("raw", "go2_a100_scaled")
 MOST_ROBOTS = 64
 COLUMNS = (
@@ -305,11 +306,11 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument(
         "--profiles", type=several(PROFILES), help=f"of {','.join(PROFILES)} (default: both, --quick: raw)"
     )
-    line.add_argument("--policies", type=several(list(POLICIES)), default=list(POLICIES),
-                      help="of the verifier, beside fcfs, which always runs (default: all)")  # fmt: skip
+    line.add_argument("--policies", type=several(list(POLICIES)), help=f"of the verifier, beside "
+                      f"{PLAIN_POLICY}, which always runs (default: all; --quick: {QUICK_POLICIES[-1]})")  # fmt: skip
     line.add_argument("--robots", type=counts, help="fleets, e.g. 1,4,16 (default: 1,2,4,8,16; --quick: 4)")
     line.add_argument("--rounds", type=int, help=f"of all arms with each fleet (default: {ROUNDS}, 1 with --quick)")
-    line.add_argument("--max-batch", type=int, default=8, help="robots in one forward (default: %(default)s)")
+    line.add_argument("--max-batch", type=int, default=16, help="robots in one forward (default: %(default)s)")
     add_outputs(line)
     return line
 
@@ -328,6 +329,7 @@ def run(options: argparse.Namespace) -> None:
     options.steps = options.steps or (QUICK_STEPS if quick else STEPS)
     options.robots = options.robots or list(QUICK_ROBOTS if quick else ROBOTS)
     options.rounds = (1 if quick else ROUNDS) if options.rounds is None else options.rounds
+    options.policies = options.policies or [each for each in POLICIES if not quick or each in QUICK_POLICIES]
     options.profiles = options.profiles or list(PROFILES[:1] if quick else PROFILES)
     if options.rounds < 1:
         raise ValueError(f"--rounds {options.rounds}: give at least 1")

@@ -368,9 +368,7 @@ class ZmqLink:
         elif isinstance(message, Busy):
             return self._turn_away(message, now)
         elif isinstance(message, Fault) and message.code is FaultCode.NO_SESSION:
-            # A draft for a step that the verifier has turned away may have crossed its Busy.
-            crossed = self._turned_away and message.step == self._step
-            if self._greeted and not crossed:
+            if self._greeted and not self._is_late(message):
                 self._greeted, self._again_at = False, -math.inf
                 self._become(LinkState.CONNECTING, "the verifier has no such session any more; sending Hello again")
                 return True
@@ -402,6 +400,12 @@ class ZmqLink:
         self._again_at = now + busy.retry_after_s
         self._become(LinkState.BUSY, why, turns_away=of_step)
         return not of_step
+
+    def _is_late(self, fault: Fault) -> bool:
+        """Whether a fault is about a draft of a step that is over: one that was turned away while the draft came."""
+        if fault.step is None:
+            return False
+        return fault.step < self._step or (fault.step == self._step and bool(self._turned_away))
 
     def _refused(self, fault: Fault) -> None:
         reason = printable(fault.message)

@@ -115,6 +115,7 @@ def summary(stats: Sequence[DecodingStats]) -> dict[str, Any]:
         "bytes_up_per_step": rate("bytes_up", len(stats)),
         "bytes_down_per_step": rate("bytes_down", len(stats)),
         "interruptions": total("interruptions"),
+        "busy": total("busy"),
         "stages_s": {name: rate(name, len(stats)) for name in (*EDGE_STAGES, *CLOUD_STAGES)},
     }
 

@@ -30,6 +30,7 @@ from speculation.links import load_link
 from speculation.predictor import name as predictor_name
 from speculation.profiles import load_profile
 from speculation.prompts import Guidance, parse_answer
+from speculation.service import INTERACTIVE, SERVICE_CLASSES
 from speculation.settings import add_flags, from_flags
 from speculation.vlm.load import load_vlm
 from speculation.wire import MAX_ANSWER_TOKENS, Welcome
@@ -215,6 +216,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--verifier", default="", metavar="ADDRESS", help="a running one; default: a process of its own")
     line.add_argument("--keys", default="", help="folder of CURVE keys for --verifier")
     line.add_argument("--allow-plain", action="store_true", help="trust a --verifier elsewhere without keys")
+    shared = "how fast answers must come, where robots share --verifier (default: %(default)s)"
+    line.add_argument("--service-class", default=INTERACTIVE.name, choices=list(SERVICE_CLASSES), help=shared)
     add_flags(line, Selection, without=("order", "guide", "anew"))
     # A flag that may be followed by a bag takes no value.
     line.add_argument("--anew", action="store_true", help="put the instruction even where the bag has what was asked")

@@ -368,7 +368,7 @@ def test_a_step_that_is_turned_away_begins_again_when_it_may(verifier: TinyVerif
         assert link.wait_nominal(LIMIT_S) and "serves model" in link.why
         link.send(BeginStep(3, "find it", b"jpeg"))
         end = EndStep(3, "over")
-        verifier.to_say += [Busy(1000.0, "late", 1), end]
+        verifier.to_say += [Busy(1000.0, "late", 1), Fault(FaultCode.NO_SESSION, "late", 1), end]
         assert link.receive(LIMIT_S) == end
         eventually(lambda: len(verifier.messages) == 2)
         assert [message.step for message in verifier.messages if isinstance(message, BeginStep)] == [1, 3]
