@@ -19,6 +19,8 @@ from torch import Tensor
 
 from speculation.vlm.load import Vlm
 
+PADDING = 1.25
+"""Tokens that a padded forward may compute for each one that it feeds; rows less alike are packed."""
 NO_PREFIXES: Mapping[int, npt.NDArray[np.int64]] = MappingProxyType({})
 _Layout: TypeAlias = tuple[
     npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], "npt.NDArray[np.bool_] | None"
@@ -168,7 +170,7 @@ class KVCache:
             else:
                 self._append(row, each)
         counts = [len(each) for each in parents]
-        packed = bool(prefixes) or len(rows) == 1
+        packed = bool(prefixes) or len(rows) == 1 or len(rows) * max(counts) > PADDING * sum(counts)
         layout = self._packed(rows, counts, prefixes) if packed else self._padded(rows, counts)
         owners, slots, positions, visible = layout
         device = self._kv.device

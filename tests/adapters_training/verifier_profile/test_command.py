@@ -36,7 +36,7 @@ def test_declared_times_are_found_again(
     tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Profiler, "_median", lambda _, configuration: COST.seconds(configuration.load))
-    monkeypatch.setattr(Profiler, "images", lambda _: [])
+    monkeypatch.setattr(Profiler, "images", lambda *_: [])
     assert main(["profile-verifier", "--target", str(tiny_target), "--out", str(tmp_path), "--bootstraps", "10"]) == 0
     found = load_cost_profile(tmp_path / COST_FILE)
     assert (found.train.samples, found.test.samples) == (123, 50)
