@@ -110,7 +110,7 @@ def test_committed_tokens_are_prefilled(vlm: Vlm, truths: list[list[int]]) -> No
 
 @pytest.mark.parametrize("committed", [0, 5])
 def test_a_prefill_that_is_given_up_leaves_no_trace(vlm: Vlm, truths: list[list[int]], committed: int) -> None:
-    """Between blocks of the vision tower, or layers of a chunk; other rows and the next prefill are as before."""
+    """At its image, or between layers of a chunk; other rows and the next prefill are as before."""
     engine, known = filled(vlm, [[], [], []]), truths[1][:committed]
     inputs = engine.prepare(PROMPTS[1], jpeg(1))
     tokens = engine.begin(1, inputs, known, 20)
