@@ -204,7 +204,7 @@ def drive(edges: Sequence[EdgeDecoder], asked: Sequence[Question], before: Quest
         try:
             edge.decode(before.prompt, before.jpeg)
             start.wait()
-            while not over.is_set():
+            while not (served and over.is_set()):
                 place = (index * len(asked) // len(edges) + len(served)) % len(asked)
                 began = time.perf_counter()
                 result = edge.decode(asked[place].prompt, asked[place].jpeg)
@@ -277,9 +277,9 @@ def plot(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
         colours = iter(LINE_COLOURS)
         for arm in arms:
             colour = COLOURS[arm] if arm in COLOURS else next(colours)
-            for axes, name, factor in zip(row, ("tokens_per_s", "step_p95_s"), (1.0, 1.0), strict=True):
+            for axes, name in zip(row, ("tokens_per_s", "step_p95_s"), strict=True):
                 spreads = [by_robots[count][arm][name] for count in by_robots]
-                axes.plot(counts, [factor * each["median"] for each in spreads], "o-", color=colour, label=arm, ms=4)
+                axes.plot(counts, [each["median"] for each in spreads], "o-", color=colour, label=arm, ms=4)
                 low, high = ([each[end] for each in spreads] for end in ("min", "max"))
                 axes.fill_between(counts, low, high, color=colour, alpha=0.15, linewidth=0)
         for axes, label in zip(

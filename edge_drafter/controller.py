@@ -46,7 +46,8 @@ class Estimates:
     acceptance: float | None = None
     """Of a draft token whose ancestors were accepted."""
     rtt_s: float | None = None
-    """Of `fixed_s`, both ways of the link and whatever waits there: the verifier's queue and its pass left out."""
+    """Of `fixed_s`, both ways of the link and whatever waits there: the verifier's queue and its pass left out. Before
+    such a round, the link's own measure."""
 
 
 class Controller:
@@ -77,6 +78,7 @@ class Controller:
         self._verify_s = Average(weight)
         self._fixed_s = Average(weight)
         self._rtt_s = Average(weight)
+        self._link_rtt_s: float | None = None
         self._acceptance = Average(weight)
         self._rounds = 0
 
@@ -95,7 +97,7 @@ class Controller:
             self._verify_s.value,
             self._fixed_s.value,
             self._acceptance.value,
-            self._rtt_s.value,
+            self._link_rtt_s if self._rtt_s.value is None else self._rtt_s.value,
         )
 
     def write_to(self, stats: DecodingStats) -> None:
@@ -112,6 +114,13 @@ class Controller:
     def verified(self, seconds: float) -> None:
         """Take the time of one target forward, by the verifier's own clock."""
         self._verify_s.add(seconds)
+
+    def linked(self, rtt_s: float | None) -> None:
+        """Take the link's own round trip, that of a ping; None where it has none yet.
+
+        An edge that always sends ahead, to a verifier that never waits for it, has no round that is free of either.
+        """
+        self._link_rtt_s = rtt_s
 
     def judged(
         self, sent: int, accepted: int, seconds: float | None, queue_s: float = 0.0, verify_s: float = 0.0

@@ -85,6 +85,7 @@ class StepLoop:
             request.step, request.prompt, request.jpeg, list(request.committed), request.max_tokens, step.config.idle,
             left, key=request.key, round_trip_s=max(0.0, self._link.rtt_s or 0.0),
         )  # fmt: skip
+        step.controller.linked(self._link.rtt_s)
         for source in self._sources:
             message = source.announce(message)
         if step.question is not None:

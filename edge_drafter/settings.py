@@ -33,7 +33,7 @@ class Connection(msgspec.Struct, frozen=True):
         float, Meta(ge=0.2, le=60, description="seconds without a message that count as a lost link")
     ] = 1.5
     resume_s: Annotated[
-        float, Meta(ge=0, le=60, description="seconds that a step waits for a lost verifier before it is given up")
+        float, Meta(ge=0, le=60, description="seconds that a step waits for a lost or full verifier, then it gives up")
     ] = 1.0
     service_class: Annotated[
         str,

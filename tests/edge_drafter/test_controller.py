@@ -111,6 +111,21 @@ def test_balance_measures_the_link_although_every_batch_takes_its_own_time(
     assert controller.estimates.rtt_s == pytest.approx(0.04)
 
 
+def test_balance_takes_the_links_word_until_a_round_has_measured_it() -> None:
+    controller = Controller("balance", start=1)
+    for _ in range(5):
+        controller.drafted(DRAFT_S)
+        controller.verified(VERIFY_S)
+        controller.judged(4, 2, None, 0.0, VERIFY_S)
+    assert controller.gamma == 1 and controller.estimates.rtt_s is None
+    controller.linked(0.04)
+    controller.judged(4, 2, None, 0.0, VERIFY_S)
+    assert controller.gamma == 5
+    controller.judged(4, 2, VERIFY_S + 0.015, 0.0, VERIFY_S)
+    controller.linked(0.04)
+    assert controller.gamma == 7 and controller.estimates.rtt_s == pytest.approx(0.015)
+
+
 def test_balance_follows_the_batch() -> None:
     """More robots in a pass make it longer, and drafts deeper: the queue in front of it does not."""
     depths = []

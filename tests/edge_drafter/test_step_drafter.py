@@ -391,3 +391,16 @@ def test_what_an_edge_measures_leads_to_the_papers_depths(mode: str, rtt: float,
     assert estimates.verify_s == pytest.approx(VERIFY_S) and estimates.draft_s == pytest.approx(PAPER_DRAFT_S)
     assert estimates.rtt_s == pytest.approx(rtt, abs=0.35 * PAPER_DRAFT_S)
     assert max(sent) >= depth - 1
+
+
+def test_a_verifier_that_never_waits_is_balanced_by_the_links_round_trip() -> None:
+    """Mode full: drafts leave ahead and in parts, so that no round of its own shows what the way takes."""
+    target = hashed_target(3, eos_rate=0.0)
+    config = DraftingConfig.of("full", gamma="balance")
+    weather = Weather(verify_s=VERIFY_S, one_way_s=0.025, exits=2)
+    bench = Bench(target, hashed_draft(target, 3, 0.7), weather, config, draft_s=PAPER_DRAFT_S)
+    bench.link.rtt_s = 0.05
+    bench.run(request(max_tokens=150))
+    assert bench.drafter.controller.gamma == 4 and bench.drafter.controller.estimates.rtt_s == pytest.approx(
+        0.05, rel=0.1
+    )
