@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("rclpy", reason="no ROS 2 here; run through scripts/with_env")
 pytest.importorskip("spec_vlm_nav_interfaces", reason="the workspace is not built; run scripts/setup.sh")
 
+from tests.forked import SUBPROCESS
+
 DOMAINS = range(1, 100)
 
 
@@ -75,6 +77,12 @@ def until(condition: Callable[[], bool], what: str, limit: float = 30.0) -> None
         if time.monotonic() > end:
             pytest.fail(f"{what}: not within {limit:g} s")
         time.sleep(0.02)
+
+
+@pytest.fixture
+def forked_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that is started in this process forks what takes long to import."""
+    monkeypatch.setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)
 
 
 @pytest.fixture(scope="session")
