@@ -70,7 +70,7 @@ def lines() -> Iterator[Lines]:
         print(f"[{name}] {line}")
 
 
-def until(condition: Callable[[], bool], what: str, limit: float = 30.0) -> None:
+def until(condition: Callable[[], bool], what: str, limit: float = 60.0) -> None:
     """Wait for something that must come; the limit only ends a test that has failed already."""
     end = time.monotonic() + limit
     while not condition():
