@@ -27,20 +27,20 @@ FORKS.set_forkserver_preload(
 
 
 class Forked:
-    """In place of `subprocess.Popen`. stderr: a file, PIPE, or STDOUT where standard output, unread else, is PIPE."""
+    """In place of `subprocess.Popen`. stderr: a file, PIPE, or STDOUT; stdout: the same file, or PIPE with STDOUT."""
 
     def __init__(
         self,
         command: Sequence[str],
         cwd: Path,
-        env: Mapping[str, str],
         stderr: IO[str] | int,
-        stdout: int = subprocess.DEVNULL,
+        stdout: IO[str] | int = subprocess.DEVNULL,
+        env: Mapping[str, str] = os.environ,
         preexec_fn: Callable[[], None] | None = None,
         **_: Any,
     ) -> None:
         assert command[:2] == [sys.executable, "-m"]
-        joined = stderr == subprocess.STDOUT
+        joined = stdout is stderr or stderr == subprocess.STDOUT
         self.stdout: IO[str] | None = None
         self.stderr: IO[str] | None = None
         if isinstance(stderr, int):

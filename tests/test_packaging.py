@@ -269,7 +269,7 @@ def source(hook: Path, before: str | None) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin"} | ({} if before is None else {"PYTHONPATH": before})
     script = 'set -eu; . "$1"; . "$1"; printf %s "$PYTHONPATH"'
     command = ["sh", "-c", script, "sh", str(hook)]
-    return subprocess.run(command, env=environment, text=True, capture_output=True, check=True, timeout=20)
+    return subprocess.run(command, env=environment, text=True, capture_output=True, check=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +314,7 @@ def test_a_python_without_the_project_says_what_to_source(tmp_path: Path) -> Non
     # -S: without the libraries of the virtual environment
     command = [sys.executable, "-S", "-c", "import spec_vlm_nav.graph"]
     environment = {"PYTHONPATH": str(PACKAGE)}
-    got = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=20)
+    got = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=120)
     sentence = got.stderr.splitlines()[-1]
     assert sentence.startswith("ImportError: spec_vlm_nav needs speculation and msgspec, which ")
     assert sys.executable in sentence

@@ -125,7 +125,7 @@ def honest(verifier: Verifier, target: Target) -> Iterator[Honest]:
     robot.answers()
     robot.finish()
     assert verifier.process.poll() is None, "the verifier is dead"
-    for _ in range(40):  # freed memory goes back to the system a little later
+    for _ in range(200):  # freed memory goes back to the system a little later
         if (grown := memory_mb(verifier.process.pid) - before) < MEMORY_MB:
             break
         time.sleep(0.1)

@@ -112,6 +112,6 @@ def simulated(model: Path, line: Line, mode: str = "fsd", **more: str) -> Iterat
         yield Robot(runner, observer, record, arguments)
 
 
-def finish(robot: Robot, goal: Any, limit: float = 30.0) -> Any:
+def finish(robot: Robot, goal: Any, limit: float = 60.0) -> Any:
     until(lambda: goal.wait(0.05) is not None, "goal ends", limit)
     return goal.wait(0.0)

@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("rclpy", reason="no ROS 2 here; run through scripts/with_env")
 pytest.importorskip("spec_vlm_nav_interfaces", reason="the workspace is not built; run scripts/setup.sh")
 
+from tests.forked import SUBPROCESS
+
 DOMAINS = range(1, 100)
 
 
@@ -68,13 +70,19 @@ def lines() -> Iterator[Lines]:
         print(f"[{name}] {line}")
 
 
-def until(condition: Callable[[], bool], what: str, limit: float = 30.0) -> None:
+def until(condition: Callable[[], bool], what: str, limit: float = 60.0) -> None:
     """Wait for something that must come; the limit only ends a test that has failed already."""
     end = time.monotonic() + limit
     while not condition():
         if time.monotonic() > end:
             pytest.fail(f"{what}: not within {limit:g} s")
         time.sleep(0.02)
+
+
+@pytest.fixture
+def forked_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that is started in this process forks what takes long to import."""
+    monkeypatch.setattr("spec_vlm_nav.runner.subprocess", SUBPROCESS)
 
 
 @pytest.fixture(scope="session")

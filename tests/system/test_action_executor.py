@@ -62,7 +62,7 @@ class Surroundings:
     def close(self) -> None:
         self._spinning.close()
 
-    def until(self, condition: Callable[[], bool], what: str, limit: float = 30.0) -> None:
+    def until(self, condition: Callable[[], bool], what: str, limit: float = 60.0) -> None:
         """Wait, and ask for a way ahead again whenever an action ended, as it does when this machine is too slow."""
 
         def asked() -> bool:
@@ -144,10 +144,10 @@ def test_ros_time_that_stands_still_stops_neither_motion_nor_watchdogs() -> None
         request = SetParameters.Request(parameters=[Parameter(name="use_sim_time", value=value)])
         assert around.call(SetParameters, "set_parameters", request).results[0].successful
         before = len(around.twists)
-        around.until(lambda: len(around.twists) > before + 20 and around.moves(), "commands without /clock", 10.0)
+        around.until(lambda: len(around.twists) > before + 20 and around.moves(), "commands without /clock")
         around.silent.add("odom")
-        until(lambda: not around.moves(), "a stop without odometry", 10.0)
-        until(lambda: around.reports(ActionStatus.NO_ODOMETRY, "odometry"), "status", 10.0)
+        until(lambda: not around.moves(), "a stop without odometry")
+        until(lambda: around.reports(ActionStatus.NO_ODOMETRY, "odometry"), "status")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -159,9 +159,7 @@ def test_silence_holds_the_robot_what_it_rolls_on_is_measured_and_it_goes_on(nam
         until(lambda: not around.moves(), "a stop")
         covered = 0.0 if around.status is None else around.status.progress
         around.rolls = True
-        around.until(
-            lambda: around.reports(ActionStatus.RUNNING, name, covered + 0.1), "progress while it is held", 10.0
-        )
+        around.until(lambda: around.reports(ActionStatus.RUNNING, name, covered + 0.1), "progress while it is held")
         assert not around.moves()
         around.rolls = False
         around.silent.clear()

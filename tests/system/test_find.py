@@ -73,6 +73,13 @@ def find(*words: str) -> Process:
     return Process(*FIND, *words)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[Process]:
+    """One that looks for a server where there is none: its 10 s go by while the others are tested."""
+    with started(*FIND, "the ball", "--ros-args", "-r", "__ns:=/dog1") as process:
+        yield process
+
+
 def test_a_found_object_is_status_0_and_every_decision_a_line(server: Process) -> None:
     run = find("the", "red", "ball", "--time", "60", "--max-actions", "9")
     assert run.end() == 0
@@ -92,12 +99,6 @@ def test_what_is_not_found_or_refused_has_a_status_of_its_own(server: Process) -
     assert server.goals()[-1]["instruction"] == "go to the door"
     wrong = find("the ball", "--time", "-3")
     assert wrong.end() == 2 and wrong.has("time_s")
-
-
-def test_without_a_server_it_names_what_to_look_at() -> None:
-    run = find("the ball", "--ros-args", "-r", "__ns:=/dog1")
-    assert run.end() == 2
-    assert run.has("no active action server") and run.has("ros2 lifecycle get /dog1/vlm_nav")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
@@ -146,3 +147,8 @@ def test_a_server_that_died_gets_the_goal_again_and_is_not_asked_before_it_is_ac
     assert 0.0 < goals[0]["time"] < 300.0 and goals[0]["actions"] == 50 - len(goals[0]["done"])
     assert len(goals) > 1, "the first one was refused by a server that was not active"
     assert run.has("the action server is silent") and run.has("found")
+
+
+def test_without_a_server_it_names_what_to_look_at(alone: Process) -> None:
+    assert alone.end() == 2
+    assert alone.has("no active action server") and alone.has("ros2 lifecycle get /dog1/vlm_nav")

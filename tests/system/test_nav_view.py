@@ -152,7 +152,7 @@ def view() -> Iterator[View]:
         yield View(robot, process)
     finally:
         process.terminate()
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         rclpy.shutdown()
         thread.join(10.0)
         assert process.returncode == 0, errors

@@ -15,6 +15,7 @@ from speculation.prompts import ActionKind, ResponseOrder, compose
 from tests import bags
 from tests.system.chain import FIND
 
+pytestmark = pytest.mark.usefixtures("forked_nodes")
 FRAMES, PERIOD_NS = 15, 200_000_000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,16 +11,10 @@ from pathlib import Path
 import pytest
 
 from spec_vlm_nav.graph import PROJECT
-from spec_vlm_nav.runner import free_address
+from spec_vlm_nav.runner import free_address, main
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(PROJECT), str(PROJECT / "ros_ws/src/spec_vlm_nav"), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "spec_vlm_nav.runner", "sim", *arguments]
-    environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
-
-
+@pytest.mark.usefixtures("forked_nodes")
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -28,16 +23,24 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_the_robot_does_not_stand_up_for_a_node_that_cannot_be_configured(
-    given: dict[str, str], sentence: str, turning_model: Path
+    given: dict[str, str],
+    sentence: str,
+    turning_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     models = {"target_model": str(turning_model), "draft_model": str(turning_model), "verifier": free_address()}
-    ended = run(*(f"{name}:={value}" for name, value in {**models, **given}.items()))
-    assert ended.returncode == 2
-    assert sentence in ended.stdout + ended.stderr
-    assert "stand" not in ended.stdout.replace("understand", "")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests' own handlers stay
+    assert main(["sim", *(f"{name}:={value}" for name, value in {**models, **given}.items())]) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.out + printed.err
+    assert "stand" not in printed.out.replace("understand", "")
 
 
 def test_an_argument_that_does_not_parse_starts_nothing() -> None:
-    ended = run("seed:=abc")
+    path = os.pathsep.join([str(PROJECT), str(PROJECT / "ros_ws/src/spec_vlm_nav"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "spec_vlm_nav.runner", "sim", "seed:=abc"]
+    environment = {**os.environ, "PYTHONPATH": path}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "error: argument seed:=abc is no whole number\n"

@@ -28,6 +28,7 @@ from spec_vlm_nav_interfaces.msg import NavigationAction
 
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
+from tests.forked import Forked
 from tests.system.conftest import until
 from tests.system.spinning import Spinning
 
@@ -124,7 +125,7 @@ def client() -> Iterator[Client]:
 def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, client: Client, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("w") as out:
-        process = subprocess.Popen(command(turning_model, "mode:=edge"), stdout=out, stderr=out, cwd=PROJECT)
+        process = Forked(command(turning_model, "mode:=edge"), stdout=out, stderr=out, cwd=PROJECT)
     try:
         until(client.ready, "vlm_nav is there", 60.0)
         early = client.result(client.send())
@@ -185,7 +186,7 @@ def test_it_can_be_ended_while_it_waits_for_its_verifier(turning_model: Path, tm
     log = tmp_path / "log"
     with log.open("w") as out:
         words = command(turning_model, f"verifier:={free_address()}", "autostart:=true")
-        process = subprocess.Popen(words, stdout=out, stderr=out, cwd=PROJECT)
+        process = Forked(words, stdout=out, stderr=out, cwd=PROJECT)
     try:
         until(lambda: "waiting for the verifier: " in log.read_text(), "the reason in the log", 90.0)
     finally:

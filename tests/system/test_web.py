@@ -32,27 +32,34 @@ def server() -> Iterator[Process]:
         yield process
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def node() -> Iterator[Process]:
+    """The node that serves the page, until the last test ends it."""
     with started(*WEB) as process:
         until(lambda: process.has("page: "), "the page is served")
         yield process
 
 
-@pytest.fixture
-def page(node: Process) -> Iterator[Any]:
-    address = next(found[1] for line in node.lines if (found := re.search(r"page: (\S+)", line)))
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport=PHONE)
-        errors: list[str] = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        # What the page's content security policy refuses is an error on the console, as is a node that has ended.
-        page.on("console", lambda message: errors.append(message.text) if "Policy" in message.text else None)
-        page.goto(address)
-        page.wait_for_function("() => document.getElementById('page').textContent == 'connected'")
-        yield page
+        yield browser
         browser.close()
+
+
+@pytest.fixture
+def page(node: Process, browser: Any) -> Iterator[Any]:
+    address = next(found[1] for line in node.lines if (found := re.search(r"page: (\S+)", line)))
+    page = browser.new_page(viewport=PHONE)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    # What the page's content security policy refuses is an error on the console, as is a node that has ended.
+    page.on("console", lambda message: errors.append(message.text) if "Policy" in message.text else None)
+    page.goto(address)
+    page.wait_for_function("() => document.getElementById('page').textContent == 'connected'")
+    yield page
+    page.close()
     assert not errors
 
 

@@ -58,10 +58,10 @@ def talk(server: PageServer, *texts: str) -> list[dict[str, Any]]:
     async def run() -> list[dict[str, Any]]:
         address = f"ws://127.0.0.1:{server.port}/socket"
         async with aiohttp.ClientSession() as session, session.ws_connect(address) as socket:
-            got = [await socket.receive_json(timeout=10.0)]
+            got = [await socket.receive_json(timeout=60.0)]
             for text in texts:
                 await socket.send_str(text)
-                got.append(await socket.receive_json(timeout=10.0))
+                got.append(await socket.receive_json(timeout=60.0))
             return got
 
     return asyncio.run(run())
@@ -96,7 +96,7 @@ def test_every_button_of_the_page_is_a_command() -> None:
             for word in ("start", "stop", "e_stop", "reset"):
                 await socket.send_str(json.dumps({"do": word}))
             await socket.send_str("{")
-            while "problem" not in await socket.receive_json(timeout=10.0):
+            while "problem" not in await socket.receive_json(timeout=60.0):
                 pass
 
     with served(robot) as server:
