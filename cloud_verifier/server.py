@@ -350,7 +350,7 @@ class Server:
         self._record("draft", started, last, sessions=len(rows), drafted=sum(map(len, drafts.values())))
         for step in steps:
             if step.index in drafts:
-                step.draft_here(drafts[step.index])
+                step.draft_here(Tree.chain(drafts[step.index]))
 
     def _is_wanted(self, steps: Sequence[Step]) -> bool:
         """Whether any of these steps was neither ended nor superseded."""

@@ -371,11 +371,11 @@ class Step:
             self._best = self._current()
         return self.row
 
-    def draft_here(self, tokens: Sequence[int]) -> None:
-        """Let the pass under way verify a draft of the verifier's own, a chain."""
+    def draft_here(self, tree: Tree) -> None:
+        """Let the pass under way verify a draft of the verifier's own."""
         assert self.row is not None, "a draft for a pass that was not started"
-        self.act, self.tree = Act.SELF, Tree.chain(tokens)
-        self.row = self.row.with_draft(self.tree.tokens, self.tree.parents)
+        self.act, self.tree = Act.SELF, tree
+        self.row = self.row.with_draft(tree.tokens, tree.parents)
 
     def accept(self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0) -> Commit:
         """End the pass under way, which took `compute_s`, with its verdict: lengthen the answer, re-place what is held.

@@ -1,0 +1,126 @@
+"""What robots ask: requests whose answers, and how well a draft model foresees them, are sampled.
+
+Every answer position has candidates, the tokens that the draft model ranks highest there; the target's token is the one
+of rank `ranks[position]`, or none of them. A request is the same under every system, so that systems are compared pair
+by pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from speculation.wire import MAX_ANSWER_TOKENS
+
+CANDIDATES = 16
+"""Tokens that a position's candidates take up; the last one is the target's where the draft model ranks it nowhere."""
+WORDS = 1024
+VOCABULARY = CANDIDATES * WORDS + 1
+EOS = VOCABULARY - 1
+"""Never sampled: answers end by their length."""
+FIXED_K = 5
+"""Draft tokens of a system with a fixed length. WISP does not print its own; with 5, Table 5's acceptance shares with
+and without predictor agree with Table 4's predictor, see `table_5`."""
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """An edge's rejection predictor (WISP, Sec. 4.1). The defaults are its MLP, Table 4."""
+
+    passes_right: float = 0.8011
+    """Chance that it lets a token pass that will be accepted."""
+    passes_wrong: float = 0.425
+    """Chance that it lets one pass that will be rejected."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How requests are sampled. Raises ValueError, naming the field."""
+
+    ranks: tuple[float, ...] = (0.7322,)
+    """Chance that the draft model's first, second, ... candidate is the target's token. Of the tokens that WISP
+    judged, 73.22 % were accepted (Table 8)."""
+    prompt: tuple[int, int] = (128, 384)
+    """Fewest and most tokens of a prompt, uniformly."""
+    answer: tuple[int, int] = (128, 384)
+    predictor: Predictor = Predictor()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = {
+            "ranks": not self.ranks or len(self.ranks) >= CANDIDATES or min(self.ranks) < 0.0 or sum(self.ranks) > 1.0,
+            "prompt": not 1 <= self.prompt[0] <= self.prompt[1],
+            "answer": not 1 <= self.answer[0] <= self.answer[1] <= MAX_ANSWER_TOKENS,
+        }
+        for name, wrong in problems.items():
+            if wrong:
+                raise ValueError(f"workload: {name} = {getattr(self, name)} is outside its limits")
+
+    def request(self, robot: int, number: int) -> Request:
+        """Return a robot's request of this number; always the same one."""
+        random = np.random.default_rng([self.seed, robot, number])
+        prompt = int(random.integers(self.prompt[0], self.prompt[1] + 1))
+        length = int(random.integers(self.answer[0], self.answer[1] + 1))
+        firsts = random.integers(0, WORDS, length) * CANDIDATES
+        none = CANDIDATES - 1
+        places = np.searchsorted(np.cumsum(self.ranks), random.random(length), side="right")
+        ranks = np.where(places < len(self.ranks), places, none)
+        right = ranks == 0
+        chance, base = random.random((2, length)), self.ranks[0]
+        rates = np.where(right, self.predictor.passes_right, self.predictor.passes_wrong)
+        mean = base * self.predictor.passes_right + (1.0 - base) * self.predictor.passes_wrong
+        return Request(
+            prompt, tuple((firsts + ranks).tolist()), tuple(firsts.tolist()), tuple(ranks.tolist()),
+            tuple((chance[0] >= rates).tolist()), tuple((chance[1] >= mean).tolist()),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question. All sequences run over answer positions."""
+
+    prompt: int
+    """Tokens of the prompt."""
+    answer: tuple[int, ...]
+    """The target's tokens."""
+    firsts: tuple[int, ...]
+    """The draft model's likeliest token behind a right prefix; its candidate of rank r is that number plus r."""
+    ranks: tuple[int, ...]
+    """Rank of the target's token among the candidates; `CANDIDATES` - 1: it is none of them."""
+    stops: tuple[bool, ...]
+    """Whether the predictor expects the likeliest token behind a right prefix to be rejected."""
+    strays: tuple[bool, ...]
+    """The same behind a prefix that went wrong, where it knows no more than on average."""
+
+    def beginning(self, share: float) -> Request:
+        """Return the request with so much of its answer, one token at least."""
+        return replace(self, answer=self.answer[: max(1, round(share * len(self.answer)))])
+
+    def right(self, position: int, most: int) -> int:
+        """Return how many of the draft model's likeliest tokens from `position` on are right, counted up to `most`."""
+        ranks = self.ranks[position : position + most]
+        return next((place for place, rank in enumerate(ranks) if rank), len(ranks))
+
+    def predicted(self, position: int, most: int) -> int:
+        """Return the length of a draft of at most `most` tokens that ends before the first predicted rejection."""
+        right = self.right(position, most)
+        for place in range(min(most, len(self.answer) - position)):
+            if (self.stops if place <= right else self.strays)[position + place]:
+                return place
+        return most
+
+
+def chance_of(share: float, tokens: int = FIXED_K) -> float:
+    """Return the acceptance of one token with which a share of drafts of so many tokens is accepted.
+
+    share = (p + p^2 + ... + p^k) / k. Raises ValueError for a share outside 0 to 1.
+    """
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"share {share} is outside 0 to 1")
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        reached = sum(middle**place for place in range(1, tokens + 1)) / tokens
+        low, high = (middle, high) if reached < share else (low, middle)
+    return (low + high) / 2.0
