@@ -99,6 +99,22 @@ class Scheduling(Settings, frozen=True):
     collect_s: Annotated[
         float, Meta(ge=0.0, le=1.0, description="seconds that a ready session waits for others to share its forward")
     ] = 0.0
+    guard_s: Annotated[
+        Annotated[float, Meta(ge=0.0, le=10.0)] | None,
+        Meta(
+            description="wisp, full_budget: seconds before its latest start from which on a session is critical; "
+            "default: what a pass over all that is ready would take"
+        ),
+    ] = None
+    patience_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=3600.0,
+            description="wisp, full_budget: of the sessions that wait for longer than so many seconds the first goes "
+            "first, whatever its class",
+        ),
+    ] = 2.0
     pass_price: Annotated[
         float,
         Meta(ge=0.0, le=1.0, description="tokens that a target forward must bring before an idle step does not wait"),

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from cloud_verifier.survival import Survival
 from cloud_verifier.tree import NOTHING, Tree
 from speculation.acceptance import expected_tokens
 from speculation.pass_cost import NO_LOAD, Load
@@ -162,6 +163,8 @@ class Ledger:
         self._estimates = estimates
         self._price = pass_price
         self._drafts, self._hints = Acceptance(), Acceptance()
+        self.survival = {Act.VERIFY: Survival(), Act.HINT: Survival()}
+        """Of the edge's draft tokens and of hints; for policies."""
         self._arrivals = Arrivals()
         self._depth = 1.0
         self._prompt = 0

@@ -17,6 +17,8 @@ from cloud_verifier.tree import ForeignDraft
 from cloud_verifier.work import ModelInfo
 from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
+from speculation.service import INTERACTIVE
+from speculation.service import service_class as class_named
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Fetch, Idle
 
 
@@ -46,7 +48,14 @@ class Scheduler:
         self._self_drafts = self_drafts
         self._policy = POLICIES[settings.policy]()
         tokens = settings.max_batch * (1 + limits.max_draft)
-        self._budget = Budget(settings.max_batch, tokens, limits.capacity, settings.collect_s)
+        self._budget = Budget(
+            rows=settings.max_batch,
+            tokens=tokens,
+            free=limits.max_sessions * limits.capacity,
+            collect_s=settings.collect_s,
+            guard_s=settings.guard_s,
+            patience_s=settings.patience_s,
+        )
         self.estimates = estimates or Estimator()
         self._ledgers: dict[int, Ledger] = {}
         self._steps: dict[int, Step] = {}
@@ -70,11 +79,16 @@ class Scheduler:
     # --- messages
 
     def begin(
-        self, index: int, begin: BeginStep, now: float, sampling: SamplingScheme = GREEDY, service_class: str = ""
+        self,
+        index: int,
+        begin: BeginStep,
+        now: float,
+        sampling: SamplingScheme = GREEDY,
+        service_class: str = INTERACTIVE.name,
     ) -> list[Commit]:
         """Start a step in place of the one before, or take it up again. `sampling` and class are its session's.
 
-        Returns commits that are due at once. Raises Refused.
+        Returns commits that are due at once. Raises Refused; ValueError for a class that is not known.
         """
         self._check_tokens("BeginStep.committed", begin.committed, begin.step)
         for number, hint in enumerate(begin.hints):
@@ -103,7 +117,7 @@ class Scheduler:
             index=index,
             ledger=self._ledgers.setdefault(index, Ledger(self.estimates, self._settings.pass_price)),
             digest=digest,
-            service_class=service_class,
+            service_class=class_named(service_class),
             hint_tokens=self._settings.hint_tokens,
         )
         return step.repeat(step.position, 0)

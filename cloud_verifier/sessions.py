@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cloud_verifier.work import ModelInfo
 from speculation.sampling import GREEDY, SamplingScheme
+from speculation.service import INTERACTIVE, service_class
 from speculation.wire import PROTOCOL, Fault, FaultCode, Hello, Welcome
 
 
@@ -28,7 +29,7 @@ class Session:
     """When something last came."""
     sampling: SamplingScheme = GREEDY
     """How the tokens of its answers are sampled."""
-    service_class: str = ""
+    service_class: str = INTERACTIVE.name
     """`Hello.service_class`, for policies."""
 
 
@@ -53,6 +54,10 @@ def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
         SamplingScheme.parse(hello.sampling)
     except ValueError as error:
         return Fault(FaultCode.UNSUPPORTED_SAMPLING, f"Hello.sampling: {error}")
+    try:
+        service_class(hello.service_class)
+    except ValueError as error:
+        return Fault(FaultCode.MALFORMED, f"Hello.service_class: {error}")
     return None
 
 

@@ -24,6 +24,7 @@ from speculation.acceptance import Verdict
 from speculation.ngrams import Ngrams
 from speculation.pass_cost import NO_LOAD, Load
 from speculation.sampling import GREEDY, Evidence, SamplingScheme, StepDraws
+from speculation.service import INTERACTIVE, ServiceClass
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
     BeginStep,
@@ -102,7 +103,7 @@ class Step:
         index: int = 0,
         ledger: Ledger | None = None,
         digest: bytes | None = None,
-        service_class: str = "",
+        service_class: ServiceClass = INTERACTIVE,
         hint_tokens: int = HINT_TOKENS,
     ) -> None:
         """`ledger` is its session's. `digest` names the empty answer, see `empty_digest`; None: it is computed here."""
@@ -111,12 +112,14 @@ class Step:
         """The row of the engine that holds its keys and values; its session has the same one from step to step."""
         self.sampling = sampling
         self.service_class = service_class
-        """Of its session (`Hello.service_class`). No policy reads it yet; one with service classes will."""
+        """Of its session."""
         self.ledger = ledger if ledger is not None else Ledger(Estimator())
         self.tally = Tally()
         self.begun_at = now
         self.since = now
         """When it last became ready for a prefill or a pass."""
+        self.committed_at = now
+        """When its latest commit left or, before the first, its prefill was done."""
         self.begin: BeginStep | None = begin
         """What it began with, until its prefill is done."""
         self.prompt_tokens = 0
@@ -221,6 +224,12 @@ class Step:
         """Return what a pass computes for this choice."""
         return Load.row(1 + len(choice.tree.tokens), self.cached)
 
+    def edge_s(self, choice: Choice) -> float:
+        """Return the seconds that a choice's draft took on the edge and both ways of the link: T_draft + T_network of
+        WISP, Eq. 6; 0 where the verifier goes on by itself."""
+        draft = self._held.get(choice.tree.round)
+        return 0.0 if draft is None else draft.draft_ms / 1e3 + self.round_trip_s
+
     def hint(self, most: int) -> Tree | None:
         """Return at most `most` tokens that followed in an earlier answer, None where none fits.
 
@@ -281,7 +290,8 @@ class Step:
         """Its edge begins the step, or asks for it again."""
         self.idle = begin.idle
         self.deadline = now + begin.time_left
-        """When the answer is worth nothing any more. No policy reads it yet; one with deadlines will."""
+        """When the answer is worth nothing any more."""
+        self.round_trip_s = begin.round_trip_s
         self.suspended = False
         self.ledger.pause()
         self._refresh()
@@ -300,7 +310,7 @@ class Step:
         """Its prefill of so many tokens, image and prompt, is done; it may be verified from now on."""
         self.prompt_tokens = prompt_tokens
         self.begin = self.inputs = None
-        self.since = now
+        self.since = self.committed_at = now
         self.tally.prefill_s += seconds
         self.ledger.begin(self.cached)
 
@@ -343,6 +353,9 @@ class Step:
         `beside` is what other steps feed in it. Of a draft that is not verified whole the rest stays held.
         """
         exits = choice.act is Act.VERIFY
+        for act in choice.declined:
+            if act in self.ledger.survival:
+                self.ledger.survival[act].declined()
         if self.idle is Idle.LEDGER:
             self.tally.waited_s += self.ledger.start(choice, now)
             exits = exits or self.ledger.drafts_pay
@@ -389,12 +402,14 @@ class Step:
         if verdict.rest is not None and not self.done:
             self.open = OpenToken(tree.round, verdict.rest)
         self.row = None
-        self.since = now
+        self.since = self.committed_at = now
         self._held = {} if self.done else {r: draft for r, draft in self._held.items() if self._hopeful(draft)}
         self._refresh()
         tokens = self.answer[start:]
         first = self.tally.passes == 0
         self.tally.count(self.act, len(tokens))
+        if self.act in self.ledger.survival:
+            self.ledger.survival[self.act].judged(tree.parents, verdict.path)
         self.ledger.finish(self.act, tree, len(verdict.path), len(tokens), self._beside)
         self.ledger.committed(self.position, self._best is not None, now)
         return Commit(

@@ -6,8 +6,18 @@ from collections.abc import Callable
 
 from cloud_verifier.policies.base import Batch, Budget, Policy
 from cloud_verifier.policies.fcfs import Fcfs
+from cloud_verifier.policies.full_budget import FullBudget
+from cloud_verifier.policies.pipeline import Pipeline
+from cloud_verifier.policies.static_batch import StaticBatch
+from cloud_verifier.policies.wisp import Wisp
 
-POLICIES: dict[str, Callable[[], Policy]] = {"fcfs": Fcfs}
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "fcfs": Fcfs,
+    "static_batch": StaticBatch,
+    "wisp": Wisp,
+    "full_budget": FullBudget,
+    "pipeline": Pipeline,
+}
 """Name -> policy."""
 
 __all__ = ["POLICIES", "Batch", "Budget", "Policy"]

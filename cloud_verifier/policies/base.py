@@ -17,11 +17,16 @@ class Budget:
     rows: int
     """Steps in one forward."""
     tokens: int
-    """Tokens in one forward, each step's root among them. Not read by `fcfs`; one with token budgets will."""
-    slots: int
-    """Cache slots of a step: image and prompt, answer and draft. Not read by `fcfs`; one that admits by memory will."""
+    """Tokens in one forward, each step's root among them."""
+    free: int
+    """Cache slots that are free: what the rows of one forward add must fit."""
     collect_s: float
     """Seconds that a ready step may wait for others to share its forward."""
+    guard_s: float | None = None
+    """delta of WISP, Eq. 17: seconds before its latest start from which on a step is critical. None: what one more pass
+    over all that is ready would take."""
+    patience_s: float = 2.0
+    """Of the steps that wait for longer the first goes first, whatever its class."""
 
 
 @dataclass(frozen=True)

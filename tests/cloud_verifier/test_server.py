@@ -426,14 +426,21 @@ def test_an_exits_confidence_is_calibrated_before_it_is_sent() -> None:
 
 def test_a_sessions_class_and_a_steps_deadline_are_there_for_the_policy() -> None:
     bench = Bench()
-    bench.welcome(b"a", msgspec.structs.replace(HELLO, service_class="emergency"))
+    bench.welcome(b"a", msgspec.structs.replace(HELLO, service_class="economy"))
     bench.post.now = 5.0
     bench.ask(b"a", begin(time_left=3.0))
     step = bench.server._scheduler.step(0)
-    assert step is not None and step.service_class == "emergency" and step.deadline == pytest.approx(8.0, abs=0.01)
+    assert step is not None and step.service_class.tokens_per_s == 2.0
+    assert step.deadline == pytest.approx(8.0, abs=0.01)
     bench.post.now = 20.0
     bench.ask(b"a", begin(time_left=2.0))
     assert bench.server._scheduler.step(0) is step and step.deadline == pytest.approx(22.0, abs=0.01)
+
+
+def test_a_class_that_is_not_known_is_refused_by_name() -> None:
+    (fault,) = Bench().ask(b"a", msgspec.structs.replace(HELLO, service_class="emergency"))
+    assert isinstance(fault, Fault) and fault.code is FaultCode.MALFORMED
+    assert "Hello.service_class: service class 'emergency' is none of economy (2 tokens/s), standard" in fault.message
 
 
 @pytest.mark.parametrize("message", [begin(), draft([1]), Ping(1), EndStep(1, "bye")])
