@@ -19,6 +19,7 @@ from cloud_verifier.preparation import Preparation
 from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
 from cloud_verifier.step import Step, Tally
+from cloud_verifier.tree import Tree
 from cloud_verifier.work import CapacityError, DraftEngine, Engine, LayerVerdicts, Post, Row
 from speculation import wire
 from speculation.cancellation import Abandoned
