@@ -102,7 +102,7 @@ class Scheduling(Settings, frozen=True):
     guard_s: Annotated[
         Annotated[float, Meta(ge=0.0, le=10.0)] | None,
         Meta(
-            description="wisp, full_budget: seconds before its latest start from which on a session is critical; "
+            description="wisp: seconds before its latest start from which on a session is critical; "
             "default: what a pass over all that is ready would take"
         ),
     ] = None
@@ -111,10 +111,18 @@ class Scheduling(Settings, frozen=True):
         Meta(
             ge=0.0,
             le=3600.0,
-            description="wisp, full_budget: of the sessions that wait for longer than so many seconds the first goes "
-            "first, whatever its class",
+            description="wisp, full_budget: sessions that wait for longer than so many seconds go first, a quarter of "
+            "a forward at most",
         ),
     ] = 2.0
+    prefill_chunk: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 20,
+            description="prompt tokens in one forward; 0: as many as robots that are being answered hardly notice",
+        ),
+    ] = 0
     pass_price: Annotated[
         float,
         Meta(ge=0.0, le=1.0, description="tokens that a target forward must bring before an idle step does not wait"),

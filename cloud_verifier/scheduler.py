@@ -53,6 +53,7 @@ class Scheduler:
             tokens=tokens,
             free=limits.max_sessions * limits.capacity,
             collect_s=settings.collect_s,
+            chunk=settings.prefill_chunk,
             guard_s=settings.guard_s,
             patience_s=settings.patience_s,
         )
@@ -176,8 +177,10 @@ class Scheduler:
         """Start what is to run now and return it; empty where nothing is ready or others may still join."""
         batch = self._policy.schedule(self._steps.values(), now, self.estimates, self._budget)
         loads = {step: step.load(choice) for step, choice in batch.choices.items()}
+        loads |= {step: step.chunk_load(tokens) for step, tokens in batch.chunks.items()}
+        together = Load.total(loads.values())
         for step, choice in batch.choices.items():
-            step.start(choice, now, Load.total(load for other, load in loads.items() if other is not step))
+            step.start(choice, now, together - loads[step])
         return batch
 
     # --- checks

@@ -23,9 +23,9 @@ class _Share:
     accepted: float = 0.0
     judged: float = 0.0
 
-    def learn(self, accepted: bool) -> None:
+    def learn(self, accepted: int, judged: int = 1) -> None:
         self.accepted = _KEPT * self.accepted + accepted
-        self.judged = _KEPT * self.judged + 1.0
+        self.judged = _KEPT * self.judged + judged
 
     def forget(self) -> None:
         self.accepted *= _KEPT
@@ -71,14 +71,13 @@ class Survival:
         """Learn from a verdict on a tree: the indices of its accepted tokens, root first."""
         depths = {ROOT: 0, **{node: depth for depth, node in enumerate(path, start=1)}}
         siblings: Counter[int] = Counter()
+        self._drafted.learn(len(path), len(parents))
         for node, parent in enumerate(parents):
-            accepted = node in depths
-            self._drafted.learn(accepted)
             if parent in depths:
                 rank, depth = min(siblings[parent], _LAST), min(depths[parent] + 1, _DEEPEST)
                 siblings[parent] += 1
-                self._places.setdefault((depth, rank), _Share()).learn(accepted)
-                self._ranks.setdefault(rank, _Share()).learn(accepted)
+                self._places.setdefault((depth, rank), _Share()).learn(node in depths)
+                self._ranks.setdefault(rank, _Share()).learn(node in depths)
         self._chances.clear()
 
     def declined(self) -> None:

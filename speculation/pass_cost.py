@@ -41,6 +41,15 @@ class Load:
             self.cached + other.cached,
         )
 
+    def __sub__(self, other: Load) -> Load:
+        """Return what else is in a pass with this load."""
+        return Load(
+            self.rows - other.rows,
+            self.new - other.new,
+            self.interactions - other.interactions,
+            self.cached - other.cached,
+        )
+
 
 NO_LOAD = Load()
 

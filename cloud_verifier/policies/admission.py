@@ -1,67 +1,78 @@
-"""What policies share that choose rows one by one: rows with value, price and deadline, and a batch as it grows."""
+"""Rows that may run now, with value, price and deadline, and a batch of them as it grows (WISP, Sec. 3.1, 4.2, 4.3)."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from cloud_verifier.ledger import Act, Choice, Estimates
-from cloud_verifier.policies.base import Batch, Budget
+from cloud_verifier.policies.base import Budget
 from cloud_verifier.step import Step
 from speculation.pass_cost import NO_LOAD, Load
 
 CHEAP = 0.1
-"""Share by which a pass may grow for a step that joins it while it waits for a draft."""
+"""Share by which a pass may grow for a step that joins it while it waits for a draft, or for a second prompt."""
 _TICK_S = 1e-9
 """Shortest time that is counted with: an estimator that has seen nothing predicts 0."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A verification or a decode that may run now, in the terms of WISP, Sec. 3.1 and 4.2."""
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A verification or a decode that may run at `now`; what nobody asks for is not computed."""
 
     step: Step
     choice: Choice
-    load: Load
-    tokens: float
-    """N, Eq. 5: the accepted share of the session's draft tokens times those at hand. A pass commits one token at
-    least, so that it is never less, and 1 for a decode."""
-    seconds: float
-    """v: what it adds to a pass."""
-    deadline: float
-    """d, Eq. 6 and 12, on the clock of `now`."""
-    late: bool
-    """Whether not even a pass of its own, begun now, would keep the deadline."""
+    now: float
+    estimates: Estimates
+    accepted: float | None = None
+    """Draft tokens that are expected to be accepted. None, by WISP's Eq. 5: the share of all of the session's that was
+    accepted so far, times those at hand."""
 
-    @property
-    def utility(self) -> float:
-        """U, Eq. 16: tokens per second."""
-        return self.tokens / self.seconds
+    @cached_property
+    def load(self) -> Load:
+        """What it computes."""
+        return self.step.load(self.choice)
 
-    @classmethod
-    def of(cls, step: Step, choice: Choice, now: float, estimates: Estimates, tokens: float | None = None) -> Row:
-        """Return what a step's choice brings (None: by Eq. 5), adds and is due."""
-        load = step.load(choice)
-        if tokens is None:
-            survival = step.ledger.survival.get(choice.act)
-            tokens = 0.0 if survival is None else survival.share * len(choice.tree.tokens)
-        tokens = max(1.0, tokens)
-        alone = estimates.seconds(load)
-        seconds = max(_TICK_S, estimates.seconds(load + load) - alone)
-        deadline = _deadline(step, choice, tokens)
-        return cls(step, choice, load, tokens, seconds, deadline, now + alone > deadline)
+    @cached_property
+    def tokens(self) -> float:
+        """N, Eq. 5; at least 1, what every pass commits and a decode brings."""
+        if self.accepted is not None:
+            return max(1.0, self.accepted)
+        survival = self.step.ledger.survival.get(self.choice.act)
+        return 1.0 if survival is None else max(1.0, survival.share * len(self.choice.tree.tokens))
+
+    @cached_property
+    def seconds(self) -> float:
+        """v: what it adds to a pass."""
+        return max(_TICK_S, self.estimates.seconds(self.load + self.load) - self.estimates.seconds(self.load))
+
+    @cached_property
+    def deadline(self) -> float:
+        """d, Eq. 6 and 12: arrival + N/s - T_draft - T_network, or the step's own deadline where that is sooner.
+
+        A draft that was made while the verifier was busy with the one before cost its robot no time, which Eq. 6 does
+        not provide for: d is never less than N/s after the latest commit.
+        """
+        step = self.step
+        began = max(step.since - step.edge_s(self.choice), step.committed_at)
+        return min(step.deadline, began + self.tokens / step.service_class.tokens_per_s)
+
+    @cached_property
+    def late(self) -> bool:
+        """Whether not even a pass of its own, begun now, would keep the deadline."""
+        return self.now + self.estimates.seconds(self.load) > self.deadline
 
     @property
     def due(self) -> float:
         """The deadline that a batch with this row has to keep: none that is lost already, it could only empty it."""
         return math.inf if self.late else self.deadline
 
-    def cut(self, size: int) -> Row:
-        """Return the row with the first `size` draft tokens only."""
-        choice = cut(self.step, self.choice, size)
-        return replace(self, choice=choice, load=self.step.load(choice))
+    @property
+    def utility(self) -> float:
+        """U, Eq. 16: tokens per second."""
+        return self.tokens / self.seconds
 
 
 def cut(step: Step, choice: Choice, size: int) -> Choice:
@@ -77,127 +88,55 @@ def cut(step: Step, choice: Choice, size: int) -> Choice:
     return replace(choice, tree=tree.head(size))
 
 
-def _deadline(step: Step, choice: Choice, tokens: float) -> float:
-    """Return d = arrival + N/s - T_draft - T_network, and the step's own deadline where that is sooner.
+def overdue(rows: Sequence[Candidate], now: float, budget: Budget) -> tuple[list[Candidate], list[Candidate]]:
+    """Return the rows that must go first so that nobody waits for ever, and the others; both in the order of waiting.
 
-    A draft that was made while the verifier was busy with the one before cost its robot no time, which Eq. 6 does not
-    provide for: d is never less than N/s after the latest commit.
+    The former are those that wait for longer than `Budget.patience_s`, a quarter of a batch at most, and one at least.
     """
-    promised = tokens / step.service_class.tokens_per_s
-    return min(step.deadline, max(step.since - step.edge_s(choice), step.committed_at) + promised)
+    most = max(1, budget.rows // 4)
+    late = sum(now - row.step.since > budget.patience_s for row in rows[:most])
+    return list(rows[:late]), list(rows[late:])
 
 
 class Admission:
-    """A batch as it grows."""
+    """A batch of rows as it grows."""
 
     def __init__(self, now: float, estimates: Estimates, budget: Budget) -> None:
         self.now, self.estimates, self.budget = now, estimates, budget
-        self.rows: dict[Step, Row] = {}
+        self.choices: dict[Step, Choice] = {}
         self.load = NO_LOAD
-        self._due = math.inf
-
-    @property
-    def choices(self) -> dict[Step, Choice]:
-        """What the batch has been given so far."""
-        return {step: row.choice for step, row in self.rows.items()}
-
-    def seconds(self, more: Load = NO_LOAD) -> float:
-        """Return the predicted seconds of a pass over all rows and so much more."""
-        return self.estimates.seconds(self.load + more)
+        self.due = math.inf
+        """The earliest deadline that is to be kept."""
 
     def fits(self, more: Load, due: float = math.inf) -> bool:
         """Return whether the budget allows for so much more and every deadline, `due` too, would be kept.
 
         FeasibleAdd of Algorithm 1.
         """
-        load, due = self.load + more, min(self._due, due)
+        load, due = self.load + more, min(self.due, due)
         if load.rows > self.budget.rows or load.new > min(self.budget.tokens, self.budget.free):
             return False
         return math.isinf(due) or self.now + self.estimates.seconds(load) <= due
 
-    def add(self, row: Row, due: float = math.inf) -> bool:
+    def add(self, row: Candidate, due: float = math.inf) -> bool:
         """Admit a row, which is to be done by `due`, if it fits, and return whether it did.
 
         Of the first one as much as memory has room for: it must not keep the batch empty.
         """
-        if not self.rows:
-            row = row.cut(min(self.budget.tokens, self.budget.free) - 1)
-        if not self.fits(row.load, due):
+        choice = row.choice
+        if not self.choices:
+            choice = cut(row.step, choice, min(self.budget.tokens, self.budget.free) - 1)
+        load = row.step.load(choice)
+        if not self.fits(load, due):
             return False
-        self.rows[row.step] = row
-        self.load, self._due = self.load + row.load, min(self._due, due)
+        self.choices[row.step] = choice
+        self.load, self.due = self.load + load, min(self.due, due)
         return True
 
     def invite(self, step: Step) -> None:
         """Let a step that waits for a draft decode one token where that is cheap."""
-        row = Row.of(step, Choice(Act.DECODE), self.now, self.estimates)
-        alone = self.seconds()
-        if self.rows and self.seconds(row.load) - alone <= CHEAP * alone:
-            self.add(row)
-
-
-class RowPolicy(ABC):
-    """A policy that starts when enough steps are ready, or one has waited for long enough, and then chooses rows.
-
-    A prefill is work of its own and never comes twice in a row while a step waits for a verification.
-    """
-
-    def __init__(self) -> None:
-        self._prefilled = False
-        """The latest batch was a prefill."""
-
-    @abstractmethod
-    def fill(self, batch: Admission, rows: Sequence[Row]) -> None:
-        """Admit at least one of the ready rows, which come in the order of their waiting."""
-
-    def size(self, steps: Collection[Step], budget: Budget) -> int:
-        """Return how many ready rows start a batch at once: all that could come, or as many as it can hold."""
-        return min(budget.rows, sum(not (step.suspended or step.done) for step in steps))
-
-    def schedule(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> Batch:
-        """See `Policy.schedule`."""
-        choices = _choices(steps, now, budget)
-        start = self._start(steps, choices, now, budget)
-        ready = [(step, choice) for step, choice in choices.items() if choice.act is not Act.WAIT]
-        ready = sorted(ready, key=lambda each: _order(each[0])) if start is not None and start <= now else []
-        prefill = min((step for step in steps if step.can_prefill), key=_order, default=None)
-        if prefill is not None and (not ready or (_order(prefill) < _order(ready[0][0]) and not self._prefilled)):
-            self._prefilled = True
-            return Batch(prefills=(prefill,))
-        if not ready:
-            return Batch()
-        self._prefilled = False
-        batch = Admission(now, estimates, budget)
-        self.fill(batch, [Row.of(step, choice, now, estimates) for step, choice in ready])
-        for step, choice in choices.items():
-            if choice.act is Act.WAIT:
-                batch.invite(step)
-        return Batch(choices=batch.choices)
-
-    def next_time(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> float | None:
-        """See `Policy.next_time`."""
-        if any(step.can_prefill for step in steps):
-            return now
-        return self._start(steps, _choices(steps, now, budget), now, budget)
-
-    def _start(
-        self, steps: Collection[Step], choices: Mapping[Step, Choice], now: float, budget: Budget
-    ) -> float | None:
-        """Return when a batch starts if nothing else comes: it is complete, or its first has waited long enough."""
-        at = {step: choice.until if choice.act is Act.WAIT else now for step, choice in choices.items()}
-        overdue = min((max(ready, step.since + budget.collect_s) for step, ready in at.items()), default=None)
-        size = self.size(steps, budget)
-        if overdue is None or len(at) < size:
-            return overdue
-        return min(overdue, sorted(at.values())[size - 1])
-
-
-def _choices(steps: Collection[Step], now: float, budget: Budget) -> dict[Step, Choice]:
-    """Return what the steps would do that may do anything."""
-    if not min(budget.tokens, budget.free):
-        return {}
-    return {step: choice for step in steps if (choice := step.choice(now)) is not None}
-
-
-def _order(step: Step) -> tuple[float, int]:
-    return step.since, step.index
+        choice, alone = Choice(Act.DECODE), self.estimates.seconds(self.load)
+        load = step.load(choice)
+        if self.choices and self.fits(load) and self.estimates.seconds(self.load + load) - alone <= CHEAP * alone:
+            self.choices[step] = choice
+            self.load += load

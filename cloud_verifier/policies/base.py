@@ -17,28 +17,35 @@ class Budget:
     rows: int
     """Steps in one forward."""
     tokens: int
-    """Tokens in one forward, each step's root among them."""
+    """Tokens of verifications and decodes in one forward, each step's root among them."""
     free: int
     """Cache slots that are free: what the rows of one forward add must fit."""
     collect_s: float
     """Seconds that a ready step may wait for others to share its forward."""
+    chunk: int = 0
+    """Tokens of prefills in one forward, at most; 0: as many as the estimates allow."""
     guard_s: float | None = None
-    """delta of WISP, Eq. 17: seconds before its latest start from which on a step is critical. None: what one more pass
-    over all that is ready would take."""
+    """delta of WISP, Eq. 17: seconds before its latest start from which on a step is critical. None: what a pass over
+    all that is ready would take."""
     patience_s: float = 2.0
-    """Of the steps that wait for longer the first goes first, whatever its class."""
+    """Steps that wait for longer go first, whatever their class, a quarter of the rows of a batch at most."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What runs next: prefills, one after another, then one target forward of all the choices. Falsy: nothing."""
+    """What runs next: images, encoded one after another, then one target forward of chunks and choices. Falsy: nothing.
 
-    prefills: tuple[Step, ...] = ()
+    An image is work as long as many forwards: with one, a batch better has nothing else.
+    """
+
+    encodes: tuple[Step, ...] = ()
+    chunks: Mapping[Step, int] = field(default_factory=dict)
+    """How many tokens of its prefill a step feeds, 1 to `Step.prompt_left`; its image is encoded."""
     choices: Mapping[Step, Choice] = field(default_factory=dict)
     """No choice is to wait."""
 
     def __bool__(self) -> bool:
-        return bool(self.prefills or self.choices)
+        return bool(self.encodes or self.chunks or self.choices)
 
 
 class Policy(Protocol):

@@ -2,86 +2,142 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
-from cloud_verifier.ledger import Estimates
-from cloud_verifier.policies.admission import Admission, Row, cut
-from cloud_verifier.policies.wisp import Wisp, by_urgency
-from speculation.pass_cost import Load
+from cloud_verifier.policies.admission import Admission, Candidate, cut, overdue
+from cloud_verifier.policies.row_policy import RowPolicy
+from speculation.pass_cost import NO_LOAD, Load
+
+
+class FullBudget(RowPolicy):
+    """Draft tokens of all sessions compete, and a forward is split only for deadlines that are worth it.
+
+    The root of a row, which decodes, is a token for certain and work that is to be done in any case; a draft token is
+    worth its survival. Tokens are taken in as long as the tokens per second of the whole grow; what is left out stays
+    held. No session is given more than it would do itself, so that its ledger's promise holds.
+
+    Then as many rows run as `worth_running` says: those with a deadline by deadline, then the late ones.
+    """
+
+    def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
+        """See `RowPolicy.fill`."""
+        rows = spend(rows, batch)
+        first, rest = overdue(rows, batch.now, batch.budget)
+        rest.sort(key=lambda row: row.due)
+        order = [*first, *rest][: batch.budget.rows]
+        count, keeps = worth_running(order, batch)
+        for row in order[:count]:
+            if not batch.add(row, row.due if keeps else math.inf):
+                break
+
+
+def worth_running(rows: Sequence[Candidate], batch: Admission) -> tuple[int, bool]:
+    """Return how many of the rows to run now, and whether every deadline among these is kept.
+
+    Either all of them, or the first as long as their deadlines are kept and the others in passes of their own. The
+    former takes less time in all, the latter may keep more deadlines: it is chosen where it keeps all of them, or where
+    the tokens that it brings in time are more than its additional seconds would commit.
+
+    For rows by deadline and prices that do not depend on what else is in a pass (WISP, Eq. 19), passes as long as their
+    deadlines allow keep all deadlines if any split does: a longer pass leaves fewer rows to come later.
+    """
+    seconds = batch.estimates.seconds(Load.total(row.load for row in rows))
+    passes = _passes(rows, batch)
+    kept = [row for mine, end in passes for row in mine if _keeps(row, end)]
+    if len(passes) > 1 and len(kept) < sum(not row.late for row in rows):
+        together = sum(row.tokens for row in rows if _keeps(row, batch.now + seconds))
+        extra_s = passes[-1][1] - batch.now - seconds
+        if sum(row.tokens for row in kept) - together <= extra_s * sum(row.tokens for row in rows) / seconds:
+            return len(rows), False
+    return len(passes[0][0]), True
+
+
+def _passes(rows: Sequence[Candidate], batch: Admission) -> list[tuple[Sequence[Candidate], float]]:
+    """Return rows in passes, each as long as its deadlines allow, and when they end."""
+    estimates, now, start = batch.estimates, batch.now, 0
+    passes = []
+    while start < len(rows):
+        load, due, end = NO_LOAD, math.inf, start
+        for row in rows[start:]:
+            own = row.due if _keeps(row, now + estimates.seconds(row.load)) else math.inf
+            if end > start and now + estimates.seconds(load + row.load) > min(due, own):
+                break
+            load, due, end = load + row.load, min(due, own), end + 1
+        now += estimates.seconds(load)
+        passes.append((rows[start:end], now))
+        start = end
+    return passes
+
+
+def _keeps(row: Candidate, end: float) -> bool:
+    return not row.late and end <= row.deadline
+
+
+def spend(rows: Sequence[Candidate], batch: Admission) -> list[Candidate]:
+    """Return the rows with as much of their drafts as makes a pass over the first of them, as many as a batch can have,
+    commit most tokens per second.
+
+    Where a token's price does not depend on what else is in the pass (WISP, Eq. 19), no other choice of tokens is
+    better: for a ratio of sums those are right that bring more than the ratio (Dinkelbach, 1967).
+    """
+    estimates = batch.estimates
+    if not estimates.known:
+        return list(rows)
+    together = rows[: batch.budget.rows]
+    roots = Load.total(Load.row(1, row.step.cached) for row in together)
+    tokens, seconds = float(roots.rows), estimates.seconds(roots)
+    parts = [_parts(row, roots, seconds) for row in rows]
+    for part in sorted(chain.from_iterable(parts[: len(together)]), key=lambda part: -part.rate):
+        if part.rate * seconds < tokens:
+            break
+        tokens, seconds = tokens + part.tokens, seconds + part.seconds
+    return [_cut(row, mine, tokens / seconds) for row, mine in zip(rows, parts, strict=True)]
 
 
 class Part(NamedTuple):
-    """Tokens of a draft that belong together: the best that follow those before them."""
+    """Tokens of a draft that come together."""
 
     end: int
     """How many tokens of the draft there are with these."""
-    gain: float
-    """Expected accepted tokens among these."""
+    tokens: float
+    """How many of these are expected to be accepted."""
     seconds: float
     """What they add to a pass."""
 
     @property
     def rate(self) -> float:
         """Tokens per second."""
-        return self.gain / self.seconds if self.seconds > 0.0 else float("inf")
+        return self.tokens / self.seconds if self.seconds > 0.0 else math.inf
 
 
-class FullBudget(Wisp):
-    """Draft tokens of all sessions compete: the next one in is that with most accepted tokens per second of the pass.
+def _parts(row: Candidate, roots: Load, roots_s: float) -> list[Part]:
+    """Return a draft in parts whose rates fall: a token that is worth more than those before it comes with them.
 
-    The root of a row, which decodes, is a token for certain and work that is to be done in any case; a draft token is
-    worth its survival (`Survival`). Tokens are taken in as long as the tokens per second of the whole grow. What is
-    left out stays held, so that a later verdict may still need it. Rows so cut are then scheduled as by `Wisp`.
-
-    No session is given more than it would do itself, so that its ledger's promise holds.
+    Its tokens are taken to cost the same: the context is what they differ in, by their place in the draft.
     """
-
-    def fill(self, batch: Admission, rows: Sequence[Row]) -> None:
-        """See `RowPolicy.fill`."""
-        order = [row for group in by_urgency(batch, rows) for row in group]
-        super().fill(batch, spend(order, batch))
-
-
-def spend(rows: Sequence[Row], batch: Admission) -> list[Row]:
-    """Return the rows with as much of their drafts as makes a pass over the first of them, as many as a batch can have,
-    commit most tokens per second.
-
-    Where a token's price does not depend on what else is in the pass (WISP's Eq. 19), no other choice of tokens is
-    better: for a ratio of sums those are right that bring more than the ratio (Dinkelbach, 1967).
-    """
-    estimates, budget = batch.estimates, batch.budget
-    if not estimates.known:
-        return list(rows)
-    roots = Load.total(Load.row(1, row.step.cached) for row in rows[: budget.rows])
-    parts = {row.step: _parts(row, roots, estimates) for row in rows}
-    gain, seconds = float(roots.rows), estimates.seconds(roots)
-    offered = (part for row in rows[: budget.rows] for part in parts[row.step])
-    for part in sorted(offered, key=lambda part: -part.rate):
-        if part.gain * seconds < gain * part.seconds:
-            break
-        gain, seconds = gain + part.gain, seconds + part.seconds
-    spent = []
-    for row in rows:
-        taken = [part for part in parts[row.step] if part.gain * seconds >= gain * part.seconds]
-        choice = cut(row.step, row.choice, taken[-1].end if taken else 0)
-        spent.append(Row.of(row.step, choice, batch.now, estimates, sum(part.gain for part in taken)))
-    return spent
-
-
-def _parts(row: Row, roots: Load, estimates: Estimates) -> list[Part]:
-    """Return a draft in parts whose rates fall: a token that is worth more than those before it comes with them."""
-    survival = row.step.ledger.survival.get(row.choice.act)
-    if survival is None:
+    survival, step = row.step.ledger.survival.get(row.choice.act), row.step
+    if survival is None or not row.choice.tree.tokens:
         return []
+    price = row.estimates.seconds(roots + row.load - Load.row(1, step.cached)) - roots_s
+    price = max(0.0, price) / len(row.choice.tree.tokens)
     parts: list[Part] = []
-    before, cached = estimates.seconds(roots), row.step.cached
-    for size, gain in enumerate(survival.of(row.choice.tree.parents), start=1):
-        after = estimates.seconds(roots + Load(0, size, Load.row(1 + size, cached).interactions - 1 - cached))
-        part = Part(size, gain, max(0.0, after - before))
-        before = after
+    for end, chance in enumerate(survival.of(row.choice.tree.parents), start=1):
+        part = Part(end, chance, price)
         while parts and parts[-1].rate <= part.rate:
-            part = Part(size, parts[-1].gain + part.gain, parts[-1].seconds + part.seconds)
+            part = Part(end, parts[-1].tokens + part.tokens, parts[-1].seconds + part.seconds)
             parts.pop()
         parts.append(part)
     return parts
+
+
+def _cut(row: Candidate, parts: Sequence[Part], rate: float) -> Candidate:
+    """Return a row with the parts of its draft that bring at least so many tokens per second."""
+    taken = [part for part in parts if part.rate >= rate]
+    choice = cut(row.step, row.choice, taken[-1].end if taken else 0)
+    if choice is row.choice:
+        taken = list(parts)
+    return replace(row, choice=choice, accepted=sum(part.tokens for part in taken))

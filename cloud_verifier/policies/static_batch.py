@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
-from cloud_verifier.policies.admission import Admission, Row, RowPolicy
 from cloud_verifier.policies.base import Budget
+from cloud_verifier.policies.fcfs import Fcfs
 from cloud_verifier.step import Step
 
 
-class StaticBatch(RowPolicy):
-    """Waits until `--max-batch` drafts are there, at most `--collect-s`, and verifies them whole, first come, first
-    served."""
+class StaticBatch(Fcfs):
+    """Waits until `--max-batch` drafts are there, however few robots there are, for `--collect-s` at most."""
 
     def size(self, steps: Collection[Step], budget: Budget) -> int:
-        """See `RowPolicy.size`: the same however many robots there are."""
+        """See `RowPolicy.size`."""
         return budget.rows
-
-    def fill(self, batch: Admission, rows: Sequence[Row]) -> None:
-        """See `RowPolicy.fill`."""
-        for row in rows:
-            if not batch.add(row):
-                break

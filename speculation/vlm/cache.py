@@ -7,9 +7,10 @@ integer; committing a path moves only the slots that are not yet in their place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,12 @@ from torch import Tensor
 
 from speculation.vlm.load import Vlm
 
+NO_PREFIXES: Mapping[int, npt.NDArray[np.int64]] = MappingProxyType({})
+_Layout: TypeAlias = tuple[
+    npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], "npt.NDArray[np.bool_] | None"
+]
+"""Owners, slots, positions and visible slots of a plan, on the host."""
+
 
 class CacheFull(RuntimeError):
     """A row has no slots left for the tokens it was given."""
@@ -25,18 +32,36 @@ class CacheFull(RuntimeError):
 
 @dataclass(frozen=True)
 class Plan:
-    """Where one forward writes and what it may see: B rows, `width` tokens each."""
+    """Where one forward writes and what it may see.
+
+    Its B rows lie *padded*, one below the other at the width of the longest, or *packed*, one behind the other as one
+    sequence in which every row sees its own keys alone. A chunk of a hundred tokens beside rows that feed one is
+    packed, so that nothing is computed for padding; rows much alike are padded, so that none scores the others' keys.
+    """
 
     rows: tuple[int, ...]
     counts: tuple[int, ...]
-    view: int
+    ends: tuple[int, ...]
+    """Slots of each row that are in use once its tokens are written."""
+    committed: tuple[bool, ...]
+    """Which rows lengthen their prefix; the tokens of the others are scratch."""
+    packed: bool
+    owners: Tensor
+    """The row of each token, [B, 1] or, packed, [1, width]."""
     slots: Tensor
-    """[B, width]; padding goes to the spare slot."""
+    """[B, width], packed [1, width]; padding goes to the spare slot."""
     positions: Tensor
-    """M-RoPE positions [3, B, width]."""
+    """M-RoPE positions [3, B, width], packed [3, 1, width]."""
     mask: Tensor | None
-    """bool [B, 1, width, view]; None where plain causal attention is right."""
+    """bool [B, 1, width, view], view the most of `ends`; packed [1, 1, width, their sum]; None where plain causal
+    attention is right."""
     epochs: tuple[int, ...]
+
+    def split(self, tokens: Tensor) -> list[Tensor]:
+        """Return each row's part [n_b, ...] of what a forward has made of its tokens, [B, width, ...] or packed."""
+        if self.packed:
+            return list(torch.split(tokens[0], list(self.counts)))
+        return [tokens[index, :count] for index, count in enumerate(self.counts)]
 
 
 class KVCache:
@@ -102,10 +127,13 @@ class KVCache:
         self.used[row], self.length[row] = used, min(self.length[row], used)
         self._epoch[row] += 1
 
-    def clear(self, row: int) -> None:
-        """Empty a row and wipe its numbers, so that nothing of one session can reach the next."""
+    def clear(self, row: int, delta: int = 0) -> None:
+        """Empty a row and wipe its numbers, so that nothing of one session can reach the next.
+
+        What is fed behind its next prompt stands `delta` behind its own count (M-RoPE).
+        """
         self.truncate(row, 0)
-        self.delta[row] = 0
+        self.delta[row] = delta
         self._kv[:, :, row].zero_()
 
     def chain(self, row: int, count: int) -> list[int]:
@@ -113,72 +141,58 @@ class KVCache:
         used = self.used[row]
         return [self.length[row] - 1, *range(used, used + count - 1)][:count]
 
-    def plan_prefix(self, row: int, positions: npt.NDArray[np.int64], delta: int) -> Plan:
-        """Plan the first tokens of an empty row, at M-RoPE `positions` [3, n]; the rows' later tokens use `delta`."""
-        count = positions.shape[1]
-        if self.used[row]:
-            raise ValueError(f"row {row} already holds {self.used[row]} tokens; clear it before a new prompt")
-        self._check_room(row, count)
-        self.delta[row] = delta
-        self._parent[row, :count] = np.arange(-1, count - 1)
-        self._logical[row, :count] = np.arange(count)
-        return Plan(
-            rows=(row,),
-            counts=(count,),
-            view=count,
-            slots=torch.arange(count, device=self._kv.device)[None],
-            positions=torch.from_numpy(positions[:, None]).to(self._kv.device),
-            mask=None,
-            epochs=(self._epoch[row],),
-        )
-
-    def plan(self, rows: Sequence[int], parents: Sequence[Sequence[int]]) -> Plan:
+    def plan(
+        self,
+        rows: Sequence[int],
+        parents: Sequence[Sequence[int]],
+        prefixes: Mapping[int, npt.NDArray[np.int64]] = NO_PREFIXES,
+    ) -> Plan:
         """Plan a ragged forward: row `rows[b]` gets tokens that follow its slots `parents[b]`, appended to its scratch.
 
-        Nothing counts before `advance`. Raises ValueError for an unknown or doubled row, no tokens, or a parent that is
-        neither the prefix's end nor a scratch slot before its child; CacheFull where a row has no room.
+        `prefixes[row]` are the M-RoPE positions [3, n] of a row whose tokens follow one another and lengthen its
+        committed prefix: a prefill chunk, which sees what the row holds and is causal in itself. Of its parents only
+        the number is read.
+
+        Nothing counts before `advance`. Raises ValueError for an unknown or doubled row, no tokens, a parent that is
+        neither the prefix's end nor a scratch slot before its child, or a prefix behind scratch; CacheFull where a row
+        has no room.
         """
         if not rows or len(set(rows)) != len(rows):
             raise ValueError(f"a forward needs distinct rows, got {list(rows)}")
         for row in rows:
             if not 0 <= row < self.rows:
                 raise ValueError(f"row {row} is not in 0..{self.rows - 1} of this cache")
-        counts = [len(each) for each in parents]
-        width = max(counts)
-        starts = np.array([self.used[row] for row in rows], dtype=np.int64)
-        lengths = np.array([self.length[row] for row in rows], dtype=np.int64)
         for row, each in zip(rows, parents, strict=True):
-            self._append(row, each)
-        order = np.arange(width)
-        real = order < np.array(counts)[:, None]
-        slots = np.where(real, starts[:, None] + order, self.capacity)
-        view = int((starts + counts).max())
-        index = np.array(rows)
-        logical = self._logical[index[:, None], np.where(real, slots, 0)]
-        deltas = np.array([self.delta[row] for row in rows], dtype=np.int64)
-        positions = np.broadcast_to(np.where(real, logical + deltas[:, None], 0), (3, len(rows), width))
-        visible = visible_slots(self._parent[index], slots, lengths, view)
-        # Without a mask grouped-query attention needs no copy of the keys.
-        masked = not (width == 1 and visible.all())
+            if row in prefixes:
+                self._append_prefix(row, len(each))
+            else:
+                self._append(row, each)
+        counts = [len(each) for each in parents]
+        packed = bool(prefixes) or len(rows) == 1
+        layout = self._packed(rows, counts, prefixes) if packed else self._padded(rows, counts)
+        owners, slots, positions, visible = layout
         device = self._kv.device
         return Plan(
             rows=tuple(rows),
             counts=tuple(counts),
-            view=view,
+            ends=tuple(self.used[row] + count for row, count in zip(rows, counts, strict=True)),
+            committed=tuple(row in prefixes for row in rows),
+            packed=packed,
+            owners=torch.from_numpy(owners).to(device),
             slots=torch.from_numpy(slots).to(device),
-            positions=torch.from_numpy(positions.copy()).to(device),
-            mask=torch.from_numpy(visible[:, None]).to(device) if masked else None,
+            positions=torch.from_numpy(positions).to(device),
+            mask=None if visible is None else torch.from_numpy(visible[:, None]).to(device),
             epochs=tuple(self._epoch[row] for row in rows),
         )
 
-    def advance(self, plan: Plan, *, committed: bool = False) -> None:
-        """Count the tokens of a finished forward, as scratch or as `committed` prefix.
+    def advance(self, plan: Plan) -> None:
+        """Count the tokens of a finished forward, as scratch or as committed prefix.
 
         Raises RuntimeError if one of the rows was changed while the forward ran; its tokens are then void.
         """
         if tuple(self._epoch[row] for row in plan.rows) != plan.epochs:
             raise RuntimeError(f"rows {plan.rows} were changed while a forward over them was running")
-        for row, count in zip(plan.rows, plan.counts, strict=True):
+        for row, count, committed in zip(plan.rows, plan.counts, plan.committed, strict=True):
             self.used[row] += count
             if committed:
                 self.length[row] = self.used[row]
@@ -187,6 +201,55 @@ class KVCache:
     def writer(self, plan: Plan) -> CacheWriter:
         """Return what the model's attention layers write to and read from during one forward."""
         return CacheWriter(self._kv, plan)
+
+    def _padded(self, rows: Sequence[int], counts: Sequence[int]) -> _Layout:
+        starts = np.array([self.used[row] for row in rows], dtype=np.int64)
+        lengths = np.array([self.length[row] for row in rows], dtype=np.int64)
+        order = np.arange(max(counts))
+        real = order < np.array(counts)[:, None]
+        slots = np.where(real, starts[:, None] + order, self.capacity)
+        index = np.array(rows)[:, None]
+        logical = self._logical[index, np.where(real, slots, 0)]
+        deltas = np.array([self.delta[row] for row in rows], dtype=np.int64)
+        positions = np.broadcast_to(np.where(real, logical + deltas[:, None], 0), (3, *real.shape)).copy()
+        visible = visible_slots(self._parent[index[:, 0]], slots, lengths, int((starts + counts).max()))
+        # Without a mask grouped-query attention needs no copy of the keys.
+        plain = slots.shape[1] == 1 and bool(visible.all())
+        return index, slots, positions, None if plain else visible
+
+    def _packed(
+        self, rows: Sequence[int], counts: Sequence[int], prefixes: Mapping[int, npt.NDArray[np.int64]]
+    ) -> _Layout:
+        slots, positions, blocks = [], [], []
+        for row, count in zip(rows, counts, strict=True):
+            start, end = self.used[row], self.used[row] + count
+            slots.append(np.arange(start, end))
+            if row in prefixes:
+                positions.append(prefixes[row])
+                blocks.append(np.tri(count, end, start, dtype=np.bool_))
+            else:
+                positions.append(np.tile(self._logical[row, start:end] + self.delta[row], (3, 1)))
+                lengths = np.array([self.length[row]])
+                blocks.append(visible_slots(self._parent[[row]], slots[-1][None], lengths, end)[0])
+        owners = np.repeat(np.array(rows), counts)[None]
+        places = np.concatenate(positions, axis=1)[:, None]
+        # A lone token that sees all, or a prompt's first tokens: plain causal attention, which needs no mask.
+        first = rows[0] in prefixes and self.used[rows[0]] == 0
+        plain = len(rows) == 1 and (first or bool(blocks[0].all()))
+        return owners, np.concatenate(slots)[None], places, None if plain else _block_diagonal(blocks)[None]
+
+    def _append_prefix(self, row: int, count: int) -> None:
+        start = self.used[row]
+        if start != self.length[row]:
+            raise ValueError(
+                f"row {row} holds {start - self.length[row]} uncommitted tokens, no prefix may follow them"
+            )
+        if not count:
+            raise ValueError(f"row {row} was given no tokens")
+        self._check_room(row, count)
+        fed = np.arange(start, start + count)
+        self._parent[row, start : start + count] = fed - 1
+        self._logical[row, start : start + count] = fed
 
     def _append(self, row: int, parents: Sequence[int]) -> None:
         if not parents:
@@ -231,18 +294,34 @@ class CacheWriter:
         self._rows = torch.tensor(plan.rows, device=kv.device)
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Store a layer's keys, values [B, heads, width, head_dim]; return those in view [B, heads, view, head_dim]."""
+        """Store a layer's keys and values, [B, heads, width, head_dim] as the plan lays them out.
+
+        Returns those in view: [B, heads, view, head_dim], packed [1, heads, all views, head_dim].
+        """
         stored = self._kv[0, layer], self._kv[1, layer]
         return self._update(stored[0], keys), self._update(stored[1], values)
 
     def _update(self, stored: Tensor, fresh: Tensor) -> Tensor:
         plan = self._plan
         if len(plan.rows) == 1:
-            stored[plan.rows[0], :, plan.view - plan.counts[0] : plan.view] = fresh[0]
-        else:
-            stored[self._rows[:, None], :, plan.slots] = fresh.transpose(1, 2)
-        seen = stored[:, :, : plan.view]
+            row, end = plan.rows[0], plan.ends[0]
+            stored[row, :, end - plan.counts[0] : end] = fresh[0]
+            return stored[row : row + 1, :, :end]
+        stored[plan.owners, :, plan.slots] = fresh.transpose(1, 2)
+        if plan.packed:
+            views = [stored[row, :, :end] for row, end in zip(plan.rows, plan.ends, strict=True)]
+            return torch.cat(views, dim=1)[None]
+        seen = stored[:, :, : max(plan.ends)]
         return seen[self._range] if self._range else seen.index_select(0, self._rows)
+
+
+def _block_diagonal(blocks: Sequence[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+    whole = np.zeros(tuple(np.sum([block.shape for block in blocks], axis=0)), dtype=np.bool_)
+    row = column = 0
+    for block in blocks:
+        whole[row : row + block.shape[0], column : column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    return whole
 
 
 def visible_slots(

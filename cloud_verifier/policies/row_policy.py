@@ -1,0 +1,121 @@
+"""RowPolicy: when a batch starts, and what of images and prompts joins it; which rows, a policy of its own says."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from cloud_verifier.ledger import Act, Choice, Estimates
+from cloud_verifier.policies.admission import CHEAP, Admission, Candidate
+from cloud_verifier.policies.base import Batch, Budget
+from cloud_verifier.policies.chunks import LEAST, fit_chunks
+from cloud_verifier.step import Step
+from speculation.pass_cost import Load
+
+_SLOWER = 2.0
+"""Times that a forward with chunks of prefills may take of one in which every robot under way decodes."""
+
+
+class RowPolicy(ABC):
+    """Verifications and decodes share a forward, and prefills join it in chunks.
+
+    A batch starts when enough steps are ready or one has waited for `Budget.collect_s`, at once where a prefill is to
+    be fed. A prefill commits nothing and has no deadline, for classes are promises about what comes after it: it gets
+    the place that its waiting gives it among the rows, and as many tokens as the deadlines in the batch leave, a
+    forward being at most about `_SLOWER` times one in which every robot under way decodes. Where it has waited for more
+    than `Budget.patience_s` no deadline counts. Where no robot is under way a prompt is fed whole.
+
+    An image is work of its own and never comes twice in a row while others wait, so none waits longer than one. A step
+    that waits for a draft joins a forward with its next token where that is cheap.
+    """
+
+    def __init__(self) -> None:
+        self._encoded = False
+        """The latest batch was an image."""
+
+    @abstractmethod
+    def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
+        """Admit at least one of the ready rows, which come in the order of their waiting."""
+
+    def size(self, steps: Collection[Step], budget: Budget) -> int:
+        """Return how many ready rows start a batch at once: all that could come, or as many as it can hold."""
+        return min(budget.rows, under_way(steps))
+
+    def schedule(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> Batch:
+        """See `Policy.schedule`."""
+        begun = sorted((step for step in steps if step.can_prefill), key=_order)
+        prefills = [step for step in begun if step.encoded]
+        choices = _choices(steps, now, budget)
+        start = now if prefills else self._start(steps, choices, now, budget)
+        ready = [step for step, choice in choices.items() if choice.act is not Act.WAIT]
+        ready = sorted(ready, key=_order) if start is not None and start <= now else []
+        work = sorted((*ready, *prefills), key=_order)
+        image = next((step for step in begun if not step.encoded), None)
+        if image is not None and (not work or (_order(image) < _order(work[0]) and not self._encoded)):
+            self._encoded = True
+            return Batch(encodes=(image,))
+        if not work:
+            return Batch()
+        self._encoded = False
+        fed = [step for step in work[: budget.rows] if step.pending]
+        batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(fed)))
+        if ready and batch.budget.rows:
+            self.fill(batch, [Candidate(step, choices[step], now, estimates) for step in ready])
+            for step, choice in choices.items():
+                if choice.act is Act.WAIT:
+                    batch.invite(step)
+        return Batch(chunks=_chunks(fed, batch, steps), choices=batch.choices)
+
+    def next_time(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> float | None:
+        """See `Policy.next_time`."""
+        if any(step.can_prefill for step in steps):
+            return now
+        return self._start(steps, _choices(steps, now, budget), now, budget)
+
+    def _start(
+        self, steps: Collection[Step], choices: Mapping[Step, Choice], now: float, budget: Budget
+    ) -> float | None:
+        """Return when a batch starts if nothing else comes: it is complete, or one step has waited long enough."""
+        at = {step: choice.until if choice.act is Act.WAIT else now for step, choice in choices.items()}
+        over = min((max(ready, step.since + budget.collect_s) for step, ready in at.items()), default=None)
+        size = self.size(steps, budget)
+        return over if over is None or len(at) < size else min(over, sorted(at.values())[size - 1])
+
+
+def under_way(steps: Collection[Step]) -> int:
+    """Return how many steps there are that something may come of."""
+    return sum(not (step.suspended or step.done) for step in steps)
+
+
+def _choices(steps: Collection[Step], now: float, budget: Budget) -> dict[Step, Choice]:
+    """Return what those steps would do that may do anything: none without a free cache slot for its root."""
+    if not min(budget.tokens, budget.free):
+        return {}
+    return {step: choice for step in steps if (choice := step.choice(now)) is not None}
+
+
+def _order(step: Step) -> tuple[float, int]:
+    """The longest waiting first."""
+    return step.since, step.index
+
+
+def _chunks(prefills: Sequence[Step], batch: Admission, steps: Collection[Step]) -> dict[Step, int]:
+    """Return how much of each prefill, the first come first, joins a batch."""
+    if not prefills:
+        return {}
+    now, estimates = batch.now, batch.estimates
+    order = sorted(prefills, key=lambda step: (step.begun_at, step.index))
+    others = [step for step in steps if not (step.pending or step.suspended or step.done)]
+    if others:
+        decoding = estimates.seconds(Load.total(step.load(Choice(Act.DECODE)) for step in others))
+        limit_s = max(_SLOWER * decoding, estimates.seconds(batch.load))
+    else:
+        # The first prompt is fed whole, and the next ones with it where that is cheap.
+        limit_s = (1.0 + CHEAP) * estimates.seconds(order[0].chunk_load(order[0].prompt_left))
+    if batch.choices and now - min(step.since for step in prefills) <= batch.budget.patience_s:
+        limit_s = min(limit_s, batch.due - now)
+        least = order[0].chunk_load(min(LEAST, order[0].prompt_left))
+        if now + estimates.seconds(batch.load + least) > batch.due:
+            return {}
+    return fit_chunks(order, batch.load, estimates, limit_s, batch.budget.chunk)

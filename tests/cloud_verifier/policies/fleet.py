@@ -1,0 +1,262 @@
+"""Many robots over one scheduler on a virtual clock: a machine with a declared price, edges that draft and wait. A
+prefill takes no time here: what is looked at are passes.
+
+`python -m tests.cloud_verifier.policies.fleet` prints what each policy makes of more and more robots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cloud_verifier.config import Limits, Scheduling
+from cloud_verifier.policies import POLICIES, Batch
+from cloud_verifier.scheduler import Scheduler
+from cloud_verifier.step import Step
+from cloud_verifier.work import ModelInfo
+from speculation.acceptance import Verdict
+from speculation.pass_cost import Load, PassCost
+from speculation.service import SERVICE_CLASSES, ServiceClass
+from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle
+from tests.cloud_verifier.policies.rows import Declared
+
+VOCABULARY = 1000
+MODEL = ModelInfo("fake", "f" * 16, "t" * 16, VOCABULARY, 4, (), (0,))
+WISP_32B = PassCost(33.14e-6, 34.5e-9, 4.62e-6, 14.86e-3)
+"""WISP, App. C: Qwen3-32B on an A100."""
+
+
+@dataclass
+class Robot:
+    """An edge that drafts `depth` tokens in `draft_s` each, sends them, waits for the commit, and goes on."""
+
+    service: ServiceClass = SERVICE_CLASSES["interactive"]
+    idle: Idle = Idle.WAIT
+    draft_s: float = 0.02
+    round_trip_s: float = 0.02
+    depth: int = 4
+    chance: float = 0.75
+    """That a draft token is right."""
+    prompt: int = 600
+    """Tokens of image and prompt."""
+    answer: int = 60
+    """Tokens of an answer; the next step begins with its last commit."""
+    starts_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One commit as its robot sees it."""
+
+    robot: int
+    tokens: int
+    seconds: float
+    """Since the commit before."""
+    waited_s: float
+    """At the verifier, for the pass to begin."""
+    ends_at: float
+
+
+@dataclass
+class Fleet:
+    """Runs robots until a time and keeps every round.
+
+    Every commit is compared with the answer, and every promise of `next_time` is held to.
+    """
+
+    robots: Sequence[Robot]
+    cost: PassCost
+    settings: Scheduling
+    seed: int = 0
+    scheduler: Scheduler = field(init=False)
+    on_batch: Callable[[Batch], None] = lambda batch: None
+    now: float = 0.0
+    rounds: list[Round] = field(default_factory=list)
+    passes: int = 0
+    busy_s: float = 0.0
+    deciding_s: float = 0.0
+    """Seconds of the real clock that the scheduler took."""
+    speeds: list[tuple[int, float]] = field(default_factory=list)
+    """Robot and tokens per second of every whole answer, from the end of its prefill on."""
+    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _order: itertools.count[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        limits = Limits(max_sessions=256)
+        self.scheduler = Scheduler(MODEL, self.settings, limits, estimates=Declared(self.cost))
+        self._random = [random.Random(f"{self.seed} {index}") for index in range(len(self.robots))]
+        self._numbers = [0] * len(self.robots)
+        self._rounds = [0] * len(self.robots)
+        self._last = [0.0] * len(self.robots)
+        self._begun = [0.0] * len(self.robots)
+        for index, robot in enumerate(self.robots):
+            self.at(robot.starts_at, lambda index=index: self._begin(index))  # type: ignore[misc]
+
+    @property
+    def _may_think_again(self) -> bool:
+        """Whether a step may wait on at the time at which its ledger decides again."""
+        return any(robot.idle is Idle.LEDGER for robot in self.robots)
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._order), action))
+
+    def truth(self, index: int) -> list[int]:
+        """Return the answer to a robot's step under way."""
+        rng = random.Random(f"{self.seed} {index} {self._numbers[index]}")
+        return [rng.randrange(1, VOCABULARY) for _ in range(self.robots[index].answer)]
+
+    def run(self, until: float) -> Fleet:
+        promised: float | None = None
+        while self.now < until:
+            self._deliver(self.now)
+            began = time.perf_counter()
+            self.scheduler.wait(self.now)
+            batch = self.scheduler.next(self.now)
+            due = None if batch else self.scheduler.next_time(self.now)
+            self.deciding_s += time.perf_counter() - began
+            if batch:
+                self.on_batch(batch)
+                self._work(batch)
+                continue
+            assert due is None or due > self.now, "work is promised for now, and there is none"
+            assert promised != self.now or self._may_think_again, "work was promised for now, and there is none"
+            times = [t for t in (due, self._events[0][0] if self._events else None, until) if t is not None]
+            self._deliver(min(times))
+            promised = due
+        return self
+
+    def _work(self, batch: Batch) -> None:
+        started = self.now
+        waited = {step: started - step.since for step in batch.choices}
+        rows = [step.row for step in batch.choices if step.row is not None]
+        self.passes += 1
+        seconds = self.cost.seconds(Load.total(row.load for row in rows))
+        self.busy_s += seconds
+        self._deliver(started + seconds)
+        for step in batch.choices:
+            commit = step.accept(self._judge(step), self.now, seconds)
+            robot, index = self.robots[step.index], step.index
+            arrives = self.now + robot.round_trip_s / 2.0
+            assert commit.tokens == self.truth(index)[commit.start :][: len(commit.tokens)], "a token of nobody's"
+            self.rounds.append(Round(index, len(commit.tokens), arrives - self._last[index], waited[step], arrives))
+            self._last[index] = arrives
+            self._after(index, commit)
+
+    def _after(self, index: int, commit: Commit) -> None:
+        """Let a robot take a commit and draft on."""
+        robot, number = self.robots[index], self._numbers[index]
+        if commit.done:
+            self.speeds.append((index, robot.answer / (self.now - self._begun[index])))
+            self.scheduler.end(index)
+            self.at(self.now + robot.round_trip_s, lambda: self._begin(index))
+        elif robot.idle is not Idle.DECODE:
+            start = commit.start + len(commit.tokens)
+            depth = min(robot.depth, max(0, robot.answer - start - 1))
+            seconds = depth * robot.draft_s
+            arrives = self.now + robot.round_trip_s + seconds
+            self.at(arrives, lambda: self._draft(index, number, start, commit.digest, depth, seconds))
+
+    def _draft(self, index: int, number: int, start: int, digest: bytes, depth: int, seconds: float) -> None:
+        step = self.scheduler.step(index)
+        if step is None or step.number != number:
+            return
+        rest, rng = self.truth(index)[start : start + depth], self._random[index]
+        tokens = [t if rng.random() < self.robots[index].chance else t % (VOCABULARY - 1) + 1 for t in rest]
+        self._rounds[index] += 1
+        draft = Draft(number, self._rounds[index], start, digest, tokens, draft_ms=round(seconds * 1e3))
+        for commit in self.scheduler.offer(index, draft, self.now):
+            self._after(index, commit)
+
+    def _begin(self, index: int) -> None:
+        robot = self.robots[index]
+        self._numbers[index] += 1
+        begin = BeginStep(
+            self._numbers[index], "p", b"j", max_tokens=robot.answer, idle=robot.idle, round_trip_s=robot.round_trip_s
+        )
+        self.scheduler.begin(index, begin, self.now, service_class=robot.service.name)
+        step = self.scheduler.step(index)
+        assert step is not None
+        step.prepared((), 0.0, robot.prompt)
+        step.fed(robot.prompt, self.now)
+        self._last[index] = self._begun[index] = self.now
+        self._after(index, Commit(step.number, 0, 0, [], step.digest, False))
+
+    def _judge(self, step: Step) -> Verdict:
+        rest, tree = self.truth(step.index)[step.position :], step.tree
+        path: list[int] = []
+        node = ROOT
+        while len(path) + 1 < len(rest):
+            below = (n for n, parent in enumerate(tree.parents) if parent == node and tree.tokens[n] == rest[len(path)])
+            child = next(below, None)
+            if child is None:
+                break
+            path.append(child)
+            node = child
+        return Verdict(tuple(path), rest[len(path)], 0.5)
+
+    def _deliver(self, until: float) -> None:
+        while self._events and self._events[0][0] <= until:
+            when, _, action = heapq.heappop(self._events)
+            self.now = max(self.now, when)
+            action()
+        self.now = max(self.now, until)
+
+
+def main() -> None:
+    """Print tokens/s, violations and waits of every policy at several numbers of robots."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--robots", type=int, nargs="+", default=[1, 4, 16, 64, 128])
+    parser.add_argument("--policies", nargs="+", default=list(POLICIES))
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--prompt", type=int, default=600)
+    parser.add_argument("--chance", type=float, nargs="+", default=[0.75])
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--draft-s", type=float, default=0.02)
+    parser.add_argument("--cost", type=float, nargs=4, default=[33.14e-6, 34.5e-9, 4.62e-6, 14.86e-3])
+    parser.add_argument("--idle", default="WAIT")
+    parser.add_argument("--set", nargs="*", default=[])
+    parser.add_argument("--max-batch", type=int, default=64)
+    options = parser.parse_args()
+    extra = {name: float(value) for name, value in (each.split("=") for each in options.set)}
+    classes = list(SERVICE_CLASSES.values())
+    print("too slow: of rounds and of whole answers, for classes of 2, 4, 6, 8 tokens/s")
+    for count in options.robots:
+        for policy in options.policies:
+            robots = [
+                Robot(
+                    classes[n % 4], Idle[options.idle], prompt=options.prompt, depth=options.depth,
+                    draft_s=options.draft_s, chance=options.chance[n % len(options.chance)], starts_at=0.01 * n,
+                )
+                for n in range(count)
+            ]  # fmt: skip
+            more = {"collect_s": 0.1, **extra} if policy in ("static_batch", "pipeline") else extra
+            settings = Scheduling(policy=policy, max_batch=options.max_batch, **more)  # type: ignore[arg-type]
+            fleet = Fleet(robots, PassCost(*options.cost), settings).run(options.seconds)
+            rounds = [each for each in fleet.rounds if each.ends_at > options.seconds / 4]
+            span = options.seconds * 3 / 4
+            late, answers = [], []
+            for each in classes:
+                own = [r for r in rounds if robots[r.robot].service is each]
+                missed = sum(r.tokens / r.seconds < each.tokens_per_s for r in own)
+                late.append(f"{missed / len(own):6.1%}" if own else "     -")
+                own_speeds = [speed for index, speed in fleet.speeds if robots[index].service is each]
+                slow = sum(speed < each.tokens_per_s for speed in own_speeds)
+                answers.append(f"{slow / len(own_speeds):4.0%}" if own_speeds else "   -")
+            waits = sorted(each.waited_s * 1e3 for each in rounds)
+            print(
+                f"{count:4} {policy:13} {sum(each.tokens for each in rounds) / span:7.1f} tokens/s",
+                f"rounds {' '.join(late)}, answers {' '.join(answers)} too slow",
+                f"wait p50 {waits[len(waits) // 2]:4.0f} p99 {waits[len(waits) * 99 // 100]:5.0f} ms",
+                f"busy {fleet.busy_s / options.seconds:4.0%}, {fleet.deciding_s / fleet.passes * 1e6:5.0f} us a pass",
+                sep="  ",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

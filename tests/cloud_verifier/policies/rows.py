@@ -1,0 +1,66 @@
+"""Steps that wait for a pass, made by hand: for tests that ask a policy directly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cloud_verifier.estimator import Estimator
+from cloud_verifier.ledger import Act, Ledger
+from cloud_verifier.policies import Budget
+from cloud_verifier.step import Step
+from speculation.pass_cost import Load, PassCost
+from speculation.service import INTERACTIVE, ServiceClass
+from speculation.wire import BeginStep, Draft, Idle, begin_digest
+
+BUDGET = Budget(rows=8, tokens=1000, free=1000, collect_s=0.0)
+
+
+class Declared(Estimator):
+    """An estimator that knows the price of a pass."""
+
+    def __init__(self, cost: PassCost) -> None:
+        super().__init__()
+        self.cost = cost
+
+    @property
+    def known(self) -> bool:
+        return True
+
+    def observe(self, load: Load, seconds: float) -> None: ...
+
+    def seconds(self, load: Load) -> float:
+        return self.cost.seconds(load)
+
+
+def waiting(
+    index: int,
+    since: float = 0.0,
+    *,
+    draft: Sequence[int] | None = None,
+    parents: Sequence[int] | None = None,
+    service: ServiceClass = INTERACTIVE,
+    prompt: int = 100,
+    draft_ms: int = 0,
+    arrives: float | None = None,
+    judged: Iterable[tuple[int, int]] = (),
+    **begin: object,
+) -> Step:
+    """Return a step whose prefill of `prompt` tokens was done at `since` and whose draft came at `arrives`, or then.
+
+    Without a draft it decodes. `judged`: for each earlier draft of its session, a chain, how long it was and how much
+    of it was accepted.
+    """
+    ledger = Ledger(Estimator())
+    for size, accepted in judged:
+        ledger.survival[Act.VERIFY].judged(range(-1, size - 1), range(accepted))
+    idle = Idle.DECODE if draft is None else Idle.WAIT
+    message = BeginStep(1, "p", b"j", idle=idle, **begin)  # type: ignore[arg-type]
+    step = Step(message, [0], now=since, index=index, ledger=ledger, service_class=service)
+    step.prepared((), 0.0, prompt)
+    step.encoded = True
+    step.fed(prompt, since)
+    if draft is not None:
+        given = None if parents is None else list(parents)
+        came = since if arrives is None else arrives
+        step.offer(Draft(1, 1, 0, begin_digest("p", b"j"), list(draft), given, draft_ms=draft_ms), came)
+    return step

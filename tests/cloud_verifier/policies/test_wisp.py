@@ -1,0 +1,129 @@
+"""WISP: deadlines and utilities by hand, batches as the paper's own pseudocode builds them, and its hole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_verifier.policies.admission import Candidate
+from cloud_verifier.policies.wisp import Wisp
+from cloud_verifier.step import Step
+from speculation.pass_cost import Load, PassCost
+from speculation.service import SERVICE_CLASSES
+from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
+from tests.cloud_verifier.policies.schedules import kept_by, some_schedule_keeps_all
+
+COST = Declared(PassCost(0.001, 0.0, 1e-6, 0.02))
+CLASSES = list(SERVICE_CLASSES.values())
+JUDGED = [(4, 3)] * 400
+"""Three of four draft tokens were accepted, over and over: alpha = 3/4."""
+
+
+def candidate(step: Step, now: float) -> Candidate:
+    choice = step.choice(now)
+    assert choice is not None
+    return Candidate(step, choice, now, COST)
+
+
+def test_a_verification_is_due_when_its_class_demands_so_many_tokens() -> None:
+    """d = arrival + alpha N_d / s - T_draft - T_network = 5 + 3/4 x 4/2 - 0.2 - 0.1."""
+    step = waiting(0, 1.0, draft=[1, 2, 3, 4], arrives=5.0, draft_ms=200, round_trip_s=0.1, service=CLASSES[0],
+                   judged=JUDGED)  # fmt: skip
+    row = candidate(step, 5.0)
+    assert row.tokens == pytest.approx(3.0, abs=0.02)
+    assert row.deadline == pytest.approx(5.0 + 3.0 / 2.0 - 0.2 - 0.1, abs=0.01)
+    assert row.seconds == pytest.approx(5 * 0.001 + 100 * 1e-6)
+    assert row.utility == pytest.approx(3.0 / 0.0051, rel=0.01)
+
+
+def test_a_draft_that_was_made_ahead_cost_its_robot_no_time() -> None:
+    step = waiting(0, 5.0, draft=[1, 2, 3, 4], draft_ms=200, round_trip_s=0.1, service=CLASSES[0], judged=JUDGED)
+    assert candidate(step, 5.0).deadline == pytest.approx(5.0 + 3.0 / 2.0, abs=0.01)
+
+
+def test_a_decode_brings_one_token_and_a_step_has_a_deadline_of_its_own() -> None:
+    assert candidate(waiting(0, 5.0, service=CLASSES[1]), 5.0).deadline == pytest.approx(5.25)
+    assert candidate(waiting(0, 5.0, service=CLASSES[1], time_left=0.125), 5.0).deadline == pytest.approx(5.125)
+    assert candidate(waiting(0, 5.0, draft=[1], judged=[(1, 0)] * 99), 5.0).tokens == 1.0
+
+
+def algorithm_1(rows: Sequence[Candidate], now: float, guard: float, room: int) -> list[Step]:
+    """WISP's pseudocode, line by line."""
+
+    def feasible_add(batch: list[Candidate], row: Candidate) -> bool:
+        tentative = [*batch, row]
+        memory = sum(each.load.new for each in tentative)
+        earliest = min(each.deadline for each in tentative)
+        return memory <= room and now + COST.seconds(Load.total(each.load for each in tentative)) <= earliest
+
+    critical = [row for row in rows if now >= row.deadline - row.seconds - guard]
+    others = [row for row in rows if row not in critical]
+    critical.sort(key=lambda row: row.deadline)
+    others.sort(key=lambda row: row.tokens / row.seconds, reverse=True)
+    batch: list[Candidate] = []
+    stop = False
+    for row in critical:
+        if feasible_add(batch, row):
+            batch.append(row)
+        else:
+            stop = True
+            break
+    if not stop:
+        for row in others:
+            if not feasible_add(batch, row):
+                break
+            batch.append(row)
+    return [row.step for row in batch]
+
+
+@st.composite
+def queues(draw: st.DrawFn, most: int = 6) -> list[Step]:
+    """Return steps that wait since one second ago or less, in the order of their waiting."""
+    steps = []
+    for index in range(draw(st.integers(1, most))):
+        size = draw(st.integers(0, 5))
+        judged = [(size, draw(st.integers(0, size)))] * 20 if size else []
+        since, prompt = draw(st.floats(-1.0, 0.0)), draw(st.integers(1, 20000))
+        tokens = list(range(1, 1 + size)) if size else None
+        service = draw(st.sampled_from(CLASSES))
+        steps.append(waiting(index, since, draft=tokens, service=service, prompt=prompt, judged=judged))
+    return sorted(steps, key=lambda step: (step.since, step.index))
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=queues(), guard=st.sampled_from([0.0, 0.02, 0.1, 1.0]), room=st.integers(8, 40))
+def test_batches_are_those_of_the_algorithm_where_nothing_is_late(steps: list[Step], guard: float, room: int) -> None:
+    in_time = [step for step in steps if not candidate(step, 0.0).late]
+    batch = Wisp().schedule(in_time, 0.0, COST, replace(BUDGET, free=room, guard_s=guard))
+    assert list(batch.choices) == algorithm_1([candidate(step, 0.0) for step in in_time], 0.0, guard, room)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=queues(), patience=st.sampled_from([0.3, 10.0]))
+def test_late_rows_empty_no_batch_and_break_no_deadline(steps: list[Step], patience: float) -> None:
+    batch = Wisp().schedule(steps, 0.0, COST, replace(BUDGET, patience_s=patience))
+    rows = [candidate(step, 0.0) for step in batch.choices]
+    end = COST.seconds(Load.total(row.load for row in rows))
+    assert rows and all(row.late or end <= row.deadline for row in rows)
+    if any(step.since < -patience for step in steps):
+        assert min(steps, key=lambda step: (step.since, step.index)) in batch.choices
+
+
+def test_one_that_is_late_would_empty_the_batch_for_ever_under_the_algorithm() -> None:
+    late, other = waiting(0, -1.0, service=CLASSES[3]), waiting(1, 0.0, service=CLASSES[0])
+    assert algorithm_1([candidate(late, 0.0), candidate(other, 0.0)], 0.0, 0.0, 99) == []
+    assert list(Wisp().schedule([late, other], 0.0, COST, BUDGET).choices) == [other, late]
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=queues(4))
+def test_all_deadlines_are_kept_if_any_schedule_does_where_all_is_critical(steps: list[Step]) -> None:
+    """With delta so large Algorithm 1 is by deadline alone, which is the best there is for prices that add up."""
+    budget = replace(BUDGET, guard_s=10.0, patience_s=math.inf)
+    if some_schedule_keeps_all(steps, COST):
+        assert kept_by(Wisp(), steps, COST, budget) == set(steps)
