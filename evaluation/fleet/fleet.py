@@ -271,7 +271,11 @@ class Fleet:
             self._reply(robot, commit)
         step = self.scheduler.step(robot.index)
         assert step is not None
-        step.prepared(robot.request, 0.0)
+        tokens = robot.request.prompt - 1
+        step.prepared(robot.request, 0.0, tokens)
+        if not self.setting.system.cached:
+            # Every verification computes the prompt: there is nothing to do before the first.
+            step.fed(tokens, now)
         self._turn_soon()
 
     def offer(self, robot: Robot, draft: Draft) -> None:
@@ -317,29 +321,18 @@ class Fleet:
             self.events.at(max(due, now + TICK_S), self._wake, self._alarm)
 
     def _run(self, batch: Batch) -> None:
-        """Let the batch take its time: prefills one after another, drafts of the verifier's own, the forward."""
-        now = began = self.events.now
-        for step in batch.prefills:
-            request = step.inputs
-            assert isinstance(request, Request)
-            seconds = self._prefill_s(request)
-            now += seconds
-            self.events.at(now, self._prefilled, step, seconds, request.prompt)
-        self.log.prefill_s += now - began
-        steps = tuple(batch.choices)
-        if steps:
-            now += self._draft_here(steps)
-            rows = [step.row for step in steps if step.row is not None]
-            load = Load.total(map(self._load, rows))
-            seconds = self.setting.times.pass_s(load)
-            self.events.at(now + seconds, self._verified, steps, load, began, seconds)
-        else:
-            self.events.at(now, self._idle)
-
-    def _prefill_s(self, request: Request) -> float:
-        """Without a cache the prompt is computed with every verification, and never alone."""
-        times, kept = self.setting.times, self.setting.system.cached
-        return times.pass_s(Load.row(request.prompt)) if kept else 0.0
+        """Let the batch take its time: drafts of the verifier's own, then the forward."""
+        for step in batch.encodes:
+            step.encoded = True
+        began, steps = self.events.now, tuple(batch.choices)
+        drafting_s = self._draft_here(steps)
+        rows = [step.row for step in steps if step.row is not None]
+        verified = Load.total(map(self._load, rows))
+        load = verified + Load.total(step.chunk_load(tokens) for step, tokens in batch.chunks.items())
+        seconds = self.setting.times.pass_s(load) if load.rows else 0.0
+        if batch.chunks:
+            self.log.prefill_s += seconds - (self.setting.times.pass_s(verified) if rows else 0.0)
+        self.events.at(began + drafting_s + seconds, self._ran, batch, load, began, seconds)
 
     def _load(self, row: Row) -> Load:
         """Return what a row computes."""
@@ -365,22 +358,21 @@ class Fleet:
             seconds += times.server_draft.seconds(Load.total(Load.row(width, step.cached) for step in asking))
         return seconds
 
-    def _prefilled(self, step: Step, seconds: float, prompt: int) -> None:
-        if self.scheduler.is_current(step):
-            step.prefilled(self.events.now, seconds, prompt)
-
-    def _idle(self) -> None:
+    def _ran(self, batch: Batch, load: Load, began: float, seconds: float) -> None:
+        """End a pass: verdicts, commits, and the next turn."""
         self._busy = False
         self._turn_soon()
-
-    def _verified(self, steps: Sequence[Step], load: Load, began: float, seconds: float) -> None:
-        """End a pass: verdicts, commits, and the next turn."""
+        if not load.rows:
+            return
         now, log, scheduler = self.events.now, self.log, self.scheduler
         scheduler.estimates.observe(load, seconds)
+        for step, tokens in batch.chunks.items():
+            if scheduler.is_current(step):
+                step.fed(tokens, now, seconds)
         spike = bool(self._recent) and seconds > SPIKE * sum(self._recent) / len(self._recent)
         self._recent.append(seconds)
         away_s, committed = 2.0 * self.setting.times.one_way_s, 0
-        for step in steps:
+        for step in batch.choices:
             robot, row = self.robots[step.index], step.row
             if row is None or not scheduler.is_current(step):
                 continue
@@ -395,7 +387,6 @@ class Fleet:
             )  # fmt: skip
             self._reply(robot, commit)
         log.passes.append(Pass(now, now - began, load.rows, load.new, committed))
-        self._idle()
 
 
 def verdict(row: Row, position: int, answer: Sequence[int]) -> Verdict:
