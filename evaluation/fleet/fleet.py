@@ -19,6 +19,7 @@ import numpy as np
 from cloud_verifier.config import Limits
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Act
+from cloud_verifier.memory import Admission, NoRoom
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
@@ -34,6 +35,7 @@ from speculation.service import INTERACTIVE, SERVICE_CLASSES
 from speculation.wire import MAX_DRAFT_TOKENS, ROOT, BeginStep, Commit, Draft, begin_digest
 
 MODEL = ModelInfo("fleet", "", "", VOCABULARY, 1, (), (EOS,))
+BLOCK = 16
 PROMPT = "-"
 EMPTY = begin_digest(PROMPT, b"")
 SPIKE, WINDOW = 1.5, 50
@@ -130,6 +132,10 @@ class Log:
         self.verified: list[Verified] = []
         self.passes: list[Pass] = []
         self.prefill_s = 0.0
+        self.started = 0
+        """Requests that the verifier took on."""
+        self.refused_s: list[float] = []
+        """Of every refusal, after how many seconds the robot may come back."""
         self.deciding_s: list[float] = []
         """Seconds of this machine's processor that the scheduler took for each batch, queries included."""
 
@@ -178,13 +184,22 @@ class Robot:
 
     def ask(self) -> None:
         """Begin the next request."""
-        fleet, system, now = self._fleet, self._fleet.setting.system, self._fleet.events.now
+        fleet = self._fleet
         self.number += 1
         self.request = fleet.setting.workload.request(self.index, self.number)
         if self.number == 1:
             self.request = self.request.beginning(fleet.phases[self.index])
-        self.asked = Asked(self.index, self.service_class, now, len(self.request.answer))
+        self.asked = Asked(self.index, self.service_class, fleet.events.now, len(self.request.answer))
         fleet.log.asked.append(self.asked)
+        self._begin()
+
+    def refused(self, retry_after_s: float) -> None:
+        """The verifier has no room for the request: it is begun again later."""
+        self._version += 1
+        self._fleet.events.at(self._fleet.events.now + retry_after_s, self._begin)
+
+    def _begin(self) -> None:
+        fleet, system, now = self._fleet, self._fleet.setting.system, self._fleet.events.now
         self._round, self._digest = 0, EMPTY
         begin = BeginStep(
             self.number, PROMPT, b"", max_tokens=len(self.request.answer), idle=system.idle,
@@ -239,9 +254,13 @@ class Robot:
 
 
 class Fleet:
-    """So many robots at one verifier; the same seed gives the same run. `most`: sessions that it admits, None: all."""
+    """So many robots at one verifier; the same seed gives the same run.
 
-    def __init__(self, setting: Setting, robots: int, seed: int = 0) -> None:
+    blocks: the verifier's memory, in blocks of `BLOCK` cache slots, for which production's `Admission` makes robots
+    wait in line or refuses them; None: there is room for all.
+    """
+
+    def __init__(self, setting: Setting, robots: int, seed: int = 0, blocks: int | None = None) -> None:
         if robots < 1:
             raise ValueError(f"a fleet of {robots} robots; give at least 1")
         self.setting, self.events, self.log = setting, Events(), Log()
@@ -261,25 +280,51 @@ class Fleet:
         self._busy = self._turning = False
         self._alarm = 0
         self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._memory = Admission(blocks, seed) if blocks is not None else None
 
     # --- messages, as they reach the verifier
 
     def begin(self, robot: Robot, begin: BeginStep) -> None:
         """A request arrives."""
         now = self.events.now
+        if self._memory is not None:
+            try:
+                self._memory.ask(robot.index, blocks_of(robot.request), now)
+            except NoRoom as error:
+                self.log.refused_s.append(error.retry_after_s)
+                self.events.at(now + self.setting.times.one_way_s, robot.refused, error.retry_after_s)
+                return
+        self.log.started += 1
         for commit in self.scheduler.begin(robot.index, begin, now, service_class=robot.service_class):
             self._reply(robot, commit)
-        step = self.scheduler.step(robot.index)
+        if self._memory is None:
+            self._prepared(robot.index)
+        else:
+            self._grant()
+
+    def _grant(self) -> None:
+        assert self._memory is not None
+        granted, _ = self._memory.grant(self.events.now)
+        for index in granted:
+            self._prepared(index)
+
+    def _prepared(self, index: int) -> None:
+        """A request has its memory: its prefill may begin."""
+        robot, step = self.robots[index], self.scheduler.step(index)
         assert step is not None
         tokens = robot.request.prompt - 1
         step.prepared(robot.request, 0.0, tokens)
         if not self.setting.system.cached:
             # Every verification computes the prompt: there is nothing to do before the first.
-            step.fed(tokens, now)
+            step.fed(tokens, self.events.now)
         self._turn_soon()
 
     def offer(self, robot: Robot, draft: Draft) -> None:
         """A draft arrives."""
+        step = self.scheduler.step(robot.index)
+        if step is None or draft.step != step.number:
+            # Its request was refused, as its robot is about to learn.
+            return
         for commit in self.scheduler.offer(robot.index, draft, self.events.now):
             self._reply(robot, commit)
         self._turn_soon()
@@ -386,7 +431,15 @@ class Fleet:
                 )
             )  # fmt: skip
             self._reply(robot, commit)
+            if commit.done and self._memory is not None:
+                self._memory.release(step.index, now)
+                self._grant()
         log.passes.append(Pass(now, now - began, load.rows, load.new, committed))
+
+
+def blocks_of(request: Request) -> int:
+    """Return the blocks that a request may need: prompt, answer, and the longest draft."""
+    return -(-(request.prompt + len(request.answer) + MAX_DRAFT_TOKENS) // BLOCK)
 
 
 def verdict(row: Row, position: int, answer: Sequence[int]) -> Verdict:
