@@ -112,15 +112,17 @@ def figures_of(log: Log, robots: int, window: Window, begun: list[Asked], now: f
     )
 
 
-def capacity(violations: Callable[[int], float], allowed: float, most: int = 1024, guess: int = 32) -> int:
+def capacity(
+    violations: Callable[[int], float], allowed: float, most: int = 1024, guess: int = 32, near: float = 0.0
+) -> int:
     """Return the largest number of robots, up to `most`, with a share of violations of at most `allowed`; 0 for none.
 
     WISP, Eq. 20. violations: the share at a number of robots, taken to grow with it; it is asked at few numbers: the
-    search doubles and halves from `guess`, then bisects.
+    search grows and halves from `guess`, then bisects, until it is within a share `near` below the exact number.
     """
     low, high = 0, most + 1
     here = min(max(1, guess), most)
-    while high - low > 1:
+    while high - low > max(1.0, near * low if high <= most else 1.0):
         if violations(here) <= allowed:
             low = here
         else:

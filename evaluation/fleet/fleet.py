@@ -25,7 +25,7 @@ from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from cloud_verifier.work import ModelInfo, Row
-from evaluation.fleet.robots import ChainDrafter, Drafter, TreeDrafter
+from evaluation.fleet.robots import ChainDrafter, Drafter, TreeDrafter, levels_of
 from evaluation.fleet.systems import Setting
 from evaluation.fleet.trees import best_tree
 from evaluation.fleet.workload import EOS, VOCABULARY, Request
@@ -179,7 +179,7 @@ class Robot:
         drafting = setting.system.drafting
         self._drafter: Drafter | None = None
         if drafting is not None:
-            tree = TreeDrafter(drafting, setting.times.draft_s, setting.workload.ranks) if drafting.tree else None
+            tree = TreeDrafter(drafting, setting.times.draft_s, setting.workload.kinds) if drafting.tree else None
             self._drafter = tree or ChainDrafter(drafting, setting.times.draft_s)
 
     def ask(self) -> None:
@@ -393,8 +393,9 @@ class Fleet:
             assert step.row is not None
             room = step.max_tokens - step.position - 1
             depth = min(system.server_depth, room)
-            shape = best_tree(workload.ranks, min(system.server_draft, step.row.self_draft), depth)
             request = self.robots[step.index].request
+            levels = levels_of(request, step.position, depth, workload.kinds)
+            shape = best_tree(levels, min(system.server_draft, step.row.self_draft), depth)
             tokens = tuple(shape.tokens(request.firsts, step.position))
             step.draft_here(Tree(0, tokens, shape.parents, tuple(range(len(tokens)))))
             deepest = max(deepest, depth)

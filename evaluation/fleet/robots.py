@@ -100,8 +100,8 @@ class ChainDrafter:
 class TreeDrafter:
     """The best tree of a given size, level by level, and heads behind it (SpecEdge, Sec. 4.2)."""
 
-    def __init__(self, drafting: Drafting, draft_s: float, ranks: tuple[float, ...]) -> None:
-        self._drafting, self._draft_s, self._ranks = drafting, draft_s, ranks
+    def __init__(self, drafting: Drafting, draft_s: float, kinds: tuple[tuple[float, ...], ...]) -> None:
+        self._drafting, self._draft_s, self._kinds = drafting, draft_s, kinds
         self._position, self._levels = 0, 0
         self._began = 0.0
         self._sent_at: float | None = None
@@ -130,10 +130,17 @@ class TreeDrafter:
     def draft(self, now: float) -> tuple[list[int], list[int] | None]:
         """See `Drafter`."""
         drafting, room = self._drafting, max(0, len(self._request.answer) - self._position - 1)
-        width = max(1, drafting.tree // drafting.heads)
-        narrow = (self._levels, width) if self._levels and drafting.heads > 1 else (0, 0)
         depth = min(MAX_DRAFT_TOKENS, drafting.tokens + self._levels)
-        shape = best_tree(self._ranks, drafting.tree, depth, drafting.heads, narrow)
+        levels = levels_of(self._request, self._position, depth + 1, self._kinds)
+        narrow = self._levels if drafting.heads > 1 else 0
+        shape = best_tree(levels, drafting.tree, depth, drafting.heads, narrow)
         self._shape, self._sent_at = shape, now
         part = shape.within(room)
         return part.tokens(self._request.firsts, self._position), list(part.parents)
+
+
+def levels_of(
+    request: Request, position: int, depth: int, kinds: tuple[tuple[float, ...], ...]
+) -> tuple[tuple[float, ...], ...]:
+    """Return the chances of each candidate at so many answer positions from `position` on."""
+    return tuple(kinds[kind] for kind in request.kinds[position : position + depth])

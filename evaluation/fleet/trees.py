@@ -32,43 +32,39 @@ class Shape:
         return Shape(tuple(node for node in self.nodes if len(node) <= levels), self.heads)
 
 
-@lru_cache(maxsize=4096)
-def best_tree(
-    ranks: tuple[float, ...], size: int, depth: int, heads: int = 1, narrow: tuple[int, int] = (0, 0)
-) -> Shape:
+@lru_cache(maxsize=65536)
+def best_tree(levels: tuple[tuple[float, ...], ...], size: int, depth: int, heads: int = 1, narrow: int = 0) -> Shape:
     """Return the `size` nodes with the largest path products, no deeper than `depth` (Sequoia, SpecExec).
 
-    ranks: the chance of each candidate. heads: how many of the next likeliest nodes, at any depth, are named.
-    narrow: (levels, width): so many first levels hold at most so many nodes each, because they were drafted beside
-    others.
+    levels: the chance of each candidate, for every level; there is nothing below the last. heads: how many of the next
+    likeliest nodes are named. narrow: so many first levels hold at most size // heads nodes each, because they were
+    drafted beside others.
     """
-    queue: list[tuple[float, tuple[int, ...]]] = [(-chance, (rank,)) for rank, chance in enumerate(ranks)]
-    heapq.heapify(queue)
+    queue: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
     nodes: list[tuple[int, ...]] = []
-    left: list[tuple[float, tuple[int, ...]]] = []
-    widths: dict[int, int] = {}
-    levels, width = narrow
+    left: list[tuple[int, ...]] = []
+    width = [max(1, size // heads)] * narrow
     while queue and (len(nodes) < size or len(left) < heads):
         value, node = heapq.heappop(queue)
         level = len(node)
-        full = level <= levels and widths.get(level, 0) >= width
-        if len(nodes) >= size or level > depth or full:
-            left.append((value, node))
+        if node and (len(nodes) >= size or level > depth or (level <= narrow and not width[level - 1])):
+            left.append(node)
             continue
-        nodes.append(node)
-        widths[level] = widths.get(level, 0) + 1
-        for rank, chance in enumerate(ranks):
+        if node:
+            nodes.append(node)
+            if level <= narrow:
+                width[level - 1] -= 1
+        for rank, chance in enumerate(levels[level] if level < len(levels) else ()):
             heapq.heappush(queue, (value * chance, (*node, rank)))
-    named = heapq.nsmallest(heads, left)
-    return Shape(tuple(nodes), frozenset(node for _, node in named))
+    return Shape(tuple(nodes), frozenset(left[:heads]))
 
 
-def expected_tokens(shape: Shape, ranks: tuple[float, ...]) -> float:
+def expected_tokens(shape: Shape, levels: tuple[tuple[float, ...], ...]) -> float:
     """Return the tokens that a verification of the tree commits on average, the target's own included."""
     total = 1.0
     for node in shape.nodes:
         chance = 1.0
-        for rank in node:
-            chance *= ranks[rank]
+        for level, rank in zip(levels, node, strict=False):
+            chance *= level[rank]
         total += chance
     return total

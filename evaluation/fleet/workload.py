@@ -38,9 +38,12 @@ class Predictor:
 class Workload:
     """How requests are sampled. Raises ValueError, naming the field."""
 
-    ranks: tuple[float, ...] = (0.7322,)
-    """Chance that the draft model's first, second, ... candidate is the target's token. Of the tokens that WISP
-    judged, 73.22 % were accepted (Table 8)."""
+    kinds: tuple[tuple[float, ...], ...] = ((0.7322,),)
+    """Chance that the draft model's first, second, ... candidate is the target's token, for each kind of answer
+    position; the draft model sees in advance of which kind a position is. Of the tokens that WISP judged, 73.22 % were
+    accepted (Table 8)."""
+    shares: tuple[float, ...] = (1.0,)
+    """How much of the answers is of each kind."""
     prompt: tuple[int, int] = (128, 384)
     """Fewest and most tokens of a prompt, uniformly."""
     answer: tuple[int, int] = (128, 384)
@@ -49,7 +52,10 @@ class Workload:
 
     def __post_init__(self) -> None:
         problems = {
-            "ranks": not self.ranks or len(self.ranks) >= CANDIDATES or min(self.ranks) < 0.0 or sum(self.ranks) > 1.0,
+            "kinds": not self.kinds or any(not _are_chances(ranks) for ranks in self.kinds),
+            "shares": len(self.shares) != len(self.kinds)
+            or min(self.shares) < 0.0
+            or abs(sum(self.shares) - 1.0) > 1e-9,
             "prompt": not 1 <= self.prompt[0] <= self.prompt[1],
             "answer": not 1 <= self.answer[0] <= self.answer[1] <= MAX_ANSWER_TOKENS,
         }
@@ -64,15 +70,19 @@ class Workload:
         length = int(random.integers(self.answer[0], self.answer[1] + 1))
         firsts = random.integers(0, WORDS, length) * CANDIDATES
         none = CANDIDATES - 1
-        places = np.searchsorted(np.cumsum(self.ranks), random.random(length), side="right")
-        ranks = np.where(places < len(self.ranks), places, none)
+        kinds = np.searchsorted(np.cumsum(self.shares)[:-1], random.random(length), side="right")
+        sampled, ranks = random.random(length), np.full(length, none)
+        for kind, chances in enumerate(self.kinds):
+            places = np.searchsorted(np.cumsum(chances), sampled, side="right")
+            ranks = np.where((kinds == kind) & (places < len(chances)), places, ranks)
         right = ranks == 0
-        chance, base = random.random((2, length)), self.ranks[0]
+        chance = random.random((2, length))
+        base = sum(share * chances[0] for share, chances in zip(self.shares, self.kinds, strict=True))
         rates = np.where(right, self.predictor.passes_right, self.predictor.passes_wrong)
         mean = base * self.predictor.passes_right + (1.0 - base) * self.predictor.passes_wrong
         return Request(
             prompt, tuple((firsts + ranks).tolist()), tuple(firsts.tolist()), tuple(ranks.tolist()),
-            tuple((chance[0] >= rates).tolist()), tuple((chance[1] >= mean).tolist()),
+            tuple(kinds.tolist()), tuple((chance[0] >= rates).tolist()), tuple((chance[1] >= mean).tolist()),
         )  # fmt: skip
 
 
@@ -88,6 +98,8 @@ class Request:
     """The draft model's likeliest token behind a right prefix; its candidate of rank r is that number plus r."""
     ranks: tuple[int, ...]
     """Rank of the target's token among the candidates; `CANDIDATES` - 1: it is none of them."""
+    kinds: tuple[int, ...]
+    """Of which of `Workload.kinds` a position is."""
     stops: tuple[bool, ...]
     """Whether the predictor expects the likeliest token behind a right prefix to be rejected."""
     strays: tuple[bool, ...]
@@ -109,6 +121,10 @@ class Request:
             if (self.stops if place <= right else self.strays)[position + place]:
                 return place
         return most
+
+
+def _are_chances(ranks: tuple[float, ...]) -> bool:
+    return 0 < len(ranks) < CANDIDATES and min(ranks) >= 0.0 and sum(ranks) <= 1.0
 
 
 def chance_of(share: float, tokens: int = FIXED_K) -> float:
