@@ -12,10 +12,11 @@ from evaluation.bags import record
 from evaluation.closed_loop import acting_command as acting
 from evaluation.closed_loop import command as closed_loop
 from evaluation.demo import command as demo
+from evaluation.fleet import command as fleet
 from evaluation.link_loss import command as link_loss
 from evaluation.report import command as report
 
-MODULES = (demo, play, report, closed_loop, record, replay, compare, acting, link_loss, soak)
+MODULES = (demo, play, report, closed_loop, record, replay, compare, acting, link_loss, soak, fleet)
 
 
 def parser() -> argparse.ArgumentParser:

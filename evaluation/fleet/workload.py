@@ -1,0 +1,142 @@
+"""What robots ask: requests whose answers, and how well a draft model foresees them, are sampled.
+
+Every answer position has candidates, the tokens that the draft model ranks highest there; the target's token is the one
+of rank `ranks[position]`, or none of them. A request is the same under every system, so that systems are compared pair
+by pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from speculation.wire import MAX_ANSWER_TOKENS
+
+CANDIDATES = 16
+"""Tokens that a position's candidates take up; the last one is the target's where the draft model ranks it nowhere."""
+WORDS = 1024
+VOCABULARY = CANDIDATES * WORDS + 1
+EOS = VOCABULARY - 1
+"""Never sampled: answers end by their length."""
+FIXED_K = 5
+"""Draft tokens of a system with a fixed length. WISP does not print its own; with 5, Table 5's acceptance shares with
+and without predictor agree with Table 4's predictor, see `table_5`."""
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """An edge's rejection predictor (WISP, Sec. 4.1). The defaults are its MLP, Table 4."""
+
+    passes_right: float = 0.8011
+    """Chance that it lets a token pass that will be accepted."""
+    passes_wrong: float = 0.425
+    """Chance that it lets one pass that will be rejected."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How requests are sampled. Raises ValueError, naming the field."""
+
+    kinds: tuple[tuple[float, ...], ...] = ((0.7322,),)
+    """Chance that the draft model's first, second, ... candidate is the target's token, for each kind of answer
+    position; the draft model sees in advance of which kind a position is. Of the tokens that WISP judged, 73.22 % were
+    accepted (Table 8)."""
+    shares: tuple[float, ...] = (1.0,)
+    """How much of the answers is of each kind."""
+    prompt: tuple[int, int] = (128, 384)
+    """Fewest and most tokens of a prompt, uniformly."""
+    answer: tuple[int, int] = (128, 384)
+    predictor: Predictor = Predictor()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = {
+            "kinds": not self.kinds or any(not _are_chances(ranks) for ranks in self.kinds),
+            "shares": len(self.shares) != len(self.kinds)
+            or min(self.shares) < 0.0
+            or abs(sum(self.shares) - 1.0) > 1e-9,
+            "prompt": not 1 <= self.prompt[0] <= self.prompt[1],
+            "answer": not 1 <= self.answer[0] <= self.answer[1] <= MAX_ANSWER_TOKENS,
+        }
+        for name, wrong in problems.items():
+            if wrong:
+                raise ValueError(f"workload: {name} = {getattr(self, name)} is outside its limits")
+
+    def request(self, robot: int, number: int) -> Request:
+        """Return a robot's request of this number; always the same one."""
+        random = np.random.default_rng([self.seed, robot, number])
+        prompt = int(random.integers(self.prompt[0], self.prompt[1] + 1))
+        length = int(random.integers(self.answer[0], self.answer[1] + 1))
+        firsts = random.integers(0, WORDS, length) * CANDIDATES
+        none = CANDIDATES - 1
+        kinds = np.searchsorted(np.cumsum(self.shares)[:-1], random.random(length), side="right")
+        sampled, ranks = random.random(length), np.full(length, none)
+        for kind, chances in enumerate(self.kinds):
+            places = np.searchsorted(np.cumsum(chances), sampled, side="right")
+            ranks = np.where((kinds == kind) & (places < len(chances)), places, ranks)
+        right = ranks == 0
+        chance = random.random((2, length))
+        base = sum(share * chances[0] for share, chances in zip(self.shares, self.kinds, strict=True))
+        rates = np.where(right, self.predictor.passes_right, self.predictor.passes_wrong)
+        mean = base * self.predictor.passes_right + (1.0 - base) * self.predictor.passes_wrong
+        return Request(
+            prompt, tuple((firsts + ranks).tolist()), tuple(firsts.tolist()), tuple(ranks.tolist()),
+            tuple(kinds.tolist()), tuple((chance[0] >= rates).tolist()), tuple((chance[1] >= mean).tolist()),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question. All sequences run over answer positions."""
+
+    prompt: int
+    """Tokens of the prompt."""
+    answer: tuple[int, ...]
+    """The target's tokens."""
+    firsts: tuple[int, ...]
+    """The draft model's likeliest token behind a right prefix; its candidate of rank r is that number plus r."""
+    ranks: tuple[int, ...]
+    """Rank of the target's token among the candidates; `CANDIDATES` - 1: it is none of them."""
+    kinds: tuple[int, ...]
+    """Of which of `Workload.kinds` a position is."""
+    stops: tuple[bool, ...]
+    """Whether the predictor expects the likeliest token behind a right prefix to be rejected."""
+    strays: tuple[bool, ...]
+    """The same behind a prefix that went wrong, where it knows no more than on average."""
+
+    def beginning(self, share: float) -> Request:
+        """Return the request with so much of its answer, one token at least."""
+        return replace(self, answer=self.answer[: max(1, round(share * len(self.answer)))])
+
+    def right(self, position: int, most: int) -> int:
+        """Return how many of the draft model's likeliest tokens from `position` on are right, counted up to `most`."""
+        ranks = self.ranks[position : position + most]
+        return next((place for place, rank in enumerate(ranks) if rank), len(ranks))
+
+    def predicted(self, position: int, most: int) -> int:
+        """Return the length of a draft of at most `most` tokens that ends before the first predicted rejection."""
+        right = self.right(position, most)
+        for place in range(min(most, len(self.answer) - position)):
+            if (self.stops if place <= right else self.strays)[position + place]:
+                return place
+        return most
+
+
+def _are_chances(ranks: tuple[float, ...]) -> bool:
+    return 0 < len(ranks) < CANDIDATES and min(ranks) >= 0.0 and sum(ranks) <= 1.0
+
+
+def chance_of(share: float, tokens: int = FIXED_K) -> float:
+    """Return the acceptance of one token with which a share of drafts of so many tokens is accepted.
+
+    share = (p + p^2 + ... + p^k) / k. Raises ValueError for a share outside 0 to 1.
+    """
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"share {share} is outside 0 to 1")
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        reached = sum(middle**place for place in range(1, tokens + 1)) / tokens
+        low, high = (middle, high) if reached < share else (low, middle)
+    return (low + high) / 2.0
