@@ -1,8 +1,12 @@
-"""Keys and values of many sessions: rows of slots, whose bookkeeping is integers.
+"""Keys and values of many sessions: rows of slots in blocks of one pool, whose bookkeeping is integers.
 
-Row r holds `length[r]` committed slots, then scratch slots up to `used[r]`: tokens that were fed but not committed,
-each with a parent slot (`length[r] - 1` is the prefix's end), so the scratch is a tree. Rolling back is setting an
-integer; committing a path moves only the slots that are not yet in their place.
+A row is a table of blocks (`speculation.vlm.blocks`), which it takes as it grows. Row r holds `length[r]` committed
+slots, then scratch slots up to `used[r]`: tokens that were fed but not committed, each with a parent slot (`length[r]
+- 1` is the prefix's end), so the scratch is a tree. Rolling back is setting an integer; committing a path moves only
+the slots that are not yet in their place.
+
+Attention reads a row in place where its blocks lie in order, as those of a lone session do; rows of other passes are
+gathered block by block, on a GPU too: there is no kernel here that reads through tables.
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for, prefix_keys
 from speculation.vlm.load import Vlm
 
 
 class CacheFull(RuntimeError):
-    """A row has no slots left for the tokens it was given."""
+    """A row, or the pool, has no slots left for the tokens that the row was given."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,11 @@ class Plan:
     counts: tuple[int, ...]
     view: int
     slots: Tensor
-    """[B, width]; padding goes to the spare slot."""
+    """[B, width], counted in the pool; padding goes to the spare block."""
+    start: int | None
+    """The slot of the pool from which the one row is read in place; None: rows are gathered."""
+    blocks: Tensor
+    """What is gathered otherwise, [B, blocks in view]."""
     positions: Tensor
     """M-RoPE positions [3, B, width]."""
     mask: Tensor | None
@@ -40,29 +49,47 @@ class Plan:
 
 
 class KVCache:
-    """Keys and values of `rows` sessions with room for `capacity` tokens each, allocated once.
+    """Keys and values of `rows` sessions with room for `capacity` tokens each, in a pool of `blocks`, allocated once.
 
-    Public state, to read: `length`, `used`, `delta` (lists of int, one entry a row).
+    blocks: None for as many as all rows can fill. With fewer, rows may find the pool empty (CacheFull). share: prompts
+    that begin alike share blocks, see `open`. Public state, to read: `length`, `used`, `delta` (lists of int, one
+    entry a row).
     """
 
-    def __init__(self, vlm: Vlm, rows: int, capacity: int) -> None:
+    def __init__(self, vlm: Vlm, rows: int, capacity: int, blocks: int | None = None, share: bool = True) -> None:
         if rows < 1 or capacity < 1:
             raise ValueError(f"cache of {rows} rows x {capacity} slots: both must be at least 1")
         if capacity > vlm.context:
             raise ValueError(f"capacity {capacity} is more than the {vlm.context} tokens that the model was made for")
+        blocks = rows * blocks_for(capacity) if blocks is None else blocks
+        if blocks < 1:
+            raise ValueError(f"cache of {blocks} blocks: at least 1 is needed")
         self.rows, self.capacity = rows, capacity
         self.length, self.used, self.delta = [0] * rows, [0] * rows, [0] * rows
         self._epoch = [0] * rows
         self._parent = np.full((rows, capacity), -1, dtype=np.int64)
         self._logical = np.zeros((rows, capacity), dtype=np.int64)
-        # The spare slot behind each row takes what padding tokens write; it lies outside every view.
-        shape = (2, vlm.num_layers, rows, vlm.kv_heads, capacity + 1, vlm.head_dim)
+        self._share = share
+        self._pool = BlockPool(blocks, self._wipe)
+        self._tables: list[list[int]] = [[] for _ in range(rows)]
+        # The spare block behind the others takes what padding tokens write; no table has it.
+        shape = (2, vlm.num_layers, vlm.kv_heads, (blocks + 1) * BLOCK, vlm.head_dim)
         self._kv = torch.zeros(shape, dtype=vlm.dtype, device=vlm.device)
+
+    @staticmethod
+    def block_bytes(vlm: Vlm) -> int:
+        """Return the bytes of one block of a model's keys and values."""
+        return 2 * vlm.num_layers * vlm.kv_heads * BLOCK * vlm.head_dim * vlm.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
         """Size of the keys and values in bytes."""
         return self._kv.nbytes
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that rows may still take, those of shared prefixes that no row uses among them."""
+        return self._pool.free
 
     def keep(self, row: int, path: Sequence[int], survivors: Sequence[int] = ()) -> dict[int, int]:
         """Commit the scratch slots `path`, retain `survivors` as scratch, drop the rest; return old slot -> new slot.
@@ -96,17 +123,47 @@ class KVCache:
         return new
 
     def truncate(self, row: int, used: int) -> None:
-        """Forget all slots from `used` on, committed ones too. Raises ValueError if the row has fewer."""
+        """Forget all slots from `used` on, committed ones too, and give their blocks back.
+
+        Raises ValueError if the row has fewer.
+        """
         if not 0 <= used <= self.used[row]:
             raise ValueError(f"cannot truncate row {row} to {used} slots, it has {self.used[row]}")
         self.used[row], self.length[row] = used, min(self.length[row], used)
         self._epoch[row] += 1
+        table, need = self._tables[row], blocks_for(used)
+        while len(table) > need:
+            self._pool.give_back(table.pop())
 
     def clear(self, row: int) -> None:
-        """Empty a row and wipe its numbers, so that nothing of one session can reach the next."""
+        """Empty a row and wipe its numbers, so that nothing of one session can reach the next.
+
+        Only a prompt's shared beginning stays, for prompts that begin with the same tokens.
+        """
         self.truncate(row, 0)
         self.delta[row] = 0
-        self._kv[:, :, row].zero_()
+
+    def open(self, row: int, tokens: Sequence[int]) -> int:
+        """Empty a row, then commit what the pool knows of its prompt; return how many of the prompt's tokens that is.
+
+        `tokens` are those before the image, whose positions are their places: whatever whole blocks of them another row
+        has, or had lately, are shared with it (`publish`).
+        """
+        self.clear(row)
+        self._tables[row] = self._pool.find(prefix_keys(tokens)) if self._share else []
+        self.used[row] = self.length[row] = len(self._tables[row]) * BLOCK
+        return self.length[row]
+
+    def publish(self, row: int, tokens: Sequence[int]) -> None:
+        """Let other rows share the first blocks of a row, which hold the committed `tokens` of a prompt's beginning.
+
+        Raises ValueError where the row has committed fewer.
+        """
+        if len(tokens) > self.length[row]:
+            raise ValueError(f"row {row} has {self.length[row]} committed tokens, {len(tokens)} cannot be shared")
+        if self._share:
+            keys = prefix_keys(tokens)
+            self._pool.enter(keys, self._tables[row][: len(keys)])
 
     def chain(self, row: int, count: int) -> list[int]:
         """Return the parents of `count` tokens fed as a chain behind the prefix of a row."""
@@ -114,23 +171,20 @@ class KVCache:
         return [self.length[row] - 1, *range(used, used + count - 1)][:count]
 
     def plan_prefix(self, row: int, positions: npt.NDArray[np.int64], delta: int) -> Plan:
-        """Plan the first tokens of an empty row, at M-RoPE `positions` [3, n]; the rows' later tokens use `delta`."""
-        count = positions.shape[1]
-        if self.used[row]:
-            raise ValueError(f"row {row} already holds {self.used[row]} tokens; clear it before a new prompt")
-        self._check_room(row, count)
+        """Plan prompt tokens behind the committed ones of a row without scratch, at M-RoPE `positions` [3, n].
+
+        The row's later tokens use `delta`.
+        """
+        start, count = self.length[row], positions.shape[1]
+        if self.used[row] != start:
+            raise ValueError(f"row {row} holds {self.used[row] - start} uncommitted tokens; clear it before a prompt")
+        self._make_room(row, count)
         self.delta[row] = delta
-        self._parent[row, :count] = np.arange(-1, count - 1)
-        self._logical[row, :count] = np.arange(count)
-        return Plan(
-            rows=(row,),
-            counts=(count,),
-            view=count,
-            slots=torch.arange(count, device=self._kv.device)[None],
-            positions=torch.from_numpy(positions[:, None]).to(self._kv.device),
-            mask=None,
-            epochs=(self._epoch[row],),
-        )
+        end = start + count
+        self._parent[row, start:end] = np.arange(start - 1, end - 1)
+        self._logical[row, start:end] = np.arange(start, end)
+        mask = torch.ones(1, 1, count, end, dtype=torch.bool, device=self._kv.device).tril(start) if start else None
+        return self._plan((row,), (count,), np.arange(start, end)[None], end, positions[:, None], mask)
 
     def plan(self, rows: Sequence[int], parents: Sequence[Sequence[int]]) -> Plan:
         """Plan a ragged forward: row `rows[b]` gets tokens that follow its slots `parents[b]`, appended to its scratch.
@@ -149,6 +203,7 @@ class KVCache:
         lengths = np.array([self.length[row] for row in rows], dtype=np.int64)
         for row, each in zip(rows, parents, strict=True):
             self._append(row, each)
+            self._make_room(row, len(each))
         order = np.arange(width)
         real = order < np.array(counts)[:, None]
         slots = np.where(real, starts[:, None] + order, self.capacity)
@@ -160,16 +215,8 @@ class KVCache:
         visible = visible_slots(self._parent[index], slots, lengths, view)
         # Without a mask grouped-query attention needs no copy of the keys.
         masked = not (width == 1 and visible.all())
-        device = self._kv.device
-        return Plan(
-            rows=tuple(rows),
-            counts=tuple(counts),
-            view=view,
-            slots=torch.from_numpy(slots).to(device),
-            positions=torch.from_numpy(positions.copy()).to(device),
-            mask=torch.from_numpy(visible[:, None]).to(device) if masked else None,
-            epochs=tuple(self._epoch[row] for row in rows),
-        )
+        mask = torch.from_numpy(visible[:, None]).to(self._kv.device) if masked else None
+        return self._plan(tuple(rows), tuple(counts), slots, view, positions.copy(), mask)
 
     def advance(self, plan: Plan, *, committed: bool = False) -> None:
         """Count the tokens of a finished forward, as scratch or as `committed` prefix.
@@ -187,6 +234,62 @@ class KVCache:
     def writer(self, plan: Plan) -> CacheWriter:
         """Return what the model's attention layers write to and read from during one forward."""
         return CacheWriter(self._kv, plan)
+
+    def _plan(
+        self,
+        rows: tuple[int, ...],
+        counts: tuple[int, ...],
+        slots: npt.NDArray[np.int64],
+        view: int,
+        positions: npt.NDArray[np.int64],
+        mask: Tensor | None,
+    ) -> Plan:
+        """Return the plan of a forward over rows that have room; tokens go to `slots` [B, width] of their rows."""
+        device, count = self._kv.device, blocks_for(view)
+        tables = [self._tables[row] for row in rows]
+        # Behind a shorter row its own first block stands in: masked, but a foreign NaN would pass through a mask.
+        blocks = np.array([[*table[:count], *table[:1] * (count - len(table))] for table in tables], dtype=np.int64)
+        in_order = len(rows) == 1 and bool((np.diff(blocks[0]) == 1).all())
+        real = np.arange(slots.shape[1]) < np.array(counts)[:, None]
+        within = np.where(real, slots, 0)
+        pooled = np.take_along_axis(blocks, within // BLOCK, axis=1) * BLOCK + within % BLOCK
+        spare = self._pool.size * BLOCK
+        return Plan(
+            rows=rows,
+            counts=counts,
+            view=view,
+            slots=torch.from_numpy(np.where(real, pooled, spare)).to(device),
+            start=int(blocks[0, 0]) * BLOCK if in_order else None,
+            blocks=torch.from_numpy(blocks).to(device),
+            positions=torch.from_numpy(positions).to(device),
+            mask=mask,
+            epochs=tuple(self._epoch[row] for row in rows),
+        )
+
+    def _make_room(self, row: int, count: int) -> None:
+        """Let a row have blocks of its own for `count` more tokens. Raises CacheFull."""
+        self._check_room(row, count)
+        table, used = self._tables[row], self.used[row]
+        try:
+            for place in range(used // BLOCK, blocks_for(used + count)):
+                # A row that grows where it began lies in order, as far as others let it.
+                near = table[place - 1] + 1 if place else row * self._pool.size // self.rows
+                if place == len(table):
+                    table.append(self._pool.take(near))
+                elif not self._pool.writable(table[place]):
+                    own, shared = self._pool.take(near), table[place]
+                    self._slots(own).copy_(self._slots(shared))
+                    table[place] = own
+                    self._pool.give_back(shared)
+        except PoolEmpty as error:
+            raise CacheFull(f"row {row} holds {used} tokens and cannot take {count} more: {error}") from None
+
+    def _slots(self, block: int) -> Tensor:
+        """Return a block's keys and values [2, layers, heads, BLOCK, head_dim], to write to."""
+        return self._kv[:, :, :, block * BLOCK : (block + 1) * BLOCK]
+
+    def _wipe(self, block: int) -> None:
+        self._slots(block).zero_()
 
     def _append(self, row: int, parents: Sequence[int]) -> None:
         if not parents:
@@ -215,9 +318,14 @@ class KVCache:
         skip = next((index for index, slot in enumerate(old) if slot != start + index), len(old))
         if skip == len(old):
             return
-        source = torch.tensor(old[skip:], device=self._kv.device)
-        kv = self._kv[:, :, row]
-        kv[:, :, :, start + skip : start + len(old)] = kv.index_select(3, source)
+        source = self._pooled(row, np.array(old[skip:]))
+        target = self._pooled(row, np.arange(start + skip, start + len(old)))
+        self._kv.index_copy_(3, target, self._kv.index_select(3, source))
+
+    def _pooled(self, row: int, slots: npt.NDArray[np.int64]) -> Tensor:
+        """Return where slots of a row lie in the pool [n]."""
+        table = np.array(self._tables[row])
+        return torch.from_numpy(table[slots // BLOCK] * BLOCK + slots % BLOCK).to(self._kv.device)
 
 
 class CacheWriter:
@@ -225,24 +333,22 @@ class CacheWriter:
 
     def __init__(self, kv: Tensor, plan: Plan) -> None:
         self._kv, self._plan = kv, plan
-        first, count = plan.rows[0], len(plan.rows)
-        # Neighbouring rows are read in place; only others are gathered.
-        self._range = slice(first, first + count) if plan.rows == tuple(range(first, first + count)) else None
-        self._rows = torch.tensor(plan.rows, device=kv.device)
+        self._slots, self._blocks = plan.slots.flatten(), plan.blocks.flatten()
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store a layer's keys, values [B, heads, width, head_dim]; return those in view [B, heads, view, head_dim]."""
-        stored = self._kv[0, layer], self._kv[1, layer]
-        return self._update(stored[0], keys), self._update(stored[1], values)
+        return self._update(self._kv[0, layer], keys), self._update(self._kv[1, layer], values)
 
     def _update(self, stored: Tensor, fresh: Tensor) -> Tensor:
-        plan = self._plan
-        if len(plan.rows) == 1:
-            stored[plan.rows[0], :, plan.view - plan.counts[0] : plan.view] = fresh[0]
-        else:
-            stored[self._rows[:, None], :, plan.slots] = fresh.transpose(1, 2)
-        seen = stored[:, :, : plan.view]
-        return seen[self._range] if self._range else seen.index_select(0, self._rows)
+        plan, heads = self._plan, len(stored)
+        if plan.start is not None:
+            end = plan.start + plan.view
+            stored[:, end - plan.counts[0] : end] = fresh[0]
+            return stored[None, :, plan.start : end]
+        stored.index_copy_(1, self._slots, fresh.transpose(0, 1).flatten(1, 2))
+        width = stored.shape[2]
+        gathered = stored.view(heads, -1, BLOCK * width).index_select(1, self._blocks)
+        return gathered.view(heads, len(plan.rows), -1, width).transpose(0, 1)[:, :, : plan.view]
 
 
 def visible_slots(
