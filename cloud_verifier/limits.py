@@ -1,4 +1,4 @@
-"""Rate limits and bounded queues of a peer. Time is given, in seconds."""
+"""Rate limits, shares and bounded queues of a peer. Time is given, in seconds."""
 
 from __future__ import annotations
 
@@ -51,3 +51,21 @@ class BoundedQueue:
         frames = self.items.popleft()
         self.size -= sum(map(len, frames))
         return frames
+
+
+@dataclass
+class Usage:
+    """What a session has used of something of late: an amount that halves every `half_life_s`."""
+
+    half_life_s: float
+    amount: float = 0.0
+    at: float = 0.0
+    """When the amount was entered."""
+
+    def now(self, now: float) -> float:
+        """Return what counts now."""
+        return float(self.amount * 0.5 ** ((now - self.at) / self.half_life_s))
+
+    def add(self, amount: float, now: float) -> None:
+        """Enter a use."""
+        self.amount, self.at = self.now(now) + amount, now
