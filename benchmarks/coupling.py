@@ -103,7 +103,7 @@ def exit_verdicts(
     """Return the verdicts of all exits while the target samples alone."""
     found: list[ExitVerdict] = []
     rates = engine.model.reliability
-    engine.prefill(0, engine.prepare(question.prompt, question.jpeg), (), limit)
+    work.prefill_at_once(engine, 0, engine.prepare(question.prompt, question.jpeg), (), limit)
     for position in range(limit):
         row = work.Row(0, sampling=settings, draws=StepDraws(key, position))
         *early, last = engine.verify([row])

@@ -25,6 +25,7 @@ from cloud_verifier import step as cloud
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.ledger import Act, Choice
+from cloud_verifier.work import prefill_at_once
 from edge_drafter import DraftingConfig, StepRequest, sources_of
 from edge_drafter.controller import Controller
 from edge_drafter.step import Step
@@ -87,7 +88,7 @@ class Pair:
         drafter = StepDrafter(step, sources_of(config, self.session, self.predictor))
         state = cloud.Step(BeginStep(1, question.prompt, question.jpeg, max_tokens=MAX_TOKENS), eos)
         drafter.begin()
-        self.engine.prefill(0, self.engine.prepare(question.prompt, question.jpeg), [], MAX_TOKENS)
+        prefill_at_once(self.engine, 0, self.engine.prepare(question.prompt, question.jpeg), [], MAX_TOKENS)
         while not step.answer.done:
             while drafter.policy.next_draft() is None and (leaves := drafter.policy.next_leaves()):
                 drafter.grow(leaves)

@@ -99,6 +99,14 @@ class Scheduling(Settings, frozen=True):
     collect_s: Annotated[
         float, Meta(ge=0.0, le=1.0, description="seconds that a ready session waits for others to share its forward")
     ] = 0.0
+    prefill_chunk: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 20,
+            description="prompt tokens in one forward; 0: as many as robots that are being answered hardly notice",
+        ),
+    ] = 0
     pass_price: Annotated[
         float,
         Meta(ge=0.0, le=1.0, description="tokens that a target forward must bring before an idle step does not wait"),

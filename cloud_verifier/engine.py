@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,14 +14,24 @@ from torch import Tensor
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
 from speculation.acceptance import Verdict, depths_of, judge_picks
-from speculation.cancellation import Abandoned, Stop
+from speculation.cancellation import Stop
 from speculation.exits import ExitHeads, Head
 from speculation.prompts import Vocabulary
 from speculation.sampling import Logits
 from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import draft_chunk, final_logits, forward_layers, prefill, to_numpy
+from speculation.vlm.forward import (
+    NO_PLACES,
+    Chunk,
+    PrefillChunk,
+    draft_chunk,
+    encode_image,
+    final_logits,
+    forward_layers,
+    to_numpy,
+)
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.load import ModelFolderError, Vlm
+from speculation.vlm.positions import Ints
 from speculation.vlm.sampling import choose_rows
 from speculation.wire import MAX_DRAFT_TOKENS
 
@@ -80,6 +91,7 @@ class VlmEngine:
         self._draws_on_device = vlm.device.type != "cpu" if draws_on_device is None else draws_on_device
         self._cache = KVCache(vlm, rows, capacity)
         self._roots = [0] * rows
+        self._prefills: dict[int, _Prefill] = {}
         self._max_draft = max_draft
 
     @property
@@ -101,37 +113,30 @@ class VlmEngine:
         """See `Engine.prepare`."""
         return prepare(self._vlm, prompt, jpeg)
 
-    def prefill(
-        self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int, stop: Stop | None = None
-    ) -> int:
-        """See `Engine.prefill`. The last token, of the answer or else of the prompt, stays out as the row's root."""
+    def begin(self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int) -> int:
+        """See `Engine.begin`."""
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
-        root = prefill(self._vlm, self._cache, index, inputs, stop)
-        if committed:
-            chain = range(-1, len(committed) - 2)
-            chunk = draft_chunk(self._cache, index, root, committed[:-1], chain)
-            for output in forward_layers(self._vlm, self._cache, [chunk]):
-                if stop is not None and output.layer < self._vlm.num_layers - 1 and stop():
-                    raise Abandoned
-            self._cache.keep(index, range(self._cache.length[index], self._cache.used[index]))
-            root = committed[-1]
-        self._roots[index] = root
-        return len(inputs.ids)
+        self._cache.clear(index, inputs.delta)
+        self._prefills[index] = prefill = _Prefill.of(self._vlm, inputs, committed)
+        self._roots[index] = int(prefill.ids[-1])
+        return len(prefill.ids) - 1
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        """See `Engine.encode`; `stop` is called between the blocks of the vision tower."""
+        prefill = self._prefills[index]
+        prefill.features = encode_image(self._vlm, prefill.inputs, stop)
 
     @torch.no_grad()
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         """See `Engine.verify`; one copy to the host per exit, for all rows together."""
-        chunks = []
-        for row in rows:
-            self._cache.truncate(row.index, self._cache.length[row.index])
-            if row.root is not None:
-                self._roots[row.index] = row.root
-            chunks.append(draft_chunk(self._cache, row.index, self._roots[row.index], row.tokens, row.parents))
+        chunks = [self._chunk(row) for row in rows]
         last = self._vlm.num_layers - 1
-        asking = [place for place, row in enumerate(rows) if row.exits]
+        judged = [place for place, row in enumerate(rows) if not row.chunk]
+        asking = [place for place in judged if rows[place].exits]
         for output in forward_layers(self._vlm, self._cache, chunks):
-            if output.layer == last:
-                yield self._judge(rows, final_logits(self._vlm, torch.cat(output.hidden)))
+            if output.layer == last and judged:
+                hidden = torch.cat([output.hidden[place] for place in judged])
+                yield self._judge([rows[place] for place in judged], final_logits(self._vlm, hidden))
             elif self._exits is not None and asking and output.layer in self._exit_layers:
                 hidden = torch.cat([output.hidden[place] for place in asking])
                 yield self._judge_early(self._exits, output.layer, [rows[place] for place in asking], hidden)
@@ -143,6 +148,17 @@ class VlmEngine:
         root = self._cache.length[index]
         self._cache.keep(index, [root, *(root + 1 + place for place in path)])
         self._roots[index] = token
+
+    def _chunk(self, row: Row) -> Chunk | PrefillChunk:
+        length = self._cache.length[row.index]
+        self._cache.truncate(row.index, length)
+        if row.chunk:
+            return self._prefills[row.index].chunk(row.index, length, row.chunk)
+        # Its prefill is fed; what it was fed from is not needed any more.
+        self._prefills.pop(row.index, None)
+        if row.root is not None:
+            self._roots[row.index] = row.root
+        return draft_chunk(self._cache, row.index, self._roots[row.index], row.tokens, row.parents)
 
     def _judge_early(self, exits: ExitHeads, layer: int, rows: Sequence[Row], hidden: Tensor) -> LayerVerdicts:
         """Return an exit's verdicts; none for a row about which it knows nothing, or that it fails on."""
@@ -176,6 +192,43 @@ class VlmEngine:
             except Exception as error:
                 failures[row.index] = error
         return LayerVerdicts(self._vlm.num_layers - 1, verdicts, failures)
+
+
+@dataclass
+class _Prefill:
+    """What a row's prefill feeds; the row's length is how much of it is fed."""
+
+    inputs: Inputs
+    ids: Ints
+    """Of prompt and committed tokens [n + 1], the root last."""
+    positions: Ints
+    """[3, n + 1]."""
+    images: Ints
+    """Which of the prompt's tokens stand for parts of the image; a committed token may look like one."""
+    features: Tensor | None = None
+    """What is fed in their place."""
+
+    @classmethod
+    def of(cls, vlm: Vlm, inputs: Inputs, committed: Sequence[int]) -> _Prefill:
+        """Return a prefill of which nothing is fed."""
+        count = len(inputs.ids)
+        ids = np.concatenate([inputs.ids, np.array(committed, dtype=np.int64)])
+        behind = np.tile(np.arange(count, len(ids)) + inputs.delta, (3, 1))
+        positions = np.concatenate([inputs.positions, behind], axis=1)
+        images = np.flatnonzero(inputs.ids == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
+        return cls(inputs, ids, positions, images)
+
+    def chunk(self, row: int, start: int, count: int) -> PrefillChunk:
+        """Return `count` tokens from `start` on. Raises ValueError where there are fewer, or an image not encoded."""
+        left = len(self.ids) - 1 - start
+        if count > left:
+            raise ValueError(f"row {row}: a chunk of {count} tokens, but its prefill has {left} left")
+        first, last = np.searchsorted(self.images, (start, start + count))
+        if first < last and self.features is None:
+            raise ValueError(f"row {row}: tokens of its image are to be fed before it was encoded")
+        features = self.features[first:last] if first < last and self.features is not None else None
+        fed = slice(start, start + count)
+        return PrefillChunk(row, self.ids[fed], self.positions[:, fed], self.images[first:last] - start, features)
 
 
 def _on_device(rows: Sequence[Row], logits: Tensor) -> Iterator[tuple[Row, Callable[[], Verdict]]]:

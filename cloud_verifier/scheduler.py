@@ -46,7 +46,7 @@ class Scheduler:
         self._self_drafts = self_drafts
         self._policy = POLICIES[settings.policy]()
         tokens = settings.max_batch * (1 + limits.max_draft)
-        self._budget = Budget(settings.max_batch, tokens, limits.capacity, settings.collect_s)
+        self._budget = Budget(settings.max_batch, tokens, limits.capacity, settings.collect_s, settings.prefill_chunk)
         self.estimates = estimates or Estimator()
         self._ledgers: dict[int, Ledger] = {}
         self._steps: dict[int, Step] = {}
@@ -162,6 +162,7 @@ class Scheduler:
         """Start what is to run now and return it; empty where nothing is ready or others may still join."""
         batch = self._policy.schedule(self._steps.values(), now, self.estimates, self._budget)
         loads = {step: step.load(choice) for step, choice in batch.choices.items()}
+        loads |= {step: step.chunk_load(tokens) for step, tokens in batch.chunks.items()}
         for step, choice in batch.choices.items():
             step.start(choice, now, Load.total(load for other, load in loads.items() if other is not step))
         return batch

@@ -96,10 +96,10 @@ class Server:
         """Read messages, then do the most urgent piece of work."""
         self._attend(self._clock() + IDLE_WAIT_S, until_work=True)
         batch = self._scheduler.next(self._clock())
-        for step in batch.prefills:
-            self._prefill(step)
-        if batch.choices:
-            self._verify(batch)
+        for step in batch.encodes:
+            self._encode(step)
+        if batch.chunks or batch.choices:
+            self._forward(batch)
         self._expire()
 
     # --- time: messages and early tokens go on while the engine, or a declared delay, takes its time
@@ -111,7 +111,8 @@ class Server:
         """
         while True:
             got_messages = self._read_messages()
-            self._take_prepared()
+            if until_work:  # no pass is under way, so a row may begin anew
+                self._take_prepared()
             self._send_early_tokens()
             now = self._clock()
             if steps and not self._is_wanted(steps):
@@ -137,10 +138,15 @@ class Server:
         for ready in self._preparation.collect():
             if not self._scheduler.is_current(ready.step):
                 continue
-            if ready.error is None:
-                ready.step.prepared(ready.inputs, ready.seconds)
-            else:
-                self._cannot_prefill(ready.step, ready.error)
+            step = ready.step
+            try:
+                if ready.error is not None:
+                    raise ready.error
+                own, _ = cast("tuple[Any, Any]", ready.inputs)
+                tokens = self._engine.begin(step.index, own, step.answer, step.max_tokens)
+                step.prepared(ready.inputs, ready.seconds, tokens)
+            except Exception as error:
+                self._cannot_prefill(step, error)
 
     def _send_early_tokens(self) -> None:
         while (due := self._exits.pop(self._clock())) is not None:
@@ -262,27 +268,46 @@ class Server:
         inputs = self._engine.prepare(begin.prompt, begin.jpeg)
         return inputs, beside and beside.prepare(begin.prompt, begin.jpeg)
 
-    def _prefill(self, step: Step) -> None:
-        begin, started = step.begin, self._clock()
-        assert begin is not None, "a policy has chosen a step that is prefilled already"
-        own, beside = cast("tuple[Any, Any]", step.inputs)
+    def _encode(self, step: Step) -> None:
+        """Encode a step's image."""
+        started = self._clock()
+        try:
+            self._engine.encode(step.index, self._unwanted(step))
+        except Abandoned:
+            return
+        except Exception as error:
+            self._cannot_prefill(step, error)
+            return
+        self._record("encode", started, self._clock(), step=step.number)
+        step.encoded = True
+        self._fed(step, 0, started)
+
+    def _fed(self, step: Step, tokens: int, started: float) -> None:
+        """Note what was fed of a prefill; at its end the draft model beside the target reads the prompt, too."""
+        if not self._scheduler.is_current(step):
+            return
+        try:
+            if self._self_draft is not None and step.self_draft and step.prompt_left == tokens:
+                _, beside = cast("tuple[Any, Any]", step.inputs)
+                self._self_draft.prefill(step.index, beside, step.max_tokens, self._unwanted(step))
+        except Abandoned:
+            return
+        except Exception as error:
+            self._cannot_prefill(step, error)
+            return
+        now = self._clock()
+        step.fed(tokens, now, now - started)
+        if tokens:
+            self._record("prefill", started, now, step=step.number, tokens=tokens)
+
+    def _unwanted(self, step: Step) -> Callable[[], bool]:
+        """Return a `Stop` that reads messages until its step was ended or superseded."""
 
         def stop() -> bool:
             self._attend(self._clock())
             return not self._is_wanted((step,))
 
-        try:
-            prompt_tokens = self._engine.prefill(step.index, own, step.answer, step.max_tokens, stop)
-            if self._self_draft is not None and step.self_draft:
-                self._self_draft.prefill(step.index, beside, step.max_tokens, stop)
-        except Abandoned:
-            return
-        except Exception as error:
-            self._cannot_prefill(step, error)
-        else:
-            now = self._clock()
-            step.prefilled(now, now - started, prompt_tokens)
-            self._record("prefill", started, now, step=step.number)
+        return stop
 
     def _cannot_prefill(self, step: Step, error: Exception) -> None:
         """End a step whose prompt or frame cannot be read, or does not fit."""
@@ -294,36 +319,38 @@ class Server:
             _log.error("prefill failed", exc_info=error)
             self._give_up(step, wire.FaultCode.INTERNAL, f"the verifier's prefill failed: {error}")
 
-    def _verify(self, batch: Batch) -> None:
+    def _forward(self, batch: Batch) -> None:
         """Run one target forward; exits leave as their layers are done, commits at the end.
 
         It ends after a layer, and so does the wait for its declared time, when none of its steps is wanted any more.
         """
-        began, steps = self._clock(), tuple(batch.choices)
+        began, steps, everyone = self._clock(), tuple(batch.choices), (*batch.choices, *batch.chunks)
         layers = self._model.num_layers
         output = LayerVerdicts(-1, {})
         try:
             self._draft_here(steps)
-            if not self._is_wanted(steps):
+            if not self._is_wanted(everyone):
                 return
-            started = self._clock()
-            for output in self._engine.verify(_rows(steps)):
-                if output.layer == layers - 1:
+            started, rows = self._clock(), [*_rows(steps), *_chunk_rows(batch)]
+            for output in self._engine.verify(rows):
+                declared = self._profile.layer_due_s(output.layer, layers) if steps else 0.0
+                if output.layer == layers - 1 and not batch.chunks:
                     self._note_overrun("a forward", self._clock() - started, self._profile.verify_s)
-                self._attend(started + self._profile.layer_due_s(output.layer, layers), steps=steps)
-                if not self._is_wanted(steps):
+                self._attend(started + declared, steps=everyone)
+                if not self._is_wanted(everyone):
                     return
                 if output.layer < layers - 1:
                     self._queue_early(steps, output)
                     self._send_early_tokens()
         except Exception as error:
-            _log.exception("verification failed")
-            for step in steps:
+            _log.exception("a forward failed")
+            for step in everyone:
                 self._give_up(step, wire.FaultCode.INTERNAL, f"the verifier's forward failed: {error}")
             return
         now = self._clock()
-        drafted = sum(len(row.tokens) for row in _rows(steps))
-        self._scheduler.estimates.observe(Load.total(row.load for row in _rows(steps)), now - started)
+        if steps:
+            self._scheduler.estimates.observe(Load.total(row.load for row in rows), now - started)
+            self._record("verify", started, now, sessions=len(steps), drafted=sum(len(row.tokens) for row in rows))
         for step in steps:
             try:
                 if self._scheduler.is_current(step):
@@ -331,7 +358,8 @@ class Server:
             except Exception as error:
                 _log.error("a verdict failed", exc_info=error)
                 self._give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
-        self._record("verify", started, now, sessions=len(steps), drafted=drafted)
+        for step, tokens in batch.chunks.items():
+            self._fed(step, tokens, started)
 
     def _draft_here(self, steps: tuple[Step, ...]) -> None:
         """Let the draft model beside the target draft for the steps that request it, all in the same forwards."""
@@ -469,3 +497,7 @@ class Server:
 
 def _rows(steps: tuple[Step, ...]) -> list[Row]:
     return [step.row for step in steps if step.row is not None]
+
+
+def _chunk_rows(batch: Batch) -> list[Row]:
+    return [Row(step.index, cached=step.cached, chunk=tokens) for step, tokens in batch.chunks.items()]

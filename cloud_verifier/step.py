@@ -120,7 +120,11 @@ class Step:
         self.begin: BeginStep | None = begin
         """What it began with, until its prefill is done."""
         self.prompt_tokens = 0
-        """Cache slots of image and prompt, from the end of its prefill on."""
+        """Cache slots of image and prompt, from when its inputs are there."""
+        self.prompt_left = 0
+        """Tokens that its prefill still feeds; 0 before its inputs are there."""
+        self.encoded = False
+        """Its image, if it has one, was encoded: its prefill may be fed."""
         self.inputs: object = None
         """What the engine made of prompt and frame, until its prefill is done; None: nothing yet."""
         self.suspended = False
@@ -138,6 +142,7 @@ class Step:
         self._key = begin.key
         self._eos = frozenset(eos)
         self._digests = [empty_digest(begin, sampling) if digest is None else digest]
+        self._fed = 0
         self._held: dict[int, Draft] = {}
         self._evidence: dict[int, Evidence] = {}
         """Of the held drafts that came with any, by round."""
@@ -214,12 +219,16 @@ class Step:
 
     @property
     def cached(self) -> int:
-        """Tokens in the cache: of image and prompt, and of the answer all but the last."""
-        return max(0, self.prompt_tokens + self.position - 1)
+        """Tokens in the cache: of image and prompt, and of the answer all but the last, as far as they are fed."""
+        return self._fed if self.pending else max(0, self.prompt_tokens + self.position - 1)
 
     def load(self, choice: Choice) -> Load:
         """Return what a pass computes for this choice."""
         return Load.row(1 + len(choice.tree.tokens), self.cached)
+
+    def chunk_load(self, tokens: int) -> Load:
+        """Return what feeding so many tokens more of its prefill computes."""
+        return Load.row(tokens, self.cached)
 
     def hint(self, most: int) -> Tree | None:
         """Return at most `most` tokens that followed in an earlier answer, None where none fits.
@@ -291,18 +300,25 @@ class Step:
         self.suspended = True
         self.ledger.pause()
 
-    def prepared(self, inputs: object, seconds: float) -> None:
-        """It may be prefilled with these inputs, which took so long."""
+    def prepared(self, inputs: object, seconds: float, tokens: int = 0) -> None:
+        """It may be prefilled with these inputs, which took so long: so many tokens, of prompt and answer."""
         self.inputs = inputs
+        self.prompt_left = tokens
+        self.prompt_tokens = max(0, tokens + 1 - self.position)
         self.tally.prefill_s = seconds
 
-    def prefilled(self, now: float, seconds: float, prompt_tokens: int = 0) -> None:
-        """Its prefill of so many tokens, image and prompt, is done; it may be verified from now on."""
-        self.prompt_tokens = prompt_tokens
-        self.begin = self.inputs = None
-        self.since = now
+    def fed(self, tokens: int, now: float, seconds: float = 0.0) -> None:
+        """So many tokens more of its prefill are fed, or none and its image is encoded, which took so long.
+
+        With the last one the prefill is done: the step may be verified from now on.
+        """
+        self._fed += tokens
+        self.prompt_left -= tokens
         self.tally.prefill_s += seconds
-        self.ledger.begin(self.cached)
+        self.since = now
+        if self.prompt_left == 0:
+            self.begin = self.inputs = None
+            self.ledger.begin(self.cached)
 
     def wait(self, now: float) -> None:
         """Note that the step waits for a draft from now on, where that is its choice and it does not wait already."""

@@ -46,7 +46,8 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class Row:
-    """One step's share of a target forward: draft tokens behind the row's root, none to decode one token."""
+    """One step's share of a target forward: draft tokens behind the row's root, none to decode one token, or a chunk
+    of its prefill."""
 
     index: int
     """Which row of model state it is about."""
@@ -68,14 +69,15 @@ class Row:
     """Of the answer up to the root."""
     evidence: Evidence = ()
     """What the draft is judged by besides its tokens, where `sampling` asks for that: an entry a token."""
-
     cached: int = 0
     """Tokens that the row holds in the cache."""
+    chunk: int = 0
+    """So many more tokens of its prefill are fed, and nothing is judged; 0: its prefill is done."""
 
     @property
     def load(self) -> Load:
         """What it computes."""
-        return Load.row(1 + len(self.tokens), self.cached)
+        return Load.row(self.chunk or 1 + len(self.tokens), self.cached)
 
     def rule(self, early: bool = False) -> AcceptanceRule:
         """Return what judges the draft, at the last layer or `early`, at an exit."""
@@ -92,7 +94,7 @@ class LayerVerdicts:
 
     layer: int
     verdicts: Mapping[int, Verdict]
-    """None at a layer without an exit; at the last layer those of all rows that could be judged."""
+    """None at a layer without an exit; at the last layer those of all rows that could be judged. A chunk has none."""
     failures: Mapping[int, Exception] = field(default_factory=dict)
     """Why the other rows could not be judged; at the last layer only."""
 
@@ -127,19 +129,22 @@ class Engine(Protocol):
         Raises ValueError for an unusable image or prompt.
         """
 
-    def prefill(
-        self, index: int, inputs: Any, committed: Sequence[int], max_tokens: int, stop: Stop | None = None
-    ) -> int:
-        """Make row `index` hold the inputs that `prepare` gave and committed tokens, whatever it held before.
+    def begin(self, index: int, inputs: Any, committed: Sequence[int], max_tokens: int) -> int:
+        """Reserve row `index`, whatever it held before, for the inputs that `prepare` gave and committed tokens.
 
-        Returns the tokens of image and prompt.
+        Nothing is computed. Returns how many tokens the row's prefill feeds: image, prompt and committed ones, all but
+        the last, which is the root. No pass may be under way. Raises CapacityError where prompt and `max_tokens` do not
+        fit.
+        """
 
-        `stop` is called between layers. Raises CapacityError where prompt and `max_tokens` do not fit, Abandoned where
-        `stop` returns True.
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        """Encode the image of a row that was begun, if it has one; to be done before its first chunk.
+
+        `stop` is called now and then. Raises Abandoned where it returns True.
         """
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
-        """Run one target forward over all rows and yield after every layer.
+        """Run one target forward over all rows, chunks of prefills among them, and yield after every layer.
 
         One that is not driven to its end leaves the rows as they were.
         Confidences are the rule's own, not calibrated. A row that cannot be judged is one of `failures`, and the others
@@ -163,7 +168,11 @@ class DraftEngine(Protocol):
         """Return the inputs of a prefill, as `Engine.prepare` does."""
 
     def prefill(self, index: int, inputs: Any, max_tokens: int, stop: Stop | None = None) -> None:
-        """Make row `index` hold the inputs, whatever it held before. Raises as `Engine.prefill` does."""
+        """Make row `index` hold the inputs, whatever it held before.
+
+        `stop` is called between layers. Raises CapacityError where prompt and `max_tokens` do not fit, Abandoned where
+        `stop` returns True.
+        """
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, tuple[int, ...]]]:
         """Draft for prefilled rows, each of which asks for at least one token (`Row.self_draft`).
@@ -171,3 +180,15 @@ class DraftEngine(Protocol):
         Yields all drafts so far, by row index, after every draft forward, in the end whole ones. A draft ends early
         with a token that ends an answer. It need not be driven to its end.
         """
+
+
+def prefill_at_once(engine: Engine, index: int, inputs: Any, committed: Sequence[int], max_tokens: int) -> None:
+    """Prefill a row of an engine, image and all, in one forward; for tools that run one step without a scheduler.
+
+    Raises as `Engine.begin`.
+    """
+    tokens = engine.begin(index, inputs, committed, max_tokens)
+    engine.encode(index)
+    if tokens:
+        for _ in engine.verify([Row(index, chunk=tokens)]):
+            pass

@@ -22,18 +22,25 @@ class Budget:
     """Cache slots of a step: image and prompt, answer and draft. Not read by `fcfs`; one that admits by memory will."""
     collect_s: float
     """Seconds that a ready step may wait for others to share its forward."""
+    chunk: int = 0
+    """Tokens of prefills in one forward, at most; 0: as many as the estimates allow."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What runs next: prefills, one after another, then one target forward of all the choices. Falsy: nothing."""
+    """What runs next: images, encoded one after another, then one target forward of chunks and choices. Falsy: nothing.
 
-    prefills: tuple[Step, ...] = ()
+    An image is work as long as many forwards: with one, a batch better has nothing else.
+    """
+
+    encodes: tuple[Step, ...] = ()
+    chunks: Mapping[Step, int] = field(default_factory=dict)
+    """How many tokens of its prefill a step feeds, 1 to `Step.prompt_left`; its image is encoded."""
     choices: Mapping[Step, Choice] = field(default_factory=dict)
     """No choice is to wait."""
 
     def __bool__(self) -> bool:
-        return bool(self.prefills or self.choices)
+        return bool(self.encodes or self.chunks or self.choices)
 
 
 class Policy(Protocol):

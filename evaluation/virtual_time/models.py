@@ -227,6 +227,8 @@ class _Session:
 
     step: RecordedStep
     root: _Prefix
+    prefill: int
+    """Tokens that its prefill feeds."""
     agrees: list[list[bool]] | None = None
     confidences: list[list[float]] | None = None
 
@@ -239,6 +241,7 @@ class RecordedEngine:
         self._timings = timings
         self._sleep = sleep
         self._ends = timings.layer_ends(recording.layers)
+        self._at_once = (0.0,) * (recording.layers - 1) + (1.0,)
         self._exit_index = {layer: index for index, layer in enumerate(recording.exit_layers)}
         self._sessions: dict[int, _Session] = {}
         self._model = ModelInfo(
@@ -255,23 +258,33 @@ class RecordedEngine:
         """See `Engine.prepare`. It takes no time of its own: `cloud_prefill_s` holds all of it."""
         return jpeg
 
-    def prefill(
-        self, index: int, inputs: bytes, committed: Sequence[int], max_tokens: int, stop: Stop | None = None
-    ) -> int:
-        """See `Engine.prefill`."""
-        self._sleep(self._timings.cloud_prefill_s)
+    def begin(self, index: int, inputs: bytes, committed: Sequence[int], max_tokens: int) -> int:
+        """See `Engine.begin`."""
         step = self._recording.of_image(inputs)
         lists = (None if array is None else array.tolist() for array in (step.agrees, step.confidences))
-        self._sessions[index] = _Session(step, _after(step, committed), *lists)
-        return self._timings.prompt_tokens
+        tokens = max(0, self._timings.prompt_tokens - 1 + len(committed))
+        self._sessions[index] = _Session(step, _after(step, committed), tokens, *lists)
+        return tokens
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        """See `Engine.encode`. It takes what is left of `cloud_prefill_s` beside the chunks; all where there are none.
+
+        Without a measured profile the chunks take all of it.
+        """
+        tokens, cost = self._sessions[index].prefill, self._timings.cost
+        if not tokens:
+            self._sleep(self._timings.cloud_prefill_s)
+        elif cost is not None:
+            self._sleep(self._timings.cloud_prefill_s - cost.seconds(Load.row(tokens)))
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
-        """See `Engine.verify`."""
-        whole = self._timings.target_forward_s(Load.total(row.load for row in rows))
-        with_exits = [row for row in rows if row.exits]
-        final = {row.index: self._final_verdict(row) for row in rows}
+        """See `Engine.verify`. A forward of chunks alone is one sleep: nothing leaves it between its layers."""
+        judged = [row for row in rows if not row.chunk]
+        whole = self._forward_s(rows)
+        with_exits = [row for row in judged if row.exits]
+        final = {row.index: self._final_verdict(row) for row in judged}
         done = 0.0
-        for layer, end in enumerate(self._ends):
+        for layer, end in enumerate(self._ends if judged else self._at_once):
             index = self._exit_index.get(layer) if with_exits else None
             self._sleep(whole * (end - done) + (self._timings.exit_s if index is not None else 0.0))
             done = end
@@ -279,6 +292,13 @@ class RecordedEngine:
             asked = [] if index is None or last else [(row, index) for row in with_exits]
             early = {row.index: self._exit_verdict(row, layer, place, final[row.index]) for row, place in asked}
             yield LayerVerdicts(layer, final if last else {n: each for n, each in early.items() if each is not None})
+
+    def _forward_s(self, rows: Sequence[Row]) -> float:
+        if self._timings.cost is not None:
+            return self._timings.target_forward_s(Load.total(row.load for row in rows))
+        chunks = sum(row.chunk / self._sessions[row.index].prefill for row in rows if row.chunk)
+        load = Load.total(row.load for row in rows if not row.chunk)
+        return (self._timings.target_forward_s(load) if load.rows else 0.0) + self._timings.cloud_prefill_s * chunks
 
     def keep(self, index: int, path: Sequence[int], token: int) -> None:
         """See `Engine.keep`. Only verdicts are kept, so the row goes on along the answer."""

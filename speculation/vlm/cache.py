@@ -11,9 +11,10 @@ gathered block by block, on a GPU too: there is no kernel here that reads throug
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,12 @@ from torch import Tensor
 from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for, prefix_keys
 from speculation.vlm.load import Vlm
 
+NO_PREFIXES: Mapping[int, npt.NDArray[np.int64]] = MappingProxyType({})
+_Layout: TypeAlias = tuple[
+    npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], "npt.NDArray[np.bool_] | None"
+]
+"""Where a plan writes and reads in the pool, its positions and what it sees of the slots, on the host."""
+
 
 class CacheFull(RuntimeError):
     """A row, or the pool, has no slots left for the tokens that the row was given."""
@@ -30,22 +37,39 @@ class CacheFull(RuntimeError):
 
 @dataclass(frozen=True)
 class Plan:
-    """Where one forward writes and what it may see: B rows, `width` tokens each."""
+    """Where one forward writes and what it may see.
+
+    Its B rows lie *padded*, one below the other at the width of the longest, or *packed*, one behind the other as one
+    sequence in which every row sees its own keys alone. A chunk of a hundred tokens beside rows that feed one is
+    packed, so that nothing is computed for padding; rows much alike are padded, so that none scores the others' keys.
+    """
 
     rows: tuple[int, ...]
     counts: tuple[int, ...]
-    view: int
+    ends: tuple[int, ...]
+    """Slots of each row that are in use once its tokens are written."""
+    committed: tuple[bool, ...]
+    """Which rows lengthen their prefix; the tokens of the others are scratch."""
+    packed: bool
     slots: Tensor
-    """[B, width], counted in the pool; padding goes to the spare block."""
+    """Where the tokens go in the pool, [B, width], packed [1, width]; padding goes to the spare block."""
     start: int | None
-    """The slot of the pool from which the one row is read in place; None: rows are gathered."""
+    """Where the one row begins in the pool, which is read in place; None: rows are gathered."""
     blocks: Tensor
-    """What is gathered otherwise, [B, blocks in view]."""
+    """What is gathered otherwise, [B, blocks of the longest row], packed [1, blocks of all rows]."""
+    view: int
+    """Slots that are read of what is gathered: those of the longest row or, of several packed rows, whole blocks."""
     positions: Tensor
-    """M-RoPE positions [3, B, width]."""
+    """M-RoPE positions [3, B, width], packed [3, 1, width]."""
     mask: Tensor | None
-    """bool [B, 1, width, view]; None where plain causal attention is right."""
+    """bool [B, 1, width, view], packed [1, 1, width, view]; None where plain causal attention is right."""
     epochs: tuple[int, ...]
+
+    def split(self, tokens: Tensor) -> list[Tensor]:
+        """Return each row's part [n_b, ...] of what a forward has made of its tokens, [B, width, ...] or packed."""
+        if self.packed:
+            return list(torch.split(tokens[0], list(self.counts)))
+        return [tokens[index, :count] for index, count in enumerate(self.counts)]
 
 
 class KVCache:
@@ -135,21 +159,22 @@ class KVCache:
         while len(table) > need:
             self._pool.give_back(table.pop())
 
-    def clear(self, row: int) -> None:
+    def clear(self, row: int, delta: int = 0) -> None:
         """Empty a row and wipe its numbers, so that nothing of one session can reach the next.
 
-        Only a prompt's shared beginning stays, for prompts that begin with the same tokens.
+        Only a prompt's published beginning stays, for prompts that begin with the same tokens. What is fed behind the
+        row's next prompt stands `delta` behind its own count (M-RoPE).
         """
         self.truncate(row, 0)
-        self.delta[row] = 0
+        self.delta[row] = delta
 
-    def open(self, row: int, tokens: Sequence[int]) -> int:
-        """Empty a row, then commit what the pool knows of its prompt; return how many of the prompt's tokens that is.
+    def open(self, row: int, tokens: Sequence[int], delta: int = 0) -> int:
+        """Clear a row, then commit what the pool knows of its prompt; return how many of the prompt's tokens that is.
 
         `tokens` are those before the image, whose positions are their places: whatever whole blocks of them another row
         has, or had lately, are shared with it (`publish`).
         """
-        self.clear(row)
+        self.clear(row, delta)
         self._tables[row] = self._pool.find(prefix_keys(tokens)) if self._share else []
         self.used[row] = self.length[row] = len(self._tables[row]) * BLOCK
         return self.length[row]
@@ -170,62 +195,61 @@ class KVCache:
         used = self.used[row]
         return [self.length[row] - 1, *range(used, used + count - 1)][:count]
 
-    def plan_prefix(self, row: int, positions: npt.NDArray[np.int64], delta: int) -> Plan:
-        """Plan prompt tokens behind the committed ones of a row without scratch, at M-RoPE `positions` [3, n].
-
-        The row's later tokens use `delta`.
-        """
-        start, count = self.length[row], positions.shape[1]
-        if self.used[row] != start:
-            raise ValueError(f"row {row} holds {self.used[row] - start} uncommitted tokens; clear it before a prompt")
-        self._make_room(row, count)
-        self.delta[row] = delta
-        end = start + count
-        self._parent[row, start:end] = np.arange(start - 1, end - 1)
-        self._logical[row, start:end] = np.arange(start, end)
-        mask = torch.ones(1, 1, count, end, dtype=torch.bool, device=self._kv.device).tril(start) if start else None
-        return self._plan((row,), (count,), np.arange(start, end)[None], end, positions[:, None], mask)
-
-    def plan(self, rows: Sequence[int], parents: Sequence[Sequence[int]]) -> Plan:
+    def plan(
+        self,
+        rows: Sequence[int],
+        parents: Sequence[Sequence[int]],
+        prefixes: Mapping[int, npt.NDArray[np.int64]] = NO_PREFIXES,
+    ) -> Plan:
         """Plan a ragged forward: row `rows[b]` gets tokens that follow its slots `parents[b]`, appended to its scratch.
 
-        Nothing counts before `advance`. Raises ValueError for an unknown or doubled row, no tokens, or a parent that is
-        neither the prefix's end nor a scratch slot before its child; CacheFull where a row has no room.
+        `prefixes[row]` are the M-RoPE positions [3, n] of a row whose tokens follow one another and lengthen its
+        committed prefix: a prefill chunk, which sees what the row holds and is causal in itself. Of its parents only
+        the number is read.
+
+        Nothing counts before `advance`. Raises ValueError for an unknown or doubled row, no tokens, a parent that is
+        neither the prefix's end nor a scratch slot before its child, or a prefix behind scratch; CacheFull where a row
+        has no room.
         """
         if not rows or len(set(rows)) != len(rows):
             raise ValueError(f"a forward needs distinct rows, got {list(rows)}")
         for row in rows:
             if not 0 <= row < self.rows:
                 raise ValueError(f"row {row} is not in 0..{self.rows - 1} of this cache")
-        counts = [len(each) for each in parents]
-        width = max(counts)
-        starts = np.array([self.used[row] for row in rows], dtype=np.int64)
-        lengths = np.array([self.length[row] for row in rows], dtype=np.int64)
         for row, each in zip(rows, parents, strict=True):
-            self._append(row, each)
-            self._make_room(row, len(each))
-        order = np.arange(width)
-        real = order < np.array(counts)[:, None]
-        slots = np.where(real, starts[:, None] + order, self.capacity)
-        view = int((starts + counts).max())
-        index = np.array(rows)
-        logical = self._logical[index[:, None], np.where(real, slots, 0)]
-        deltas = np.array([self.delta[row] for row in rows], dtype=np.int64)
-        positions = np.broadcast_to(np.where(real, logical + deltas[:, None], 0), (3, len(rows), width))
-        visible = visible_slots(self._parent[index], slots, lengths, view)
-        # Without a mask grouped-query attention needs no copy of the keys.
-        masked = not (width == 1 and visible.all())
-        mask = torch.from_numpy(visible[:, None]).to(self._kv.device) if masked else None
-        return self._plan(tuple(rows), tuple(counts), slots, view, positions.copy(), mask)
+            if row in prefixes:
+                self._append_prefix(row, len(each))
+            else:
+                self._append(row, each)
+        counts = [len(each) for each in parents]
+        ends = tuple(self.used[row] + count for row, count in zip(rows, counts, strict=True))
+        packed = bool(prefixes) or len(rows) == 1
+        layout = self._packed(rows, counts, prefixes) if packed else self._padded(rows, counts)
+        slots, blocks, positions, visible = layout
+        device = self._kv.device
+        return Plan(
+            rows=tuple(rows),
+            counts=tuple(counts),
+            ends=ends,
+            committed=tuple(row in prefixes for row in rows),
+            packed=packed,
+            slots=torch.from_numpy(slots).to(device),
+            start=self._start(rows[0]) if len(rows) == 1 else None,
+            blocks=torch.from_numpy(blocks).to(device),
+            view=blocks.size * BLOCK if packed and len(rows) > 1 else max(ends),
+            positions=torch.from_numpy(positions).to(device),
+            mask=None if visible is None else torch.from_numpy(visible[:, None]).to(device),
+            epochs=tuple(self._epoch[row] for row in rows),
+        )
 
-    def advance(self, plan: Plan, *, committed: bool = False) -> None:
-        """Count the tokens of a finished forward, as scratch or as `committed` prefix.
+    def advance(self, plan: Plan) -> None:
+        """Count the tokens of a finished forward, as scratch or as committed prefix.
 
         Raises RuntimeError if one of the rows was changed while the forward ran; its tokens are then void.
         """
         if tuple(self._epoch[row] for row in plan.rows) != plan.epochs:
             raise RuntimeError(f"rows {plan.rows} were changed while a forward over them was running")
-        for row, count in zip(plan.rows, plan.counts, strict=True):
+        for row, count, committed in zip(plan.rows, plan.counts, plan.committed, strict=True):
             self.used[row] += count
             if committed:
                 self.length[row] = self.used[row]
@@ -235,36 +259,58 @@ class KVCache:
         """Return what the model's attention layers write to and read from during one forward."""
         return CacheWriter(self._kv, plan)
 
-    def _plan(
-        self,
-        rows: tuple[int, ...],
-        counts: tuple[int, ...],
-        slots: npt.NDArray[np.int64],
-        view: int,
-        positions: npt.NDArray[np.int64],
-        mask: Tensor | None,
-    ) -> Plan:
-        """Return the plan of a forward over rows that have room; tokens go to `slots` [B, width] of their rows."""
-        device, count = self._kv.device, blocks_for(view)
-        tables = [self._tables[row] for row in rows]
-        # Behind a shorter row its own first block stands in: masked, but a foreign NaN would pass through a mask.
-        blocks = np.array([[*table[:count], *table[:1] * (count - len(table))] for table in tables], dtype=np.int64)
-        in_order = len(rows) == 1 and bool((np.diff(blocks[0]) == 1).all())
-        real = np.arange(slots.shape[1]) < np.array(counts)[:, None]
-        within = np.where(real, slots, 0)
-        pooled = np.take_along_axis(blocks, within // BLOCK, axis=1) * BLOCK + within % BLOCK
+    def _padded(self, rows: Sequence[int], counts: Sequence[int]) -> _Layout:
+        starts = np.array([self.used[row] for row in rows], dtype=np.int64)
+        lengths = np.array([self.length[row] for row in rows], dtype=np.int64)
+        ends = starts + counts
+        order, view = np.arange(max(counts)), int(ends.max())
+        real = order < np.array(counts)[:, None]
+        slots = np.where(real, starts[:, None] + order, self.capacity)
+        index = np.array(rows)[:, None]
+        logical = self._logical[index, np.where(real, slots, 0)]
+        deltas = np.array([self.delta[row] for row in rows], dtype=np.int64)
+        positions = np.broadcast_to(np.where(real, logical + deltas[:, None], 0), (3, *real.shape)).copy()
+        visible = visible_slots(self._parent[index[:, 0]], slots, lengths, view)
+        tables, most = [self._tables[row] for row in rows], blocks_for(view)
+        # Behind a shorter row its own first block stands in: no mask keeps out another row's NaN.
+        blocks = np.array([[*table[:most], *table[:1] * (most - len(table))] for table in tables])
+        writes = [self._pooled(row, np.where(each, at, 0)) for row, each, at in zip(rows, real, slots, strict=True)]
         spare = self._pool.size * BLOCK
-        return Plan(
-            rows=rows,
-            counts=counts,
-            view=view,
-            slots=torch.from_numpy(np.where(real, pooled, spare)).to(device),
-            start=int(blocks[0, 0]) * BLOCK if in_order else None,
-            blocks=torch.from_numpy(blocks).to(device),
-            positions=torch.from_numpy(positions).to(device),
-            mask=mask,
-            epochs=tuple(self._epoch[row] for row in rows),
-        )
+        # Without a mask grouped-query attention needs no copy of the keys.
+        plain = slots.shape[1] == 1 and bool(visible.all())
+        return np.where(real, writes, spare), blocks, positions, None if plain else visible
+
+    def _packed(
+        self, rows: Sequence[int], counts: Sequence[int], prefixes: Mapping[int, npt.NDArray[np.int64]]
+    ) -> _Layout:
+        slots, blocks, positions, visible = [], [], [], []
+        for row, count in zip(rows, counts, strict=True):
+            start, end = self.used[row], self.used[row] + count
+            slots.append(self._pooled(row, np.arange(start, end)))
+            blocks.append(self._tables[row][: blocks_for(end)])
+            if row in prefixes:
+                positions.append(prefixes[row])
+                visible.append(np.tri(count, end, start, dtype=np.bool_))
+            else:
+                positions.append(np.tile(self._logical[row, start:end] + self.delta[row], (3, 1)))
+                lengths = np.array([self.length[row]])
+                visible.append(visible_slots(self._parent[[row]], np.arange(start, end)[None], lengths, end)[0])
+        places = np.concatenate(positions, axis=1)[:, None]
+        # A lone token that sees all, or a prompt's first tokens: plain causal attention, which needs no mask.
+        first = rows[0] in prefixes and self.used[rows[0]] == 0
+        plain = len(rows) == 1 and (first or bool(visible[0].all()))
+        mask = visible[0] if len(rows) == 1 else _block_diagonal(visible)
+        return np.concatenate(slots)[None], np.concatenate(blocks)[None], places, None if plain else mask[None]
+
+    def _start(self, row: int) -> int | None:
+        """Return where a row begins in the pool if its blocks lie in order there."""
+        table = self._tables[row]
+        return table[0] * BLOCK if table == list(range(table[0], table[0] + len(table))) else None
+
+    def _pooled(self, row: int, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return where slots of a row lie in the pool."""
+        table = np.array(self._tables[row], dtype=np.int64)
+        return table[slots // BLOCK] * BLOCK + slots % BLOCK
 
     def _make_room(self, row: int, count: int) -> None:
         """Let a row have blocks of its own for `count` more tokens. Raises CacheFull."""
@@ -291,10 +337,23 @@ class KVCache:
     def _wipe(self, block: int) -> None:
         self._slots(block).zero_()
 
+    def _append_prefix(self, row: int, count: int) -> None:
+        start = self.used[row]
+        if start != self.length[row]:
+            raise ValueError(
+                f"row {row} holds {start - self.length[row]} uncommitted tokens, no prefix may follow them"
+            )
+        if not count:
+            raise ValueError(f"row {row} was given no tokens")
+        self._make_room(row, count)
+        fed = np.arange(start, start + count)
+        self._parent[row, start : start + count] = fed - 1
+        self._logical[row, start : start + count] = fed
+
     def _append(self, row: int, parents: Sequence[int]) -> None:
         if not parents:
             raise ValueError(f"row {row} was given no tokens")
-        self._check_room(row, len(parents))
+        self._make_room(row, len(parents))
         length = self.length[row]
         for slot, parent in enumerate(parents, start=self.used[row]):
             if not length - 1 <= parent < slot:
@@ -318,14 +377,12 @@ class KVCache:
         skip = next((index for index, slot in enumerate(old) if slot != start + index), len(old))
         if skip == len(old):
             return
-        source = self._pooled(row, np.array(old[skip:]))
-        target = self._pooled(row, np.arange(start + skip, start + len(old)))
-        self._kv.index_copy_(3, target, self._kv.index_select(3, source))
-
-    def _pooled(self, row: int, slots: npt.NDArray[np.int64]) -> Tensor:
-        """Return where slots of a row lie in the pool [n]."""
-        table = np.array(self._tables[row])
-        return torch.from_numpy(table[slots // BLOCK] * BLOCK + slots % BLOCK).to(self._kv.device)
+        source, target = (
+            self._pooled(row, np.array(old[skip:])),
+            self._pooled(row, np.arange(start + skip, start + len(old))),
+        )
+        moved = self._kv.index_select(3, torch.from_numpy(source).to(self._kv.device))
+        self._kv.index_copy_(3, torch.from_numpy(target).to(self._kv.device), moved)
 
 
 class CacheWriter:
@@ -336,19 +393,33 @@ class CacheWriter:
         self._slots, self._blocks = plan.slots.flatten(), plan.blocks.flatten()
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Store a layer's keys, values [B, heads, width, head_dim]; return those in view [B, heads, view, head_dim]."""
+        """Store a layer's keys and values, [B, heads, width, head_dim] as the plan lays them out.
+
+        Returns those in view: [B, heads, view, head_dim], packed [1, heads, all views, head_dim].
+        """
         return self._update(self._kv[0, layer], keys), self._update(self._kv[1, layer], values)
 
     def _update(self, stored: Tensor, fresh: Tensor) -> Tensor:
-        plan, heads = self._plan, len(stored)
+        plan = self._plan
         if plan.start is not None:
-            end = plan.start + plan.view
+            end = plan.start + plan.ends[0]
             stored[:, end - plan.counts[0] : end] = fresh[0]
             return stored[None, :, plan.start : end]
         stored.index_copy_(1, self._slots, fresh.transpose(0, 1).flatten(1, 2))
-        width = stored.shape[2]
-        gathered = stored.view(heads, -1, BLOCK * width).index_select(1, self._blocks)
-        return gathered.view(heads, len(plan.rows), -1, width).transpose(0, 1)[:, :, : plan.view]
+        heads, _, width = stored.shape
+        seen = stored.view(heads, -1, BLOCK * width).index_select(1, self._blocks)
+        return seen.view(heads, len(plan.blocks), -1, width).transpose(0, 1)[:, :, : plan.view]
+
+
+def _block_diagonal(parts: Sequence[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+    """Return what the rows of a packed forward see: each its own slots, which fill whole blocks of the cache."""
+    widths = [blocks_for(part.shape[1]) * BLOCK for part in parts]
+    whole = np.zeros((sum(part.shape[0] for part in parts), sum(widths)), dtype=np.bool_)
+    row = column = 0
+    for part, width in zip(parts, widths, strict=True):
+        whole[row : row + part.shape[0], column : column + part.shape[1]] = part
+        row, column = row + part.shape[0], column + width
+    return whole
 
 
 def visible_slots(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,10 @@ from speculation.cancellation import Abandoned, Stop
 from speculation.vlm.cache import KVCache, Plan
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
+from speculation.vlm.positions import Ints
 
 Logits = npt.NDArray[np.floating]
+NO_PLACES: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,24 @@ class Chunk:
     row: int
     tokens: Sequence[int]
     parents: Sequence[int]
+
+
+@dataclass(frozen=True)
+class PrefillChunk:
+    """The next tokens of a row's prompt, or of an answer that is resumed: they lengthen its committed prefix.
+
+    The row holds no scratch. A chunk sees what the row holds and is causal in itself.
+    """
+
+    row: int
+    tokens: Ints
+    """[n]."""
+    positions: Ints
+    """M-RoPE positions [3, n]."""
+    places: Ints
+    """[k], which of the tokens stand for parts of the image."""
+    features: Tensor | None = None
+    """What is fed in their place, [k, hidden]; None where there are none."""
 
 
 @dataclass(frozen=True)
@@ -49,48 +70,67 @@ def draft_chunk(cache: KVCache, row: int, root: int, tokens: Sequence[int], pare
     return Chunk(row, [root, *tokens], [cache.length[row] - 1, *(first + 1 + parent for parent in parents)])
 
 
-@torch.no_grad()
 def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, stop: Stop | None = None) -> int:
     """Empty the row, feed all prompt tokens but the last as its prefix, and return the last: the root.
 
     `stop` is called between layers. Raises CacheFull when the prompt does not fit, Abandoned where `stop` returns True;
     the row is then empty.
     """
-    cache.clear(row)
+    cache.clear(row, inputs.delta)
     count = len(inputs.ids) - 1
-    plan = cache.plan_prefix(row, inputs.positions[:, :count], inputs.delta)
-    ids = torch.from_numpy(inputs.ids[:count]).to(vlm.device)[None]
-    embeds = vlm.text.embed_tokens(ids)
-    if inputs.pixel_values is not None:
-        pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
-        grid = torch.tensor([inputs.grid], device=vlm.device)
-        features = torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
-        embeds = embeds.masked_scatter((ids == vlm.image_token)[..., None], features.to(embeds.dtype))
-    for layer, _ in _layers(vlm, cache, plan, embeds):
-        if stop is not None and layer < vlm.num_layers - 1 and stop():
+    places = np.flatnonzero(inputs.ids[:count] == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
+    features = encode_image(vlm, inputs, stop)
+    chunk = PrefillChunk(row, inputs.ids[:count], inputs.positions[:, :count], places, features)
+    for output in forward_layers(vlm, cache, [chunk]):
+        if stop is not None and output.layer < vlm.num_layers - 1 and stop():
             raise Abandoned
-    cache.advance(plan, committed=True)
     return int(inputs.ids[-1])
 
 
 @torch.no_grad()
-def forward_layers(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk]) -> Iterator[LayerOutput]:
+def encode_image(vlm: Vlm, inputs: Inputs, stop: Stop | None = None) -> Tensor | None:
+    """Return what the vision tower makes of the image, [image tokens, hidden]; None without one.
+
+    `stop` is called between its blocks. Raises Abandoned where it returns True.
+    """
+    if inputs.pixel_values is None:
+        return None
+
+    def look(*_: object) -> None:
+        if stop is not None and stop():
+            raise Abandoned
+
+    pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
+    grid = torch.tensor([inputs.grid], device=vlm.device)
+    hooks = [block.register_forward_hook(look) for block in vlm.model.model.visual.blocks]
+    try:
+        return torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.no_grad()
+def forward_layers(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk | PrefillChunk]) -> Iterator[LayerOutput]:
     """Feed the chunks (distinct rows, any lengths) in one pass; yield after each decoder layer.
 
-    The tokens count as scratch from the moment the last layer's output is yielded. A pass that is abandoned before
-    leaves the cache as it was; the rows of a running pass must not be changed (RuntimeError at its end).
-    Raises ValueError for a token outside the vocabulary or a wrong tree, CacheFull where a row has no room.
+    The tokens count, as scratch or as committed prefix, from the moment the last layer's output is yielded. A pass that
+    is abandoned before leaves the cache as it was; the rows of a running pass must not be changed (RuntimeError at its
+    end). Raises ValueError for a token outside the vocabulary or a wrong tree, CacheFull where a row has no room.
     """
+    prefixes = {chunk.row: chunk.positions for chunk in chunks if isinstance(chunk, PrefillChunk)}
+    parents: list[Sequence[int]] = []
     for chunk in chunks:
-        _check_tokens(vlm, chunk)
-    plan = cache.plan([chunk.row for chunk in chunks], [chunk.parents for chunk in chunks])
-    width = int(plan.slots.shape[1])
-    ids = [[*chunk.tokens, *[0] * (width - len(chunk.tokens))] for chunk in chunks]
-    embeds = vlm.text.embed_tokens(torch.tensor(ids, device=vlm.device))
-    for layer, hidden in _layers(vlm, cache, plan, embeds):
+        if isinstance(chunk, PrefillChunk):
+            parents.append(range(len(chunk.tokens)))
+        else:
+            _check_tokens(vlm, chunk)
+            parents.append(chunk.parents)
+    plan = cache.plan([chunk.row for chunk in chunks], parents, prefixes)
+    for layer, hidden in _layers(vlm, cache, plan, _embeds(vlm, plan, chunks)):
         if layer == vlm.num_layers - 1:
             cache.advance(plan)
-        yield LayerOutput(layer, [hidden[index, :count] for index, count in enumerate(plan.counts)])
+        yield LayerOutput(layer, plan.split(hidden))
 
 
 def forward(vlm: Vlm, cache: KVCache, chunks: Sequence[Chunk], stop: Stop | None = None) -> list[Logits]:
@@ -123,6 +163,20 @@ def to_numpy(logits: Tensor) -> Logits:
     return array
 
 
+def _embeds(vlm: Vlm, plan: Plan, chunks: Sequence[Chunk | PrefillChunk]) -> Tensor:
+    width = int(plan.slots.shape[1])
+    rows = [list(chunk.tokens) for chunk in chunks]
+    ids = [list(chain.from_iterable(rows))] if plan.packed else [[*row, *[0] * (width - len(row))] for row in rows]
+    embeds: Tensor = vlm.text.embed_tokens(torch.tensor(ids, device=vlm.device))
+    start = 0
+    for chunk in chunks:
+        if isinstance(chunk, PrefillChunk) and chunk.features is not None:
+            places = torch.from_numpy(start + chunk.places).to(vlm.device)
+            embeds[0, places] = chunk.features.to(embeds.dtype)
+        start += len(chunk.tokens)
+    return embeds
+
+
 def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tuple[int, Tensor]]:
     writer = cache.writer(plan)
     # A language model alone has one position a token; without an image the three of M-RoPE are equal.
@@ -142,10 +196,10 @@ def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tu
 
 def _additive(plan: Plan, embeds: Tensor) -> Tensor:
     # Eager attention adds its mask, so a boolean one would be silently wrong, and knows no causal default.
-    width, visible = plan.slots.shape[1], plan.mask
+    width, view, visible = plan.slots.shape[1], max(plan.ends), plan.mask
     if visible is None:
-        everything = torch.ones(1, 1, width, plan.view, dtype=torch.bool, device=embeds.device)
-        visible = everything.tril(plan.view - width)
+        everything = torch.ones(1, 1, width, view, dtype=torch.bool, device=embeds.device)
+        visible = everything.tril(view - width)
     return torch.zeros(visible.shape, dtype=embeds.dtype, device=embeds.device).masked_fill(
         ~visible, torch.finfo(embeds.dtype).min
     )

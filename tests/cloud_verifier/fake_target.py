@@ -36,6 +36,9 @@ class FakeRow:
     prompt: str
     jpeg: bytes
     answer: list[int]
+    left: int = 0
+    """Tokens that its prefill still feeds."""
+    encoded: bool = False
 
 
 @dataclass
@@ -49,6 +52,9 @@ class FakeEngine:
     """A prompt whose row cannot be judged; the others can."""
     rows: dict[int, FakeRow] = field(default_factory=dict)
     batches: list[tuple[int, ...]] = field(default_factory=list)
+    """Rows that were judged, by forward."""
+    chunks: list[dict[int, int]] = field(default_factory=list)
+    """Tokens of prefills that were fed, by row and forward."""
 
     @property
     def model(self) -> ModelInfo:
@@ -59,30 +65,35 @@ class FakeEngine:
             raise ValueError("image does not decode")
         return prompt, jpeg
 
-    def prefill(
-        self,
-        index: int,
-        inputs: tuple[str, bytes],
-        committed: Sequence[int],
-        max_tokens: int,
-        stop: Stop | None = None,
-    ) -> int:
+    def begin(self, index: int, inputs: tuple[str, bytes], committed: Sequence[int], max_tokens: int) -> int:
         if max_tokens > self.capacity:
             raise CapacityError(f"{max_tokens} tokens do not fit {self.capacity}")
-        self.rows[index] = FakeRow(*inputs, list(committed))
-        return len(inputs[0])
+        tokens = max(0, len(inputs[0]) - 1 + len(committed))
+        self.rows[index] = FakeRow(*inputs, list(committed), tokens)
+        return tokens
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        self.rows[index].encoded = True
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
-        self.batches.append(tuple(row.index for row in rows))
+        judged_rows = [row for row in rows if not row.chunk]
+        if judged_rows:
+            self.batches.append(tuple(row.index for row in judged_rows))
+        self.chunks.append({row.index: row.chunk for row in rows if row.chunk})
         if any(self.rows[row.index].prompt == self.fail_on for row in rows):
             raise RuntimeError("out of memory")
-        final = {row.index: self._judge(row) for row in rows}
+        assert all(self.rows[row.index].left == 0 for row in judged_rows), "a row is judged before its prefill is done"
+        fed = {row.index: row.chunk for row in rows if row.chunk}
+        assert all(self.rows[index].encoded and n <= self.rows[index].left for index, n in fed.items())
+        final = {row.index: self._judge(row) for row in judged_rows}
         for layer in range(LAYERS - 1):
             verdicts = {}
             if layer in EXITS:
-                verdicts = {row.index: self._guess(layer, final[row.index]) for row in rows if row.exits}
+                verdicts = {row.index: self._guess(layer, final[row.index]) for row in judged_rows if row.exits}
             yield LayerVerdicts(layer, verdicts)
-        bad = [row.index for row in rows if self.rows[row.index].prompt == self.not_judged]
+        for index, tokens in fed.items():
+            self.rows[index].left -= tokens
+        bad = [row.index for row in judged_rows if self.rows[row.index].prompt == self.not_judged]
         judged = {index: verdict for index, verdict in final.items() if index not in bad}
         yield LayerVerdicts(LAYERS - 1, judged, {index: ValueError("logits are not finite") for index in bad})
 

@@ -24,17 +24,26 @@ class Bench:
         self.now = 0.0
 
     def turn(self) -> dict[int, Commit]:
-        """Do the next piece of work, if any. Returns the commits by row."""
+        """Run the next forward, if any, and encode the images that come before it. Returns the commits by row."""
         self.now += 1.0
-        batch = self.next()
-        for step in batch.prefills:
-            self.engine.prefill(step.index, step.inputs, step.answer, step.max_tokens)  # type: ignore[arg-type]
-            step.prefilled(self.now, 0.25)
-        if not batch.choices:
-            return {}
+        while (batch := self.next()).encodes:
+            self.run(batch)
+        return self.run(batch)
+
+    def run(self, batch: Batch) -> dict[int, Commit]:
+        """Run a batch. Returns the commits by row."""
+        for step in batch.encodes:
+            self.engine.encode(step.index)
+            step.encoded = True
+            step.fed(0, self.now, 0.25)
         rows = rows_of(batch)
+        if not rows:
+            return {}
         *_, last = self.engine.verify(rows)
-        self.scheduler.estimates.observe(Load.total(row.load for row in rows), 1.0)
+        if batch.choices:
+            self.scheduler.estimates.observe(Load.total(row.load for row in rows), 1.0)
+        for step, tokens in batch.chunks.items():
+            step.fed(tokens, self.now)
         return self.finish(batch, last)
 
     def next(self, now: float | None = None) -> Batch:
@@ -62,7 +71,8 @@ class Bench:
         commits = self.scheduler.begin(row, begin, self.now)
         step = self.step(row)
         if step.pending and step.inputs is None:
-            step.prepared((begin.prompt, begin.jpeg), 0.0)
+            inputs = (begin.prompt, begin.jpeg)
+            step.prepared(inputs, 0.0, self.engine.begin(row, inputs, step.answer, step.max_tokens))
         return commits
 
     def step(self, row: int) -> Step:
@@ -72,7 +82,8 @@ class Bench:
 
 
 def rows_of(batch: Batch) -> list[Row]:
-    return [step.row for step in batch.choices if step.row is not None]
+    chunks = [Row(step.index, cached=step.cached, chunk=tokens) for step, tokens in batch.chunks.items()]
+    return [step.row for step in batch.choices if step.row is not None] + chunks
 
 
 def waiting_bench(**settings: object) -> Bench:

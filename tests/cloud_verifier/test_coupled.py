@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import ForeignDraft
-from cloud_verifier.work import Row
+from cloud_verifier.work import Row, prefill_at_once
 from speculation.exits import ExitHeads, Head
 from speculation.sampling import GREEDY, MAX_KEY, Coupled, SamplingScheme, StepDraws, question_key
 from speculation.vlm.load import Vlm
@@ -62,8 +62,8 @@ def test_any_trees_in_any_order_give_the_target_s_own_draws(
     begun = BeginStep(1, PROMPTS[0], jpeg(0), committed, LENGTH, dice.choice([Idle.WAIT, Idle.DECODE]), key=key)
     state = Step(begun, target.eos, how)
     if not state.done:
-        state.prefilled(0.0, 0.0)
-        engine.prefill(0, engine.prepare(begun.prompt, begun.jpeg), committed, LENGTH)
+        state.fed(0, 0.0)
+        prefill_at_once(engine, 0, engine.prepare(begun.prompt, begun.jpeg), committed, LENGTH)
     for round in range(1, 200):
         if state.done:
             break
@@ -84,7 +84,7 @@ def test_sessions_of_one_batch_draw_each_for_itself(target: Vlm) -> None:
     answers = [truth(target, row, how, key) for row, (how, key) in enumerate(zip(each, keys, strict=True))]
     engine = VlmEngine(target, 3, CAPACITY, max_draft=16)
     for row in range(3):
-        engine.prefill(row, engine.prepare(PROMPTS[row], jpeg(row)), answers[row][:row], LENGTH)
+        prefill_at_once(engine, row, engine.prepare(PROMPTS[row], jpeg(row)), answers[row][:row], LENGTH)
     rows = [
         Row(row, tuple(answer[row : row + 3]), (ROOT, 0, 1), True, how, StepDraws(key, row))
         for row, (answer, how, key) in enumerate(zip(answers, each, keys, strict=True))
@@ -124,7 +124,7 @@ def test_exits_draw_with_the_target_s_noise(target: Vlm, how: SamplingScheme) ->
 def test_the_engine_s_exits_are_given_the_row_s_draws(target: Vlm) -> None:
     """Untrained exits have any verdict, which depends on the key where it is drawn, and not where not."""
     engine = VlmEngine(target, 1, CAPACITY, ExitHeads(target, (2,), rank=4), max_draft=16)
-    engine.prefill(0, engine.prepare(PROMPTS[0], jpeg(0)), (), LENGTH)
+    prefill_at_once(engine, 0, engine.prepare(PROMPTS[0], jpeg(0)), (), LENGTH)
     for how, drawn in ((HOW[0], True), (GREEDY, False)):
         rows = [Row(0, (), (), True, how, StepDraws(key)) for key in range(8)]
         found = {list(engine.verify([row]))[2].verdicts[0].token for row in rows}

@@ -13,7 +13,7 @@ from torch import Tensor
 from cloud_verifier import engine as engine_module
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.engine import VlmEngine, find_exits
-from cloud_verifier.work import CapacityError, Row
+from cloud_verifier.work import CapacityError, Row, prefill_at_once
 from speculation.cancellation import Abandoned
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.sampling import Split
@@ -60,7 +60,7 @@ def truths(vlm: Vlm) -> list[list[int]]:
 def filled(vlm: Vlm, committed: list[list[int]], exits: ExitHeads | None = None) -> VlmEngine:
     engine = VlmEngine(vlm, len(PROMPTS), CAPACITY, exits, max_draft=16)
     for row, prompt in enumerate(PROMPTS):
-        engine.prefill(row, engine.prepare(prompt, jpeg(row)), committed[row], 20)
+        prefill_at_once(engine, row, engine.prepare(prompt, jpeg(row)), committed[row], 20)
     return engine
 
 
@@ -106,19 +106,19 @@ def test_committed_tokens_are_prefilled(vlm: Vlm, truths: list[list[int]]) -> No
 
 @pytest.mark.parametrize("committed", [0, 5])
 def test_a_prefill_that_is_given_up_leaves_no_trace(vlm: Vlm, truths: list[list[int]], committed: int) -> None:
-    """Between layers of the prompt, or of committed tokens; other rows and the next prefill are as before."""
+    """Between blocks of the vision tower, or layers of a chunk; other rows and the next prefill are as before."""
     engine, known = filled(vlm, [[], [], []]), truths[1][:committed]
-    inputs, asked = engine.prepare(PROMPTS[1], jpeg(1)), list[int]()
-
-    def stop() -> bool:
-        asked.append(1)
-        return len(asked) > (vlm.num_layers if committed else 1)
-
+    inputs = engine.prepare(PROMPTS[1], jpeg(1))
+    tokens = engine.begin(1, inputs, known, 20)
     with pytest.raises(Abandoned):
-        engine.prefill(1, inputs, known, 20, stop)
+        engine.encode(1, lambda: True)
+    engine.encode(1, lambda: False)
+    running = engine.verify([Row(1, chunk=tokens)])
+    next(running)
+    del running
     *_, last = engine.verify([Row(0, (), ()), Row(2, (), ())])
     assert [last.verdicts[row].token for row in (0, 2)] == [truths[0][0], truths[2][0]]
-    engine.prefill(1, inputs, known, 20, lambda: False)
+    prefill_at_once(engine, 1, inputs, known, 20)
     *_, last = engine.verify([Row(1, (), ())])
     assert last.verdicts[1].token == truths[1][committed]
 
@@ -159,7 +159,7 @@ def test_a_row_that_cannot_be_judged_costs_itself_and_no_other(
     """Logits of one row that are not finite, and evidence of another that does not fit its draft."""
     engine = VlmEngine(vlm, len(PROMPTS), CAPACITY, ExitHeads(vlm, (0,), rank=4), 16, on_device)
     for index, prompt in enumerate(PROMPTS):
-        engine.prefill(index, engine.prepare(prompt, jpeg(index)), (), 20)
+        prefill_at_once(engine, index, engine.prepare(prompt, jpeg(index)), (), 20)
     split = Split(1.0)
     rows = [
         Row(0, (3,), (ROOT,)),
@@ -187,9 +187,9 @@ def test_a_row_that_cannot_be_judged_costs_itself_and_no_other(
 def test_what_cannot_be_prefilled_is_an_error(vlm: Vlm) -> None:
     engine = VlmEngine(vlm, 1, 64, max_draft=16)
     with pytest.raises(CapacityError, match=r"an answer of 60 and a draft of 16 need \d+ cache slots.*--capacity"):
-        engine.prefill(0, engine.prepare(PROMPTS[0], jpeg(0)), (), 60)
+        prefill_at_once(engine, 0, engine.prepare(PROMPTS[0], jpeg(0)), (), 60)
     with pytest.raises(ValueError, match="does not decode as JPEG"):
-        engine.prefill(0, engine.prepare(PROMPTS[0], b"not an image"), (), 8)
+        prefill_at_once(engine, 0, engine.prepare(PROMPTS[0], b"not an image"), (), 8)
 
 
 def test_exits_beside_the_model_are_used_where_they_fit(

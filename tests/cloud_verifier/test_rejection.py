@@ -14,7 +14,7 @@ from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.open_token import MAX_FETCHES
 from cloud_verifier.step import HELD_DRAFTS, Step, empty_digest
 from cloud_verifier.tree import ForeignDraft
-from cloud_verifier.work import Row
+from cloud_verifier.work import Row, prefill_at_once
 from speculation.acceptance import Verdict
 from speculation.sampling import GREEDY, Coupled, Distribution, SamplingScheme, Sparse, Split, StepDraws
 from speculation.sampling.masses import unpack
@@ -47,7 +47,7 @@ def rejected(how: Split, max_tokens: int = 8) -> Step:
 def step(begin: BeginStep, ends: list[int], how: SamplingScheme = GREEDY) -> Step:
     """Return a step whose prefill is done."""
     state = Step(begin, ends, how)
-    state.prefilled(0.0, 0.0)
+    state.fed(0, 0.0)
     return state
 
 
@@ -180,7 +180,7 @@ def test_a_session_that_rejects_leaves_the_others_draws_where_they_are(
     for device in (True, False):
         served = VlmEngine(target, 2, CAPACITY, draws_on_device=device)
         for row in range(2):
-            served.prefill(row, served.prepare(PROMPTS[row], jpeg(row)), (), 8)
+            prefill_at_once(served, row, served.prepare(PROMPTS[row], jpeg(row)), (), 8)
         verdicts = list(served.verify([coupled, rejecting]))[-1].verdicts
         found.append({row: (verdict.path, verdict.token) for row, verdict in verdicts.items()})
     assert there == [0] and found[0] == found[1]

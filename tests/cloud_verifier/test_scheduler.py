@@ -177,8 +177,8 @@ def test_a_new_step_voids_the_verification_of_the_old_one() -> None:
     bench.turn()
     batch = bench.next(5.0)
     (old,) = batch.choices
-    bench.begin(0, step=2, prompt="look again")
     *_, last = bench.engine.verify(rows_of(batch))
+    bench.begin(0, step=2, prompt="look again")
     assert not bench.scheduler.is_current(old)
     assert bench.finish(batch, last) == {}
     assert bench.engine.rows[0].answer == []

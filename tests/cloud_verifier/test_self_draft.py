@@ -11,7 +11,7 @@ import pytest
 from cloud_verifier.config import StartError
 from cloud_verifier.engine import VlmEngine
 from cloud_verifier.self_draft import SelfDraft, check_pair
-from cloud_verifier.work import CapacityError, Row
+from cloud_verifier.work import CapacityError, Row, prefill_at_once
 from speculation.sampling import Coupled, StepDraws, choose
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
@@ -89,7 +89,7 @@ def test_drafted_and_verified_in_one_place_the_answer_is_the_targets(target: Vlm
         engine, drafts = VlmEngine(target, len(PROMPTS), CAPACITY, max_draft=16), beside(vlm)
         answers: list[list[int]] = [[], [], []]
         for row, prompt in enumerate(PROMPTS):
-            engine.prefill(row, engine.prepare(prompt, jpeg(row)), [], ANSWER)
+            prefill_at_once(engine, row, engine.prepare(prompt, jpeg(row)), [], ANSWER)
         passes[vlm.name] = 0
         while min(map(len, answers)) < 12:
             given = drafted(drafts, *(asking(row, tuple(answer), 3) for row, answer in enumerate(answers)))

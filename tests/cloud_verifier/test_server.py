@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cloud_verifier.exit_queue import QueuePolicy
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server import REFUSALS_AT_ONCE, SILENT_S
-from cloud_verifier.work import ModelInfo
+from cloud_verifier.work import LayerVerdicts, ModelInfo
 from speculation import wire
 from speculation.cancellation import Abandoned
 from speculation.profiles import DeviceProfile
@@ -554,7 +554,7 @@ def test_the_end_of_one_step_changes_nothing_for_the_others_of_its_batch() -> No
         bench.send(peer, begin(max_tokens=5, idle=Idle.DECODE))
     bench.send(b"a", EndStep(1, "cancelled"), after=0.9)
     bench.turns(40)
-    assert bench.engine.batches == [(0,), (0, 1), (0, 1), (1,), (1,), (1,)], "the third forward was under way"
+    assert bench.engine.batches == [(0,), (0,), (0, 1), *[(1,)] * 4], "the third forward was under way"
     assert tokens_of(bench.received(b"a")) == greedy("long", JPEG, 2)
     assert tokens_of(bench.received(b"b")) == greedy("long", JPEG, 5)
     commits = [at for at, who, message in bench.post.sent if who == b"b" and isinstance(message, Commit)]
@@ -583,17 +583,27 @@ def test_nothing_of_a_step_leaves_after_its_end(after: float, idle: Idle, self_d
     assert tokens_of(rest) == greedy("long", JPEG, 3)
 
 
-def test_a_prefill_reads_messages_between_its_layers_and_ends_with_its_step() -> None:
+@pytest.mark.parametrize("stage", ["encode", "verify"])
+def test_a_prefill_reads_messages_between_its_layers_and_ends_with_its_step(stage: str) -> None:
     class Slow(FakeEngine):
         layers = 0
 
-        def prefill(self, index, inputs, committed, max_tokens, stop=None):  # type: ignore[no-untyped-def]
-            for _ in range(10):
-                self.layers += 1
-                bench.post.now += 0.1
+        def _layer(self) -> None:
+            self.layers += 1
+            bench.post.now += 0.1
+
+        def encode(self, index, stop=None):  # type: ignore[no-untyped-def]
+            for _ in range(10 if stage == "encode" else 0):
+                self._layer()
                 if stop():
                     raise Abandoned
-            return super().prefill(index, inputs, committed, max_tokens)
+            super().encode(index)
+
+        def verify(self, rows):  # type: ignore[no-untyped-def]
+            for _ in range(10 if stage == "verify" else 0):
+                self._layer()
+                yield LayerVerdicts(0, {})
+            yield from super().verify(rows)
 
     engine = Slow()
     bench = Bench(engine=engine)
@@ -604,7 +614,7 @@ def test_a_prefill_reads_messages_between_its_layers_and_ends_with_its_step() ->
     bench.send(b"b", Ping(5), after=0.15)
     bench.send(b"a", EndStep(1, "cancelled"), after=0.35)
     bench.turns(5)
-    assert engine.layers == 4 and engine.rows == {}
+    assert engine.layers == 4 and engine.rows[0].left > 0
     assert [at - started for at, who, _ in bench.post.sent if who == b"b" and at > started] == [pytest.approx(0.2)]
     assert bench.received(b"a", since=started) == []
     assert tokens_of(bench.ask(b"a", begin(2, max_tokens=3, idle=Idle.DECODE))) == greedy("long", JPEG, 3)
@@ -686,5 +696,5 @@ def test_the_trace_has_a_span_for_every_stage() -> None:
     bench.welcome(b"a")
     bench.ask(b"a", begin(max_tokens=2, idle=Idle.DECODE))
     spans = {span.name: span for span in bench.trace.spans}
-    assert set(spans) == {"prefill", "verify", "step"}
+    assert set(spans) == {"encode", "prefill", "verify", "step"}
     assert spans["verify"].end - spans["verify"].start == pytest.approx(0.4, abs=0.01)

@@ -18,7 +18,7 @@ def state(answer: list[int], **changes: object) -> Step:
     """Return a step whose answer became `answer` by decoding alone."""
     fields: dict[str, object] = {"step": 7, "prompt": "p", "jpeg": b"j", "max_tokens": 12, **changes}
     step = Step(BeginStep(**fields), eos=[0])  # type: ignore[arg-type]
-    step.prefilled(0.0, 0.0)
+    step.fed(0, 0.0)
     for token in answer:
         decode(step, token)
     return step

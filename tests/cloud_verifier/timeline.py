@@ -81,8 +81,8 @@ class Timeline:
         step = self.scheduler.step(0)
         assert step is not None
         step.prepared((), 0.0)
-        assert self.scheduler.next(self.now).prefills == (step,)
-        step.prefilled(self.now, 0.1)
+        assert self.scheduler.next(self.now).encodes == (step,)
+        step.fed(0, self.now, 0.1)
         self.on_commit(Commit(self._step, 0, 0, [], bytes(8), False))
         while sum(each.tokens for each in self.passes) < len(truth):
             self._turn()

@@ -243,7 +243,7 @@ class FakeLink:
         if isinstance(message, BeginStep):
             self.begun.append(message)
             self._state = Step(message, self._weather.eos, self._weather.sampling)
-            self._state.prefilled(now, 0.0)
+            self._state.fed(0, now)
         elif isinstance(message, Draft) and self._state is not None and message.step == self._state.number:
             drawn = self._weather.sampling.read(message, VOCABULARY)
             for commit in self._state.offer(message, now, drawn):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +15,7 @@ def test_all_ready_sessions_share_a_forward_the_longest_waiting_first() -> None:
     bench = Bench(max_batch=2)
     for row in range(3):
         bench.begin(row, idle=Idle.DECODE)
-    while len(bench.engine.rows) < 3:
+    while any(bench.step(row).pending for row in range(3)):
         bench.turn()
     bench.engine.batches.clear()
     for _ in range(3):
@@ -26,18 +24,22 @@ def test_all_ready_sessions_share_a_forward_the_longest_waiting_first() -> None:
     assert {row for batch in bench.engine.batches[:2] for row in batch} == {0, 1, 2}
 
 
-def test_nobody_waits_for_two_prefills() -> None:
+def test_nobody_waits_for_two_images_and_prefills_share_forwards_with_verifications() -> None:
     bench = Bench()
     bench.begin(0, idle=Idle.DECODE, max_tokens=200)
     bench.turn()
     for row in (1, 2, 3):
         bench.begin(row)
     kinds = []
-    for _ in range(5):
-        batches = len(bench.engine.batches)
-        bench.turn()
-        kinds.append("verify" if len(bench.engine.batches) > batches else "prefill")
-    assert "prefill" in kinds and all(pair != ("prefill", "prefill") for pair in pairwise(kinds))
+    while any(bench.step(row).pending for row in (1, 2, 3)):
+        bench.now += 1.0
+        batch = bench.next()
+        kinds.append("image" if batch.encodes else "forward")
+        assert len(batch.encodes) <= 1 and not (batch.encodes and (batch.chunks or batch.choices))
+        bench.run(batch)
+    assert kinds == ["forward", *["image", "forward"] * 3]
+    assert [0 in judged for judged in bench.engine.batches] == [True] * 4
+    assert [set(fed) for fed in bench.engine.chunks[1:]] == [set(), {1}, {2}, {3}]
 
 
 def test_a_ready_session_waits_for_company_only_so_long() -> None:

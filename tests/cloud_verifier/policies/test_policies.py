@@ -25,7 +25,7 @@ class Youngest:
     def schedule(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> Batch:
         for step in steps:
             if step.can_prefill:
-                return Batch(prefills=(step,))
+                return Batch(chunks={step: step.prompt_left}) if step.encoded else Batch(encodes=(step,))
         ready = [step for step in steps if (choice := step.choice(now)) is not None and choice.act is not Act.WAIT]
         if not ready:
             return Batch()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cloud_verifier.engine import VlmEngine
-from cloud_verifier.work import Row
+from cloud_verifier.work import Row, prefill_at_once
 from evaluation.experiment.questions import questions
 from evaluation.experiment.run import Question
 from evaluation.virtual_time import Recording, Timings, decode, drafting
@@ -73,7 +73,7 @@ def test_target_and_exits_predict_as_the_engine(
             tokens = (*step.tokens[place : place + place % 3], (step.tokens[place] + 1) % target.vocabulary)
             row = Row(0, tokens, tuple(range(ROOT, len(tokens) - 1)))
             for engine, jpeg in ((real, question.jpeg), (virtual, recording.image(number))):
-                engine.prefill(0, engine.prepare(question.prompt, jpeg), step.tokens[:place], LIMIT)  # type: ignore[attr-defined]
+                prefill_at_once(engine, 0, engine.prepare(question.prompt, jpeg), step.tokens[:place], LIMIT)
             for one, other in zip(real.verify([row]), virtual.verify([row]), strict=True):
                 assert sorted(one.verdicts) == sorted(other.verdicts)
                 for verdict in one.verdicts.values():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.work import Row
+from cloud_verifier.work import Row, prefill_at_once
 from edge_drafter.sources.model import propose
 from evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
 from evaluation.virtual_time.record import compact
@@ -185,7 +185,7 @@ def test_drafts_are_judged_as_the_rule_judges_them(data: st.DataObject, seed: in
     tokens = data.draw(st.lists(st.sampled_from(likely), max_size=8))
     parents = [data.draw(st.integers(ROOT, node - 1)) for node in range(len(tokens))]
     engine = RecordedEngine(recording, Timings(), nothing)
-    engine.prefill(0, engine.prepare("prompt 0", recording.image(0)), step.tokens[:place], 20)
+    prefill_at_once(engine, 0, engine.prepare("prompt 0", recording.image(0)), step.tokens[:place], 20)
     outputs = {output.layer: output.verdicts for output in engine.verify([Row(0, tuple(tokens), tuple(parents))])}
     assert sorted(layer for layer, verdicts in outputs.items() if verdicts) == [0, 2, 3]
     paths: list[list[int]] = [[]]
@@ -211,7 +211,7 @@ def test_an_exit_is_calibrated_and_gives_no_verdict_as_in_production() -> None:
     step = recording.steps[0]
     assert step.exit_probabilities is not None
     engine = RecordedEngine(recording, Timings(), nothing)
-    engine.prefill(0, engine.prepare("prompt 0", recording.image(0)), (), 20)
+    prefill_at_once(engine, 0, engine.prepare("prompt 0", recording.image(0)), (), 20)
     outside = Row(0, (35,), (ROOT,))
     without = [output.verdicts for output in engine.verify([outside])]
     assert [bool(verdicts) for verdicts in without] == [False, False, False, True]
@@ -272,7 +272,7 @@ def test_wrong_exits_name_as_many_tokens_as_variety_asks_for() -> None:
     def named(variety: float) -> set[int]:
         recording = Synthetic(tokens=4, miss=1.0, variety=variety).draw(1)
         engine = RecordedEngine(recording, Timings(), nothing)
-        engine.prefill(0, engine.prepare("", recording.image(0)), (), 4)
+        prefill_at_once(engine, 0, engine.prepare("", recording.image(0)), (), 4)
         outputs = list(engine.verify([Row(0, (), ())]))[:-1]
         return {output.verdicts[0].token for output in outputs if 0 in output.verdicts}
 

@@ -71,16 +71,20 @@ class Use:
         self.whole.slots[row] = [tuple(prompt[: slot + 1]) for slot in range(known)]
         self.whole.length[row] = known
         if rest:
-            plan = self.cache.plan_prefix(row, text_positions(len(prompt))[:, known:], 0)
+            plan = self.cache.plan([row], [rest], {row: text_positions(len(prompt))[:, known:]})
             self.run(plan, {row: [tuple(prompt[: slot + 1]) for slot in rest]})
-            self.cache.advance(plan, committed=True)
+            self.cache.advance(plan)
             self.whole.slots[row] += [tuple(prompt[: slot + 1]) for slot in rest]
         self.whole.length[row] = len(prompt)
         self.cache.publish(row, prompt[:words])
 
-    def feed(self, trees: dict[int, list[tuple[int, int]]], finish: bool) -> None:
-        """Feed (parent slot, token) to each row; `finish` False: the forward is given up at its end."""
-        plan = self.cache.plan(list(trees), [[parent for parent, _ in tree] for tree in trees.values()])
+    def feed(self, trees: dict[int, list[tuple[int, int]]], finish: bool, prefix: int | None = None) -> None:
+        """Feed (parent slot, token) to each row; to row `prefix` as a chunk of its prompt.
+
+        `finish` False: the forward is given up at its end.
+        """
+        chunks = {} if prefix is None else {prefix: text_positions(len(trees[prefix]))}
+        plan = self.cache.plan(list(trees), [[parent for parent, _ in tree] for tree in trees.values()], chunks)
         before = {row: list(self.whole.slots[row]) for row in trees}
         new: dict[int, list[tuple[int, ...]]] = {}
         for row, tree in trees.items():
@@ -90,20 +94,24 @@ class Use:
         self.run(plan, new)
         if finish:
             self.cache.advance(plan)
+            if prefix is not None:
+                self.whole.length[prefix] = len(self.whole.slots[prefix])
         else:
             for row, slots in before.items():
                 self.whole.slots[row] = slots
 
     def run(self, plan: Plan, new: dict[int, list[tuple[int, ...]]]) -> None:
         """Write the new tokens' keys as a layer does, and look at what it reads."""
-        keys = torch.full((len(plan.rows), 1, int(plan.slots.shape[1]), 1), -1.0, dtype=torch.float64)
-        for index, row in enumerate(plan.rows):
-            keys[index, 0, : len(new[row]), 0] = torch.tensor([self.whole.number(path) for path in new[row]])
-        seen, same = self.cache.writer(plan).update(keys, keys, 0)
-        assert torch.equal(seen, same) and seen.shape == (len(plan.rows), 1, plan.view, 1)
-        for index, row in enumerate(plan.rows):
+        keys = torch.full((*plan.slots.shape, 1), -1.0, dtype=torch.float64)
+        for part, row in zip(plan.split(keys), plan.rows, strict=True):
+            part[:, 0] = torch.tensor([self.whole.number(path) for path in new[row]])
+        seen, same = self.cache.writer(plan).update(keys[:, None], keys[:, None], 0)
+        assert torch.equal(seen, same)
+        widths = [blocks_for(end) * BLOCK for end in plan.ends] if len(plan.rows) > 1 else list(plan.ends)
+        views = torch.split(seen[0, 0], widths) if plan.packed else seen[:, 0]
+        for view, row in zip(views, plan.rows, strict=True):
             held = [*self.whole.numbers(row)[: self.cache.used[row]], *(self.whole.number(path) for path in new[row])]
-            assert seen[index, 0, : len(held), 0].tolist() == held
+            assert view[: len(held), 0].tolist() == held
 
     def check(self) -> None:
         cache, pool = self.cache, self.cache._pool
@@ -149,7 +157,12 @@ def test_blocks_hold_what_whole_rows_would(share: bool, data: st.DataObject) -> 
                         (data.draw(st.integers(whole.length[each] - 1, first + node - 1)), data.draw(st.integers(5, 9)))
                         for node in range(data.draw(st.integers(1, 20)))
                     ]
-                use.feed(trees, finish=data.draw(st.booleans()))
+                bare = [each for each in trees if whole.length[each] == len(whole.slots[each])]
+                prefix = data.draw(st.sampled_from([None, *bare]))
+                if prefix is not None:
+                    start = whole.length[prefix] - 1
+                    trees[prefix] = [(start + place, token) for place, (_, token) in enumerate(trees[prefix])]
+                use.feed(trees, data.draw(st.booleans()), prefix)
             elif act == "keep":
                 length, used = whole.length[row], len(whole.slots[row])
                 path: list[int] = []

@@ -1,0 +1,45 @@
+"""Chunks: how much of some prefills fits into a forward, for any policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cloud_verifier.ledger import Estimates
+from cloud_verifier.step import Step
+from speculation.pass_cost import Load
+
+LEAST = 16
+"""Tokens below which a chunk, but for a prompt's rest, is not worth its share of a forward: a block of the cache."""
+
+
+def fit_chunks(
+    prefills: Iterable[Step], beside: Load, estimates: Estimates, limit_s: float, most: int = 0
+) -> dict[Step, int]:
+    """Return how many tokens of each prefill, in this order, join a forward that computes `beside`.
+
+    As many as it is predicted to take within `limit_s` seconds or, with `most`, that number in all. Never none: what
+    comes first gets `LEAST` tokens, or what it has left, whatever they take.
+    """
+    chunks: dict[Step, int] = {}
+    load, room = beside, most
+    for step in prefills:
+        least = min(LEAST, step.prompt_left)
+        size = min(step.prompt_left, room) if most else _largest(step, load, estimates, limit_s)
+        if not chunks:
+            size = max(size, min(least, most) if most else least)
+        if size < (1 if most else least):
+            continue
+        chunks[step], room, load = size, room - size, load + step.chunk_load(size)
+    return chunks
+
+
+def _largest(step: Step, load: Load, estimates: Estimates, limit_s: float) -> int:
+    """Return the most tokens of a prefill that fit; predictions grow with the tokens."""
+    low, high = 0, step.prompt_left
+    while low < high:
+        size = (low + high + 1) // 2
+        if estimates.seconds(load + step.chunk_load(size)) <= limit_s:
+            low = size
+        else:
+            high = size - 1
+    return low
