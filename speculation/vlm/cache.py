@@ -1,8 +1,12 @@
-"""Keys and values of many sessions: rows of slots, whose bookkeeping is integers.
+"""Keys and values of many sessions: rows of slots in blocks of one pool, whose bookkeeping is integers.
 
-Row r holds `length[r]` committed slots, then scratch slots up to `used[r]`: tokens that were fed but not committed,
-each with a parent slot (`length[r] - 1` is the prefix's end), so the scratch is a tree. Rolling back is setting an
-integer; committing a path moves only the slots that are not yet in their place.
+A row is a table of blocks (`speculation.vlm.blocks`), which it takes as it grows. Row r holds `length[r]` committed
+slots, then scratch slots up to `used[r]`: tokens that were fed but not committed, each with a parent slot (`length[r]
+- 1` is the prefix's end), so the scratch is a tree. Rolling back is setting an integer; committing a path moves only
+the slots that are not yet in their place.
+
+Attention reads a row in place where its blocks lie in order, as those of a lone session do; rows of other passes are
+gathered block by block, on a GPU too: there is no kernel here that reads through tables.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for, prefix_keys
 from speculation.vlm.load import Vlm
 
 PADDING = 1.25
@@ -25,11 +30,11 @@ NO_PREFIXES: Mapping[int, npt.NDArray[np.int64]] = MappingProxyType({})
 _Layout: TypeAlias = tuple[
     npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], "npt.NDArray[np.bool_] | None"
 ]
-"""Owners, slots, positions and visible slots of a plan, on the host."""
+"""Where a plan writes and reads in the pool, its positions and what it sees of the slots, on the host."""
 
 
 class CacheFull(RuntimeError):
-    """A row has no slots left for the tokens it was given."""
+    """A row, or the pool, has no slots left for the tokens that the row was given."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +53,18 @@ class Plan:
     committed: tuple[bool, ...]
     """Which rows lengthen their prefix; the tokens of the others are scratch."""
     packed: bool
-    owners: Tensor
-    """The row of each token, [B, 1] or, packed, [1, width]."""
     slots: Tensor
-    """[B, width], packed [1, width]; padding goes to the spare slot."""
+    """Where the tokens go in the pool, [B, width], packed [1, width]; padding goes to the spare block."""
+    start: int | None
+    """Where the one row begins in the pool, which is read in place; None: rows are gathered."""
+    blocks: Tensor
+    """What is gathered otherwise, [B, blocks of the longest row], packed [1, blocks of all rows]."""
+    view: int
+    """Slots that are read of what is gathered: those of the longest row or, of several packed rows, whole blocks."""
     positions: Tensor
     """M-RoPE positions [3, B, width], packed [3, 1, width]."""
     mask: Tensor | None
-    """bool [B, 1, width, view], view the most of `ends`; packed [1, 1, width, their sum]; None where plain causal
-    attention is right."""
+    """bool [B, 1, width, view], packed [1, 1, width, view]; None where plain causal attention is right."""
     epochs: tuple[int, ...]
 
     def split(self, tokens: Tensor) -> list[Tensor]:
@@ -67,29 +75,47 @@ class Plan:
 
 
 class KVCache:
-    """Keys and values of `rows` sessions with room for `capacity` tokens each, allocated once.
+    """Keys and values of `rows` sessions with room for `capacity` tokens each, in a pool of `blocks`, allocated once.
 
-    Public state, to read: `length`, `used`, `delta` (lists of int, one entry a row).
+    blocks: None for as many as all rows can fill. With fewer, rows may find the pool empty (CacheFull). share: prompts
+    that begin alike share blocks, see `open`. Public state, to read: `length`, `used`, `delta` (lists of int, one
+    entry a row).
     """
 
-    def __init__(self, vlm: Vlm, rows: int, capacity: int) -> None:
+    def __init__(self, vlm: Vlm, rows: int, capacity: int, blocks: int | None = None, share: bool = True) -> None:
         if rows < 1 or capacity < 1:
             raise ValueError(f"cache of {rows} rows x {capacity} slots: both must be at least 1")
         if capacity > vlm.context:
             raise ValueError(f"capacity {capacity} is more than the {vlm.context} tokens that the model was made for")
+        blocks = rows * blocks_for(capacity) if blocks is None else blocks
+        if blocks < 1:
+            raise ValueError(f"cache of {blocks} blocks: at least 1 is needed")
         self.rows, self.capacity = rows, capacity
         self.length, self.used, self.delta = [0] * rows, [0] * rows, [0] * rows
         self._epoch = [0] * rows
         self._parent = np.full((rows, capacity), -1, dtype=np.int64)
         self._logical = np.zeros((rows, capacity), dtype=np.int64)
-        # The spare slot behind each row takes what padding tokens write; it lies outside every view.
-        shape = (2, vlm.num_layers, rows, vlm.kv_heads, capacity + 1, vlm.head_dim)
+        self._share = share
+        self._pool = BlockPool(blocks, self._wipe)
+        self._tables: list[list[int]] = [[] for _ in range(rows)]
+        # The spare block behind the others takes what padding tokens write; no table has it.
+        shape = (2, vlm.num_layers, vlm.kv_heads, (blocks + 1) * BLOCK, vlm.head_dim)
         self._kv = torch.zeros(shape, dtype=vlm.dtype, device=vlm.device)
+
+    @staticmethod
+    def block_bytes(vlm: Vlm) -> int:
+        """Return the bytes of one block of a model's keys and values."""
+        return 2 * vlm.num_layers * vlm.kv_heads * BLOCK * vlm.head_dim * vlm.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
         """Size of the keys and values in bytes."""
         return self._kv.nbytes
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that rows may still take, those of shared prefixes that no row uses among them."""
+        return self._pool.free
 
     def keep(self, row: int, path: Sequence[int], survivors: Sequence[int] = ()) -> dict[int, int]:
         """Commit the scratch slots `path`, retain `survivors` as scratch, drop the rest; return old slot -> new slot.
@@ -123,20 +149,48 @@ class KVCache:
         return new
 
     def truncate(self, row: int, used: int) -> None:
-        """Forget all slots from `used` on, committed ones too. Raises ValueError if the row has fewer."""
+        """Forget all slots from `used` on, committed ones too, and give their blocks back.
+
+        Raises ValueError if the row has fewer.
+        """
         if not 0 <= used <= self.used[row]:
             raise ValueError(f"cannot truncate row {row} to {used} slots, it has {self.used[row]}")
         self.used[row], self.length[row] = used, min(self.length[row], used)
         self._epoch[row] += 1
+        table, need = self._tables[row], blocks_for(used)
+        while len(table) > need:
+            self._pool.give_back(table.pop())
 
     def clear(self, row: int, delta: int = 0) -> None:
         """Empty a row and wipe its numbers, so that nothing of one session can reach the next.
 
-        What is fed behind its next prompt stands `delta` behind its own count (M-RoPE).
+        Only a prompt's published beginning stays, for prompts that begin with the same tokens. What is fed behind the
+        row's next prompt stands `delta` behind its own count (M-RoPE).
         """
         self.truncate(row, 0)
         self.delta[row] = delta
-        self._kv[:, :, row].zero_()
+
+    def open(self, row: int, tokens: Sequence[int], delta: int = 0) -> int:
+        """Clear a row, then commit what the pool knows of its prompt; return how many of the prompt's tokens that is.
+
+        `tokens` are those before the image, whose positions are their places: whatever whole blocks of them another row
+        has, or had lately, are shared with it (`publish`).
+        """
+        self.clear(row, delta)
+        self._tables[row] = self._pool.find(prefix_keys(tokens)) if self._share else []
+        self.used[row] = self.length[row] = len(self._tables[row]) * BLOCK
+        return self.length[row]
+
+    def publish(self, row: int, tokens: Sequence[int]) -> None:
+        """Let other rows share the first blocks of a row, which hold the committed `tokens` of a prompt's beginning.
+
+        Raises ValueError where the row has committed fewer.
+        """
+        if len(tokens) > self.length[row]:
+            raise ValueError(f"row {row} has {self.length[row]} committed tokens, {len(tokens)} cannot be shared")
+        if self._share:
+            keys = prefix_keys(tokens)
+            self._pool.enter(keys, self._tables[row][: len(keys)])
 
     def chain(self, row: int, count: int) -> list[int]:
         """Return the parents of `count` tokens fed as a chain behind the prefix of a row."""
@@ -170,18 +224,21 @@ class KVCache:
             else:
                 self._append(row, each)
         counts = [len(each) for each in parents]
+        ends = tuple(self.used[row] + count for row, count in zip(rows, counts, strict=True))
         packed = bool(prefixes) or len(rows) == 1 or len(rows) * max(counts) > PADDING * sum(counts)
         layout = self._packed(rows, counts, prefixes) if packed else self._padded(rows, counts)
-        owners, slots, positions, visible = layout
+        slots, blocks, positions, visible = layout
         device = self._kv.device
         return Plan(
             rows=tuple(rows),
             counts=tuple(counts),
-            ends=tuple(self.used[row] + count for row, count in zip(rows, counts, strict=True)),
+            ends=ends,
             committed=tuple(row in prefixes for row in rows),
             packed=packed,
-            owners=torch.from_numpy(owners).to(device),
             slots=torch.from_numpy(slots).to(device),
+            start=self._start(rows[0]) if len(rows) == 1 else None,
+            blocks=torch.from_numpy(blocks).to(device),
+            view=blocks.size * BLOCK if packed and len(rows) > 1 else max(ends),
             positions=torch.from_numpy(positions).to(device),
             mask=None if visible is None else torch.from_numpy(visible[:, None]).to(device),
             epochs=tuple(self._epoch[row] for row in rows),
@@ -207,38 +264,80 @@ class KVCache:
     def _padded(self, rows: Sequence[int], counts: Sequence[int]) -> _Layout:
         starts = np.array([self.used[row] for row in rows], dtype=np.int64)
         lengths = np.array([self.length[row] for row in rows], dtype=np.int64)
-        order = np.arange(max(counts))
+        ends = starts + counts
+        order, view = np.arange(max(counts)), int(ends.max())
         real = order < np.array(counts)[:, None]
         slots = np.where(real, starts[:, None] + order, self.capacity)
         index = np.array(rows)[:, None]
         logical = self._logical[index, np.where(real, slots, 0)]
         deltas = np.array([self.delta[row] for row in rows], dtype=np.int64)
         positions = np.broadcast_to(np.where(real, logical + deltas[:, None], 0), (3, *real.shape)).copy()
-        visible = visible_slots(self._parent[index[:, 0]], slots, lengths, int((starts + counts).max()))
+        visible = visible_slots(self._parent[index[:, 0]], slots, lengths, view)
+        tables, most = [self._tables[row] for row in rows], blocks_for(view)
+        # Behind a shorter row its own first block stands in: no mask keeps out another row's NaN.
+        blocks = np.array([[*table[:most], *table[:1] * (most - len(table))] for table in tables])
+        writes = [self._pooled(row, np.where(each, at, 0)) for row, each, at in zip(rows, real, slots, strict=True)]
+        spare = self._pool.size * BLOCK
         # Without a mask grouped-query attention needs no copy of the keys.
         plain = slots.shape[1] == 1 and bool(visible.all())
-        return index, slots, positions, None if plain else visible
+        return np.where(real, writes, spare), blocks, positions, None if plain else visible
 
     def _packed(
         self, rows: Sequence[int], counts: Sequence[int], prefixes: Mapping[int, npt.NDArray[np.int64]]
     ) -> _Layout:
-        slots, positions, blocks = [], [], []
+        slots, blocks, positions, visible = [], [], [], []
         for row, count in zip(rows, counts, strict=True):
             start, end = self.used[row], self.used[row] + count
-            slots.append(np.arange(start, end))
+            slots.append(self._pooled(row, np.arange(start, end)))
+            blocks.append(self._tables[row][: blocks_for(end)])
             if row in prefixes:
                 positions.append(prefixes[row])
-                blocks.append(np.tri(count, end, start, dtype=np.bool_))
+                visible.append(np.tri(count, end, start, dtype=np.bool_))
             else:
                 positions.append(np.tile(self._logical[row, start:end] + self.delta[row], (3, 1)))
                 lengths = np.array([self.length[row]])
-                blocks.append(visible_slots(self._parent[[row]], slots[-1][None], lengths, end)[0])
-        owners = np.repeat(np.array(rows), counts)[None]
+                visible.append(visible_slots(self._parent[[row]], np.arange(start, end)[None], lengths, end)[0])
         places = np.concatenate(positions, axis=1)[:, None]
         # A lone token that sees all, or a prompt's first tokens: plain causal attention, which needs no mask.
         first = rows[0] in prefixes and self.used[rows[0]] == 0
-        plain = len(rows) == 1 and (first or bool(blocks[0].all()))
-        return owners, np.concatenate(slots)[None], places, None if plain else _block_diagonal(blocks)[None]
+        plain = len(rows) == 1 and (first or bool(visible[0].all()))
+        mask = visible[0] if len(rows) == 1 else _block_diagonal(visible)
+        return np.concatenate(slots)[None], np.concatenate(blocks)[None], places, None if plain else mask[None]
+
+    def _start(self, row: int) -> int | None:
+        """Return where a row begins in the pool if its blocks lie in order there."""
+        table = self._tables[row]
+        return table[0] * BLOCK if table == list(range(table[0], table[0] + len(table))) else None
+
+    def _pooled(self, row: int, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return where slots of a row lie in the pool."""
+        table = np.array(self._tables[row], dtype=np.int64)
+        return table[slots // BLOCK] * BLOCK + slots % BLOCK
+
+    def _make_room(self, row: int, count: int) -> None:
+        """Let a row have blocks of its own for `count` more tokens. Raises CacheFull."""
+        self._check_room(row, count)
+        table, used = self._tables[row], self.used[row]
+        try:
+            for place in range(used // BLOCK, blocks_for(used + count)):
+                # A row that grows where it began lies in order, as far as others let it.
+                near = table[place - 1] + 1 if place else row * self._pool.size // self.rows
+                if place == len(table):
+                    table.append(self._pool.take(near))
+                elif not self._pool.writable(table[place]):
+                    own, shared = self._pool.take(near), table[place]
+                    self._slots(own).copy_(self._slots(shared))
+                    table[place] = own
+                    self._pool.give_back(shared)
+        except PoolEmpty as error:
+            raise CacheFull(f"row {row} holds {used} tokens and cannot take {count} more: {error}") from None
+
+    def _slots(self, block: int) -> Tensor:
+        """Return a block's keys and values [2, layers, heads, BLOCK, head_dim], to write to."""
+        return self._kv[:, :, :, block * BLOCK : (block + 1) * BLOCK]
+
+    def _wipe(self, block: int) -> None:
+        self._slots(block).zero_()
 
     def _append_prefix(self, row: int, count: int) -> None:
         start = self.used[row]
@@ -248,7 +347,7 @@ class KVCache:
             )
         if not count:
             raise ValueError(f"row {row} was given no tokens")
-        self._check_room(row, count)
+        self._make_room(row, count)
         fed = np.arange(start, start + count)
         self._parent[row, start : start + count] = fed - 1
         self._logical[row, start : start + count] = fed
@@ -256,7 +355,7 @@ class KVCache:
     def _append(self, row: int, parents: Sequence[int]) -> None:
         if not parents:
             raise ValueError(f"row {row} was given no tokens")
-        self._check_room(row, len(parents))
+        self._make_room(row, len(parents))
         length = self.length[row]
         for slot, parent in enumerate(parents, start=self.used[row]):
             if not length - 1 <= parent < slot:
@@ -280,9 +379,12 @@ class KVCache:
         skip = next((index for index, slot in enumerate(old) if slot != start + index), len(old))
         if skip == len(old):
             return
-        source = torch.tensor(old[skip:], device=self._kv.device)
-        kv = self._kv[:, :, row]
-        kv[:, :, :, start + skip : start + len(old)] = kv.index_select(3, source)
+        source, target = (
+            self._pooled(row, np.array(old[skip:])),
+            self._pooled(row, np.arange(start + skip, start + len(old))),
+        )
+        moved = self._kv.index_select(3, torch.from_numpy(source).to(self._kv.device))
+        self._kv.index_copy_(3, torch.from_numpy(target).to(self._kv.device), moved)
 
 
 class CacheWriter:
@@ -290,39 +392,35 @@ class CacheWriter:
 
     def __init__(self, kv: Tensor, plan: Plan) -> None:
         self._kv, self._plan = kv, plan
-        first, count = plan.rows[0], len(plan.rows)
-        # Neighbouring rows are read in place; only others are gathered.
-        self._range = slice(first, first + count) if plan.rows == tuple(range(first, first + count)) else None
-        self._rows = torch.tensor(plan.rows, device=kv.device)
+        self._slots, self._blocks = plan.slots.flatten(), plan.blocks.flatten()
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store a layer's keys and values, [B, heads, width, head_dim] as the plan lays them out.
 
         Returns those in view: [B, heads, view, head_dim], packed [1, heads, all views, head_dim].
         """
-        stored = self._kv[0, layer], self._kv[1, layer]
-        return self._update(stored[0], keys), self._update(stored[1], values)
+        return self._update(self._kv[0, layer], keys), self._update(self._kv[1, layer], values)
 
     def _update(self, stored: Tensor, fresh: Tensor) -> Tensor:
         plan = self._plan
-        if len(plan.rows) == 1:
-            row, end = plan.rows[0], plan.ends[0]
-            stored[row, :, end - plan.counts[0] : end] = fresh[0]
-            return stored[row : row + 1, :, :end]
-        stored[plan.owners, :, plan.slots] = fresh.transpose(1, 2)
-        if plan.packed:
-            views = [stored[row, :, :end] for row, end in zip(plan.rows, plan.ends, strict=True)]
-            return torch.cat(views, dim=1)[None]
-        seen = stored[:, :, : max(plan.ends)]
-        return seen[self._range] if self._range else seen.index_select(0, self._rows)
+        if plan.start is not None:
+            end = plan.start + plan.ends[0]
+            stored[:, end - plan.counts[0] : end] = fresh[0]
+            return stored[None, :, plan.start : end]
+        stored.index_copy_(1, self._slots, fresh.transpose(0, 1).flatten(1, 2))
+        heads, _, width = stored.shape
+        seen = stored.view(heads, -1, BLOCK * width).index_select(1, self._blocks)
+        return seen.view(heads, len(plan.blocks), -1, width).transpose(0, 1)[:, :, : plan.view]
 
 
-def _block_diagonal(blocks: Sequence[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
-    whole = np.zeros(tuple(np.sum([block.shape for block in blocks], axis=0)), dtype=np.bool_)
+def _block_diagonal(parts: Sequence[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+    """Return what the rows of a packed forward see: each its own slots, which fill whole blocks of the cache."""
+    widths = [blocks_for(part.shape[1]) * BLOCK for part in parts]
+    whole = np.zeros((sum(part.shape[0] for part in parts), sum(widths)), dtype=np.bool_)
     row = column = 0
-    for block in blocks:
-        whole[row : row + block.shape[0], column : column + block.shape[1]] = block
-        row, column = row + block.shape[0], column + block.shape[1]
+    for part, width in zip(parts, widths, strict=True):
+        whole[row : row + part.shape[0], column : column + part.shape[1]] = part
+        row, column = row + part.shape[0], column + width
     return whole
 
 

@@ -15,6 +15,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from speculation.cancellation import Abandoned, Stop
+from speculation.vlm.blocks import BLOCK, blocks_for
 from speculation.vlm.cache import KVCache, Plan
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
@@ -209,7 +210,7 @@ def _attend(
         mask = None if committed and count == end else attention_mask[:, :, rows, seen]
         row = query[:, :, rows], key[:, :, seen], value[:, :, seen]
         parts.append(sdpa_attention_forward(module, *row, mask, **settings)[0])
-        start, begin = start + count, begin + end
+        start, begin = start + count, begin + blocks_for(end) * BLOCK  # packed rows fill whole blocks
     return torch.cat(parts, dim=1), None
 
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speculation.vlm.blocks import BLOCK
 from speculation.vlm.cache import PADDING, CacheFull, KVCache, visible_slots
 from speculation.vlm.forward import Chunk, forward
 from speculation.vlm.load import Vlm
@@ -72,7 +73,10 @@ def test_a_chunk_sees_all_before_it_and_a_packed_row_its_own_slots_alone(
           for slot in range(held + fed)] for node in range(fed)]
         for (held, _, tree), fed in zip(rows, plan.counts, strict=True)
     ]  # fmt: skip
-    expected = torch.block_diag(*(torch.tensor(block, dtype=torch.float32) for block in blocks)) > 0
+    masks = [torch.tensor(block, dtype=torch.float32) for block in blocks]
+    if len(rows) > 1:  # each fills whole blocks of the cache
+        masks = [torch.nn.functional.pad(mask, (0, -mask.shape[1] % BLOCK)) for mask in masks]
+    expected = torch.block_diag(*masks) > 0
     if plan.mask is None:
         causal = rows[0][0] == 0 and torch.equal(expected, expected.tril())
         assert len(rows) == 1 and (causal or expected.all())
@@ -149,7 +153,7 @@ def test_truncate_forgets_scratch_and_then_prefix(target: Vlm) -> None:
 def test_clear_leaves_no_number_behind(target: Vlm) -> None:
     cache = KVCache(target, 2, 8)
     feed(target, cache, [-1, 0], row=1)
-    assert cache._kv[:, :, 1].abs().sum() > 0
+    assert cache._kv.abs().sum() > 0
     cache.clear(1)
     assert cache._kv.abs().sum() == 0
     assert (cache.length, cache.used, cache.delta) == ([0, 0], [0, 0], [0, 0])
@@ -191,4 +195,10 @@ def test_size_is_checked_and_counted(target: Vlm) -> None:
     with pytest.raises(ValueError, match="both must be at least 1"):
         KVCache(target, 0, 8)
     values = 2 * target.num_layers * target.kv_heads * target.head_dim
-    assert KVCache(target, 3, 8).nbytes == values * 3 * 9 * torch.finfo(target.dtype).bits // 8
+    block = values * BLOCK * torch.finfo(target.dtype).bits // 8
+    assert KVCache.block_bytes(target) == block
+    # Each row fills two blocks; one more is the spare.
+    assert KVCache(target, 3, 17).nbytes == 7 * block
+    assert KVCache(target, 3, 17, blocks=4).nbytes == 5 * block
+    with pytest.raises(ValueError, match="cache of 0 blocks: at least 1 is needed"):
+        KVCache(target, 3, 8, blocks=0)

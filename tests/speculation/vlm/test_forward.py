@@ -47,6 +47,12 @@ def drafts(draw: st.DrawFn, most: int = 8) -> tuple[list[int], list[int]]:
     return tokens, [draw(st.integers(-1, node - 1)) for node in range(count)]
 
 
+def poison(cache: KVCache, row: int) -> None:
+    """Let what a row holds be no numbers."""
+    for block in cache._tables[row]:
+        cache._slots(block).fill_(torch.nan)
+
+
 def path_to(parents: list[int], node: int) -> list[int]:
     return [] if node < 0 else [*path_to(parents, parents[node]), node]
 
@@ -187,14 +193,16 @@ def test_sessions_do_not_see_each_other(target: Vlm, steps: list[Inputs]) -> Non
         target, shared, [draft_chunk(shared, row, other, [9], [-1]) for row, other in zip((0, 2), others, strict=True)]
     )
     shared.clear(0)
-    shared._kv[:, :, 2] = torch.nan
+    poison(shared, 2)
     (logits,) = forward(target, shared, [draft_chunk(shared, 1, root, [5, 6], [-1, 0])])
     np.testing.assert_array_equal(logits, expected)
 
 
 def test_row_poisoned_by_one_session_is_clean_for_the_next(target: Vlm, steps: list[Inputs]) -> None:
     cache = KVCache(target, 2, 64)
-    cache._kv[:, :, 0] = torch.nan
+    prefill(target, cache, 1, steps[2])
+    poison(cache, 1)
+    cache.clear(1)
     roots = [prefill(target, cache, row, steps[row]) for row in range(2)]
     logits = forward(target, cache, [draft_chunk(cache, row, roots[row], [3] * row, [-1] * row) for row in range(2)])
     assert all(np.isfinite(each).all() for each in logits)

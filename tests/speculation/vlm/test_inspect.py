@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from speculation.vlm.__main__ import main
+from speculation.vlm.blocks import BLOCK
 from speculation.vlm.cache import KVCache
 from speculation.vlm.inputs import prepare
 from speculation.vlm.inspect import FRAME, Machine, inspect_folder, inspect_pair, table
@@ -27,8 +28,8 @@ def test_report_is_what_loading_finds(tiny_target: Path) -> None:
     assert report.parameters == sum(weight.numel() for weight in vlm.model.parameters())
     assert report.stored_as == {"BF16": report.parameters}
     assert report.weights["float32"] == pytest.approx(loaded_bytes(vlm.model), rel=0.01)
-    # The cache has one spare slot a row.
-    assert report.session_bytes("float32") * 101 == KVCache(vlm, 1, 100).nbytes * 100
+    # A row of 100 slots takes seven blocks, and the cache has a spare one.
+    assert report.session_bytes("float32") * 8 * BLOCK == KVCache(vlm, 1, 100).nbytes * 100
     frame = inspect_folder(tiny_target).image_tokens
     assert frame == (prepare(vlm, "go", np.zeros((*FRAME, 3), dtype=np.uint8)).ids == vlm.image_token).sum()
 
