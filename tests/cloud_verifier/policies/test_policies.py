@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection
 
 import msgspec
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 from cloud_verifier.config import Scheduling, StartError
 from cloud_verifier.ledger import Act, Estimates
 from cloud_verifier.policies import POLICIES, Batch, Budget
+from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.profiles import DeviceProfile
 from speculation.service import SERVICE_CLASSES
 from speculation.wire import Draft, Idle, begin_digest, extend_digest
 from tests.cloud_verifier import bench as server
+from tests.cloud_verifier import timeline
 from tests.cloud_verifier.fake_target import greedy
 from tests.cloud_verifier.policies.fleet import Fleet, Robot
 from tests.cloud_verifier.scheduling import JPEG, Bench, waiting_bench
@@ -144,6 +147,19 @@ def test_nobody_waits_for_ever_and_no_promise_is_broken(policy: str, data: st.Da
     waits += [fleet.now - step.since for step in fleet.steps if step.idle is not Idle.LEDGER and step.choice(fleet.now)]
     assert max(waits, default=0.0) <= bound + 1e-9
     assert fleet.rounds
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
+def test_no_policy_makes_a_robot_slower_than_decoding_alone(policy: str, chance: float) -> None:
+    """The ledger's promise, where every draft token makes a pass longer."""
+    line = timeline.Timeline(Scheduler(timeline.MODEL, Scheduling(policy=policy)), lambda n: 0.1 + 0.0175 * (n - 1))
+    rng = random.Random(5)
+    timeline.SteadyEdge(line, rng, draft_s=0.02, one_way_s=0.03, depth=6, chance=chance, ahead=0.3)
+    for _ in range(12):
+        begun = line.now
+        passes = line.run(timeline.answer(rng))
+        assert max(timeline.behind(passes, 0.1, begun)) <= 2.0 + 1e-6  # below 2 before a commit is one token short
 
 
 def test_a_policy_that_is_not_there_is_named() -> None:
