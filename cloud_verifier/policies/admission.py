@@ -94,8 +94,8 @@ def overdue(rows: Sequence[Candidate], now: float, budget: Budget) -> tuple[list
     The former are those that wait for longer than `Budget.patience_s`, a quarter of a batch at most, and one at least.
     """
     most = max(1, budget.rows // 4)
-    late = sum(now - row.step.since > budget.patience_s for row in rows[:most])
-    return list(rows[:late]), list(rows[late:])
+    count = sum(now - row.step.since > budget.patience_s for row in rows[:most])
+    return list(rows[:count]), list(rows[count:])
 
 
 class Admission:

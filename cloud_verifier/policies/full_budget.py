@@ -50,8 +50,9 @@ def worth_running(rows: Sequence[Candidate], batch: Admission) -> tuple[int, boo
     kept = [row for mine, end in passes for row in mine if _keeps(row, end)]
     if len(passes) > 1 and len(kept) < sum(not row.late for row in rows):
         together = sum(row.tokens for row in rows if _keeps(row, batch.now + seconds))
+        more = sum(row.tokens for row in kept) - together
         extra_s = passes[-1][1] - batch.now - seconds
-        if sum(row.tokens for row in kept) - together <= extra_s * sum(row.tokens for row in rows) / seconds:
+        if more * seconds <= extra_s * sum(row.tokens for row in rows):
             return len(rows), False
     return len(passes[0][0]), True
 
@@ -95,7 +96,8 @@ def spend(rows: Sequence[Candidate], batch: Admission) -> list[Candidate]:
         if part.rate * seconds < tokens:
             break
         tokens, seconds = tokens + part.tokens, seconds + part.seconds
-    return [_cut(row, mine, tokens / seconds) for row, mine in zip(rows, parts, strict=True)]
+    rate = tokens / seconds if seconds > 0.0 else 0.0
+    return [_cut(row, mine, rate) for row, mine in zip(rows, parts, strict=True)]
 
 
 class Part(NamedTuple):
@@ -117,7 +119,7 @@ class Part(NamedTuple):
 def _parts(row: Candidate, roots: Load, roots_s: float) -> list[Part]:
     """Return a draft in parts whose rates fall: a token that is worth more than those before it comes with them.
 
-    Its tokens are taken to cost the same: the context is what they differ in, by their place in the draft.
+    Its tokens are taken to cost the same; a later one only reads the earlier ones, besides.
     """
     survival, step = row.step.ledger.survival.get(row.choice.act), row.step
     if survival is None or not row.choice.tree.tokens:

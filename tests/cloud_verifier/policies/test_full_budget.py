@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.policies import Budget
 from cloud_verifier.policies.full_budget import FullBudget
@@ -100,7 +101,13 @@ def test_a_draft_of_rejection_sampling_stays_whole() -> None:
 
 def test_without_an_estimate_nothing_is_cut() -> None:
     step = waiting(0, draft=[1, 2, 3], judged=[(3, 0)] * 50)
-    assert FullBudget().schedule([step], 0.0, step.ledger._estimates, BUDGET).choices[step] == choice_of(step)
+    assert FullBudget().schedule([step], 0.0, Estimator(), BUDGET).choices[step] == choice_of(step)
+
+
+def test_where_time_stands_still_nothing_is_cut() -> None:
+    step = waiting(0, draft=[1, 2, 3], judged=[(3, 0)] * 50)
+    free = Declared(PassCost(0.0, 0.0, 0.0, 0.0))
+    assert FullBudget().schedule([step], 9.0, free, BUDGET).choices[step] == choice_of(step)
 
 
 @settings(max_examples=150, deadline=None)
