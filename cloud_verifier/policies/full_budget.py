@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
 from cloud_verifier.policies.admission import Admission, Candidate, cut, overdue
 from cloud_verifier.policies.row_policy import RowPolicy
 from speculation.pass_cost import NO_LOAD, Load
+
+_MARGIN = 1.25
+"""How much faster than its class an answer must be for its robot to wait."""
+
+
+class Paced(Candidate):
+    """A row that is due by the speed of its whole answer: a robot that is ahead of its class can wait."""
+
+    def promised(self) -> float:
+        """Return when the answer, from the beginning of its step on and with its prefill, would be no faster any more
+        than `_MARGIN` times its class.
+
+        Never sooner than by Eq. 6, so that a robot that has fallen behind is in time again with its next round.
+        """
+        step = self.step
+        tokens, speed = step.tally.tokens + self.tokens, _MARGIN * step.service_class.tokens_per_s
+        return max(super().promised(), step.begun_at + tokens / speed)
 
 
 class FullBudget(RowPolicy):
@@ -20,7 +36,7 @@ class FullBudget(RowPolicy):
     worth its survival. Tokens are taken in as long as the tokens per second of the whole grow; what is left out stays
     held. No session is given more than it would do itself, so that its ledger's promise holds.
 
-    Then as many rows run as `worth_running` says: those with a deadline by deadline, then the late ones.
+    Then as many rows run as `worth_running` says: those that can be in time by deadline, then the late ones.
     """
 
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
@@ -87,7 +103,7 @@ def spend(rows: Sequence[Candidate], batch: Admission) -> list[Candidate]:
     """
     estimates = batch.estimates
     if not estimates.known:
-        return list(rows)
+        return [Paced(row.step, row.choice, row.now, estimates) for row in rows]
     together = rows[: batch.budget.rows]
     roots = Load.total(Load.row(1, row.step.cached) for row in together)
     tokens, seconds = float(roots.rows), estimates.seconds(roots)
@@ -142,4 +158,4 @@ def _cut(row: Candidate, parts: Sequence[Part], rate: float) -> Candidate:
     choice = cut(row.step, row.choice, taken[-1].end if taken else 0)
     if choice is row.choice:
         taken = list(parts)
-    return replace(row, choice=choice, accepted=sum(part.tokens for part in taken))
+    return Paced(row.step, choice, row.now, row.estimates, sum(part.tokens for part in taken))
