@@ -35,6 +35,7 @@ class Fcfs:
         prefills = [step for step in begun if step.encoded]
         choices = {step: choice for step in steps if (choice := step.choice(now)) is not None}
         ready = sorted((step for step, choice in choices.items() if choice.act is not Act.WAIT), key=_order)
+        # A forward with chunks runs anyway, so nobody waits for company then.
         if ready and not prefills and not _complete(ready, steps, now, budget):
             ready = []
         work = sorted((*ready, *prefills), key=_order)[: budget.rows]
