@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.policies import Budget
-from cloud_verifier.policies.full_budget import FullBudget
+from cloud_verifier.policies.full_budget import FullBudget, Paced
 from cloud_verifier.step import Step
 from speculation.acceptance import Verdict
 from speculation.pass_cost import Load, PassCost
@@ -100,7 +101,13 @@ def test_a_draft_of_rejection_sampling_stays_whole() -> None:
 
 def test_without_an_estimate_nothing_is_cut() -> None:
     step = waiting(0, draft=[1, 2, 3], judged=[(3, 0)] * 50)
-    assert FullBudget().schedule([step], 0.0, step.ledger._estimates, BUDGET).choices[step] == choice_of(step)
+    assert FullBudget().schedule([step], 0.0, Estimator(), BUDGET).choices[step] == choice_of(step)
+
+
+def test_where_time_stands_still_nothing_is_cut() -> None:
+    step = waiting(0, draft=[1, 2, 3], judged=[(3, 0)] * 50)
+    free = Declared(PassCost(0.0, 0.0, 0.0, 0.0))
+    assert FullBudget().schedule([step], 9.0, free, BUDGET).choices[step] == choice_of(step)
 
 
 @settings(max_examples=150, deadline=None)
@@ -120,6 +127,18 @@ def test_a_pass_is_split_where_more_comes_in_time_by_it_and_not_else() -> None:
     # Now most of the others are lost where the urgent one is kept: together one is late, apart seven are.
     others = [waiting(1 + n, -0.375, service=RELAXED) for n in range(7)]
     assert len(FullBudget().schedule([urgent, *others], 0.0, cost, BUDGET).choices) == 8
+
+
+def test_a_robot_that_is_ahead_of_its_class_can_wait_and_one_that_fell_behind_is_in_time_again() -> None:
+    step = waiting(0, 0.0, service=RELAXED)
+    for _ in range(9):
+        step.start(choice_of(step), 0.5)
+        step.accept(Verdict((), 1, 1.0), 0.6)
+    cost = Declared(PassCost(0.0, 0.0, 0.0, 0.01))
+    assert Paced(step, choice_of(step), 0.6, cost).deadline == pytest.approx(10 / (1.25 * 2.0))
+    step.start(choice_of(step), 0.6)
+    step.accept(Verdict((), 1, 1.0), 20.0)
+    assert Paced(step, choice_of(step), 20.0, cost).deadline == pytest.approx(20.0 + 1 / 2.0)
 
 
 def test_memory_cuts_the_first_draft_and_is_never_exceeded() -> None:
