@@ -59,7 +59,10 @@ class RowPolicy(ABC):
         if not work:
             return Batch()
         self._encoded = False
-        fed = [step for step in work[: budget.rows] if step.pending]
+        # A prompt that is fed nothing beside all that is ready takes no row of it.
+        whole = Admission(now, estimates, budget)
+        whole.load = Load.total(step.load(choices[step]) for step in ready[: budget.rows])
+        fed = list(_chunks([step for step in work[: budget.rows] if step.pending], whole, steps))
         batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(fed)))
         if ready and batch.budget.rows:
             self.fill(batch, [Candidate(step, choices[step], now, estimates) for step in ready])

@@ -20,7 +20,7 @@ class Declared(Estimator):
 
     def __init__(self, cost: PassCost) -> None:
         super().__init__()
-        self.cost = cost
+        self._declared = cost
 
     @property
     def known(self) -> bool:
@@ -29,7 +29,7 @@ class Declared(Estimator):
     def observe(self, load: Load, seconds: float) -> None: ...
 
     def seconds(self, load: Load) -> float:
-        return self.cost.seconds(load)
+        return self._declared.seconds(load)
 
 
 def waiting(
