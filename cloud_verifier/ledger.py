@@ -405,10 +405,10 @@ class Ledger:
         """Return what of the tree to verify now; nothing where decoding alone is better or all is spent.
 
         More than one token is staked only as far as its loss leaves `_TRIES` tries, each of which may cost
-        T_v(1) - T_d more.
+        T_v(1) - T_d more, and what tries with drafts of the verifier's own cost.
         """
         limit, least = self._limit(now), self._seconds(2)
-        kept = _TRIES * max(0.0, least - self._decode_s)
+        kept = max(_TRIES * max(0.0, least - self._decode_s), self._own_tries_s)
         chance = acceptance.chance
         expected = [expected_tokens(chance, level) for level in tree.levels]
         part = self._best(expected, max(limit - kept, min(least, limit)))
@@ -453,7 +453,9 @@ class Ledger:
     def _own_tries_s(self) -> float:
         """Seconds that `_OWN_TRIES` lost drafts of one level cost: a larger one leaves room for so many."""
         costs = self._drafting
-        drafting_s = (costs.forwards_s(1) or 0.0) if costs is not None else 0.0
+        drafting_s = costs.forwards_s(1) if costs is not None else None
+        if drafting_s is None:
+            return 0.0
         return _OWN_TRIES * max(0.0, drafting_s + self._seconds(2) - self._decode_s)
 
     def _best(
