@@ -35,8 +35,9 @@ _WHOLE = 0.98
 """A draft is verified whole where that brings at least so much of what its best part would."""
 OWN_TOKENS, OWN_DEPTH = 32, 12
 """Size of the trees that the verifier drafts by itself (SpecEdge, Appendix C), and their most levels."""
-_TRIES = 2
-"""How many verifications of one token a lost stake must leave room for: a step that has none left can only decode."""
+_TRIES, _OWN_TRIES = 2, 3
+"""How many verifications of one token a lost stake must leave room for: a step that has none left can only decode. Of
+the verifier's own drafts, which may be all that a step ever has, more."""
 
 
 class Act(str, Enum):
@@ -94,10 +95,10 @@ class Acceptance:
 
     _SELDOM = (16, 256)
 
-    def __init__(self, kept: float = 0.95) -> None:
-        """kept: how much of its past weighs after one more verdict."""
+    def __init__(self, kept: float = 0.95, accepted: float = 0.5, judged: float = 1.0) -> None:
+        """kept: how much of its past weighs after one more verdict; it begins with `accepted` of `judged` levels."""
         self._kept = kept
-        self._accepted, self._judged = 0.5, 1.0
+        self._accepted, self._judged = accepted, judged
         self._declined, self._interval = 0, self._SELDOM[0]
 
     @property
@@ -184,21 +185,37 @@ class Part(NamedTuple):
 class OwnDrafts:
     """What the verifier's own drafts are worth to a session.
 
-    Before one is made: the chance of one more level. Once it is there: the draft model's probability of each token's
-    path, times the ratio of accepted to expected tokens of earlier ones.
+    Before one is made: the share of earlier ones that reached each level, of those that reached the level above. Once
+    it is there: the draft model's probability of each token's path, times the ratio of accepted to expected tokens of
+    earlier ones.
     """
 
     _KEPT = 0.98
     _MOST = 2.0
+    _LENT = 4.0
+    """A level's share begins as that of the level above, with the weight of so many drafts."""
 
     def __init__(self) -> None:
-        self.levels = Acceptance(self._KEPT)
+        # Whoever gave the verifier a draft model expects something of it.
+        self.levels = Acceptance(self._KEPT, 2.8, 4.0)
+        self._shares = [(0.0, 0.0)] * OWN_DEPTH
+        """Passed and reached, by level."""
         self._accepted = self._expected = 1.0
         self._breadth = 1.0
 
     def tokens(self, depth: int, most: int) -> int:
         """Return about how many tokens of a draft so deep will be verified."""
         return min(most, max(depth, round(self._breadth * depth)))
+
+    def gains(self, depth: int) -> list[float]:
+        """Return the tokens E that drafts of 1, 2, ... `depth` levels commit."""
+        chance, reach, tokens, found = self.levels.chance, 1.0, 1.0, list[float]()
+        for passed, reached in self._shares[:depth]:
+            chance = (passed + self._LENT * chance) / (reached + self._LENT)
+            reach *= chance
+            tokens += reach
+            found.append(tokens)
+        return found
 
     def expected(self, tree: Tree) -> list[float]:
         """Return the tokens that verifying the first 0, 1, 2, ... tokens of a draft commits."""
@@ -208,6 +225,12 @@ class OwnDrafts:
     def judged(self, tree: Tree, accepted: int) -> None:
         """Learn from the verdict on the part of a draft that was verified."""
         self.levels.judged(accepted, tree.levels[-1])
+        judged = min(accepted + 1, tree.levels[-1])
+        # What is not reached fades, too: a level that had bad luck is tried again.
+        self._shares = [
+            (self._KEPT * passed + (level < accepted), self._KEPT * reached + (level < judged))
+            for level, (passed, reached) in enumerate(self._shares)
+        ]
         self._accepted = self._KEPT * self._accepted + accepted
         self._expected = self._KEPT * self._expected + sum(tree.reach)
         self._breadth += 0.25 * (len(tree.tokens) / tree.levels[-1] - self._breadth)
@@ -292,9 +315,10 @@ class Ledger:
         parts the largest.
         """
         self._plain += seconds / self._decode_s * self._caution
-        size = self._best(self._own.expected(tree), self._limit(now), seconds, whole=1.0).size
-        allowed = self._seconds(2) <= self._limit(now)
-        return tree.head(max(size, int(allowed)))
+        limit, least = self._limit(now), self._seconds(2)
+        kept = max(limit - self._own_tries_s, min(least, limit))
+        part = self._best(self._own.expected(tree), kept, seconds, whole=1.0)
+        return tree.head(max(part.size, int(least <= limit)))
 
     def finish(self, act: Act, tree: Tree, accepted: int, committed: int, beside: Load = NO_LOAD) -> None:
         """Enter a pass: `accepted` levels of `tree`, `committed` tokens; `beside`: what other sessions fed in it.
@@ -318,6 +342,10 @@ class Ledger:
     def committed(self, position: int, in_hand: bool, now: float) -> None:
         """A commit up to answer position `position` left; `in_hand`: a draft is there to go on with."""
         self._arrivals.committed(position, in_hand, now)
+
+    def compared(self, accepted: int, levels: int) -> None:
+        """A draft that was left alone has `accepted` of its first `levels` levels in common with what was committed."""
+        self._drafts.judged(accepted, levels)
 
     # --- the choice
 
@@ -344,13 +372,15 @@ class Ledger:
         if not self._estimates.known:
             return Choice(Act.DECODE)
         own = self._own_draft(room, prefilled, now)
+        declined: tuple[Act, ...] = ()
         if draft is not None:
             if not draft.tokens:
                 return Choice(Act.VERIFY, draft)
             part = self._stake(draft, self._drafts, now)
             if part.size and (own is None or self._drafts.due or part.rate >= own.rate):
-                return Choice(Act.VERIFY, draft.head(part.size), gain=part.tokens)
-        declined: tuple[Act, ...] = (Act.VERIFY,) if draft is not None else ()
+                declined = (Act.SELF,) if own is None and room else ()
+                return Choice(Act.VERIFY, draft.head(part.size), gain=part.tokens, declined=declined)
+        declined = (Act.VERIFY,) if draft is not None else ()
         part = self._stake(hint, self._hints, now) if hint is not None else Part(0, 1.0, self._decode_s)
         if own is not None and own.rate > part.rate:
             alone = Choice(Act.SELF, size=self._own_tokens, depth=own.size, gain=own.tokens, declined=declined)
@@ -378,10 +408,10 @@ class Ledger:
         """Return what of the tree to verify now; nothing where decoding alone is better or all is spent.
 
         More than one token is staked only as far as its loss leaves `_TRIES` tries, each of which may cost
-        T_v(1) - T_d more.
+        T_v(1) - T_d more, and what tries with drafts of the verifier's own cost.
         """
         limit, least = self._limit(now), self._seconds(2)
-        kept = _TRIES * max(0.0, least - self._decode_s)
+        kept = max(_TRIES * max(0.0, least - self._decode_s), self._own_tries_s)
         chance = acceptance.chance
         expected = [expected_tokens(chance, level) for level in tree.levels]
         part = self._best(expected, max(limit - kept, min(least, limit)))
@@ -407,20 +437,29 @@ class Ledger:
         if costs.forwards_s(1) is None:
             # One level is tried; until it was, a draft forward is taken to last no longer than half a pass.
             return a_try if decode / 2.0 + self._seconds(2) <= limit else None
+        kept = limit - self._own_tries_s
         rest = max(1.0, min(room, self._usual - self._committed) if self._usual else room)
         best = None
-        for depth in range(1, min(room, OWN_DEPTH) + 1):
+        for depth, tokens in enumerate(self._own.gains(min(room, OWN_DEPTH)), start=1):
             spent = costs.forwards_s(depth) or 0.0
             seconds = spent + max(decode, self._seconds(1 + self._own.tokens(depth, self._own_tokens)))
-            if seconds > limit:
+            if seconds > (limit if depth == 1 else kept):
                 break
-            tokens = expected_tokens(self._own.levels.chance, depth)
             part = Part(depth, tokens, seconds + prefill_s * min(1.0, tokens / rest))
             if best is None or part.rate > best.rate:
                 best = part
         if best is None or best.rate * decode > 1.0 + _SLACK:
             return best
         return a_try if self._own.levels.due else None
+
+    @property
+    def _own_tries_s(self) -> float:
+        """Seconds that `_OWN_TRIES` lost drafts of one level cost: a larger one leaves room for so many."""
+        costs = self._drafting
+        drafting_s = costs.forwards_s(1) if costs is not None else None
+        if drafting_s is None:
+            return 0.0
+        return _OWN_TRIES * max(0.0, drafting_s + self._seconds(2) - self._decode_s)
 
     def _best(
         self, expected: Sequence[float], limit: float = math.inf, spent: float = 0.0, whole: float = _WHOLE

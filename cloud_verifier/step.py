@@ -160,6 +160,8 @@ class Step:
         for hint in reversed(begin.hints):
             self._earlier.remember(hint)
         self._waited_s = 0.0
+        self._declined: Tree | None = None
+        """The draft that was at hand for the pass under way, and left alone."""
         self._beside = NO_LOAD
         self._append(begin.committed)
         self._base = self.position
@@ -408,6 +410,7 @@ class Step:
         )
         self.act, self.tree, self._beside, self._waited_s = choice.act, tree, beside, max(0.0, now - self.since)
         best = self._best
+        self._declined = best if Act.VERIFY in choice.declined else None
         if best is None or len(tree.tokens) >= len(best.tokens):
             self._held.pop(tree.round, None)
             self._best = self._current()
@@ -442,6 +445,8 @@ class Step:
         if self.act in self.ledger.survival:
             self.ledger.survival[self.act].judged(tree.parents, verdict.path)
         self.ledger.finish(self.act, tree, len(verdict.path), len(tokens), self._beside)
+        if self._declined is not None:
+            self.ledger.compared(self._declined.agrees(tokens), min(len(tokens), self._declined.levels[-1]))
         self.ledger.committed(self.position, self._best is not None, now)
         return Commit(
             step=self.number,

@@ -49,6 +49,17 @@ class Tree:
             deepest.append(max(deepest[-1], depths[-1]))
         return tuple(deepest)
 
+    def agrees(self, tokens: Sequence[int]) -> int:
+        """Return how many of these tokens, which follow the root, it holds as a path."""
+        node = ROOT
+        for depth, token in enumerate(tokens):
+            below = (n for n, parent in enumerate(self.parents) if parent == node and self.tokens[n] == token)
+            child = next(below, None)
+            if child is None:
+                return depth
+            node = child
+        return len(tokens)
+
     def head(self, size: int) -> Tree:
         """Return the tree of the first `size` tokens."""
         if size >= len(self.tokens):

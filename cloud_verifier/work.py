@@ -180,8 +180,8 @@ class DraftEngine(Protocol):
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
         """Draft for prefilled rows, each of which asks for at least one token (`Row.self_draft`, `Row.self_depth`).
 
-        Yields all drafts so far, by row index, after every draft forward, in the end whole ones; see
-        `cloud_verifier.growth.Growth`. It need not be driven to its end.
+        Yields all drafts so far, by row index, after every draft forward, in the end whole ones; each has its `reach`,
+        see `cloud_verifier.growth.Growth`. It need not be driven to its end.
         """
 
 

@@ -43,17 +43,20 @@ def run_mode(
     server: ServerConfig = SERVER,
     trace: Trace | None = None,
     collect: int = 1,
+    beside: Recording | None = None,
     **changes: Any,
 ) -> list[StepResult]:
     """Decode a recording in one mode, `layer_split` among them; `changes` are those of its `DraftingConfig`.
 
-    `trace` and `collect` as in `decode`; `layer_split` has neither. Raises RuntimeError where an answer is not the
-    target's own: that is a fault of a policy.
+    `trace`, `collect` and `beside` as in `decode`; `layer_split` has none of them. Raises RuntimeError where an answer
+    is not the target's own: that is a fault of a policy.
     """
     if mode == LAYER_SPLIT:
         return (split or LayerSplit()).decode(recording, timings)
     config = drafting(mode, recording, **changes)
-    results = decode(recording, timings, config, edges=edges, server=server, trace=trace, collect=collect)
+    results = decode(
+        recording, timings, config, edges=edges, server=server, trace=trace, collect=collect, beside=beside
+    )
     for index, (result, step) in enumerate(zip(results, recording.steps, strict=True)):
         if mode != Mode.EDGE and result.tokens != step.tokens:
             raise RuntimeError(f"mode {mode} answers step {index} with other tokens than the target")
@@ -69,26 +72,27 @@ def decode(
     server: ServerConfig = SERVER,
     trace: Trace | None = None,
     collect: int = 1,
+    beside: Recording | None = None,
 ) -> list[StepResult]:
     """Decode the steps of a recording one after another and return their results in that order.
 
     Several edges share the steps and one verifier. `trace` takes the spans of the first edge. collect: early tokens of
     a round reach the drafter once so many are there (batched pre-drafting of Early Exits, Appendix C), or never, where
-    the commit comes first. A draft model stands beside the target where the mode needs one, or `server` names one. The
-    same arguments give the same results to the last bit. Raises RuntimeError where a step
-    is interrupted: that is a fault of a policy.
+    the commit comes first. A draft model stands beside the target where the mode needs one or `server` names one:
+    `beside`, the same answers with its predictions, or the edge's own. The same arguments give the same results to the
+    last bit. Raises RuntimeError where a step is interrupted: that is a fault of a policy.
     """
     timeline = Timeline()
     mailbox = VirtualMailbox(timeline)
     engine = RecordedEngine(recording, timings, timeline.sleep)
-    beside = config.self_draft or server.target.draft_model is not None
+    has_draft = config.self_draft or server.target.draft_model is not None
     verifier = Server(
         engine,
         server.changed(max_sessions=max(edges, server.limits.max_sessions)),
         DeviceProfile(timings.name),
         mailbox,
         clock=timeline.clock,
-        self_draft=RecordedServerDraft(recording, timings, timeline.sleep) if beside else None,
+        self_draft=RecordedServerDraft(beside or recording, timings, timeline.sleep) if has_draft else None,
     )
     results: dict[int, StepResult] = {}
 

@@ -158,4 +158,9 @@ class FakeSelfDraft:
                     token = next_token(*self.rows[row.index], answer)
                     fails = self.wrong > 0 and len(answer) % self.wrong == self.wrong - 1
                     drafts[row.index] = (*known, (token + 1) % VOCABULARY if fails else token)
-            yield {index: Tree.chain(tokens) for index, tokens in drafts.items()}
+            yield {
+                index: Tree.own(
+                    tokens, range(-1, len(tokens) - 1), [0.8 ** (1 + place) for place in range(len(tokens))]
+                )
+                for index, tokens in drafts.items()
+            }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -14,6 +15,7 @@ from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Act, Ledger
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.tree import Tree
+from speculation.acceptance import expected_tokens
 from speculation.pass_cost import Load
 from speculation.wire import Commit
 from tests.cloud_verifier.timeline import (
@@ -166,6 +168,71 @@ def test_hints_that_repeat_are_verified_and_false_ones_soon_left_alone() -> None
             line.run(truth, hints=[truth if right else [*truth[:2], *answer(rng, 28)]])
         speeds[right] = 20 * 30 * DECODE_S / line.now
     assert speeds[True] > 3.0 and speeds[False] >= 0.98
+
+
+def own_drafts(quality: float, rng: random.Random) -> Callable[[list[int], int], list[int]]:
+    """Return a draft model each of whose tokens is right with this probability."""
+    return lambda rest, levels: [
+        token if rng.random() < quality else rng.randrange(1, VOCABULARY) for token in rest[:levels]
+    ]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 10**6),
+    slope=st.floats(0.0, 0.175),
+    quality=st.sampled_from([0.0, 0.6, 0.95]),
+    own=st.sampled_from([0.0, 0.3, 0.7, 0.95, 1.0]),
+    own_share=st.floats(0.01, 0.5),
+    own_prefill=st.sampled_from([0.0, 0.3, 3.0]),
+    slowest=st.sampled_from([0.02, 0.25]),
+)
+def test_with_a_draft_model_of_its_own_it_is_never_more_than_one_plain_decode_behind_either(
+    seed: int, slope: float, quality: float, own: float, own_share: float, own_prefill: float, slowest: float
+) -> None:
+    """Beside an edge that sends anything at any time; what the draft model takes is known before the first step."""
+    rng = random.Random(seed)
+    line = Timeline(
+        Scheduler(MODEL, self_drafts=True), lambda n: DECODE_S * (1.0 + slope * (n - 1)), own=own_drafts(own, rng),
+        own_s=own_share * DECODE_S, own_prefill_s=own_prefill * DECODE_S,
+    )  # fmt: skip
+    assert line.scheduler.drafting is not None
+    line.scheduler.drafting.forward(1, line.own_s)
+    edge = ErraticEdge(line, seed, quality, 8, slowest)
+    for step in range(4):
+        begun = line.now
+        assert max(behind(line.run(answer(rng)), DECODE_S, begun)) <= 2.0 + 1e-6
+        if step == 1:
+            edge.quality = rng.random()
+
+
+@pytest.mark.parametrize("own_share", [0.02, 0.1, 0.2])
+@pytest.mark.parametrize("slope", [0.0, 0.1])
+def test_it_drafts_by_itself_about_as_fast_as_the_best_depth_would(own_share: float, slope: float) -> None:
+    """Against the closed form of chains that are right with probability 0.75: E(k) / (k T_p + T_v), the best k."""
+    rng = random.Random(11)
+    line = Timeline(
+        Scheduler(MODEL, self_drafts=True), lambda n: DECODE_S * (1.0 + slope * (n - 1)), own=own_drafts(0.75, rng),
+        own_s=own_share * DECODE_S,
+    )  # fmt: skip
+    for _ in range(5):
+        line.run(answer(rng, 60))
+    begun = line.now
+    for _ in range(20):
+        line.run(answer(rng, 60))
+    speed = 20 * 60 * DECODE_S / (line.now - begun)
+    best = max(expected_tokens(0.75, k) / (k * own_share + 1.0 + slope * k) for k in range(1, 13))
+    assert speed > 0.93 * best
+
+
+def test_a_useless_draft_model_is_left_alone_and_its_prefill_is_paid_only_where_it_is_used() -> None:
+    line = Timeline(Scheduler(MODEL, self_drafts=True), lambda n: DECODE_S, own=lambda rest, levels: [0] * levels)
+    line.own_s, line.own_prefill_s, rng = 0.02, 0.05, random.Random(2)
+    for _ in range(20):
+        line.run(answer(rng, 60))
+    begun = line.now
+    used = sum(Act.SELF in {each.act for each in line.run(answer(rng, 60))} for _ in range(10))
+    assert used <= 5 and line.now - begun < 1.02 * 10 * 60 * DECODE_S
 
 
 class Fixed:

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_verifier.ledger import Act
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.scheduler import Refused
+from speculation.pass_cost import Load
 from speculation.wire import (
     ROOT,
     BeginStep,
@@ -317,3 +319,31 @@ def test_a_draft_of_the_edge_comes_before_one_of_the_verifiers_own() -> None:
     bench.turn()
     bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1, 2]), 1.0)
     assert [(row.self_draft, row.tokens) for row in rows_of(bench.next(2.0))] == [(0, (1, 2))]
+
+
+@pytest.mark.parametrize(
+    ("forward_s", "alone", "in_company"), [(0.01, Act.SELF, Act.SELF), (0.3, Act.SELF, Act.DECODE)]
+)
+def test_a_draft_made_here_may_not_cost_the_others_of_its_batch_more_than_it_brings(
+    forward_s: float, alone: Act, in_company: Act
+) -> None:
+    """A long forward of the draft model is worth it to the robot that it serves, and not to three that wait for it."""
+    bench = Bench(self_drafts=True)
+    scheduler = bench.scheduler
+    assert scheduler.drafting is not None
+    scheduler.drafting.prefill(0.0)
+    scheduler.drafting.forward(1, forward_s)
+    for tokens in (1, 9):
+        scheduler.estimates.observe(Load.row(tokens), 1.0)
+    for row in (1, 2, 3, 0):
+        bench.begin(row, idle=Idle.WAIT if row else Idle.LEDGER)
+        bench.turn()
+    step = bench.step(0)
+    step.draft_prefilled()
+    choice = step.choice(bench.now)
+    assert choice is not None and choice.act is alone
+    for row in (1, 2, 3):
+        scheduler.offer(row, Draft(1, 1, 0, begin_digest(f"long {row}", JPEG), [1, 2]), bench.now)
+    batch = scheduler.next(bench.now)
+    assert len(batch.choices) == 4 and batch.choices[step].act is in_company
+    assert step.row is not None and bool(step.row.self_draft) is (in_company is Act.SELF)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from cloud_verifier.exit_queue import QueuePolicy
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.server import REFUSALS_AT_ONCE, SILENT_S
-from cloud_verifier.work import LayerVerdicts, ModelInfo
+from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo
 from speculation import wire
-from speculation.cancellation import Abandoned
+from speculation.cancellation import Abandoned, Stop
 from speculation.profiles import DeviceProfile
 from speculation.prompts import Vocabulary
 from speculation.wire import (
@@ -233,6 +233,40 @@ def test_a_draft_model_that_fails_costs_the_step_and_not_the_server() -> None:
     (fault,) = bench.ask(b"a", begin(prompt="long x", self_draft=4))
     assert isinstance(fault, Fault) and fault.code is FaultCode.INTERNAL and "out of memory" in fault.message
     assert tokens_of(bench.ask(b"a", begin(2, max_tokens=5, self_draft=4))) == greedy("long", JPEG, 5)
+
+
+def test_a_ledger_drafts_here_where_no_draft_comes_and_prefills_the_draft_model_only_then() -> None:
+    """The first step shows what a prefill takes; later ones pay for it when they first draft here, if they do."""
+
+    class Counting(FakeSelfDraft):
+        prefills = 0
+
+        def prefill(self, index: int, inputs: tuple[str, bytes], max_tokens: int, stop: Stop | None = None) -> None:
+            self.prefills += 1
+            super().prefill(index, inputs, max_tokens)
+
+    passes, prefills = {}, {}
+    for wrong in (0, 1):
+        drafts = Counting(wrong)
+        bench = Bench(profile=DeviceProfile("slow", verify_s=0.4, server_draft_s=0.02), self_draft=drafts)
+        bench.welcome(b"a")
+        for number in range(1, 11):
+            received = bench.ask(b"a", begin(number, max_tokens=13, idle=Idle.LEDGER))
+            assert tokens_of(received) == greedy("long", JPEG, 13)
+        passes[wrong], prefills[wrong] = len(bench.engine.batches), drafts.prefills
+    assert passes[0] < 35 and prefills[0] == 10
+    assert passes[1] > 125 and prefills[1] < 6
+
+
+def test_a_draft_model_without_room_for_a_step_leaves_it_to_decode() -> None:
+    class Small(FakeSelfDraft):
+        def prefill(self, index: int, inputs: tuple[str, bytes], max_tokens: int, stop: Stop | None = None) -> None:
+            raise CapacityError("too small")
+
+    bench = Bench(self_draft=Small())
+    bench.welcome(b"a")
+    assert tokens_of(bench.ask(b"a", begin(max_tokens=6, idle=Idle.LEDGER))) == greedy("long", JPEG, 6)
+    assert faults(bench.ask(b"a", begin(2, max_tokens=6, self_draft=3))) == [FaultCode.TOO_LARGE]
 
 
 def test_two_sessions_that_are_ready_together_share_a_forward() -> None:

@@ -47,3 +47,9 @@ def test_walking_down_keeps_exactly_the_paths_that_continue_the_answer(
         above = walked.parents[index]
         assert tokens[node] == walked.tokens[index]
         assert parents[node] == (walked.origin if above == ROOT else walked.nodes[above])
+
+
+def test_agrees_counts_what_a_tree_has_in_common_with_an_answer() -> None:
+    tree = Tree.own([5, 6, 7, 8], [ROOT, ROOT, 1, 2], [0.5, 0.4, 0.3, 0.2])
+    assert [tree.agrees(tokens) for tokens in ([5, 7], [6, 7, 8], [6, 8], [6, 7, 8, 9], [9], [])] == [1, 3, 1, 3, 0, 0]
+    assert tree.head(2) == Tree.own([5, 6], [ROOT, ROOT], [0.5, 0.4])

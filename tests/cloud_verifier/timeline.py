@@ -13,6 +13,7 @@ from cloud_verifier.ledger import Act
 from cloud_verifier.policies import Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
+from cloud_verifier.tree import Tree
 from cloud_verifier.work import ModelInfo
 from speculation.acceptance import Verdict
 from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
@@ -37,6 +38,9 @@ class Pass:
 class Timeline:
     """Runs steps whose answer is `truth`. `pass_s(tokens)` is T_q; `noise(nominal)` is what it really takes.
 
+    Where the scheduler has a draft model, `own(truth from here on, levels)` are the tokens that it drafts, a chain, in
+    `own_s` a level.
+
     Whoever drafts listens to `on_commit` and sends with `at` and `draft`.
     """
 
@@ -44,6 +48,9 @@ class Timeline:
     pass_s: Callable[[int], float]
     noise: Callable[[float], float] = lambda nominal: nominal
     on_commit: Callable[[Commit], None] = lambda commit: None
+    own: Callable[[list[int], int], list[int]] = lambda rest, levels: rest[:levels]
+    own_s: float = 0.0
+    own_prefill_s: float = 0.0
     now: float = 0.0
     truth: list[int] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
@@ -82,6 +89,9 @@ class Timeline:
         assert step is not None
         step.prepared((), 0.0)
         assert self.scheduler.next(self.now).encodes == (step,)
+        if self.scheduler.drafting is not None:
+            step.draft_inputs = ()
+            self.scheduler.drafting.prefill(self.own_prefill_s)
         step.fed(0, self.now, 0.1)
         self.on_commit(Commit(self._step, 0, 0, [], bytes(8), False))
         while sum(each.tokens for each in self.passes) < len(truth):
@@ -103,15 +113,32 @@ class Timeline:
     def _verify(self, batch: Batch) -> None:
         (step,) = batch.choices
         assert step.row is not None
+        began = self.now
+        if step.row.self_draft:
+            self._draft_here(step)
         tokens = 1 + len(step.row.tokens)
         nominal = self.pass_s(tokens)
         started = self.now
+        drafted_s = started - began
         end = started + self.noise(nominal)
         self._deliver(end)
         self.scheduler.estimates.observe(step.row.load, end - started)
         commit = step.accept(self._judge(step), self.now, end - started)
-        self.passes.append(Pass(step.act, started, end, nominal, len(commit.tokens)))
+        self.passes.append(Pass(step.act, began, end, drafted_s + nominal, len(commit.tokens)))
         self.on_commit(commit)
+
+    def _draft_here(self, step: Step) -> None:
+        assert step.row is not None and self.scheduler.drafting is not None
+        began, levels = self.now, step.row.self_depth
+        if not step.drafts_here:
+            self._deliver(self.now + self.own_prefill_s)
+            step.draft_prefilled()
+        tokens = self.own(self.truth[step.position :], levels)
+        for turn in range(1, levels + 1):
+            self._deliver(self.now + self.own_s)
+            self.scheduler.drafting.forward(turn, self.own_s)
+        tree = Tree.own(tokens, range(ROOT, len(tokens) - 1), [0.8 ** (1 + place) for place in range(len(tokens))])
+        step.draft_here(tree, self.now - began, self.now)
 
     def _judge(self, step: Step) -> Verdict:
         rest, tree = self.truth[step.position :], step.tree

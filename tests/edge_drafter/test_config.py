@@ -32,6 +32,7 @@ def test_the_modes_are_settings_of_one_drafter() -> None:
     assert known.items() <= flags.items()
     assert [mode for mode in Mode if DraftingConfig.of(mode).self_draft] == [Mode.SERVER_SD]
     assert DraftingConfig.of("fsd", gamma=2, branches=1).gamma == 2
+    assert DraftingConfig.of("server_sd").draft_tokens == 32, "SpecEdge's tree"
 
 
 @pytest.mark.parametrize(

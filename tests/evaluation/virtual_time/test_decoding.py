@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from cloud_verifier.exit_queue import QueuePolicy
 from edge_drafter import Mode, StepResult
 from evaluation.formulas import cloud_s
 from evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, decode, drafting
+from evaluation.virtual_time.decoding import run_mode
 from speculation.pass_cost import Load
 from speculation.trace import Kind, Trace
 
@@ -96,6 +99,30 @@ def test_server_sds_tree_takes_a_draft_forward_a_level_and_brings_more() -> None
         whole = 2 * timings.one_way_s + stats.cloud_passes * (5 * 0.011 + 0.62)
         assert whole - 2 * 5 * 0.011 <= stats.total_s <= whole + 1e-9
     assert sum(each.cloud_passes for each in tree) < 0.8 * sum(each.cloud_passes for each in chain)
+
+
+@pytest.mark.parametrize("one_way_s", [0.0, 0.2])
+@pytest.mark.parametrize("useless", [False, True])
+def test_full_beside_a_draft_model_keeps_up_with_server_sd_at_its_best(one_way_s: float, useless: bool) -> None:
+    """At SpecEdge's times, whatever the edge's drafts are worth; without the model it falls behind on a slow link.
+
+    The best depth is searched on the very answers that are compared, and the ledger has to learn its own meanwhile.
+    """
+    recording = Synthetic(tokens=120, second=0.4, sharpness=0.7, seed=4).draw(12)
+    own = replace(recording, steps=tuple(replace(s, draft_tokens=s.draft_tokens + 1) for s in recording.steps))
+    timings = Timings("specedge", 0.011, 0.0, 0.0942, one_way_s=one_way_s, server_draft_s=0.011)
+
+    def seconds(mode: str, **given: Any) -> float:
+        return sum(
+            each.stats.total_s for each in run_mode(mode, recording if mode != "full" else edge, timings, **given)
+        )
+
+    edge = own if useless else recording
+    best = min(seconds("server_sd", gamma=depth) for depth in (3, 4, 5, 6, 7))
+    beside = SERVER.changed(draft_model=Path("beside"))
+    assert seconds("full", server=beside, beside=recording) < best / 0.95
+    if one_way_s:
+        assert seconds("full") > 1.2 * best
 
 
 def test_every_exit_costs_its_time_wherever_one_is_asked() -> None:
