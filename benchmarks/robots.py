@@ -31,16 +31,17 @@ from tqdm import tqdm
 from cloud_verifier.policies import POLICIES
 from edge_drafter import DecodingStats, Mode
 from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.settings import EdgeConfig
 from evaluation.experiment import command
-from evaluation.experiment.alone import TargetAlone
+from evaluation.experiment.alone import TARGET, Flip, TargetAlone, bugs, margins
 from evaluation.experiment.questions import in_words, text_flags, warmed_up
-from evaluation.experiment.run import Question
+from evaluation.experiment.run import Answer, Question, Run
 from evaluation.experiment.sockets import edge_config
 from evaluation.figures import spread
 from evaluation.plots import COLOURS, add_outputs, keep, new_figure, plain
 from evaluation.setting import CONNECT_LIMIT_S, several, verifier
 from evaluation.tables import MS, Column, figures_table
-from speculation.profiles import load_profile
+from speculation.profiles import load_profile, load_profiles
 from speculation.vlm.load import Vlm, load_vlm
 
 PLAIN_POLICY = "fcfs"
@@ -187,6 +188,11 @@ def summarised(rounds: Sequence[Mapping[str, Mapping[str, float | None]]]) -> di
     return found
 
 
+def medians(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an arm's figures with its spreads as their medians: one round has no spread."""
+    return {name: value["median"] if isinstance(value, Mapping) else value for name, value in entry.items()}
+
+
 def rate(entry: Mapping[str, float | None]) -> float:
     """Return the tokens per second of a fleet's figures."""
     return entry["tokens_per_s"] or 0.0
@@ -227,44 +233,57 @@ def drive(edges: Sequence[EdgeDecoder], asked: Sequence[Question], before: Quest
     return [each for future in futures for each in future.result()]
 
 
-def fleet(
-    options: argparse.Namespace, arm: FleetArm, profile: str, address: str, vlm: Vlm, robots: int,
-    before: Question, asked: Sequence[Question],
-) -> list[Served]:  # fmt: skip
-    """Return what a fleet of robots got; their links are made for it and closed again."""
-    config = edge_config(options, address, mode=arm.mode, profile=profile)
-    with ExitStack() as stack:
-        edges = [stack.enter_context(closing(EdgeDecoder(config, vlm=vlm))) for _ in range(robots)]
-        for edge in edges:
-            edge.connect(CONNECT_LIMIT_S)
-        return drive(edges, asked, before, options.steps)
+@dataclass(frozen=True)
+class Fleets:
+    """What all fleets share: the options, one draft model, the questions and the target's own answers to them."""
 
+    options: argparse.Namespace
+    vlm: Vlm
+    before: Question
+    asked: Sequence[Question]
+    truths: Sequence[Answer]
 
-def measure(
-    options: argparse.Namespace, profile: str, vlm: Vlm, before: Question, asked: Sequence[Question],
-    truths: Sequence[tuple[int, ...]],
-) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Return, by the number of robots, every arm's figures under one profile."""
-    arms = arms_of(options.policies)
-    own = ["--profile", profile, "--dtype", options.dtype, "--threads", "1", *text_flags(in_words(options.frames))]
-    own += ["--max-sessions", str(2 * max(options.robots)), "--max-batch", str(options.max_batch)]
-    robot_cores, verifier_cores = split_cores(os.sched_getaffinity(0))
-    with ExitStack() as stack:
-        with pinned(verifier_cores):
-            addresses = {
-                policy: stack.enter_context(verifier(options.target_model, *own, "--policy", policy))
-                for policy in dict.fromkeys(arm.policy for arm in arms)
-            }
-        stack.enter_context(pinned(robot_cores))
+    def measure(self, profile: str) -> tuple[dict[str, dict[str, Any]], list[tuple[str, Served]]]:
+        """Return every arm's figures by the number of robots, and the answers, by arm, that are not the target's."""
+        options, arms = self.options, arms_of(self.options.policies)
+        own = ["--profile", profile, "--dtype", options.dtype, "--threads", "1", *text_flags(in_words(options.frames))]
+        own += ["--max-sessions", str(2 * max(options.robots)), "--max-batch", str(options.max_batch)]
+        robot_cores, verifier_cores = split_cores(os.sched_getaffinity(0))
+        wrong: list[tuple[str, Served]] = []
         rounds: dict[int, list[dict[str, dict[str, float | None]]]] = {robots: [] for robots in options.robots}
-        turns = list(itertools.product(range(options.rounds), options.robots))
-        for number, robots in tqdm(turns, desc=profile, unit="round", disable=None):
-            found = {}
-            for arm in random.Random(f"{options.seed} {number} {robots}").sample(arms, len(arms)):
-                served = fleet(options, arm, profile, addresses[arm.policy], vlm, robots, before, asked)
-                found[arm.name] = figures(served, options.steps, truths)
-            rounds[robots].append({arm.name: found[arm.name] for arm in arms})
-    return {str(robots): summarised(fleets) for robots, fleets in rounds.items()}
+        with ExitStack() as stack:
+            with pinned(verifier_cores):
+                addresses = {
+                    policy: stack.enter_context(verifier(options.target_model, *own, "--policy", policy))
+                    for policy in dict.fromkeys(arm.policy for arm in arms)
+                }
+            stack.enter_context(pinned(robot_cores))
+            turns = list(itertools.product(range(options.rounds), options.robots))
+            for number, robots in tqdm(turns, desc=profile, unit="round", disable=None):
+                found = {}
+                for arm in random.Random(f"{options.seed} {number} {robots}").sample(arms, len(arms)):
+                    config = edge_config(options, addresses[arm.policy], mode=arm.mode, profile=profile)
+                    served = self._serve(config, robots)
+                    found[arm.name] = figures(served, options.steps, [truth.tokens for truth in self.truths])
+                    wrong += [(arm.name, each) for each in served if each.tokens != self.truths[each.question].tokens]
+                rounds[robots].append({arm.name: found[arm.name] for arm in arms})
+        return {str(robots): summarised(fleets) for robots, fleets in rounds.items()}, wrong
+
+    def _serve(self, config: EdgeConfig, robots: int) -> list[Served]:
+        """Return what robots of these settings got; their links are made for it and closed again."""
+        with ExitStack() as stack:
+            edges = [stack.enter_context(closing(EdgeDecoder(config, vlm=self.vlm))) for _ in range(robots)]
+            for edge in edges:
+                edge.connect(CONNECT_LIMIT_S)
+            return drive(edges, self.asked, self.before, self.options.steps)
+
+    def flips(self, target: TargetAlone, wrong: Sequence[tuple[str, Served]]) -> list[Flip]:
+        """Return where each of these answers leaves the target's, with the margin in the target's own logits."""
+        found = []
+        for arm, served in wrong:
+            answers = {TARGET: [self.truths[served.question]], arm: [Answer(served.tokens, served.stats)]}
+            found += target.flips(Run(answers), [self.asked[served.question]])
+        return found
 
 
 def plot(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
@@ -303,9 +322,8 @@ def parser() -> argparse.ArgumentParser:
         "benchmarks.robots", __doc__, None, steps_default=f"{STEPS}, {quick}", journal=False, drafting=True,
         predictor=True, save=False,
     )  # fmt: skip
-    line.add_argument(
-        "--profiles", type=several(PROFILES), help=f"of {','.join(PROFILES)} (default: both, --quick: raw)"
-    )
+    shown = f"declared delays, one table each (default: {','.join(PROFILES)}; --quick: {PROFILES[0]})"
+    line.add_argument("--profiles", type=several(list(load_profiles())), help=shown)
     line.add_argument("--policies", type=several(list(POLICIES)), help=f"of the verifier, beside "
                       f"{PLAIN_POLICY}, which always runs (default: all; --quick: {QUICK_POLICIES[-1]})")  # fmt: skip
     line.add_argument("--robots", type=counts, help="fleets, e.g. 1,4,16 (default: 1,2,4,8,16; --quick: 4)")
@@ -323,8 +341,8 @@ def counts(text: str) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def run(options: argparse.Namespace) -> None:
-    """Run the benchmark. Raises ValueError or RuntimeError, in one sentence, where it cannot."""
+def set_defaults(options: argparse.Namespace) -> None:
+    """Fill in what was left out; fewer points with --quick. Raises ValueError for no rounds."""
     quick = options.quick
     options.steps = options.steps or (QUICK_STEPS if quick else STEPS)
     options.robots = options.robots or list(QUICK_ROBOTS if quick else ROBOTS)
@@ -333,31 +351,52 @@ def run(options: argparse.Namespace) -> None:
     options.profiles = options.profiles or list(PROFILES[:1] if quick else PROFILES)
     if options.rounds < 1:
         raise ValueError(f"--rounds {options.rounds}: give at least 1")
+
+
+def report(name: str, by_robots: Mapping[str, Mapping[str, Mapping[str, Any]]], rounds: int) -> str:
+    """Return a profile's tables, one for each fleet."""
+    profile = load_profile(name)
+    declared = (
+        f"declared: {MS * profile.draft_s:g} ms a draft forward, {MS * profile.verify_s:g} ms a pass; where a column "
+        "has more, this machine was too slow for so many robots"
+    )
+    lines = [f"profile {name} ({'nothing declared' if profile.is_raw else declared})"]
+    for count, entries in by_robots.items():
+        shown = entries if rounds > 1 else {arm: medians(entry) for arm, entry in entries.items()}
+        lines.append(figures_table(f"{count} robots", shown, COLUMNS))
+    return "\n\n".join(lines)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the benchmark and return 1 where an answer is wrong by more than a near tie, else 0.
+
+    Raises ValueError or RuntimeError, in one sentence, where it cannot.
+    """
+    set_defaults(options)
     (before,), asked = warmed_up(options, max(options.steps, min(options.robots[-1], 2 * options.steps)), 1)
     target = TargetAlone(load_vlm(options.target_model, dtype=options.dtype, threads=1), options.max_tokens)
-    truths = [target.decode(question).tokens for question in asked]
     vlm = load_vlm(options.draft_model, dtype=options.dtype, threads=1)
-    print(f"{command.described(options)}; {options.rounds} rounds; a fleet runs until one robot has {options.steps} "
-          "answers; median (min-max) over rounds")  # fmt: skip
+    fleets = Fleets(options, vlm, before, asked, [target.decode(question) for question in asked])
     ours, theirs = split_cores(os.sched_getaffinity(0))
-    print(f"all robots share {len(ours)} core(s) and one process, the verifier has {len(theirs)}: a real robot "
-          "brings a computer of its own")  # fmt: skip
+    print(f"{command.described(options)}; a fleet runs until one robot has {options.steps} answers; {options.rounds} "
+          f"rounds: median (min-max)\nall robots share {len(ours)} core(s) and one process, the verifier has "
+          f"{len(theirs)}: a real robot brings a computer of its own")  # fmt: skip
     results: dict[str, dict[str, dict[str, Any]]] = {}
-    for name in options.profiles:
-        profile = load_profile(name)
-        results[name] = measure(options, name, vlm, before, asked, truths)
-        declared = "nothing declared" if profile.is_raw else (
-            f"declared: {MS * profile.draft_s:g} ms a draft forward, {MS * profile.verify_s:g} ms a pass; where a "
-            "column has more, this machine was too slow for so many robots"
-        )  # fmt: skip
-        print(f"\nprofile {name} ({declared})")
-        for count, entries in results[name].items():
-            print(figures_table(f"{count} robots", entries, COLUMNS) + "\n")
-    every = [entry for fleets in results.values() for entries in fleets.values() for entry in entries.values()]
-    wrong, answers = (sum(int(entry[name]) for entry in every) for name in ("wrong", "answers"))
-    print(f"answers that are not the target's own: {wrong} of {answers}")
+    wrong: list[tuple[str, Served]] = []
+    for profile in options.profiles:
+        results[profile], others = fleets.measure(profile)
+        wrong += others
+        print("\n" + report(profile, results[profile], options.rounds))
+    every = [entry for by_robots in results.values() for arms in by_robots.values() for entry in arms.values()]
+    answers, flips = sum(int(entry["answers"]) for entry in every), fleets.flips(target, wrong)
+    near = ", ".join(
+        f"{arm}: {list(map('{:.1e}'.format, each))}" for arm, each in margins(flips, {*dict(wrong)}).items()
+    )
+    print(f"\nanswers that are not the target's own: {len(wrong)} of {answers}" + (f"; margins {near}" if near else ""))
     keep(plot(results), "robots", options)
-    command.finish(options, "robots", {"answers": answers, "wrong": wrong, "profiles": results})
+    flipped = [{"arm": flip.mode, "position": flip.position, "margin": flip.margin} for flip in flips]
+    command.finish(options, "robots", {"answers": answers, "flips": flipped, "profiles": results})
+    return int(bool(bugs(flips, options.dtype, [flip.mode for flip in flips])))
 
 
 main = partial(command.main_of, parser, run)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks.robots import (
     FleetArm,
+    Fleets,
     Served,
     arms_of,
     counts,
@@ -27,7 +28,10 @@ from benchmarks.robots import (
     window,
 )
 from edge_drafter import DecodingStats
+from evaluation.experiment.alone import TargetAlone
+from evaluation.experiment.questions import questions
 from evaluation.experiment.run import Question
+from speculation.vlm.load import load_vlm
 
 ASKED = [Question(f"question {number}", b"") for number in range(3)]
 
@@ -147,6 +151,16 @@ def test_one_robot_that_fails_ends_the_fleet_with_its_reason(fails: int) -> None
     assert threading.active_count() == before
 
 
+def test_a_wrong_answer_is_shown_with_its_margin(tiny_target: Path) -> None:
+    (question,) = questions("random", 1)
+    target = TargetAlone(vlm := load_vlm(tiny_target, dtype="float64"), 4)
+    truth = target.decode(question)
+    fleets = Fleets(argparse.Namespace(), vlm, question, [question], [truth])
+    bent = (*truth.tokens[:2], truth.tokens[2] + 1)
+    (flip,) = fleets.flips(target, [("full wisp", Served(3, 0, 0.0, 1.0, bent, DecodingStats()))])
+    assert (flip.mode, flip.position) == ("full wisp", 2) and 0.0 < flip.margin < float("inf")
+
+
 def test_the_whole_command_serves_robots_their_own_answers(
     tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -159,7 +173,7 @@ def test_the_whole_command_serves_robots_their_own_answers(
     printed = capsys.readouterr().out
     assert "2 robots" in printed and "answers that are not the target's own: 0 of" in printed
     saved = json.loads((tmp_path / "robots_float64.json").read_text())
-    assert saved["wrong"] == 0 and saved["answers"] >= 4 and "cores" in saved["machine"]
+    assert saved["flips"] == [] and saved["answers"] >= 4 and "cores" in saved["machine"]
     assert list(saved["profiles"]["raw"]["2"]) == ["cloud", "full fcfs"]
     assert (tmp_path / "robots.png").stat().st_size > 10_000
     assert main(["--rounds", "0"]) == 2 and "--rounds 0: give at least 1" in capsys.readouterr().err
