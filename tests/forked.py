@@ -86,6 +86,15 @@ class Forked:
         return code
 
 
+def run(command: Sequence[str], cwd: Path) -> tuple[int, str]:
+    """Return the exit code and standard error of a process that ends within two minutes."""
+    process = Forked(command, cwd, subprocess.PIPE)
+    code = process.wait(120.0)
+    assert process.stderr is not None
+    with process.stderr as pipe:
+        return code, pipe.read()
+
+
 def popen(command: Sequence[str], **how: Any) -> Forked | subprocess.Popen[str]:
     """Start a process, by forking where that spares imports."""
     forked = command[:2] == [sys.executable, "-m"] and command[2] in MODULES

@@ -37,5 +37,6 @@ def test_a_model_that_says_stop_ends_the_goal_in_every_mode(
     assert stopping.observer.last["instruction"].data == FIND
     room = {"seed": 3, "difficulty": "middle", "target": "silver bottle", "layout": "room"}
     assert stopping.observer.truth["room"] == room
-    until(lambda: stopping.observer.last["decoding_stats"].mode == mode, "figures of the mode")
-    assert stopping.observer.last["decoding_stats"].answer == "Action: stop"
+    last = stopping.observer.last
+    until(lambda: "decoding_stats" in last and last["decoding_stats"].mode == mode, "figures of the mode")
+    assert last["decoding_stats"].answer == "Action: stop"

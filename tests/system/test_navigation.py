@@ -12,6 +12,7 @@ from evaluation.__main__ import main
 from evaluation.bags.frames import BagFrame, FrameSource, Selection
 from evaluation.report.run import load_run
 from spec_vlm_nav.graph import PROJECT
+from tests.forked import run
 from tests.system.chain import FIND
 
 
@@ -33,9 +34,9 @@ def test_a_missing_model_folder_is_one_sentence_and_a_failed_start(name: str, tm
 
 def test_a_parameter_that_is_none_of_its_words_is_one_sentence() -> None:
     words = [sys.executable, "-m", "spec_vlm_nav.nodes.vlm_nav", "--ros-args", "-p", "response_order:=backwards"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=PROJECT, check=False)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "error: parameter response_order is 'backwards'; choose reason_first, action_first" in done.stderr
+    code, errors = run(words, PROJECT)
+    assert code == 2 and "Traceback" not in errors
+    assert "error: parameter response_order is 'backwards'; choose reason_first, action_first" in errors
 
 
 def test_the_demo_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
 import sys
 import time
 from array import array
@@ -28,7 +26,7 @@ from spec_vlm_nav_interfaces.msg import NavigationAction
 
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
-from tests.forked import Forked
+from tests.forked import Forked, run
 from tests.system.conftest import until
 from tests.system.spinning import Spinning
 
@@ -175,10 +173,10 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
 def test_it_does_not_start_without_its_verifier_and_gives_the_reason(turning_model: Path) -> None:
     address = free_address()
     words = command(turning_model, f"verifier:={address}", "welcome_s:=2.0", "autostart:=true")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=PROJECT, env=os.environ, check=False)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f"cannot configure: looking for a verifier at {address}" in done.stderr or (
-        f"cannot configure: no verifier answers at {address}" in done.stderr
+    code, errors = run(words, PROJECT)
+    assert code == 2 and "Traceback" not in errors
+    assert f"cannot configure: looking for a verifier at {address}" in errors or (
+        f"cannot configure: no verifier answers at {address}" in errors
     )
 
 

@@ -58,6 +58,7 @@ def test_a_hold_has_no_figures_and_is_printed_at_once(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "step  0  HOLD\n"
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize("words", [["evaluation.demo"], ["evaluation", "demo"]])
 def test_the_demo_is_a_module_and_a_command(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
