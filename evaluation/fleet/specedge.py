@@ -205,8 +205,8 @@ def report(data: Mapping[str, Any]) -> str:
     parts = [
         f"SpecEdge's setting; measured from {data['window_s'][0]:g} to {data['window_s'][1]:g} s, spreads over seeds",
         "assumed, not in the paper: T_q grows with the batch as WISP's Table 12 has it; the server's draft forward "
-        f"takes T_p, too; the draft model's first candidate is right at {EASY_SHARE:.0%} of positions with {EASY[0]:.0%}, "
-        f"else with {HARD[0]:.0%}, which gives about the paper's tokens a verification of server_sd",
+        f"takes T_p, too; the draft model's first candidate is right at {EASY_SHARE:.0%} of positions with "
+        f"{EASY[0]:.0%}, else with {HARD[0]:.0%}, which gives about the paper's tokens a verification of server_sd",
         f"cohorts: SpecEdge without pre-drafts; specedge: one path goes on; ours: {HEADS} places go on in one forward",
     ]
     for pair, by_batch in data["rows"].items():
