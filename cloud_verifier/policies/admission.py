@@ -50,14 +50,18 @@ class Candidate:
 
     @cached_property
     def deadline(self) -> float:
-        """d, Eq. 6 and 12: arrival + N/s - T_draft - T_network, or the step's own deadline where that is sooner.
+        """d, Eq. 12, or the step's own deadline where that is sooner."""
+        return min(self.step.deadline, self.promised())
+
+    def promised(self) -> float:
+        """Return when its class demands it to be done: arrival + N/s - T_draft - T_network (Eq. 6).
 
         A draft that was made while the verifier was busy with the one before cost its robot no time, which Eq. 6 does
-        not provide for: d is never less than N/s after the latest commit.
+        not provide for: it is never less than N/s after the latest commit.
         """
         step = self.step
         began = max(step.since - step.edge_s(self.choice), step.committed_at)
-        return min(step.deadline, began + self.tokens / step.service_class.tokens_per_s)
+        return began + self.tokens / step.service_class.tokens_per_s
 
     @cached_property
     def late(self) -> bool:
@@ -94,8 +98,8 @@ def overdue(rows: Sequence[Candidate], now: float, budget: Budget) -> tuple[list
     The former are those that wait for longer than `Budget.patience_s`, a quarter of a batch at most, and one at least.
     """
     most = max(1, budget.rows // 4)
-    late = sum(now - row.step.since > budget.patience_s for row in rows[:most])
-    return list(rows[:late]), list(rows[late:])
+    count = sum(now - row.step.since > budget.patience_s for row in rows[:most])
+    return list(rows[:count]), list(rows[count:])
 
 
 class Admission:

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
 from cloud_verifier.policies.admission import Admission, Candidate, cut, overdue
 from cloud_verifier.policies.row_policy import RowPolicy
 from speculation.pass_cost import NO_LOAD, Load
+
+_MARGIN = 1.25
+"""How much faster than its class an answer must be for its robot to wait."""
+
+
+class Paced(Candidate):
+    """A row that is due by the speed of its whole answer: a robot that is ahead of its class can wait."""
+
+    def promised(self) -> float:
+        """Return when the answer, from the beginning of its step on and with its prefill, would be no faster any more
+        than `_MARGIN` times its class.
+
+        Never sooner than by Eq. 6, so that a robot that has fallen behind is in time again with its next round.
+        """
+        step = self.step
+        tokens, speed = step.tally.tokens + self.tokens, _MARGIN * step.service_class.tokens_per_s
+        return max(super().promised(), step.begun_at + tokens / speed)
 
 
 class FullBudget(RowPolicy):
@@ -20,7 +36,7 @@ class FullBudget(RowPolicy):
     worth its survival. Tokens are taken in as long as the tokens per second of the whole grow; what is left out stays
     held. No session is given more than it would do itself, so that its ledger's promise holds.
 
-    Then as many rows run as `worth_running` says: those with a deadline by deadline, then the late ones.
+    Then as many rows run as `worth_running` says: those that can be in time by deadline, then the late ones.
     """
 
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
@@ -50,8 +66,9 @@ def worth_running(rows: Sequence[Candidate], batch: Admission) -> tuple[int, boo
     kept = [row for mine, end in passes for row in mine if _keeps(row, end)]
     if len(passes) > 1 and len(kept) < sum(not row.late for row in rows):
         together = sum(row.tokens for row in rows if _keeps(row, batch.now + seconds))
+        more = sum(row.tokens for row in kept) - together
         extra_s = passes[-1][1] - batch.now - seconds
-        if sum(row.tokens for row in kept) - together <= extra_s * sum(row.tokens for row in rows) / seconds:
+        if more * seconds <= extra_s * sum(row.tokens for row in rows):
             return len(rows), False
     return len(passes[0][0]), True
 
@@ -86,7 +103,7 @@ def spend(rows: Sequence[Candidate], batch: Admission) -> list[Candidate]:
     """
     estimates = batch.estimates
     if not estimates.known:
-        return list(rows)
+        return [Paced(row.step, row.choice, row.now, estimates) for row in rows]
     together = rows[: batch.budget.rows]
     roots = Load.total(Load.row(1, row.step.cached) for row in together)
     tokens, seconds = float(roots.rows), estimates.seconds(roots)
@@ -95,7 +112,8 @@ def spend(rows: Sequence[Candidate], batch: Admission) -> list[Candidate]:
         if part.rate * seconds < tokens:
             break
         tokens, seconds = tokens + part.tokens, seconds + part.seconds
-    return [_cut(row, mine, tokens / seconds) for row, mine in zip(rows, parts, strict=True)]
+    rate = tokens / seconds if seconds > 0.0 else 0.0
+    return [_cut(row, mine, rate) for row, mine in zip(rows, parts, strict=True)]
 
 
 class Part(NamedTuple):
@@ -117,7 +135,7 @@ class Part(NamedTuple):
 def _parts(row: Candidate, roots: Load, roots_s: float) -> list[Part]:
     """Return a draft in parts whose rates fall: a token that is worth more than those before it comes with them.
 
-    Its tokens are taken to cost the same: the context is what they differ in, by their place in the draft.
+    Its tokens are taken to cost the same; a later one only reads the earlier ones, besides.
     """
     survival, step = row.step.ledger.survival.get(row.choice.act), row.step
     if survival is None or not row.choice.tree.tokens:
@@ -140,4 +158,4 @@ def _cut(row: Candidate, parts: Sequence[Part], rate: float) -> Candidate:
     choice = cut(row.step, row.choice, taken[-1].end if taken else 0)
     if choice is row.choice:
         taken = list(parts)
-    return replace(row, choice=choice, accepted=sum(part.tokens for part in taken))
+    return Paced(row.step, choice, row.now, row.estimates, sum(part.tokens for part in taken))

@@ -47,6 +47,7 @@ class RowPolicy(ABC):
         begun = sorted((step for step in steps if step.can_prefill), key=_order)
         prefills = [step for step in begun if step.encoded]
         choices = _choices(steps, now, budget)
+        # A forward with chunks runs anyway, so nobody waits for company then.
         start = now if prefills else self._start(steps, choices, now, budget)
         ready = [step for step, choice in choices.items() if choice.act is not Act.WAIT]
         ready = sorted(ready, key=_order) if start is not None and start <= now else []

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloud_verifier.policies import POLICIES
 from cloud_verifier.scheduler import Refused
 from speculation.wire import (
     ROOT,
@@ -91,7 +92,7 @@ def test_a_frame_is_hashed_once_for_each_message_that_brings_it(
 def test_any_order_of_messages_commits_the_targets_own_answer(data: st.DataObject) -> None:
     """Drafts and commits are delayed, dropped, repeated and reordered; then the edges ask again until they are done."""
     count = data.draw(st.integers(1, 3))
-    bench = Bench(max_batch=data.draw(st.integers(1, 3)))
+    bench = Bench(max_batch=data.draw(st.integers(1, 3)), policy=data.draw(st.sampled_from(list(POLICIES))))
     edges = [
         Edge(row, data.draw(st.integers(1, 14)), data.draw(st.sampled_from(Idle)), data.draw(hints))
         for row in range(count)

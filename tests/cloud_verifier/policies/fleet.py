@@ -98,6 +98,12 @@ class Fleet:
             self.at(robot.starts_at, lambda index=index: self._begin(index))  # type: ignore[misc]
 
     @property
+    def steps(self) -> list[Step]:
+        """The steps under way."""
+        found = (self.scheduler.step(index) for index in range(len(self.robots)))
+        return [step for step in found if step is not None]
+
+    @property
     def _may_think_again(self) -> bool:
         """Whether a step may wait on at the time at which its ledger decides again."""
         return any(robot.idle is Idle.LEDGER for robot in self.robots)

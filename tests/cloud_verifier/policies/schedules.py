@@ -1,22 +1,41 @@
-"""Which deadlines a policy keeps when nothing else comes, and whether any schedule at all keeps every one."""
+"""Steps whose deadlines some schedule keeps, and which of them a policy keeps when nothing else comes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
 
 from cloud_verifier.ledger import Choice
 from cloud_verifier.policies import Budget, Policy
 from cloud_verifier.policies.admission import Candidate
 from cloud_verifier.step import Step
-from speculation.pass_cost import Load
-from tests.cloud_verifier.policies.rows import Declared
+from speculation.pass_cost import Load, PassCost
+from speculation.service import SERVICE_CLASSES
+from tests.cloud_verifier.policies.rows import Declared, waiting
 
 
 def choice_of(step: Step) -> Choice:
     choice = step.choice(0.0)
     assert choice is not None
     return choice
+
+
+@st.composite
+def feasible(draw: st.DrawFn) -> tuple[list[Step], Declared]:
+    """Return steps that are due, at the earliest, when a hidden schedule of passes is done with them."""
+    cost = Declared(PassCost(0.001, 0.0, 1e-5, draw(st.floats(0.001, 0.05))))
+    prompts = draw(st.lists(st.integers(1, 4000), min_size=1, max_size=5))
+    turns = [draw(st.integers(0, 2)) for _ in prompts]
+    slack = draw(st.sampled_from([1e-6, 0.01, 0.1]))
+    steps, now = [], 0.0
+    for turn in sorted(set(turns)):
+        mine = [index for index in range(len(prompts)) if turns[index] == turn]
+        now += cost.seconds(Load.total(Load.row(1, prompts[index]) for index in mine))
+        for index in mine:
+            due = now + draw(st.floats(1e-6, slack))
+            steps.append(waiting(index, service=SERVICE_CLASSES["economy"], prompt=prompts[index], time_left=due))
+    return draw(st.permutations(steps)), cost
 
 
 def kept_by(policy: Policy, steps: Sequence[Step], cost: Declared, budget: Budget) -> set[Step]:
@@ -29,27 +48,3 @@ def kept_by(policy: Policy, steps: Sequence[Step], cost: Declared, budget: Budge
         kept |= {step for step in batch.choices if now <= Candidate(step, choice_of(step), 0.0, cost).deadline}
         left = [step for step in left if step not in batch.choices]
     return kept
-
-
-def some_schedule_keeps_all(steps: Sequence[Step], cost: Declared) -> bool:
-    """Try every way to run them in passes, one after another."""
-    rows = [Candidate(step, choice_of(step), 0.0, cost) for step in steps]
-    return any(_all_kept(passes, cost) for passes in _splits(rows))
-
-
-def _all_kept(passes: Sequence[Sequence[Candidate]], cost: Declared) -> bool:
-    now = 0.0
-    for rows in passes:
-        now += cost.seconds(Load.total(row.load for row in rows))
-        if any(now > row.deadline for row in rows):
-            return False
-    return True
-
-
-def _splits(rows: Sequence[Candidate]) -> Iterator[list[Sequence[Candidate]]]:
-    if not rows:
-        yield []
-    for size in range(1, len(rows) + 1):
-        for first in combinations(rows, size):
-            for rest in _splits([row for row in rows if row not in first]):
-                yield [first, *rest]

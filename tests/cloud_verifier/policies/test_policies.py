@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection
 
+import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.config import Scheduling, StartError
 from cloud_verifier.ledger import Act, Estimates
 from cloud_verifier.policies import POLICIES, Batch, Budget
+from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
+from speculation.pass_cost import Load, PassCost
 from speculation.profiles import DeviceProfile
-from speculation.wire import Draft, Idle
+from speculation.service import SERVICE_CLASSES
+from speculation.wire import Draft, Idle, begin_digest, extend_digest
 from tests.cloud_verifier import bench as server
+from tests.cloud_verifier import timeline
 from tests.cloud_verifier.fake_target import greedy
+from tests.cloud_verifier.policies.fleet import Fleet, Robot
 from tests.cloud_verifier.scheduling import JPEG, Bench, waiting_bench
 
 
@@ -63,6 +70,98 @@ def test_a_new_policy_is_a_class_and_its_entry(monkeypatch: pytest.MonkeyPatch) 
     assert server.tokens_of(received) == truth[:4]
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_answer_is_the_targets_own_under_every_policy(policy: str) -> None:
+    """Robots in every mode at the real server, with right drafts and wrong ones, one of them beginning anew."""
+    config = server.CONFIG.changed(policy=policy, max_sessions=6, max_batch=3, collect_s=0.1)
+    world = server.Bench(config, DeviceProfile("slow", verify_s=0.05))
+    prompts = {bytes([97 + n]): f"long {n}" for n in range(6)}
+    classes = list(SERVICE_CLASSES) * 2
+    for number, peer in enumerate(prompts):
+        world.welcome(peer, msgspec.structs.replace(server.HELLO, service_class=classes[number]))
+    idles = [Idle.LEDGER, Idle.WAIT, Idle.DECODE, Idle.LEDGER, Idle.WAIT, Idle.DECODE]
+    for number, (peer, prompt) in enumerate(prompts.items()):
+        world.send(peer, server.begin(1, prompt, max_tokens=12, idle=idles[number]), after=0.02 * number)
+    answers: dict[bytes, list[int]] = {peer: [] for peer in prompts}
+    for turn in range(120):
+        world.turns(3)
+        for peer, prompt in prompts.items():
+            truth = greedy(prompt, JPEG, 12)
+            done = answers[peer] = server.tokens_of(world.received(peer))
+            assert done == truth[: len(done)]
+            if len(done) < 12 and idles[peer[0] - 97] is not Idle.DECODE:
+                tokens = [
+                    token if (turn + place) % 5 else 1 + token % 5 for place, token in enumerate(truth[len(done) :])
+                ]
+                digest = extend_digest(begin_digest(prompt, JPEG), done)
+                world.send(peer, Draft(1, turn + 1, len(done), digest, tokens[: turn % 5]))
+    assert [len(answer) for answer in answers.values()] == [12] * 6
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_nobody_waits_for_ever_and_no_promise_is_broken(policy: str, data: st.DataObject) -> None:
+    """Any robots, at a verifier that is too slow for them. `Fleet` holds commits and promises to the truth."""
+    robots = data.draw(
+        st.lists(
+            st.builds(
+                Robot,
+                service=st.sampled_from(list(SERVICE_CLASSES.values())),
+                idle=st.sampled_from([Idle.WAIT, Idle.WAIT, Idle.DECODE, Idle.LEDGER]),
+                draft_s=st.floats(0.001, 0.05),
+                round_trip_s=st.floats(0.0, 0.1),
+                depth=st.integers(0, 6),
+                chance=st.sampled_from([0.0, 0.5, 0.9]),
+                prompt=st.integers(1, 2000),
+                answer=st.integers(1, 20),
+                starts_at=st.floats(0.0, 0.5),
+            ),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    cost = PassCost(
+        data.draw(st.floats(0.0, 0.002)), 0.0, data.draw(st.floats(0.0, 2e-5)), data.draw(st.floats(0.01, 0.05))
+    )
+    rows, patience, collect = (
+        data.draw(st.integers(1, 5)),
+        data.draw(st.floats(0.0, 0.5)),
+        data.draw(st.sampled_from([0.0, 0.03])),
+    )
+    plan = Scheduling(policy=policy, max_batch=rows, patience_s=patience, collect_s=collect)
+    slowest = 0.0
+
+    def note(batch: Batch) -> None:
+        nonlocal slowest
+        assert batch.choices and len(batch.choices) <= rows
+        slowest = max(
+            slowest, cost.seconds(Load.total(step.row.load for step in batch.choices if step.row is not None))
+        )
+
+    fleet = Fleet(robots, cost, plan, on_batch=note).run(3.0)
+    passes = -(-len(robots) // max(1, rows // 4)) + 3
+    bound = patience + collect + passes * slowest
+    # A step whose ledger waits for a draft is ready all that time, but not by the verifier's fault.
+    waits = [each.waited_s for each in fleet.rounds if robots[each.robot].idle is not Idle.LEDGER]
+    waits += [fleet.now - step.since for step in fleet.steps if step.idle is not Idle.LEDGER and step.choice(fleet.now)]
+    assert max(waits, default=0.0) <= bound + 1e-9
+    assert fleet.rounds
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
+def test_no_policy_makes_a_robot_slower_than_decoding_alone(policy: str, chance: float) -> None:
+    """The ledger's promise, where every draft token makes a pass longer."""
+    line = timeline.Timeline(Scheduler(timeline.MODEL, Scheduling(policy=policy)), lambda n: 0.1 + 0.0175 * (n - 1))
+    rng = random.Random(5)
+    timeline.SteadyEdge(line, rng, draft_s=0.02, one_way_s=0.03, depth=6, chance=chance, ahead=0.3)
+    for _ in range(12):
+        begun = line.now
+        passes = line.run(timeline.answer(rng))
+        assert max(timeline.behind(passes, 0.1, begun)) <= 2.0 + 1e-6  # below 2 before a commit is one token short
+
+
 def test_a_policy_that_is_not_there_is_named() -> None:
     with pytest.raises(StartError, match=r"--policy 'oldest' is none of fcfs"):
         Scheduling(policy="oldest")
@@ -95,7 +194,8 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=50, deadline=None)
 @given(
     operations=operations,
     asked=st.lists(st.lists(st.floats(-1.0, 9.0), max_size=3), min_size=40, max_size=40),
@@ -103,13 +203,14 @@ operations = st.lists(
     collect_s=st.sampled_from([0.0, 0.5]),
 )
 def test_queries_change_nothing(
+    policy: str,
     operations: list[tuple[str, int, int, float]],
     asked: list[list[float]],
     idles: tuple[Idle, ...],
     collect_s: float,
 ) -> None:
     """Two verifiers do the same; one is asked at any time, any number of times, the other never: both go on alike."""
-    quiet, busy = (waiting_bench(max_batch=2, collect_s=collect_s, hint_tokens=3) for _ in range(2))
+    quiet, busy = (waiting_bench(policy=policy, max_batch=2, collect_s=collect_s, hint_tokens=3) for _ in range(2))
     seen: list[list[object]] = [[], []]
     for (what, row, number, seconds), times in zip(operations, asked, strict=False):
         for bench, log in zip((quiet, busy), seen, strict=True):
