@@ -24,8 +24,14 @@ PROGRAMS = {
     "break_even_embedded": "where it pays on the embedded pair's recorded answers",
     "robots": "one verifier and 1 to 16 robots on this machine, under every policy",
     "formulas": "the papers' latency formulas beside virtual time",
+    "fleet": "many robots and one verifier, or many: capacity, goodput, SpecEdge's pipeline, replicas",
 }
-COMMANDS = {"decoding": ["decoding", "all"], "break_even_embedded": ["break_even", "--recording", str(EMBEDDED)]}
+COMMANDS = {
+    "decoding": ["benchmarks.decoding", "all"],
+    "break_even_embedded": ["benchmarks.break_even", "--recording", str(EMBEDDED)],
+    "fleet": ["evaluation", "fleet", "all"],
+}
+"""Modules and words of those programs that are not just a module of their name."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,8 +50,8 @@ def commands(name: str, options: argparse.Namespace) -> list[list[str]]:
     """Return the command lines of a program with this one's options; a recording that it needs is made first."""
     flags = [f"--{flag}" for flag in ("quick", "save") if getattr(options, flag)]
     out = [] if options.out == OUT else ["--out", str(options.out)]
-    program, *own = COMMANDS.get(name, [name])
-    lines = [[sys.executable, "-m", f"benchmarks.{program}", *own, *flags, *out]]
+    module, *own = COMMANDS.get(name, [f"benchmarks.{name}"])
+    lines = [[sys.executable, "-m", module, *own, *flags, *out]]
     if "--recording" in own and not EMBEDDED.exists():
         count = str(QUICK_COUNT if options.quick else COUNT)
         record = [sys.executable, "-m", "benchmarks.virtual_time", "record", "--count", count, "--out", str(EMBEDDED)]

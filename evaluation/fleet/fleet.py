@@ -314,6 +314,7 @@ class Fleet:
         assert step is not None
         tokens = robot.request.prompt - 1
         step.prepared(robot.request, 0.0, tokens)
+        step.encoded = True
         if not self.setting.system.cached:
             # Every verification computes the prompt: there is nothing to do before the first.
             step.fed(tokens, self.events.now)
@@ -367,8 +368,6 @@ class Fleet:
 
     def _run(self, batch: Batch) -> None:
         """Let the batch take its time: drafts of the verifier's own, then the forward."""
-        for step in batch.encodes:
-            step.encoded = True
         began, steps = self.events.now, tuple(batch.choices)
         drafting_s = self._draft_here(steps)
         rows = [step.row for step in steps if step.row is not None]

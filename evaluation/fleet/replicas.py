@@ -11,7 +11,7 @@ import argparse
 import bisect
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -64,7 +64,7 @@ def _place(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
-PLACEMENTS = {
+PLACEMENTS: dict[str, Callable[[int, int, int], list[int]]] = {
     "least loaded": lambda robots, replicas, seed: placed_least_loaded(robots, replicas),
     f"hash, bound {BOUND:g}": lambda robots, replicas, seed: placed_by_hash(robots, replicas, BOUND, seed),
     "hash": lambda robots, replicas, seed: placed_by_hash(robots, replicas, None, seed),
@@ -133,7 +133,7 @@ def together(loads: Sequence[int], fleets: Mapping[int, Figures]) -> dict[str, f
 
 
 COLUMNS = (
-    Column("robots", "robots", ".0f"), Column("fullest replica", "fullest", ".0f"), Column("tokens/s", "goodput", ".0f"),
+    Column("robots", "robots", ".0f"), Column("fullest", "fullest", ".0f"), Column("tokens/s", "goodput", ".0f"),
     Column("late %", "violations", ".2f", 100.0), Column("robots served in time", "kept", ".0f"),
 )  # fmt: skip
 
@@ -143,8 +143,8 @@ def report(data: Mapping[str, Any]) -> str:
     simulated = ", ".join(map(str, data["simulated"]))
     parts = [
         f"many replicas, {data['per_replica']} robots each on average, policy full_budget, mixed classes, WISP's "
-        f"Appendix C; simulated: single fleets of {simulated} robots; every replica is taken to be like the one that is "
-        "nearest in size",
+        f"Appendix C; simulated: single fleets of {simulated} robots; every replica is taken to be like the "
+        "one that is nearest in size",
     ]
     for placement, rows in data["rows"].items():
         parts += [f"\n{placement}", figures_table("replicas", {str(n): row for n, row in rows.items()}, COLUMNS)]

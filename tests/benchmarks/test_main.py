@@ -29,7 +29,7 @@ def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.C
     programs = [line[0] for line in ran if "record" not in line]
     assert programs == [
         "benchmarks.peers", "benchmarks.sampling", "benchmarks.decoding", "benchmarks.break_even",
-        "benchmarks.break_even", "benchmarks.robots", "benchmarks.formulas",
+        "benchmarks.break_even", "benchmarks.robots", "benchmarks.formulas", "evaluation",
     ]  # fmt: skip
     assert all(line[-3:] == ["--quick", "--out", "elsewhere"] for line in ran if "record" not in line)
     printed = capsys.readouterr().out
@@ -44,7 +44,9 @@ def test_a_recording_that_is_needed_is_made_first(
     if there:
         recording.touch()
     monkeypatch.setattr(__main__, "EMBEDDED", recording)
-    monkeypatch.setitem(__main__.COMMANDS, "break_even_embedded", ["break_even", "--recording", str(recording)])
+    monkeypatch.setitem(
+        __main__.COMMANDS, "break_even_embedded", ["benchmarks.break_even", "--recording", str(recording)]
+    )
     assert __main__.main(["--only", "break_even_embedded", "--save"]) == 0
     first = [] if there else [["benchmarks.virtual_time", "record", "--count", "40", "--out", str(recording)]]
     assert ran == [*first, ["benchmarks.break_even", "--recording", str(recording), "--save"]]

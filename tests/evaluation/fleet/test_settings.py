@@ -1,0 +1,97 @@
+"""The papers' settings: SpecEdge's depths, placements on replicas, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.__main__ import main
+from evaluation.fleet import specedge
+from evaluation.fleet.figures import Window, run
+from evaluation.fleet.replicas import BOUND, placed_by_hash, placed_least_loaded, sampled, together
+from evaluation.fleet.systems import Setting
+from evaluation.fleet.wisp import CLASSES, GOALS, capacity_table, ratios, systems, times_of
+from evaluation.fleet.workload import Workload
+from speculation.pass_cost import Load
+
+
+def test_drafts_are_as_deep_as_figure_10_has_them() -> None:
+    pair = specedge.PAIRS["Qwen3 32B/1.7B"]
+    assert [specedge.depth_of(pair.verify_s, rtt_s) for rtt_s in specedge.RTTS] == [7, 5, 4]
+    assert specedge.depth_of(0.01, 0.05) == 1
+    for declared in specedge.PAIRS.values():
+        tree = Load.row(1 + specedge.TREE, specedge.CONTEXT)
+        assert specedge.cost_of(declared).seconds(tree) == pytest.approx(declared.verify_s)
+
+
+def test_two_cohorts_keep_the_verifier_busy() -> None:
+    pair = specedge.PAIRS["Qwen3 32B/1.7B"]
+    setting, robots = specedge.settings(pair, 1)["specedge"]
+    figures = run(setting, robots, window=Window(2.0, 22.0), judged=False)
+    assert robots == 2 and figures.rows == 1.0
+    busy = figures.goodput / figures.tokens_per_pass * pair.verify_s
+    assert busy == pytest.approx(1.0, abs=0.08)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 400), st.integers(1, 12), st.integers(0, 5))
+def test_every_robot_has_one_replica_and_none_too_many(robots: int, replicas: int, seed: int) -> None:
+    for bound in (None, BOUND, 1.0):
+        loads = placed_by_hash(robots, replicas, bound, seed)
+        assert sum(loads) == robots and len(loads) == replicas
+        if bound is not None:
+            assert max(loads) <= bound * robots / replicas + 1
+    even = placed_least_loaded(robots, replicas)
+    assert sum(even) == robots and max(even) - min(even) <= 1
+    sizes = sampled(placed_by_hash(robots, replicas, None, seed), seed)
+    assert len(sizes) <= 4 and sizes == sorted(set(sizes))
+    with pytest.raises(ValueError, match=r"bound 0\.5"):
+        placed_by_hash(robots, replicas, 0.5)
+
+
+def test_a_replica_more_moves_few_robots() -> None:
+    before = placed_by_hash(2000, 20, None)
+    after = placed_by_hash(2000, 21, None)
+    assert sum(max(0, new - old) for old, new in zip(before, after, strict=False)) == 0
+    assert after[-1] < 3 * 2000 / 21
+
+
+def test_alike_replicas_add_up() -> None:
+    setting = Setting(systems()["full_budget"], times_of("appendix C"), Workload(answer=(16, 32)), CLASSES)
+    fleet = run(setting, 5, 0, Window(2.0, 4.0))
+    row = together([5, 5, 5], {5: fleet})
+    assert row["robots"] == 15 and row["goodput"] == pytest.approx(3 * fleet.goodput)
+    assert row["kept"] == (15 if fleet.violations <= 0.05 else 0)
+
+
+def test_ratios_compare_with_each_baseline() -> None:
+    capacities = {
+        name: {"interactive": {"robots": robots}}
+        for name, robots in {"sled": [3, 4], "central": [7, 8], "full_budget": [20, 24]}.items()
+    }
+    load = {name: {8: {"goodput": 10.0 * place}, 16: {"goodput": 5.0}} for place, name in enumerate(capacities, 1)}
+    found = ratios(capacities, load)
+    assert found["sled"] == {"capacity interactive": 6.0, "goodput": 3.0}
+    assert found["central"] == {"capacity interactive": 3.0, "goodput": 1.5}
+    assert {base for _, base in GOALS} == set(found)
+    assert "20 / 24" in capacity_table(capacities) and "86" in capacity_table(capacities)
+
+
+def test_the_command_prints_goals_and_keeps_a_plot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(specedge, "DEPTHS", (4, 6))
+    monkeypatch.setattr(specedge, "Window", lambda begin, end: Window(1.0, 4.0))
+    assert main(["fleet", "specedge", "--quick", "--jobs", "1", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "server_sd" in printed and "goal, Qwen3 32B/1.7B: tokens/s 2.50x server_sd" in printed
+    assert "2 cores" in printed or "cores" in printed
+    assert (tmp_path / "fleet_specedge.png").stat().st_size > 1000
+    assert main(["fleet", "replicas", "--per-replica", "999", "--quick", "--out", str(tmp_path)]) == 2
+    assert main(["fleet", "specedge", "--jobs", "0", "--out", str(tmp_path)]) == 2
+    assert "--per-replica 999" in capsys.readouterr().err
+    json.dumps(specedge.layer_split(specedge.PAIRS["Qwen3 14B/1.7B"]))

@@ -1,0 +1,46 @@
+"""The best tree is the best of all, and its heads are what comes next."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.fleet.trees import best_tree, expected_tokens
+from speculation.wire import ROOT
+
+CHANCES = st.lists(st.floats(0.01, 0.9), min_size=1, max_size=3).map(lambda each: tuple(sorted(each, reverse=True)))
+LEVELS = st.lists(CHANCES, min_size=1, max_size=4).map(tuple)
+
+
+@settings(max_examples=80, deadline=None)
+@given(LEVELS, st.integers(1, 12), st.integers(1, 4), st.integers(1, 3))
+def test_the_best_tree_has_the_largest_products(
+    levels: tuple[tuple[float, ...], ...], size: int, depth: int, heads: int
+) -> None:
+    shape = best_tree(levels, size, depth, heads)
+    every = [
+        path
+        for length in range(1, len(levels) + 1)
+        for path in itertools.product(*(range(len(level)) for level in levels[:length]))
+    ]
+    value = {path: math.prod(levels[place][rank] for place, rank in enumerate(path)) for path in every}
+    within = sorted((value[path] for path in every if len(path) <= depth), reverse=True)
+    assert [value[node] for node in shape.nodes] == pytest.approx(within[:size])
+    assert expected_tokens(shape, levels) == pytest.approx(1.0 + sum(within[:size]))
+    for node, parent in zip(shape.nodes, shape.parents, strict=True):
+        assert (shape.nodes[parent] if parent != ROOT else ()) == node[:-1]
+    known = {(), *shape.nodes}
+    next_ones = sorted((value[path] for path in every if path not in known and path[:-1] in known), reverse=True)
+    assert sorted((value[head] for head in shape.heads), reverse=True) == pytest.approx(next_ones[:heads])
+
+
+def test_levels_that_were_drafted_beside_others_are_narrow() -> None:
+    levels = ((0.4, 0.3, 0.2),) * 4
+    wide, narrow = best_tree(levels, 8, 4), best_tree(levels, 8, 4, heads=8, narrow=2)
+    assert [sum(len(node) == level for node in narrow.nodes) for level in (1, 2)] == [1, 1]
+    assert sum(len(node) == 1 for node in wide.nodes) == 3
+    assert all(len(node) <= 2 for node in wide.within(2).nodes)
