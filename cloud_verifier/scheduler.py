@@ -6,6 +6,8 @@ business (`cloud_verifier.policies`); what a step does while it has no draft, it
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from cloud_verifier.config import Limits, Scheduling
@@ -18,6 +20,9 @@ from cloud_verifier.work import ModelInfo
 from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Fetch, Idle
+
+WAITED_S = 6.0
+"""How long a step may wait for its edge before others may have its memory."""
 
 
 class Refused(ValueError):
@@ -66,6 +71,23 @@ class Scheduler:
     def next_time(self, now: float) -> float | None:
         """Return when `next` will have work without any further message; None for never."""
         return self._policy.next_time(self._steps.values(), now, self.estimates, self._budget)
+
+    def active(self, index: int) -> list[int]:
+        """Return the other rows that have a step under way."""
+        return [row for row, step in self._steps.items() if row != index and not (step.done or step.suspended)]
+
+    def idle(self, now: float, silent: Collection[int]) -> list[int]:
+        """Return the rows whose steps can go on only when their edges act, the longest idle first.
+
+        Those whose edges are gone, or `silent` for long, come before those that wait for a draft.
+        """
+        idle = []
+        for row, step in self._steps.items():
+            gone = step.suspended or row in silent
+            waits = not step.pending and now - step.since > WAITED_S and step.choice(now) is None
+            if step.row is None and (gone or waits):
+                idle.append((not gone, step.since, row))
+        return [row for *_, row in sorted(idle)]
 
     # --- messages
 
@@ -145,6 +167,10 @@ class Scheduler:
             return None
         self._ended[index] = step.number
         return self._steps.pop(index)
+
+    def evict(self, index: int) -> Step | None:
+        """Drop a step that its edge does not know to be over: the next `Draft` for it is answered with NO_SESSION."""
+        return self._steps.pop(index, None)
 
     def forget(self, index: int) -> None:
         """A session is over: what was learned of its edge is dropped."""

@@ -300,11 +300,15 @@ class Step:
         self.suspended = True
         self.ledger.pause()
 
-    def prepared(self, inputs: object, seconds: float, tokens: int = 0) -> None:
-        """It may be prefilled with these inputs, which took so long: so many tokens, of prompt and answer."""
+    def prepared(self, inputs: object, seconds: float, tokens: int = 0, prompt_tokens: int | None = None) -> None:
+        """It may be prefilled with these inputs, which took so long: so many tokens, of prompt and answer.
+
+        They are fewer than those of the whole prompt where its row shares the beginning; None: it shares none.
+        """
         self.inputs = inputs
         self.prompt_left = tokens
-        self.prompt_tokens = max(0, tokens + 1 - self.position)
+        self.prompt_tokens = max(0, tokens + 1 - self.position) if prompt_tokens is None else prompt_tokens
+        self._fed = max(0, self.prompt_tokens + self.position - 1 - tokens)
         self.tally.prefill_s = seconds
 
     def fed(self, tokens: int, now: float, seconds: float = 0.0) -> None:

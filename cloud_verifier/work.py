@@ -123,18 +123,28 @@ class Engine(Protocol):
     @property
     def model(self) -> ModelInfo: ...
 
+    @property
+    def blocks(self) -> int:
+        """Blocks of keys and values that all rows share, see `speculation.vlm.blocks`."""
+
     def prepare(self, prompt: str, jpeg: bytes) -> Any:
         """Return the inputs of a prefill; in any thread, in a bounded time.
 
         Raises ValueError for an unusable image or prompt.
         """
 
+    def size(self, inputs: Any) -> int:
+        """Return the tokens of image and prompt of what `prepare` gave."""
+
+    def release(self, index: int) -> None:
+        """Let row `index` hold nothing: its blocks are free. No pass may be under way."""
+
     def begin(self, index: int, inputs: Any, committed: Sequence[int], max_tokens: int) -> int:
         """Reserve row `index`, whatever it held before, for the inputs that `prepare` gave and committed tokens.
 
         Nothing is computed. Returns how many tokens the row's prefill feeds: image, prompt and committed ones, all but
-        the last, which is the root. No pass may be under way. Raises CapacityError where prompt and `max_tokens` do not
-        fit.
+        the last, which is the root, and but for those at the prompt's beginning that the row shares with others. No
+        pass may be under way. Raises CapacityError where prompt and `max_tokens` do not fit.
         """
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
@@ -166,6 +176,12 @@ class DraftEngine(Protocol):
 
     def prepare(self, prompt: str, jpeg: bytes) -> Any:
         """Return the inputs of a prefill, as `Engine.prepare` does."""
+
+    def size(self, inputs: Any) -> int:
+        """Return the tokens of image and prompt, as `Engine.size` does."""
+
+    def release(self, index: int) -> None:
+        """Let row `index` hold nothing, as `Engine.release` does."""
 
     def prefill(self, index: int, inputs: Any, max_tokens: int, stop: Stop | None = None) -> None:
         """Make row `index` hold the inputs, whatever it held before.
