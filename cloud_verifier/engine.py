@@ -172,6 +172,7 @@ class VlmEngine:
     @torch.no_grad()
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         """See `Engine.verify`; one copy to the host per exit, for all rows together."""
+        self._recompute([row for row in rows if row.recompute])
         chunks = [self._chunk(row) for row in rows]
         last = self._vlm.num_layers - 1
         judged = [place for place, row in enumerate(rows) if not row.chunk]
@@ -192,13 +193,26 @@ class VlmEngine:
         self._cache.keep(index, [root, *(root + 1 + place for place in path)])
         self._roots[index] = token
 
+    def _recompute(self, rows: Sequence[Row]) -> None:
+        """Feed what the rows hold again, all in one forward; their images stay encoded."""
+        chunks = []
+        for row in rows:
+            before = self._prefills[row.index]
+            again = _Prefill.of(self._vlm, before.inputs, row.answer)
+            again.features = before.features
+            self._cache.clear(row.index, before.inputs.delta)
+            chunks.append(again.chunk(row.index, 0, len(again.ids) - 1))
+        if chunks:
+            for _ in forward_layers(self._vlm, self._cache, chunks):
+                pass
+
     def _chunk(self, row: Row) -> Chunk | PrefillChunk:
         length = self._cache.length[row.index]
         self._cache.truncate(row.index, length)
         if row.chunk:
             return self._prefills[row.index].chunk(row.index, length, row.chunk)
         # Its prefill is fed; what it was fed from is not needed any more.
-        prefill = self._prefills.pop(row.index, None)
+        prefill = self._prefills.pop(row.index, None) if not row.recompute else None
         if prefill is not None:
             self._cache.publish(row.index, prefill.words)
         if row.root is not None:

@@ -48,6 +48,7 @@ class Scheduler:
         limits = limits or Limits()
         self._model = model
         self._max_draft = limits.max_draft
+        self._recompute = limits.cache == "off"
         self._self_drafts = self_drafts
         self._policy = POLICIES[settings.policy]()
         tokens = settings.max_batch * (1 + limits.max_draft)
@@ -127,6 +128,7 @@ class Scheduler:
             digest=digest,
             service_class=service_class,
             hint_tokens=self._settings.hint_tokens,
+            recompute=self._recompute,
         )
         return step.repeat(step.position, 0)
 

@@ -104,6 +104,7 @@ class Step:
         digest: bytes | None = None,
         service_class: str = "",
         hint_tokens: int = HINT_TOKENS,
+        recompute: bool = False,
     ) -> None:
         """`ledger` is its session's. `digest` names the empty answer, see `empty_digest`; None: it is computed here."""
         self.number = begin.step
@@ -134,6 +135,8 @@ class Step:
         self.act = Act.DECODE
         self.tree = Tree()
         """What the pass under way, or the latest one, verifies."""
+        self.recompute = recompute
+        """Whether each pass computes its prefix again: the verifier has no cache."""
         self.self_draft = begin.self_draft
         self.max_tokens = begin.max_tokens
         self.open: OpenToken | None = None
@@ -224,7 +227,8 @@ class Step:
 
     def load(self, choice: Choice) -> Load:
         """Return what a pass computes for this choice."""
-        return Load.row(1 + len(choice.tree.tokens), self.cached)
+        new = 1 + len(choice.tree.tokens)
+        return Load.row(self.cached + new) if self.recompute else Load.row(new, self.cached)
 
     def chunk_load(self, tokens: int) -> Load:
         """Return what feeding so many tokens more of its prefill computes."""
@@ -379,10 +383,11 @@ class Step:
             draws=self.draws,
             root=self.answer[-1] if self.answer else None,
             self_draft=here,
-            answer=tuple(self.answer) if here else (),
+            answer=tuple(self.answer) if here or self.recompute else (),
             digest=self.digest,
             evidence=tuple(evidence[node] for node in tree.nodes) if evidence else (),
             cached=self.cached,
+            recompute=self.recompute,
         )
         self.act, self.tree, self._beside, self._waited_s = choice.act, tree, beside, max(0.0, now - self.since)
         best = self._best

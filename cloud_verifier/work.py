@@ -64,7 +64,7 @@ class Row:
     self_draft: int = 0
     """Tokens that the draft model beside the target is to propose behind `answer`, at most."""
     answer: tuple[int, ...] = ()
-    """The answer so far, where `self_draft` asks for a draft."""
+    """The answer so far, where `self_draft` asks for a draft or `recompute` for all of it."""
     digest: bytes = b""
     """Of the answer up to the root."""
     evidence: Evidence = ()
@@ -73,11 +73,14 @@ class Row:
     """Tokens that the row holds in the cache."""
     chunk: int = 0
     """So many more tokens of its prefill are fed, and nothing is judged; 0: its prefill is done."""
+    recompute: bool = False
+    """Whether what the row holds is computed again first, as a verifier without a cache does (SLED)."""
 
     @property
     def load(self) -> Load:
         """What it computes."""
-        return Load.row(self.chunk or 1 + len(self.tokens), self.cached)
+        new = self.chunk or 1 + len(self.tokens)
+        return Load.row(self.cached + new) if self.recompute else Load.row(new, self.cached)
 
     def rule(self, early: bool = False) -> AcceptanceRule:
         """Return what judges the draft, at the last layer or `early`, at an exit."""
@@ -85,7 +88,8 @@ class Row:
 
     def with_draft(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Row:
         """Return the row with the draft that it asked for."""
-        return replace(self, tokens=tokens, parents=parents, self_draft=0, answer=())
+        answer = self.answer if self.recompute else ()
+        return replace(self, tokens=tokens, parents=parents, self_draft=0, answer=answer)
 
 
 @dataclass(frozen=True)
