@@ -51,8 +51,9 @@ def serve_model(config: ServerConfig) -> None:
     profile = load_profile(config.target.profile)
     mailbox = Mailbox(config.link)
     try:
-        from cloud_verifier.engine import VlmEngine, find_exits
+        from cloud_verifier.engine import VlmEngine, cache_blocks, find_exits
         from cloud_verifier.self_draft import SelfDraft, check_pair
+        from speculation.vlm.blocks import BLOCK, blocks_for
         from speculation.vlm.load import load_vlm
         from speculation.vlm.speed import announce
 
@@ -63,12 +64,15 @@ def serve_model(config: ServerConfig) -> None:
             announce(vlm, _log)
             exits = find_exits(config, vlm)
             limits = config.limits
-            engine = VlmEngine(vlm, limits.max_sessions, limits.capacity, exits, max_draft=limits.max_draft)
+            beside = load_vlm(draft_model, config.model) if draft_model is not None else None
+            models = [vlm] if beside is None else [vlm, beside]
+            blocks = cache_blocks(limits, config.model.device, models)
+            rows, most = limits.max_sessions, limits.max_draft
+            engine = VlmEngine(vlm, rows, limits.capacity, exits, max_draft=most, blocks=blocks)
             self_draft = None
-            if draft_model is not None:
-                beside = load_vlm(draft_model, config.model)
+            if beside is not None:
                 announce(beside, _log)
-                self_draft = SelfDraft(beside, limits.max_sessions, limits.capacity, vlm.eos, limits.max_draft)
+                self_draft = SelfDraft(beside, rows, limits.capacity, vlm.eos, most, blocks)
                 _log.info("%s drafts beside the target for robots in mode server_sd", self_draft.name)
         except (RuntimeError, AssertionError) as error:  # what torch raises: no such device, no such memory
             reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -80,6 +84,8 @@ def serve_model(config: ServerConfig) -> None:
         )
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: server.stop())
+        need = blocks_for(limits.capacity)
+        _log.info("keys and values: %d blocks of %d slots, %d a session at most", blocks, BLOCK, need)
         size = sum(weight.numel() for weight in vlm.model.parameters()) / 1e6
         info = engine.model
         _log.info(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,8 @@ from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS
 
 EXITS_FILE = "exits.json"
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[KMGT]?)B?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 class StartError(ValueError):
@@ -80,7 +83,7 @@ class Target(Settings, frozen=True):
 class Limits(Settings, frozen=True):
     """How much the verifier takes on. Raises StartError, see `Settings`."""
 
-    max_sessions: Annotated[int, Meta(ge=1, le=256, description="robots at once")] = 8
+    max_sessions: Annotated[int, Meta(ge=1, le=1024, description="robots at once; not all need to fit --memory")] = 8
     max_draft: Annotated[int, Meta(ge=1, le=MAX_DRAFT_TOKENS, description="tokens in one draft")] = MAX_DRAFT_TOKENS
     capacity: Annotated[
         int,
@@ -90,9 +93,33 @@ class Limits(Settings, frozen=True):
             description="cache slots of a session: image and prompt, answer and draft must fit",
         ),
     ] = 1024
+    memory: Annotated[
+        str | None,
+        Meta(
+            description="for keys and values of all sessions and models, such as 2GB; default: what the sessions can "
+            "fill, as far as it is free"
+        ),
+    ] = None
+    cache: Annotated[
+        Literal["on", "off"],
+        Meta(description="off: image, prompt and answer are computed again for every verification (benchmarks)"),
+    ] = "on"
     idle_s: Annotated[
         float, Meta(ge=1.0, le=86400.0, description="seconds of silence after which a session is closed")
     ] = 60.0
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.memory is not None and not self.memory_bytes:
+            raise StartError(f"--memory {self.memory!r} is no size such as 2GB or 512MB")
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What `memory` means, 0 where it means nothing; None: it is not given."""
+        if self.memory is None:
+            return None
+        size = _SIZE.fullmatch(self.memory.strip())
+        return int(float(size["number"]) * _UNITS[size["unit"].upper()]) if size is not None else 0
 
 
 class Scheduling(Settings, frozen=True):

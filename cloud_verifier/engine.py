@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cloud_verifier.config import ServerConfig
+from cloud_verifier.config import Limits, ServerConfig, StartError
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
 from speculation.acceptance import Verdict, depths_of, judge_picks
 from speculation.cancellation import Abandoned, Stop
 from speculation.exits import ExitHeads, Head
 from speculation.prompts import Vocabulary
 from speculation.sampling import Logits
+from speculation.vlm.blocks import blocks_for
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import (
     NO_PLACES,
@@ -28,14 +29,19 @@ from speculation.vlm.forward import (
     final_logits,
     forward_layers,
     to_numpy,
+    words_before_image,
 )
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.load import ModelFolderError, Vlm
+from speculation.vlm.memory import available_bytes, gigabytes
 from speculation.vlm.positions import Ints
 from speculation.vlm.sampling import choose_rows
 from speculation.wire import MAX_DRAFT_TOKENS
 
 _log = logging.getLogger("cloud_verifier")
+
+_FREE_SHARE = 0.8
+"""Of the free memory, for keys and values; the rest is for forwards."""
 
 
 def find_exits(config: ServerConfig, vlm: Vlm) -> ExitHeads | None:
@@ -60,6 +66,26 @@ def find_exits(config: ServerConfig, vlm: Vlm) -> ExitHeads | None:
     return heads
 
 
+def cache_blocks(limits: Limits, device: str, vlms: Sequence[Vlm]) -> int:
+    """Return how many blocks the cache of each model has: what all sessions can fill, as far as memory allows.
+
+    Raises StartError where one session does not fit, or `--memory` is more than what is free.
+    """
+    each, session = sum(KVCache.block_bytes(vlm) for vlm in vlms), blocks_for(limits.capacity)
+    free, given = available_bytes(device), limits.memory_bytes
+    if given is not None and given > free:
+        raise StartError(f"--memory {limits.memory}: {device} has {gigabytes(free)} free")
+    # A cache has one block more than it gives out, and forwards need room too.
+    room = (given if given is not None else int(_FREE_SHARE * free)) // each - 1
+    if room < session:
+        budget = f"--memory {limits.memory}" if given is not None else f"what {device} has free"
+        raise StartError(
+            f"--capacity {limits.capacity}: keys and values of one session take {gigabytes((session + 1) * each)}, "
+            f"more than {budget}"
+        )
+    return min(limits.max_sessions * session, room)
+
+
 def check_room(whose: str, prompt: int, answer: int, draft: int, capacity: int) -> None:
     """Raise CapacityError where image and prompt, answer and draft, in tokens, do not fit a row of a model's cache."""
     need = prompt + answer + draft
@@ -82,14 +108,18 @@ class VlmEngine:
         exits: ExitHeads | None = None,
         max_draft: int = MAX_DRAFT_TOKENS,
         draws_on_device: bool | None = None,
+        blocks: int | None = None,
     ) -> None:
-        """`draws_on_device`: tokens are drawn where the logits are; None: wherever that is not the host."""
+        """`draws_on_device`: tokens are drawn where the logits are; None: wherever that is not the host.
+
+        `blocks` of the cache for all rows together; None: what all can fill.
+        """
         self._vlm = vlm
         self._objects = Vocabulary.load(vlm.folder)
         self._exits = exits
         self._exit_layers = frozenset(exits.layers if exits is not None else ())
         self._draws_on_device = vlm.device.type != "cpu" if draws_on_device is None else draws_on_device
-        self._cache = KVCache(vlm, rows, capacity)
+        self._cache = KVCache(vlm, rows, capacity, blocks)
         self._roots = [0] * rows
         self._prefills: dict[int, _Prefill] = {}
         self._max_draft = max_draft
@@ -109,17 +139,30 @@ class VlmEngine:
             reliability=dict(self._exits.table) if self._exits is not None else {},
         )
 
+    @property
+    def blocks(self) -> int:
+        """See `Engine.blocks`."""
+        return self._cache.blocks
+
     def prepare(self, prompt: str, jpeg: bytes) -> Inputs:
         """See `Engine.prepare`."""
         return prepare(self._vlm, prompt, jpeg)
 
+    def size(self, inputs: Inputs) -> int:
+        """See `Engine.size`."""
+        return len(inputs.ids)
+
+    def release(self, index: int) -> None:
+        """See `Engine.release`."""
+        self._cache.clear(index)
+        self._prefills.pop(index, None)
+
     def begin(self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int) -> int:
         """See `Engine.begin`."""
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
-        self._cache.clear(index, inputs.delta)
         self._prefills[index] = prefill = _Prefill.of(self._vlm, inputs, committed)
         self._roots[index] = int(prefill.ids[-1])
-        return len(prefill.ids) - 1
+        return len(prefill.ids) - 1 - self._cache.open(index, prefill.words, inputs.delta)
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
         """See `Engine.encode`; `stop` is called before and after the vision tower."""
@@ -133,6 +176,7 @@ class VlmEngine:
     @torch.no_grad()
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         """See `Engine.verify`; one copy to the host per exit, for all rows together."""
+        self._recompute([row for row in rows if row.recompute])
         chunks = [self._chunk(row) for row in rows]
         last = self._vlm.num_layers - 1
         judged = [place for place, row in enumerate(rows) if not row.chunk]
@@ -160,13 +204,28 @@ class VlmEngine:
         if self._vlm.device.type == "cuda":
             torch.cuda.synchronize(self._vlm.device)
 
+    def _recompute(self, rows: Sequence[Row]) -> None:
+        """Feed what the rows hold again, all in one forward; their images stay encoded."""
+        chunks = []
+        for row in rows:
+            before = self._prefills[row.index]
+            again = _Prefill.of(self._vlm, before.inputs, row.answer)
+            again.features = before.features
+            self._cache.clear(row.index, before.inputs.delta)
+            chunks.append(again.chunk(row.index, 0, len(again.ids) - 1))
+        if chunks:
+            for _ in forward_layers(self._vlm, self._cache, chunks):
+                pass
+
     def _chunk(self, row: Row) -> Chunk | PrefillChunk:
         length = self._cache.length[row.index]
         self._cache.truncate(row.index, length)
         if row.chunk:
             return self._prefills[row.index].chunk(row.index, length, row.chunk)
         # Its prefill is fed; what it was fed from is not needed any more.
-        self._prefills.pop(row.index, None)
+        prefill = self._prefills.pop(row.index, None) if not row.recompute else None
+        if prefill is not None:
+            self._cache.publish(row.index, prefill.words)
         if row.root is not None:
             self._roots[row.index] = row.root
         return draft_chunk(self._cache, row.index, self._roots[row.index], row.tokens, row.parents)
@@ -214,6 +273,8 @@ class _Prefill:
     """Of prompt and committed tokens [n + 1], the root last."""
     positions: Ints
     """[3, n + 1]."""
+    words: list[int]
+    """The prompt's tokens before the image, which other rows may share."""
     images: Ints
     """Which of the prompt's tokens stand for parts of the image; a committed token may look like one."""
     features: Tensor | None = None
@@ -227,7 +288,7 @@ class _Prefill:
         behind = np.tile(np.arange(count, len(ids)) + inputs.delta, (3, 1))
         positions = np.concatenate([inputs.positions, behind], axis=1)
         images = np.flatnonzero(inputs.ids == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
-        return cls(inputs, ids, positions, images)
+        return cls(inputs, ids, positions, words_before_image(vlm, inputs), images)
 
     def chunk(self, row: int, start: int, count: int) -> PrefillChunk:
         """Return `count` tokens from `start` on. Raises ValueError where there are fewer, or an image not encoded."""

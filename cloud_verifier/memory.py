@@ -32,8 +32,6 @@ FIRST_STEP_S = 1.0
 NEW_WEIGHT = 0.125
 """Of the latest step in the means."""
 PREFILL_HALF_LIFE_S = 5.0
-PREFILL_SHARE = 2.0
-"""Equal shares of time that a session may spend in prefills while others wait; steps come unevenly."""
 
 
 class NoRoom(RuntimeError):
@@ -156,9 +154,8 @@ class Admission:
         if blocks:
             self._step_s += NEW_WEIGHT * (now - since - self._step_s)
 
-    def forget(self, index: int, now: float) -> None:
-        """A row's session is over; the next one on it has a clean sheet."""
-        self.release(index, now)
+    def forget(self, index: int) -> None:
+        """A row's session is over; the next one on it has a clean sheet. What it holds is not released."""
         for each in (self._refused, self._turns, self._prefills):
             each.pop(index, None)
 
@@ -188,7 +185,7 @@ class Admission:
         if usage is None or not others:
             return
         # Somebody who always prefills comes to half-life / ln 2.
-        share = PREFILL_SHARE * PREFILL_HALF_LIFE_S / math.log(2.0) / (1 + len(others))
+        share = PREFILL_HALF_LIFE_S / math.log(2.0) / (1 + len(others))
         used = usage.now(now)
         if used > share:
             text = f"prefills of this robot took {used:.1f} s of late, {share:.1f} s are its share while others wait"

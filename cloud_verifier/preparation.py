@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from cloud_verifier.limits import Usage
 from cloud_verifier.step import Step
 from speculation.wire import BeginStep
 
@@ -35,20 +36,6 @@ class Prepared(Generic[Inputs]):
     seconds: float
 
 
-@dataclass
-class _Use:
-    """Seconds of the threads that a session has used, decaying, and when that was entered."""
-
-    seconds: float = 0.0
-    at: float = 0.0
-
-    def now(self, now: float) -> float:
-        return float(self.seconds * 0.5 ** ((now - self.at) / FORGET_S))
-
-    def add(self, seconds: float, now: float) -> None:
-        self.seconds, self.at = self.now(now) + seconds, now
-
-
 class Preparation(Generic[Inputs]):
     """Runs `prepare` in `threads` threads and calls `done` after each job.
 
@@ -66,7 +53,7 @@ class Preparation(Generic[Inputs]):
         self._changed = threading.Condition()
         self._waiting: dict[int, tuple[Step, BeginStep]] = {}
         self._running: set[int] = set()
-        self._used: dict[int, _Use] = {}
+        self._used: dict[int, Usage] = {}
         self._finished: list[Prepared[Inputs]] = []
         self._closed = False
         self._threads = [
@@ -108,7 +95,9 @@ class Preparation(Generic[Inputs]):
                 free = [index for index in self._waiting if index not in self._running]
                 if free or self._closed:
                     now = self._clock()
-                    return min(free, key=lambda index: self._used.setdefault(index, _Use()).now(now), default=None)
+                    return min(
+                        free, key=lambda index: self._used.setdefault(index, Usage(FORGET_S)).now(now), default=None
+                    )
                 self._changed.wait()
 
     def _run(self, index: int) -> None:
@@ -126,7 +115,7 @@ class Preparation(Generic[Inputs]):
             error = problem
         now = self._clock()
         with self._changed:
-            self._used.setdefault(index, _Use()).add(now - started, now)
+            self._used.setdefault(index, Usage(FORGET_S)).add(now - started, now)
             self._finished.append(Prepared(step, inputs, error, now - started))
             self._running.discard(index)
             self._changed.notify()

@@ -6,7 +6,7 @@ business (`cloud_verifier.policies`); what a step does while it has no draft, it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -25,6 +25,9 @@ from speculation.sampling import GREEDY, SamplingScheme
 from speculation.service import INTERACTIVE
 from speculation.service import service_class as class_named
 from speculation.wire import BeginStep, Commit, Draft, Fault, FaultCode, Fetch, Idle
+
+WAITED_S = 6.0
+"""How long a step may wait for its edge before others may have its memory."""
 
 
 class Refused(ValueError):
@@ -51,6 +54,7 @@ class Scheduler:
         self._model = model
         self._max_draft = limits.max_draft
         self.drafting = DraftCosts() if self_drafts else None
+        self._recompute = limits.cache == "off"
         self._policy = POLICIES[settings.policy]()
         self.estimates = estimates or Estimator()
         self._traffic = Traffic()
@@ -74,6 +78,23 @@ class Scheduler:
     def next_time(self, now: float) -> float | None:
         """Return when `next` will have work without any further message; None for never."""
         return self._policy.next_time(self._steps.values(), now, self.estimates, self._budget)
+
+    def active(self, index: int) -> list[int]:
+        """Return the other rows that have a step under way."""
+        return [row for row, step in self._steps.items() if row != index and not (step.done or step.suspended)]
+
+    def idle(self, now: float, silent: Collection[int]) -> list[int]:
+        """Return the rows whose steps can go on only when their edges act, the longest idle first.
+
+        Those whose edges are gone, or `silent` for long, come before those that wait for a draft.
+        """
+        idle = []
+        for row, step in self._steps.items():
+            gone = step.suspended or row in silent
+            waits = not step.pending and now - step.since > WAITED_S and step.choice(now) is None
+            if step.row is None and (gone or waits):
+                idle.append((not gone, step.since, row))
+        return [row for *_, row in sorted(idle)]
 
     # --- messages
 
@@ -118,6 +139,7 @@ class Scheduler:
             digest=digest,
             service_class=class_named(service_class),
             hint_tokens=self._settings.hint_tokens,
+            recompute=self._recompute,
         )
         return step.repeat(step.position, 0)
 
@@ -158,6 +180,10 @@ class Scheduler:
             return None
         self._ended[index] = step.number
         return self._steps.pop(index)
+
+    def evict(self, index: int) -> Step | None:
+        """Drop a step that its edge does not know to be over: the next `Draft` for it is answered with NO_SESSION."""
+        return self._steps.pop(index, None)
 
     def forget(self, index: int) -> None:
         """A session is over: what was learned of its edge is dropped."""

@@ -88,10 +88,17 @@ class SelfDraft:
     """One draft model and `rows` rows of `capacity` cache slots; `ends` end a draft. See `work.DraftEngine`."""
 
     def __init__(
-        self, vlm: Vlm, rows: int, capacity: int, ends: Sequence[int], max_draft: int = MAX_DRAFT_TOKENS
+        self,
+        vlm: Vlm,
+        rows: int,
+        capacity: int,
+        ends: Sequence[int],
+        max_draft: int = MAX_DRAFT_TOKENS,
+        blocks: int | None = None,
     ) -> None:
+        """`blocks` of the cache for all rows together; None: what all can fill."""
         self._vlm = vlm
-        self._cache = KVCache(vlm, rows, capacity)
+        self._cache = KVCache(vlm, rows, capacity, blocks)
         self._ends = frozenset(ends)
         self._max_draft = max_draft
         self._roots = [0] * rows
@@ -107,6 +114,15 @@ class SelfDraft:
     def prepare(self, prompt: str, jpeg: bytes) -> Inputs:
         """See `DraftEngine.prepare`."""
         return prepare(self._vlm, prompt, jpeg)
+
+    def size(self, inputs: Inputs) -> int:
+        """See `DraftEngine.size`."""
+        return len(inputs.ids)
+
+    def release(self, index: int) -> None:
+        """See `DraftEngine.release`."""
+        self._cache.clear(index)
+        self._fed[index] = []
 
     def prefill(self, index: int, inputs: Inputs, max_tokens: int, stop: Stop | None = None) -> None:
         """See `DraftEngine.prefill`. Answer tokens follow with the first draft."""

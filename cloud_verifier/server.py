@@ -15,8 +15,9 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.limits import Allowance
+from cloud_verifier.memory import Admission, NoRoom
 from cloud_verifier.policies import Batch
-from cloud_verifier.preparation import Preparation
+from cloud_verifier.preparation import Preparation, Prepared
 from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
 from cloud_verifier.step import Step, Tally
@@ -29,6 +30,7 @@ from speculation.profiles import DeviceProfile
 from speculation.sampling import SamplingScheme
 from speculation.text import printable
 from speculation.trace import Lane, Trace
+from speculation.vlm.blocks import blocks_for
 
 _log = logging.getLogger("cloud_verifier")
 
@@ -70,13 +72,18 @@ class Server:
             self._model, config.scheduling, config.limits, self_draft is not None, Estimator(cost)
         )
         self._preparation = Preparation(self._prepare, mailbox.notify, preparation_threads, clock)
+        self._memory = Admission(engine.blocks)
+        self._admissible: dict[int, Prepared[tuple[Any, Any]]] = {}
+        """What waits for memory, by row."""
+        self._rows: dict[int, Step] = {}
+        """Whose keys and values the rows of the engine hold."""
         self._allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
         early = config.early
         self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
         self._stopping = False
         self._totals = Tally()
         self._begun_at = clock()
-        self._steps = self._faults = self._ignored = self._overruns = 0
+        self._steps = self._faults = self._busy = self._evicted = self._ignored = self._overruns = 0
 
     def run(self) -> None:
         """Serve until `stop`, then end every step under way and log a summary."""
@@ -88,9 +95,10 @@ class Server:
             if step is not None and not step.done:
                 self._send(session, wire.EndStep(step.number, "the verifier was stopped"))
         _log.info(
-            "stopped after %.0f s: sessions=%d steps=%d %s early=%d early_dropped=%d faults=%d ignored=%d overruns=%d",
+            "stopped after %.0f s: sessions=%d steps=%d %s early=%d early_dropped=%d faults=%d busy=%d evicted=%d "
+            "ignored=%d overruns=%d",
             self._clock() - self._begun_at, self._sessions.opened, self._steps, self._totals, self._exits.sent,
-            self._exits.dropped, self._faults, self._ignored, self._overruns,
+            self._exits.dropped, self._faults, self._busy, self._evicted, self._ignored, self._overruns,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -140,18 +148,99 @@ class Server:
         return True
 
     def _take_prepared(self) -> None:
+        """Let steps whose frames are decoded ask for memory, and those that get it begin. No pass is under way."""
+        now = self._clock()
+        self._free_rows(now)
         for ready in self._preparation.collect():
-            if not self._scheduler.is_current(ready.step):
-                continue
             step = ready.step
+            if not self._scheduler.is_current(step):
+                continue
             try:
-                if ready.error is not None:
-                    raise ready.error
-                own, _ = cast("tuple[Any, Any]", ready.inputs)
-                tokens = self._engine.begin(step.index, own, step.answer, step.max_tokens)
-                step.prepared(ready.inputs, ready.seconds, tokens)
+                if ready.inputs is None:
+                    raise ready.error or RuntimeError("a frame came to nothing")
+                self._memory.ask(step.index, self._need(step, *ready.inputs), now)
+                self._admissible[step.index] = ready
+            except NoRoom as full:
+                self._send_busy(step, full)
             except Exception as error:
                 self._cannot_prefill(step, error)
+        granted, evicted = self._memory.grant(now, self._idle(now) if self._memory.line else ())
+        for index in evicted:
+            self._evict(index)
+        for index in granted:
+            self._begin(self._admissible.pop(index))
+
+    def _free_rows(self, now: float) -> None:
+        """Take back what is held, or waited for, for steps that are over."""
+        for index, step in list(self._rows.items()):
+            if step.done or not self._scheduler.is_current(step):
+                self._release(index)
+                self._memory.release(index, now)
+        for index, ready in list(self._admissible.items()):
+            if not self._scheduler.is_current(ready.step):
+                del self._admissible[index]
+                self._memory.release(index, now)
+
+    def _release(self, index: int) -> None:
+        del self._rows[index]
+        self._engine.release(index)
+        if self._self_draft is not None:
+            self._self_draft.release(index)
+
+    def _need(self, step: Step, own: Any, beside: Any) -> int:
+        """Return the blocks that a step may come to hold. Raises CapacityError where there are not so many."""
+        prompt = self._engine.size(own)
+        if self._self_draft is not None and beside is not None:
+            prompt = max(prompt, self._self_draft.size(beside))
+        need = blocks_for(prompt + step.max_tokens + self._max_draft)
+        if need > self._memory.blocks:
+            raise CapacityError(
+                f"image and prompt of {prompt} tokens, an answer of {step.max_tokens} and a draft of {self._max_draft} "
+                f"need {need} blocks of memory, there are {self._memory.blocks}; start the verifier with more --memory"
+            )
+        return need
+
+    def _begin(self, ready: Prepared[tuple[Any, Any]]) -> None:
+        """Let a step that has its memory be prefilled."""
+        step = ready.step
+        self._rows[step.index] = step
+        try:
+            assert ready.inputs is not None, "only what was prepared asks for memory"
+            own, _ = ready.inputs
+            tokens = self._engine.begin(step.index, own, step.answer, step.max_tokens)
+            step.prepared(ready.inputs, ready.seconds, tokens, self._engine.size(own))
+        except Exception as error:
+            self._cannot_prefill(step, error)
+
+    def _idle(self, now: float) -> list[int]:
+        """Return the rows that may be evicted, the first one first."""
+        silent = {each.index for each in self._sessions.all if now - each.last_received > SILENT_S}
+        return [row for row in self._scheduler.idle(now, silent) if row in self._rows]
+
+    def _evict(self, index: int) -> None:
+        """Give an idle step's memory to others. Its edge begins it again where it stands, when it goes on."""
+        self._release(index)
+        step = self._scheduler.evict(index)
+        session = self._sessions.of_index(index)
+        self._evicted += 1
+        self._exits.overtake(index)
+        if session is None or step is None:
+            return
+        self._log_step(session, step, "evicted")
+        if session.peer is not None:
+            text = "the step waited for long and its memory is with others; send Hello and BeginStep again"
+            self._refuse(session.peer, wire.Fault(wire.FaultCode.NO_SESSION, text, step.number))
+
+    def _send_busy(self, step: Step, full: NoRoom) -> None:
+        """End a step that cannot be taken now, with a time for its edge to begin it again."""
+        self._scheduler.end(step.index)
+        self._exits.overtake(step.index)
+        session = self._sessions.of_index(step.index)
+        if session is not None and session.peer is not None:
+            self._allowance.take(session.peer, self._clock())
+            self._busy += 1
+            _log.info("session %d step %d: %s; again in %.1f s", session.number, step.number, full, full.retry_after_s)
+            self._send(session, wire.Busy(full.retry_after_s, str(full), step.number))
 
     def _send_early_tokens(self) -> None:
         while (due := self._exits.pop(self._clock())) is not None:
@@ -216,6 +305,12 @@ class Server:
                 self._exits.overtake(session.index)
                 self._log_step(session, before, "superseded")
                 if step.begin is not None:
+                    try:
+                        self._memory.check_prefill(session.index, now, self._scheduler.active(session.index))
+                        self._memory.check(session.index, now)
+                    except NoRoom as full:
+                        self._send_busy(step, full)
+                        return
                     self._preparation.submit(step, step.begin)
             for commit in commits:
                 self._send(session, commit)
@@ -255,8 +350,13 @@ class Server:
             if self._sessions.full:
                 self._drop_dead_sessions()
             if self._sessions.full:
-                text = f"all {self._sessions.limit} sessions are taken (--max-sessions); try again later"
-                self._refuse(peer, wire.Fault(wire.FaultCode.SERVER_FULL, text))
+                # A place becomes free at the earliest when a robot was silent for so long.
+                wait = self._memory.later(SILENT_S)
+                text = f"all {self._sessions.limit} sessions are taken (--max-sessions)"
+                self._busy += 1
+                if self._allowance.take(b"", now):
+                    _log.warning("a robot has no place: %s; again in %.1f s", text, wait)
+                self._mailbox.send(peer, wire.Busy(wait, text), droppable=True)
                 return
             session = self._sessions.open(peer, now)
             _log.info("session %d opened: class=%s of %d", session.number, hello.service_class, len(self._sessions))
@@ -284,6 +384,8 @@ class Server:
         except Exception as error:
             self._cannot_prefill(step, error)
             return
+        finally:
+            self._memory.prefilled(step.index, self._clock() - started, self._clock())
         self._record("encode", started, self._clock(), step=step.number)
         step.encoded = True
         self._fed(step, 0, started)
@@ -386,7 +488,9 @@ class Server:
             except Exception as error:
                 _log.error("a verdict failed", exc_info=error)
                 self._give_up(step, wire.FaultCode.INTERNAL, f"the verifier could not judge this step: {error}")
+        new = sum(row.load.new for row in rows)
         for step, tokens in batch.chunks.items():
+            self._memory.prefilled(step.index, (now - started) * tokens / new, now)
             self._fed(step, tokens, started)
 
     def _draft_here(self, steps: tuple[Step, ...]) -> None:
@@ -502,6 +606,7 @@ class Server:
         self._log_step(session, self._scheduler.end(session.index), why)
         self._exits.close(session.index)
         self._scheduler.forget(session.index)
+        self._memory.forget(session.index)
         if session.peer is not None:
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)

@@ -105,6 +105,7 @@ class Step:
         digest: bytes | None = None,
         service_class: ServiceClass = INTERACTIVE,
         hint_tokens: int = HINT_TOKENS,
+        recompute: bool = False,
     ) -> None:
         """`ledger` is its session's. `digest` names the empty answer, see `empty_digest`; None: it is computed here."""
         self.number = begin.step
@@ -141,6 +142,8 @@ class Step:
         self.act = Act.DECODE
         self.tree = Tree()
         """What the pass under way, or the latest one, verifies."""
+        self.recompute = recompute
+        """Whether each pass computes its prefix again: the verifier has no cache."""
         self.self_draft, self.self_depth = begin.self_draft, begin.self_depth
         self.max_tokens = begin.max_tokens
         self.open: OpenToken | None = None
@@ -238,7 +241,8 @@ class Step:
 
     def load(self, choice: Choice) -> Load:
         """Return what a pass computes for this choice."""
-        return Load.row(1 + max(len(choice.tree.tokens), choice.size), self.cached)
+        new = 1 + max(len(choice.tree.tokens), choice.size)
+        return Load.row(self.cached + new) if self.recompute else Load.row(new, self.cached)
 
     def chunk_load(self, tokens: int) -> Load:
         """Return what feeding so many tokens more of its prefill computes."""
@@ -321,11 +325,15 @@ class Step:
         self.suspended = True
         self.ledger.pause()
 
-    def prepared(self, inputs: object, seconds: float, tokens: int = 0) -> None:
-        """It may be prefilled with these inputs, which took so long: so many tokens, of prompt and answer."""
+    def prepared(self, inputs: object, seconds: float, tokens: int = 0, prompt_tokens: int | None = None) -> None:
+        """It may be prefilled with these inputs, which took so long: so many tokens, of prompt and answer.
+
+        They are fewer than those of the whole prompt where its row shares the beginning; None: it shares none.
+        """
         self.inputs = inputs
         self.prompt_left = tokens
-        self.prompt_tokens = max(0, tokens + 1 - self.position)
+        self.prompt_tokens = max(0, tokens + 1 - self.position) if prompt_tokens is None else prompt_tokens
+        self._fed = max(0, self.prompt_tokens + self.position - 1 - tokens)
         self.tally.prefill_s = seconds
 
     def fed(self, tokens: int, now: float, seconds: float = 0.0) -> None:
@@ -403,10 +411,11 @@ class Step:
             root=self.answer[-1] if self.answer else None,
             self_draft=choice.size,
             self_depth=choice.depth,
-            answer=tuple(self.answer) if choice.size else (),
+            answer=tuple(self.answer) if choice.size or self.recompute else (),
             digest=self.digest,
             evidence=tuple(evidence[node] for node in tree.nodes) if evidence else (),
             cached=self.cached,
+            recompute=self.recompute,
         )
         self.act, self.tree, self._beside, self._waited_s = choice.act, tree, beside, max(0.0, now - self.since)
         best = self._best

@@ -67,7 +67,7 @@ class Row:
     self_depth: int = 0
     """Levels of the tree that they make, at most; 0: a chain."""
     answer: tuple[int, ...] = ()
-    """The answer so far, where `self_draft` asks for a draft."""
+    """The answer so far, where `self_draft` asks for a draft or `recompute` for all of it."""
     digest: bytes = b""
     """Of the answer up to the root."""
     evidence: Evidence = ()
@@ -76,11 +76,14 @@ class Row:
     """Tokens that the row holds in the cache."""
     chunk: int = 0
     """So many more tokens of its prefill are fed, and nothing is judged; 0: its prefill is done."""
+    recompute: bool = False
+    """Whether what the row holds is computed again first, as a verifier without a cache does (SLED)."""
 
     @property
     def load(self) -> Load:
         """What it computes."""
-        return Load.row(self.chunk or 1 + len(self.tokens), self.cached)
+        new = self.chunk or 1 + len(self.tokens)
+        return Load.row(self.cached + new) if self.recompute else Load.row(new, self.cached)
 
     def rule(self, early: bool = False) -> AcceptanceRule:
         """Return what judges the draft, at the last layer or `early`, at an exit."""
@@ -88,7 +91,8 @@ class Row:
 
     def with_draft(self, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Row:
         """Return the row with the draft that it asked for."""
-        return replace(self, tokens=tokens, parents=parents, self_draft=0, self_depth=0, answer=())
+        answer = self.answer if self.recompute else ()
+        return replace(self, tokens=tokens, parents=parents, self_draft=0, self_depth=0, answer=answer)
 
 
 @dataclass(frozen=True)
@@ -126,18 +130,28 @@ class Engine(Protocol):
     @property
     def model(self) -> ModelInfo: ...
 
+    @property
+    def blocks(self) -> int:
+        """Blocks of keys and values that all rows share, see `speculation.vlm.blocks`."""
+
     def prepare(self, prompt: str, jpeg: bytes) -> Any:
         """Return the inputs of a prefill; in any thread, in a bounded time.
 
         Raises ValueError for an unusable image or prompt.
         """
 
+    def size(self, inputs: Any) -> int:
+        """Return the tokens of image and prompt of what `prepare` gave."""
+
+    def release(self, index: int) -> None:
+        """Let row `index` hold nothing: its blocks are free. No pass may be under way."""
+
     def begin(self, index: int, inputs: Any, committed: Sequence[int], max_tokens: int) -> int:
         """Reserve row `index`, whatever it held before, for the inputs that `prepare` gave and committed tokens.
 
         Nothing is computed. Returns how many tokens the row's prefill feeds: image, prompt and committed ones, all but
-        the last, which is the root. No pass may be under way. Raises CapacityError where prompt and `max_tokens` do not
-        fit.
+        the last, which is the root, and but for those at the prompt's beginning that the row shares with others. No
+        pass may be under way. Raises CapacityError where prompt and `max_tokens` do not fit.
         """
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
@@ -169,6 +183,12 @@ class DraftEngine(Protocol):
 
     def prepare(self, prompt: str, jpeg: bytes) -> Any:
         """Return the inputs of a prefill, as `Engine.prepare` does."""
+
+    def size(self, inputs: Any) -> int:
+        """Return the tokens of image and prompt, as `Engine.size` does."""
+
+    def release(self, index: int) -> None:
+        """Let row `index` hold nothing, as `Engine.release` does."""
 
     def prefill(self, index: int, inputs: Any, max_tokens: int, stop: Stop | None = None) -> None:
         """Make row `index` hold the inputs, whatever it held before.

@@ -81,7 +81,6 @@ class FaultCode(IntEnum):
     NO_SESSION = 6
     BAD_IMAGE = 7
     TOO_LARGE = 8
-    SERVER_FULL = 9
     INTERNAL = 10
 
 

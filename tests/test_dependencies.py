@@ -53,7 +53,7 @@ TORCH_HOMES = (
 )  # fmt: skip
 """All other files hold policy, messages or the robot, which must start, stop and be tested without torch."""
 NEEDS_TORCH = ("torch", "tokenizers", "safetensors.torch", "speculation.exits", "speculation.vlm")
-NEEDS_NO_TORCH = {"speculation.vlm.settings", "speculation.vlm.folder"}
+NEEDS_NO_TORCH = {"speculation.vlm.settings", "speculation.vlm.folder", "speculation.vlm.blocks"}
 """Files of speculation/vlm that describe models without loading one."""
 
 

@@ -265,6 +265,19 @@ class RecordedEngine:
         """See `Engine.prepare`. It takes no time of its own: `cloud_prefill_s` holds all of it."""
         return jpeg
 
+    @property
+    def blocks(self) -> int:
+        """See `Engine.blocks`. Memory is no limit here."""
+        return 1 << 30
+
+    def size(self, inputs: bytes) -> int:
+        """See `Engine.size`."""
+        return max(1, self._timings.prompt_tokens)
+
+    def release(self, index: int) -> None:
+        """See `Engine.release`."""
+        self._sessions.pop(index, None)
+
     def begin(self, index: int, inputs: bytes, committed: Sequence[int], max_tokens: int) -> int:
         """See `Engine.begin`."""
         step = self._recording.of_image(inputs)
@@ -395,6 +408,13 @@ class RecordedServerDraft:
     def prepare(self, prompt: str, jpeg: bytes) -> bytes:
         """See `DraftEngine.prepare`."""
         return jpeg
+
+    def size(self, inputs: bytes) -> int:
+        """See `DraftEngine.size`."""
+        return max(1, self._timings.prompt_tokens)
+
+    def release(self, index: int) -> None:
+        """See `DraftEngine.release`. A row's model is used again."""
 
     def prefill(self, index: int, inputs: bytes, max_tokens: int, stop: Stop | None = None) -> None:
         """See `DraftEngine.prefill`."""

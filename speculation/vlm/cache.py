@@ -113,6 +113,11 @@ class KVCache:
         return self._kv.nbytes
 
     @property
+    def blocks(self) -> int:
+        """Blocks of the pool, the spare one not counted."""
+        return self._pool.size
+
+    @property
     def free_blocks(self) -> int:
         """Blocks that rows may still take, those of shared prefixes that no row uses among them."""
         return self._pool.free

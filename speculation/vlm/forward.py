@@ -77,18 +77,28 @@ def draft_chunk(cache: KVCache, row: int, root: int, tokens: Sequence[int], pare
 def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, stop: Stop | None = None) -> int:
     """Empty the row, feed all prompt tokens but the last as its prefix, and return the last: the root.
 
-    `stop` is called between layers. Raises CacheFull when the prompt does not fit, Abandoned where `stop` returns True;
-    the row is then empty.
+    What the cache knows of the prompt's beginning is not fed again. `stop` is called between layers. Raises CacheFull
+    when the prompt does not fit, Abandoned where `stop` returns True; the row then holds that beginning at most.
     """
-    cache.clear(row, inputs.delta)
-    count = len(inputs.ids) - 1
-    places = np.flatnonzero(inputs.ids[:count] == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
-    features = encode_image(vlm, inputs)
-    chunk = PrefillChunk(row, inputs.ids[:count], inputs.positions[:, :count], places, features)
-    for output in forward_layers(vlm, cache, [chunk]):
-        if stop is not None and output.layer < vlm.num_layers - 1 and stop():
-            raise Abandoned
+    words = words_before_image(vlm, inputs)
+    known, count = cache.open(row, words, inputs.delta), len(inputs.ids) - 1
+    if known < count:
+        fed = slice(known, count)
+        places = np.flatnonzero(inputs.ids[fed] == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
+        features = encode_image(vlm, inputs)
+        chunk = PrefillChunk(row, inputs.ids[fed], inputs.positions[:, fed], places, features)
+        for output in forward_layers(vlm, cache, [chunk]):
+            if stop is not None and output.layer < vlm.num_layers - 1 and stop():
+                raise Abandoned
+    cache.publish(row, words)
     return int(inputs.ids[-1])
+
+
+def words_before_image(vlm: Vlm, inputs: Inputs) -> list[int]:
+    """Return the prompt's tokens before its image, or all but the last: what rows may share (`KVCache.open`)."""
+    images = np.flatnonzero(inputs.ids == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
+    end = images[0] if len(images) else len(inputs.ids) - 1
+    return [int(token) for token in inputs.ids[:end]]
 
 
 @torch.no_grad()

@@ -51,6 +51,9 @@ class FakeEngine:
     """A prompt whose verification raises."""
     not_judged: str = ""
     """A prompt whose row cannot be judged; the others can."""
+    memory: int = 10_000
+    """Blocks."""
+    released: list[int] = field(default_factory=list)
     rows: dict[int, FakeRow] = field(default_factory=dict)
     batches: list[tuple[int, ...]] = field(default_factory=list)
     """Rows that were judged, by forward."""
@@ -65,6 +68,17 @@ class FakeEngine:
         if not jpeg.startswith(b"jpeg"):
             raise ValueError("image does not decode")
         return prompt, jpeg
+
+    @property
+    def blocks(self) -> int:
+        return self.memory
+
+    def size(self, inputs: tuple[str, bytes]) -> int:
+        return len(inputs[0])
+
+    def release(self, index: int) -> None:
+        self.rows.pop(index, None)
+        self.released.append(index)
 
     def begin(self, index: int, inputs: tuple[str, bytes], committed: Sequence[int], max_tokens: int) -> int:
         if max_tokens > self.capacity:
@@ -141,6 +155,12 @@ class FakeSelfDraft:
 
     def prepare(self, prompt: str, jpeg: bytes) -> tuple[str, bytes]:
         return prompt, jpeg
+
+    def size(self, inputs: tuple[str, bytes]) -> int:
+        return len(inputs[0])
+
+    def release(self, index: int) -> None:
+        self.rows.pop(index, None)
 
     def prefill(self, index: int, inputs: tuple[str, bytes], max_tokens: int, stop: Stop | None = None) -> None:
         self.rows[index] = inputs

@@ -66,7 +66,7 @@ def test_every_setting_is_a_flag_with_a_description_and_reaches_its_struct() -> 
         "capacity": "256", "idle_s": "7.5", "policy": "fcfs", "max_batch": "2", "collect_s": "0.25",
         "guard_s": "0.05", "patience_s": "3.0",
         "pass_price": "0.75", "hint_tokens": "4", "queue_policy": "fifo", "early_rate": "2.5", "early_burst": "9",
-        "seed": "11", "prefill_chunk": "64",
+        "seed": "11", "prefill_chunk": "64", "memory": "2gb", "cache": "off",
             "bind": "tcp://127.0.0.1:1", "keys": "k", "allow_plain": "true", "trace": "t", "log_file": "l",
     }  # fmt: skip
     assert set(given) == {field.name for field in fields}
@@ -149,3 +149,17 @@ def test_a_wrong_settings_file_is_named_with_what_is_wrong(
 def test_a_settings_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--config", "/no/such.yaml"]) == 2
     assert "--config /no/such.yaml cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("2GB", 2_000_000_000), ("1.5 gb", 1_500_000_000), ("512M", 512_000_000), ("4096", 4096)]
+)
+def test_memory_is_given_as_people_write_it(text: str, size: int) -> None:
+    assert ServerConfig.of(Path("m"), memory=text).limits.memory_bytes == size
+    assert ServerConfig.of(Path("m")).limits.memory_bytes is None
+
+
+@pytest.mark.parametrize("text", ["", "lots", "-1GB", "0", "2 apples", "1e9"])
+def test_memory_that_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(StartError, match="--memory .* is no size such as 2GB or 512MB"):
+        ServerConfig.of(Path("m"), memory=text)

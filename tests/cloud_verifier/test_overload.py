@@ -1,0 +1,224 @@
+"""A server whose memory holds few of its robots: what it refuses, evicts and takes up again, on a virtual clock."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+
+from cloud_verifier.config import ServerConfig
+from cloud_verifier.scheduler import WAITED_S
+from speculation.profiles import DeviceProfile
+from speculation.vlm.blocks import blocks_for
+from speculation.wire import BeginStep, Busy, Commit, EndStep, Fault, FaultCode, Idle, Ping
+from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft, faults, tokens_of
+from tests.cloud_verifier.fake_target import FakeEngine, greedy
+
+MAX_DRAFT, TOKENS = 8, 20
+SLOW = DeviceProfile("slow", verify_s=0.05)
+CONFIG = ServerConfig.of(Path("model"), max_sessions=64, max_draft=MAX_DRAFT, early_rate=1000.0)
+STEP = blocks_for(len("long") + TOKENS + MAX_DRAFT)
+"""Blocks of a step."""
+
+
+def bench_of(steps: float, config: ServerConfig = CONFIG) -> Bench:
+    """Return a server with memory for so many steps."""
+    return Bench(config, SLOW, FakeEngine(memory=int(steps * STEP)))
+
+
+def busies(messages: list[object]) -> list[Busy]:
+    return [message for message in messages if isinstance(message, Busy)]
+
+
+class Robot:
+    """Begins steps in mode cloud and obeys Busy."""
+
+    def __init__(self, bench: Bench, name: str) -> None:
+        self.bench, self.peer = bench, name.encode()
+        self.step, self.answers = 0, list[list[int]]()
+        self.waits_until: float | None = None
+        self.refused = 0
+        self._read = 0
+        bench.send(self.peer, HELLO)
+
+    def begin(self) -> None:
+        self.step += self.waits_until is None
+        self.waits_until = None
+        self.bench.send(self.peer, begin(self.step, max_tokens=TOKENS, idle=Idle.DECODE))
+
+    def turn(self) -> None:
+        received = self.bench.received(self.peer)
+        new, self._read = received[self._read :], len(received)
+        for message in new:
+            if isinstance(message, Commit) and message.step == self.step:
+                while len(self.answers) < self.step:
+                    self.answers.append([])
+                self.answers[-1] += message.tokens
+                if message.done:
+                    self.begin()
+            elif isinstance(message, Busy):
+                self.refused += 1
+                self.waits_until = self.bench.post.now + message.retry_after_s
+            else:
+                assert not isinstance(message, Fault), message
+        if self.waits_until is not None and self.bench.post.now >= self.waits_until:
+            self.begin()
+        elif self.bench.post.now % 1.0 < 0.05:
+            self.bench.send(self.peer, Ping(1))
+
+
+def crowd_of(robots: int, seconds: float = 30.0) -> list[Robot]:
+    """Let so many robots ask a server, whose memory holds two steps, for so long."""
+    bench = bench_of(2)
+    crowd = [Robot(bench, f"robot {number}") for number in range(robots)]
+    bench.turns(robots)
+    for robot in crowd:
+        robot.begin()
+    while bench.post.now < seconds:
+        bench.turns(1)
+        for robot in crowd:
+            robot.turn()
+        assert bench.server._memory.free >= 0
+        assert len(bench.engine.rows) <= 2
+    return crowd
+
+
+def test_every_token_is_right_and_goodput_stays_at_ten_times_what_fits() -> None:
+    truth = greedy("long", JPEG, TOKENS)
+    goodput = {}
+    for robots in (2, 20):
+        crowd = crowd_of(robots)
+        for robot in crowd:
+            assert robot.answers and all(answer == truth[: len(answer)] for answer in robot.answers)
+            assert all(len(answer) == TOKENS for answer in robot.answers[:-1])
+        goodput[robots] = sum(len(answer) for robot in crowd for answer in robot.answers)
+        assert (sum(robot.refused for robot in crowd) > 0) == (robots > 2)
+    assert goodput[20] > 0.9 * goodput[2]
+
+
+def test_a_step_that_finds_no_room_waits_in_line_and_a_third_is_told_when() -> None:
+    bench = bench_of(1)
+    for peer in (b"a", b"b", b"c"):
+        bench.welcome(peer)
+    bench.ask(b"a", begin(max_tokens=TOKENS))
+    assert bench.ask(b"b", begin(max_tokens=TOKENS, idle=Idle.DECODE)) == []
+    (busy,) = bench.ask(b"c", begin(max_tokens=TOKENS))
+    assert isinstance(busy, Busy) and busy.step == 1 and "others wait for theirs" in busy.message
+    assert bench.ask(b"c", draft([1])) == [], "a draft that crossed it needs no answer"
+    bench.ask(b"a", EndStep(1, "enough"))
+    assert tokens_of(bench.received(b"b")) == greedy("long", JPEG, TOKENS)
+
+
+def test_idle_steps_make_room_and_go_on_where_they_stood() -> None:
+    bench = bench_of(1)
+    truth = greedy("long", JPEG, TOKENS)
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+    assert tokens_of(bench.ask(b"a", begin(max_tokens=TOKENS), draft(truth[:3]))) == truth[:4]
+    bench.ask(b"b", begin(max_tokens=TOKENS, idle=Idle.DECODE))
+    assert not tokens_of(bench.received(b"b")), "a has its memory as long as it is not idle"
+    bench.send(b"a", Ping(1), after=WAITED_S)
+    bench.post.now += WAITED_S + 1.0
+    bench.turns()
+    assert tokens_of(bench.received(b"b")) == truth
+    assert faults(bench.received(b"a")) == [FaultCode.NO_SESSION]
+    again = bench.ask(b"a", begin(max_tokens=TOKENS, committed=truth[:4], idle=Idle.DECODE))
+    assert tokens_of(again) == truth[4:]
+
+
+def test_the_step_of_a_robot_that_is_gone_is_the_first_to_go() -> None:
+    bench = bench_of(2)
+    truth = greedy("long", JPEG, TOKENS)
+    token = ""
+    for peer in (b"stays", b"goes"):
+        token = bench.welcome(peer).session
+        bench.ask(peer, begin(max_tokens=TOKENS), draft(truth[:3]))
+    bench.post.gone.add(b"goes")
+    bench.send(b"goes", draft(truth[:2], round=2))
+    bench.turns()
+    bench.welcome(b"new")
+    bench.ask(b"stays", Ping(1))
+    assert tokens_of(bench.ask(b"new", begin(max_tokens=TOKENS, idle=Idle.DECODE))) == truth
+    assert faults(bench.received(b"stays")) == []
+    bench.welcome(b"back", msgspec.structs.replace(HELLO, resume=token))
+    again = bench.ask(b"back", begin(max_tokens=TOKENS, committed=truth[:2], idle=Idle.DECODE))
+    assert tokens_of(again) == truth[2:]
+
+
+def test_rows_hold_nothing_once_their_step_is_over() -> None:
+    bench = bench_of(2)
+    bench.welcome(b"a")
+    bench.ask(b"a", begin(max_tokens=4, idle=Idle.DECODE))
+    assert bench.engine.rows == {} and bench.engine.released == [0]
+    bench.ask(b"a", begin(2, max_tokens=TOKENS))
+    assert list(bench.engine.rows) == [0]
+    bench.ask(b"a", begin(3, max_tokens=TOKENS))
+    assert list(bench.engine.rows) == [0] and bench.server._memory.free == STEP
+
+
+def test_a_step_that_never_fits_is_refused_by_name() -> None:
+    bench = bench_of(1)
+    bench.welcome(b"a")
+    (fault,) = bench.ask(b"a", begin(max_tokens=200))
+    assert isinstance(fault, Fault) and fault.code is FaultCode.TOO_LARGE and "more --memory" in fault.message
+
+
+def test_a_robot_that_floods_gets_its_share_of_prefills() -> None:
+    """It begins step after step and waits for no answer; another robot's answers come as fast as with an honest one."""
+    bench = bench_of(50)
+    flood, honest = Robot(bench, "flood"), Robot(bench, "honest")
+    bench.turns(2)
+
+    class SlowImages(FakeEngine):
+        def encode(self, index: int, stop: object = None) -> None:
+            super().encode(index)
+            bench.post.now += 1.0
+
+    bench.engine.__class__ = SlowImages
+    honest.begin()
+    step, until, refused = 0, 0.0, 0
+    while bench.post.now < 120.0:
+        if bench.post.now >= until:
+            step += 1
+            before = len(bench.received(b"flood"))
+            bench.send(b"flood", BeginStep(step, "long", JPEG, max_tokens=TOKENS))
+            bench.turns(3)
+            for busy in busies(list(bench.received(b"flood")[before:])):
+                until, refused = bench.post.now + busy.retry_after_s, refused + 1
+        bench.turns(1)
+        honest.turn()
+    assert refused > 5 and flood.refused == 0
+    assert len(honest.answers) > 20
+
+
+def test_random_storms_leave_the_books_right() -> None:
+    """Begin, draft, end, vanish, come back, in any order: what rows hold is what is admitted, and nothing is lost."""
+    dice = random.Random(5)
+    bench = bench_of(3.5)
+    peers = [f"p{number}".encode() for number in range(8)]
+    steps = dict.fromkeys(peers, 0)
+    for peer in peers:
+        bench.welcome(peer)
+    for _ in range(600):
+        peer = dice.choice(peers)
+        act = dice.random()
+        if act < 0.5:
+            steps[peer] += 1
+            bench.send(
+                peer, begin(steps[peer], max_tokens=dice.choice([4, TOKENS, 40]), idle=Idle(dice.choice([0, 1])))
+            )
+        elif act < 0.7:
+            bench.send(peer, EndStep(steps[peer], "enough"))
+        elif act < 0.9:
+            bench.send(peer, draft([1, 2], step=max(1, steps[peer])))
+        else:
+            bench.post.now += dice.random() * 8.0
+        bench.turns(dice.randrange(1, 4))
+        memory = bench.server._memory
+        assert memory.free >= 0
+        assert all(memory.held(index) > 0 for index in bench.engine.rows), "a row holds what was not admitted"
+    for peer in peers:
+        bench.send(peer, EndStep(steps[peer], "enough"))
+    bench.turns(3)
+    assert bench.engine.rows == {} and bench.server._memory.free == bench.engine.blocks
