@@ -98,6 +98,23 @@ def test_several_prompts_share_a_forward_of_so_many_tokens() -> None:
     assert fed == [{1: 32}, {1: 32}, {1: 6, 2: 20, 3: 6}, {3: 24}]
 
 
+def test_prompts_that_wait_for_their_turn_take_no_row_of_a_forward() -> None:
+    """Three prompts of which one is fed at a time: the two robots under way share every other forward with it."""
+    bench = prefill_bench(2.0, 64, max_batch=3)
+    bench.begin(4, idle=Idle.DECODE, max_tokens=200)
+    while bench.step(4).pending:
+        bench.turn()
+    for row in (2, 3):
+        bench.begin(row, prompt="long ".ljust(65, "y"))
+    while any(not bench.step(row).encoded for row in (2, 3)):
+        bench.turn()
+    before = len(bench.engine.batches)
+    for _ in range(4):
+        bench.turn()
+    assert [set(judged) for judged in bench.engine.batches[before:]] == [{0, 4}] * 4
+    assert [len(fed) for fed in bench.engine.chunks[-4:]] == [1] * 4
+
+
 def test_a_ready_session_waits_for_company_only_so_long() -> None:
     bench = Bench(collect_s=1.0)
     for row in (0, 1):
