@@ -146,12 +146,9 @@ class Scheduling(Settings, frozen=True):
         | None
     ) = None
     guard_s: Annotated[
-        Annotated[float, Meta(ge=0.0, le=10.0)] | None,
-        Meta(
-            description="wisp: seconds before its latest start from which on a session is critical; "
-            "default: what a pass over all that is ready would take"
-        ),
-    ] = None
+        float,
+        Meta(ge=0.0, le=10.0, description="wisp: seconds before its latest start from which on a session is critical"),
+    ] = 0.01
     patience_s: Annotated[
         float,
         Meta(

@@ -24,9 +24,8 @@ class Budget:
     """Seconds that a ready step may wait for others to share its forward."""
     chunk: int = 0
     """Tokens of prefills in one forward, at most; 0: as many as the estimates allow."""
-    guard_s: float | None = None
-    """delta of WISP, Eq. 17: seconds before its latest start from which on a step is critical. None: what a pass over
-    all that is ready would take."""
+    guard_s: float = 0.01
+    """delta of WISP, Eq. 17: seconds before its latest start from which on a step is critical."""
     patience_s: float = 2.0
     """Steps that wait for longer go first, whatever their class, a quarter of the rows of a batch at most."""
 

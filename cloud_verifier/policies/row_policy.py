@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -44,14 +45,16 @@ class RowPolicy(ABC):
 
     def schedule(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> Batch:
         """See `Policy.schedule`."""
-        begun = sorted((step for step in steps if step.can_prefill), key=_order)
+        begun = sorted((step for step in steps if step.can_prefill), key=lambda step: (step.begun_at, step.index))
         prefills = [step for step in begun if step.encoded]
         choices = _choices(steps, now, budget)
         # A forward with chunks runs anyway, so nobody waits for company then.
         start = now if prefills else self._start(steps, choices, now, budget)
         ready = [step for step, choice in choices.items() if choice.act is not Act.WAIT]
         ready = sorted(ready, key=_order) if start is not None and start <= now else []
-        work = sorted((*ready, *prefills), key=_order)
+        beside = Load.total(step.load(choices[step]) for step in ready[: budget.rows])
+        fed = _chunks(prefills, beside, steps, estimates, budget)
+        work = sorted((*ready, *fed), key=_order)
         image = next((step for step in begun if not step.encoded), None)
         if image is not None and (not work or (_order(image) < _order(work[0]) and not self._encoded)):
             self._encoded = True
@@ -59,17 +62,16 @@ class RowPolicy(ABC):
         if not work:
             return Batch()
         self._encoded = False
-        # A prompt that is fed nothing beside all that is ready takes no row of it.
-        whole = Admission(now, estimates, budget)
-        whole.load = Load.total(step.load(choices[step]) for step in ready[: budget.rows])
-        fed = list(_chunks([step for step in work[: budget.rows] if step.pending], whole, steps))
-        batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(fed)))
+        places = [step for step in begun if step in work[: budget.rows]]
+        batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(places)))
         if ready and batch.budget.rows:
             self.fill(batch, [Candidate(step, choices[step], now, estimates) for step in ready])
             for step, choice in choices.items():
                 if choice.act is Act.WAIT:
                     batch.invite(step)
-        return Batch(chunks=_chunks(fed, batch, steps), choices=batch.choices)
+        overdue = any(now - step.since > budget.patience_s for step in places)
+        limit_s = math.inf if overdue or not batch.choices else batch.due - now
+        return Batch(chunks=_chunks(places, batch.load, steps, estimates, budget, limit_s), choices=batch.choices)
 
     def next_time(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> float | None:
         """See `Policy.next_time`."""
@@ -104,22 +106,25 @@ def _order(step: Step) -> tuple[float, int]:
     return step.since, step.index
 
 
-def _chunks(prefills: Sequence[Step], batch: Admission, steps: Collection[Step]) -> dict[Step, int]:
-    """Return how much of each prefill, the first come first, joins a batch."""
+def _chunks(
+    prefills: Sequence[Step],
+    beside: Load,
+    steps: Collection[Step],
+    estimates: Estimates,
+    budget: Budget,
+    most_s: float = math.inf,
+) -> dict[Step, int]:
+    """Return how much of each prefill, the first come first, joins a forward that may take `most_s` seconds at most."""
     if not prefills:
         return {}
-    now, estimates = batch.now, batch.estimates
-    order = sorted(prefills, key=lambda step: (step.begun_at, step.index))
+    first = prefills[0]
+    if estimates.seconds(beside + first.chunk_load(min(LEAST, first.prompt_left))) > most_s:
+        return {}
     others = [step for step in steps if not (step.pending or step.suspended or step.done)]
     if others:
         decoding = estimates.seconds(Load.total(step.load(Choice(Act.DECODE)) for step in others))
-        limit_s = max(_SLOWER * decoding, estimates.seconds(batch.load))
+        limit_s = max(_SLOWER * decoding, estimates.seconds(beside))
     else:
         # The first prompt is fed whole, and the next ones with it where that is cheap.
-        limit_s = (1.0 + CHEAP) * estimates.seconds(order[0].chunk_load(order[0].prompt_left))
-    if batch.choices and now - min(step.since for step in prefills) <= batch.budget.patience_s:
-        limit_s = min(limit_s, batch.due - now)
-        least = order[0].chunk_load(min(LEAST, order[0].prompt_left))
-        if now + estimates.seconds(batch.load + least) > batch.due:
-            return {}
-    return fit_chunks(order, batch.load, estimates, limit_s, batch.budget.chunk)
+        limit_s = (1.0 + CHEAP) * estimates.seconds(first.chunk_load(first.prompt_left))
+    return fit_chunks(prefills, beside, estimates, min(limit_s, most_s), budget.chunk)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from cloud_verifier.policies.admission import Admission, Candidate, overdue
 from cloud_verifier.policies.row_policy import RowPolicy
-from speculation.pass_cost import Load
 
 
 class Wisp(RowPolicy):
@@ -19,15 +18,12 @@ class Wisp(RowPolicy):
 
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`."""
-        guard = batch.budget.guard_s
-        if guard is None:
-            guard = batch.estimates.seconds(Load.total(row.load for row in rows[: batch.budget.rows]))
         first, rest = overdue(rows, batch.now, batch.budget)
         critical: list[Candidate] = []
         other: list[Candidate] = []
         late: list[Candidate] = []
         for row in rest:
-            is_critical = batch.now >= row.deadline - row.seconds - guard
+            is_critical = batch.now >= row.deadline - row.seconds - batch.budget.guard_s
             (late if row.late else critical if is_critical else other).append(row)
         critical.sort(key=lambda row: row.deadline)
         other.sort(key=lambda row: -row.utility)

@@ -99,7 +99,7 @@ def test_every_answer_is_the_targets_own_under_every_policy(policy: str) -> None
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_nobody_waits_for_ever_and_no_promise_is_broken(policy: str, data: st.DataObject) -> None:
     """Any robots, at a verifier that is too slow for them. `Fleet` holds commits and promises to the truth."""
@@ -139,7 +139,7 @@ def test_nobody_waits_for_ever_and_no_promise_is_broken(policy: str, data: st.Da
             slowest, cost.seconds(Load.total(step.row.load for step in batch.choices if step.row is not None))
         )
 
-    fleet = Fleet(robots, cost, plan, on_batch=note).run(3.0)
+    fleet = Fleet(robots, cost, plan, on_batch=note).run(2.0)
     passes = -(-len(robots) // max(1, rows // 4)) + 3
     bound = patience + collect + passes * slowest
     # A step whose ledger waits for a draft is ready all that time, but not by the verifier's fault.
@@ -195,7 +195,7 @@ operations = st.lists(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     operations=operations,
     asked=st.lists(st.lists(st.floats(-1.0, 9.0), max_size=3), min_size=40, max_size=40),
