@@ -131,7 +131,7 @@ class Scheduling(Settings, frozen=True):
         Meta(
             ge=0,
             le=1 << 20,
-            description="prompt tokens in one forward; 0: as many as robots that are being answered hardly notice",
+            description="prompt tokens in one forward; 0: as many as at most double it while robots are being answered",
         ),
     ] = 0
     pass_price: Annotated[

@@ -14,7 +14,7 @@ from torch import Tensor
 from cloud_verifier.config import Limits, ServerConfig, StartError
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
 from speculation.acceptance import Verdict, depths_of, judge_picks
-from speculation.cancellation import Stop
+from speculation.cancellation import Abandoned, Stop
 from speculation.exits import ExitHeads, Head
 from speculation.prompts import Vocabulary
 from speculation.sampling import Logits
@@ -165,9 +165,13 @@ class VlmEngine:
         return len(prefill.ids) - 1 - self._cache.open(index, prefill.words, inputs.delta)
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
-        """See `Engine.encode`; `stop` is called between the blocks of the vision tower."""
+        """See `Engine.encode`; `stop` is called before and after the vision tower."""
         prefill = self._prefills[index]
-        prefill.features = encode_image(self._vlm, prefill.inputs, stop)
+        if stop is None or not stop():
+            prefill.features = encode_image(self._vlm, prefill.inputs)
+            self._finish()
+        if stop is not None and stop():
+            raise Abandoned
 
     @torch.no_grad()
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
@@ -185,6 +189,8 @@ class VlmEngine:
                 hidden = torch.cat([output.hidden[place] for place in asking])
                 yield self._judge_early(self._exits, output.layer, [rows[place] for place in asking], hidden)
             else:
+                if output.layer == last:
+                    self._finish()
                 yield LayerVerdicts(output.layer, {})
 
     def keep(self, index: int, path: Sequence[int], token: int) -> None:
@@ -205,6 +211,11 @@ class VlmEngine:
         if chunks:
             for _ in forward_layers(self._vlm, self._cache, chunks):
                 pass
+
+    def _finish(self) -> None:
+        """Wait for the device: what no verdict waits for would be measured as part of the next forward."""
+        if self._vlm.device.type == "cuda":
+            torch.cuda.synchronize(self._vlm.device)
 
     def _chunk(self, row: Row) -> Chunk | PrefillChunk:
         length = self._cache.length[row.index]

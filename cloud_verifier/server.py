@@ -450,7 +450,7 @@ class Server:
                 self._give_up(step, wire.FaultCode.INTERNAL, f"the verifier's forward failed: {error}")
             return
         now = self._clock()
-        if steps:
+        if steps:  # prompts alone say little of the small forwards that are predicted
             self._scheduler.estimates.observe(Load.total(row.load for row in rows), now - started)
             self._record("verify", started, now, sessions=len(steps), drafted=sum(len(row.tokens) for row in rows))
         for step in steps:

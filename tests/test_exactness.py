@@ -127,7 +127,8 @@ def test_every_answer_is_the_targets_own(pairs: list[Pair], data: st.DataObject)
         for edge in edges:
             edge.requests = [replace(request, eos=ends) for request in edge.requests]
     policy = data.draw(st.sampled_from(ExitPolicy))
-    config = SERVER.changed(queue_policy=policy, collect_s=data.draw(st.sampled_from([0.0, 0.05])))
+    chunk, collect_s = data.draw(st.sampled_from([0, 1, 30])), data.draw(st.sampled_from([0.0, 0.05]))
+    config = SERVER.changed(queue_policy=policy, collect_s=collect_s, prefill_chunk=chunk)
     run(
         target, edges, verify_s=data.draw(st.sampled_from([0.02, 0.2, 0.6])), config=config,
         exits=noisy_exits(target, data.draw(st.sampled_from([0.1, 0.9]))), self_draft=pair.drafts[0],

@@ -25,11 +25,10 @@ def fit_chunks(
     for step in prefills:
         least = min(LEAST, step.prompt_left)
         size = min(step.prompt_left, room) if most else _largest(step, load, estimates, limit_s)
-        if not chunks:
-            size = max(size, min(least, most) if most else least)
-        if size < (1 if most else least):
-            continue
-        chunks[step], room, load = size, room - size, load + step.chunk_load(size)
+        if not most and size < least:
+            size = 0 if chunks else least
+        if size:
+            chunks[step], room, load = size, room - size, load + step.chunk_load(size)
     return chunks
 
 

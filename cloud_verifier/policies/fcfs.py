@@ -31,13 +31,16 @@ class Fcfs:
 
     def schedule(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> Batch:
         """See `Policy.schedule`."""
-        begun = sorted((step for step in steps if step.can_prefill), key=_order)
+        begun = sorted((step for step in steps if step.can_prefill), key=lambda step: (step.begun_at, step.index))
         prefills = [step for step in begun if step.encoded]
         choices = {step: choice for step in steps if (choice := step.choice(now)) is not None}
         ready = sorted((step for step, choice in choices.items() if choice.act is not Act.WAIT), key=_order)
+        # A forward with chunks runs anyway, so nobody waits for company then.
         if ready and not prefills and not _complete(ready, steps, now, budget):
             ready = []
-        work = sorted((*ready, *prefills), key=_order)[: budget.rows]
+        beside = {step: choices[step] for step in ready[: budget.rows]}
+        chunks = _chunks(prefills, beside, steps, estimates, budget)
+        work = sorted((*ready, *chunks), key=_order)[: budget.rows]
         image = next((step for step in begun if not step.encoded), None)
         if image is not None and (not work or (_order(image) < _order(work[0]) and not self._encoded)):
             self._encoded = True
@@ -45,10 +48,9 @@ class Fcfs:
         if not work:
             return Batch()
         self._encoded = False
-        prefills = sorted((step for step in work if step.can_prefill), key=lambda step: (step.begun_at, step.index))
-        rows = budget.rows - len(prefills)
-        chosen = _with_company([step for step in work if step in choices], choices, estimates, rows)
-        return Batch(chunks=_chunks(prefills, chosen, steps, estimates, budget), choices=chosen)
+        chunks = {step: chunks[step] for step in work if step in chunks}
+        joined = [step for step in work if step in choices]
+        return Batch(chunks=chunks, choices=_with_company(joined, choices, estimates, budget.rows - len(chunks)))
 
     def next_time(self, steps: Collection[Step], now: float, estimates: Estimates, budget: Budget) -> float | None:
         """See `Policy.next_time`."""

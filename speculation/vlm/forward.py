@@ -81,7 +81,7 @@ def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, stop: Stop | Non
     if known < count:
         fed = slice(known, count)
         places = np.flatnonzero(inputs.ids[fed] == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
-        features = encode_image(vlm, inputs, stop)
+        features = encode_image(vlm, inputs)
         chunk = PrefillChunk(row, inputs.ids[fed], inputs.positions[:, fed], places, features)
         for output in forward_layers(vlm, cache, [chunk]):
             if stop is not None and output.layer < vlm.num_layers - 1 and stop():
@@ -98,26 +98,13 @@ def words_before_image(vlm: Vlm, inputs: Inputs) -> list[int]:
 
 
 @torch.no_grad()
-def encode_image(vlm: Vlm, inputs: Inputs, stop: Stop | None = None) -> Tensor | None:
-    """Return what the vision tower makes of the image, [image tokens, hidden]; None without one.
-
-    `stop` is called between its blocks. Raises Abandoned where it returns True.
-    """
+def encode_image(vlm: Vlm, inputs: Inputs) -> Tensor | None:
+    """Return what the vision tower makes of the image, [image tokens, hidden]; None without one."""
     if inputs.pixel_values is None:
         return None
-
-    def look(*_: object) -> None:
-        if stop is not None and stop():
-            raise Abandoned
-
     pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
     grid = torch.tensor([inputs.grid], device=vlm.device)
-    hooks = [block.register_forward_hook(look) for block in vlm.model.model.visual.blocks]
-    try:
-        return torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
 
 
 @torch.no_grad()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
@@ -16,13 +19,14 @@ from cloud_verifier.engine import VlmEngine, find_exits
 from cloud_verifier.work import CapacityError, Row, prefill_at_once
 from speculation.cancellation import Abandoned
 from speculation.exits import ExitHeads, Head, Reliability
-from speculation.sampling import Split
+from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split, StepDraws
 from speculation.sampling.rejection import Drawn
 from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
 
 CAPACITY = 160
+KEY = 7
 PROMPTS = ("find the silver bottle", "find the red chair near the wall", "look for the blue ball")
 
 
@@ -106,7 +110,7 @@ def test_committed_tokens_are_prefilled(vlm: Vlm, truths: list[list[int]]) -> No
 
 @pytest.mark.parametrize("committed", [0, 5])
 def test_a_prefill_that_is_given_up_leaves_no_trace(vlm: Vlm, truths: list[list[int]], committed: int) -> None:
-    """Between blocks of the vision tower, or layers of a chunk; other rows and the next prefill are as before."""
+    """At its image, or between layers of a chunk; other rows and the next prefill are as before."""
     engine, known = filled(vlm, [[], [], []]), truths[1][:committed]
     inputs = engine.prepare(PROMPTS[1], jpeg(1))
     tokens = engine.begin(1, inputs, known, 20)
@@ -121,6 +125,62 @@ def test_a_prefill_that_is_given_up_leaves_no_trace(vlm: Vlm, truths: list[list[
     prefill_at_once(engine, 1, inputs, known, 20)
     *_, last = engine.verify([Row(1, (), ())])
     assert last.verdicts[1].token == truths[1][committed]
+
+
+@pytest.fixture(scope="module")
+def sampled(vlm: Vlm) -> dict[tuple[int, SamplingScheme], list[int]]:
+    """What the model alone answers to each prompt, greedy and sampling."""
+    session = VlmSession(vlm, CAPACITY)
+    return {
+        (row, how): [token for token, _ in session.sampled(prompt, jpeg(row), 16, how, KEY)]
+        for row, prompt in enumerate(PROMPTS)
+        for how in (GREEDY, Coupled(1.0), Coupled(0.8, 20))
+    }
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_any_chunking_beside_any_rows_answers_as_each_model_alone(
+    vlm: Vlm, sampled: dict[tuple[int, SamplingScheme], list[int]], seed: int
+) -> None:
+    """Three steps begin, some from the middle of their answer; greedy or sampling, they verify what is half right."""
+    random = Random(seed)
+    engine = VlmEngine(vlm, 3, CAPACITY, ExitHeads(vlm, (0, 2), rank=4), max_draft=16)
+    asked = [random.choice([each for each in sampled if each[0] == row]) for row in range(3)]
+    alone = [sampled[each] for each in asked]
+    answers = [list(alone[row][: random.randint(0, 5)]) for row in range(3)]
+    left = [
+        engine.begin(row, engine.prepare(prompt, jpeg(row)), answers[row], 20) for row, prompt in enumerate(PROMPTS)
+    ]
+    for row in range(3):
+        engine.encode(row)
+    while any(len(answer) < 8 for answer in answers):
+        rows = []
+        for row in random.sample(range(3), random.randint(1, 3)):
+            if left[row]:
+                rows.append(Row(row, chunk=random.randint(1, left[row])))
+            elif len(answers[row]) < 8:
+                tokens = (*alone[row][len(answers[row]) :][: random.randint(0, 2)], 7)
+                draws = StepDraws(KEY, len(answers[row]))
+                rows.append(Row(row, tokens, tuple(range(-1, len(tokens) - 1)), True, asked[row][1], draws))
+        outputs = list(engine.verify(rows)) if rows else []
+        for fed in (row for row in rows if row.chunk):
+            left[fed.index] -= fed.chunk
+            assert all(fed.index not in output.verdicts for output in outputs)
+        for judged in (row for row in rows if not row.chunk):
+            verdict = outputs[-1].verdicts[judged.index]
+            engine.keep(judged.index, verdict.path, verdict.token)
+            answers[judged.index] += [*(judged.tokens[node] for node in verdict.path), verdict.token]
+    assert answers == [alone[row][: len(answer)] for row, answer in enumerate(answers)]
+
+
+def test_what_is_no_chunk_is_an_error(vlm: Vlm) -> None:
+    engine = VlmEngine(vlm, 1, CAPACITY, max_draft=16)
+    tokens = engine.begin(0, engine.prepare(PROMPTS[0], jpeg(0)), (), 20)
+    with pytest.raises(ValueError, match=f"a chunk of {tokens + 1} tokens, but its prefill has {tokens} left"):
+        list(engine.verify([Row(0, chunk=tokens + 1)]))
+    with pytest.raises(ValueError, match="are to be fed before it was encoded"):
+        list(engine.verify([Row(0, chunk=tokens)]))
 
 
 def test_an_abandoned_verdict_leaves_no_trace(vlm: Vlm, truths: list[list[int]]) -> None:

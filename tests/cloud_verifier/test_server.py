@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -36,7 +37,7 @@ from speculation.wire import (
     Ping,
     Pong,
 )
-from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft, faults, tokens_of
+from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, FakePost, begin, draft, faults, tokens_of
 from tests.cloud_verifier.fake_target import EXITS, LAYERS, VOCABULARY, FakeEngine, FakeSelfDraft, greedy
 
 
@@ -621,6 +622,84 @@ def test_a_prefill_reads_messages_between_its_layers_and_ends_with_its_step(stag
     assert [at - started for at, who, _ in bench.post.sent if who == b"b" and at > started] == [pytest.approx(0.2)]
     assert bench.received(b"a", since=started) == []
     assert tokens_of(bench.ask(b"a", begin(2, max_tokens=3, idle=Idle.DECODE))) == greedy("long", JPEG, 3)
+
+
+class Timed(FakeEngine):
+    """A forward takes 0.1 s and 0.01 s a token, an image 0.3 s, on the clock of `post`."""
+
+    post: FakePost
+
+    def encode(self, index, stop=None):  # type: ignore[no-untyped-def]
+        self.post.now += 0.3
+        super().encode(index, stop)
+
+    def verify(self, rows):  # type: ignore[no-untyped-def]
+        for output in super().verify(rows):
+            self.post.now += (0.1 + 0.01 * sum(row.load.new for row in rows)) / LAYERS
+            yield output
+
+
+def timed(**settings: object) -> Bench:
+    engine = Timed()
+    bench = Bench(CONFIG.changed(max_sessions=3, **settings), engine=engine)
+    engine.post = bench.post
+    return bench
+
+
+def gaps(bench: Bench, peer: bytes) -> list[float]:
+    """Return the seconds between the commits that a peer got."""
+    times = [at for at, who, message in bench.post.sent if who == peer and isinstance(message, Commit)]
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=2, max_size=2),
+    after=st.floats(0.0, 3.0),
+    chunk=st.sampled_from([0, 1, 16, 50]),
+)
+def test_robots_that_begin_hold_no_other_up(lengths: list[int], after: float, chunk: int) -> None:
+    """However long their prompts: it waits for one image at a time, and for chunks about as long as its own token."""
+    bench = timed(prefill_chunk=chunk)
+    prompts = {b"a": "long", b"b": "long b".ljust(lengths[0]), b"c": "long c".ljust(lengths[1])}
+    for peer in prompts:
+        bench.welcome(peer)
+    bench.send(b"a", begin(max_tokens=150, idle=Idle.DECODE))
+    for peer in (b"b", b"c"):
+        bench.send(peer, begin(prompt=prompts[peer], max_tokens=5, idle=Idle.DECODE), after=after)
+    bench.turns(600)
+    for peer, prompt in prompts.items():
+        assert tokens_of(bench.received(peer)) == greedy(prompt, JPEG, 150 if peer == b"a" else 5)
+    longest_forward = 0.1 + 0.01 * (3 + max(16, chunk, 11))
+    assert max(gaps(bench, b"a")) <= 0.3 + longest_forward + 1e-6
+
+
+@pytest.mark.parametrize("then", [EndStep(1, "cancelled"), begin(2, "long again", max_tokens=3, idle=Idle.DECODE)])
+def test_a_prefill_that_ends_in_a_forward_changes_nothing_for_the_others_of_it(then: wire.AnyMessage) -> None:
+    bench = timed(prefill_chunk=16)
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    bench.send(b"a", begin(max_tokens=20, idle=Idle.DECODE))
+    bench.send(b"b", begin(prompt="long".ljust(100), max_tokens=3, idle=Idle.DECODE))
+    while bench.engine.chunks[-1:] != [{1: 16}]:
+        bench.turns(1)
+    bench.send(b"b", then, after=0.05)
+    bench.turns(60)
+    assert tokens_of(bench.received(b"a")) == greedy("long", JPEG, 20) and max(gaps(bench, b"a")[1:]) < 0.61
+    assert tokens_of(bench.received(b"b")) == ([] if isinstance(then, EndStep) else greedy("long again", JPEG, 3))
+    assert faults(bench.received(b"a")) == faults(bench.received(b"b")) == []
+
+
+def test_a_prompt_that_does_not_fit_is_refused_while_others_go_on() -> None:
+    bench = timed()
+    bench.engine.capacity = 50
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    bench.send(b"a", begin(max_tokens=20, idle=Idle.DECODE))
+    bench.send(b"b", begin(max_tokens=60, idle=Idle.DECODE), after=0.5)
+    bench.turns(60)
+    assert tokens_of(bench.received(b"a")) == greedy("long", JPEG, 20)
+    assert faults(bench.received(b"b")) == [FaultCode.TOO_LARGE]
 
 
 def test_stopping_ends_the_steps_and_sums_up(caplog: pytest.LogCaptureFixture) -> None:

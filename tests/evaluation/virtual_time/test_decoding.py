@@ -127,6 +127,19 @@ def test_several_edges_share_one_verifier() -> None:
     assert sum(each.stats.server_queue_s for each in results) > 0.0
 
 
+@pytest.mark.parametrize("chunk", [10, 300])
+def test_prefills_in_chunks_change_times_alone(chunk: int) -> None:
+    """A robot alone takes as long for its prompt in chunks as for all of it."""
+    recording = Synthetic(tokens=40).draw(4)
+    timings = replace(GO2, verify_s=0.1, cloud_prefill_s=3.0, prompt_tokens=301)
+    server = SERVER.changed(prefill_chunk=chunk)
+    for edges in (1, 3):
+        results = decode(recording, timings, drafting("full", recording), edges=edges, server=server)
+        assert [result.tokens for result in results] == answers(recording)
+    alone = decode(recording, timings, drafting("cloud", recording), server=server)
+    assert [each.stats.total_s for each in alone] == pytest.approx([3.0 + cloud_s(timings, 40)] * 4)
+
+
 @pytest.mark.parametrize("mode", ["proactive", "fsd"])
 def test_robots_that_share_a_verifier_do_not_drive_each_others_depth_down(mode: str) -> None:
     """A depth of 4 balances this link; what one robot waits for the other's verification is no round trip."""

@@ -20,6 +20,7 @@ from evaluation.virtual_time.timeline import Inbox, Timeline
 from evaluation.virtual_time.timings import Timings
 from speculation.cancellation import Abandoned
 from speculation.distributions import Distributions
+from speculation.pass_cost import Load, PassCost
 from speculation.sampling import Greedy
 from speculation.wire import ROOT
 
@@ -204,6 +205,36 @@ def test_drafts_are_judged_as_the_rule_judges_them(data: st.DataObject, seed: in
             assert (verdict.path, verdict.token) == (expected.path, expected.token)
         else:  # the rule's verdict ends off the path, where the walk may only go on along a hash
             assert verdict.path[: len(expected.path)] == expected.path
+
+
+COST = PassCost(token_s=0.001, interaction_s=1e-6, cached_s=1e-6, constant_s=0.02)
+
+
+@pytest.mark.parametrize("cost", [None, COST])
+@given(sizes=st.lists(st.integers(1, 60), max_size=6), prompt=st.sampled_from([0, 1, 120]), beside=st.booleans())
+def test_the_chunks_of_a_prefill_take_its_time_together(
+    cost: PassCost | None, sizes: list[int], prompt: int, beside: bool
+) -> None:
+    """However it is cut, alone or beside a decoding robot; with a profile, each chunk what the profile says."""
+    recording, spent = recorded(), list[float]()
+    timings = Timings(verify_s=0.1, cloud_prefill_s=2.0, prompt_tokens=prompt, cost=cost)
+    engine = RecordedEngine(recording, timings, spent.append)
+    prefill_at_once(engine, 1, engine.prepare("prompt 1", recording.image(1)), (), 20)
+    spent.clear()
+    tokens = left = engine.begin(0, engine.prepare("prompt 0", recording.image(0)), (), 20)
+    assert tokens == max(0, prompt - 1)
+    engine.encode(0)
+    expected = 0.0 if tokens and cost is None else 2.0 - (cost.seconds(Load.row(tokens)) if tokens and cost else 0.0)
+    assert sum(spent) == pytest.approx(expected)
+    while left:
+        size = min(left, sizes.pop() if sizes else left)
+        rows = [Row(0, chunk=size, cached=tokens - left), *[Row(1)] * beside]
+        *_, last = engine.verify(rows)
+        assert set(last.verdicts) == ({1} if beside else set())
+        load = Load.total(row.load for row in rows)
+        expected += cost.seconds(load) if cost is not None else 2.0 * size / tokens + 0.1 * beside
+        left -= size
+    assert sum(spent) == pytest.approx(expected)
 
 
 def test_an_exit_is_calibrated_and_gives_no_verdict_as_in_production() -> None:

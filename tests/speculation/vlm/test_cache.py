@@ -47,6 +47,43 @@ def test_visible_slots_are_prefix_ancestors_and_self(rows: list[tuple[int, list[
             assert set(np.flatnonzero(visible[row, padding])) == (set(range(length)) or {0})
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.one_of(st.none(), trees(4))), min_size=1, max_size=3)
+)
+def test_a_chunk_sees_all_before_it_and_a_packed_row_its_own_slots_alone(
+    target: Vlm, rows: list[tuple[int, int, list[int] | None]]
+) -> None:
+    """Held against a mask that is filled in cell by cell; None for a tree: a chunk of so many tokens."""
+    cache = KVCache(target, 3, 12)
+    for row, (held, _, _) in enumerate(rows):
+        if held:
+            cache.advance(cache.plan([row], [range(held)], {row: np.zeros((3, held), np.int64)}))
+    prefixes = {row: np.full((3, count), 7) for row, (_, count, tree) in enumerate(rows) if tree is None}
+    parents = [
+        range(count) if tree is None else [held + each if each >= 0 else held - 1 for each in tree]
+        for held, count, tree in rows
+    ]
+    plan = cache.plan(range(len(rows)), parents, prefixes)
+    assert plan.packed == bool(prefixes or len(rows) == 1)
+    if not plan.packed:
+        return
+    blocks = [
+        [[slot < held or (slot - held <= node if tree is None else slot - held in ancestors(tree, node))
+          for slot in range(held + fed)] for node in range(fed)]
+        for (held, _, tree), fed in zip(rows, plan.counts, strict=True)
+    ]  # fmt: skip
+    expected = torch.block_diag(*(torch.tensor(block, dtype=torch.float32) for block in blocks)) > 0
+    if plan.mask is None:
+        causal = rows[0][0] == 0 and torch.equal(expected, expected.tril())
+        assert len(rows) == 1 and (causal or expected.all())
+    else:
+        assert (plan.mask[0, 0] == expected).all()
+    cache.advance(plan)
+    for row, (held, count, tree) in enumerate(rows):
+        assert cache.length[row] == (held + count if tree is None else held)
+        assert cache.used[row] == held + (count if tree is None else len(tree))
+
+
 def feed(vlm: Vlm, cache: KVCache, tree: list[int], row: int = 0) -> int:
     """Feed token 10 + i as node i of `tree` behind the prefix; return the slot of node 0."""
     first = cache.used[row]

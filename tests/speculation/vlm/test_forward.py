@@ -10,9 +10,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from speculation.vlm.cache import CacheFull, KVCache
-from speculation.vlm.forward import Chunk, draft_chunk, final_logits, forward, forward_layers, prefill
+from speculation.vlm.forward import (
+    Chunk,
+    PrefillChunk,
+    draft_chunk,
+    encode_image,
+    final_logits,
+    forward,
+    forward_layers,
+    prefill,
+    to_numpy,
+)
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.load import Vlm, load_vlm
 from tests.models import frame, scratch_inputs, scratch_logits, tiny_model
@@ -104,6 +115,59 @@ def test_ragged_tree_batches_are_exact_round_after_round(
             chain = [grown[each] for each in path_to(grown_parents, node)]
             expected = scratch_logits(target, steps[index], [*committed, *chain])[-1]
             np.testing.assert_allclose(row_logits, expected, rtol=0, atol=EXACT)
+
+
+def next_chunk(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, features: Tensor | None, count: int) -> PrefillChunk:
+    """Return the next `count` tokens of a prompt."""
+    start = cache.length[row]
+    images = np.flatnonzero(inputs.ids == vlm.image_token)
+    here = (images >= start) & (images < start + count)
+    part = features[torch.from_numpy(here)] if features is not None and here.any() else None
+    tokens, positions = inputs.ids[start : start + count], inputs.positions[:, start : start + count]
+    return PrefillChunk(row, tokens, positions, images[here] - start, part)
+
+
+@settings(max_examples=15, deadline=None)
+@given(order=st.permutations(range(3)), data=st.data())
+def test_a_prompt_in_any_chunks_beside_any_rows_is_as_whole(
+    target: Vlm, steps: list[Inputs], order: list[int], data: st.DataObject
+) -> None:
+    """Rows join one forward with whatever they do next: a chunk of their prompt, or a tree that is then dropped."""
+    cache = KVCache(target, 4, 96)
+    rows = [row + (row == 2) for row in order]  # with a gap
+    for row, inputs in zip(rows, steps, strict=True):
+        cache.clear(row, inputs.delta)
+    features = [encode_image(target, inputs) for inputs in steps]
+    verified = 0
+    while verified < 3:
+        chunks: list[Chunk | PrefillChunk] = []
+        trees = {}
+        for index in data.draw(st.lists(st.sampled_from(range(3)), min_size=1, max_size=3, unique=True)):
+            row, inputs = rows[index], steps[index]
+            left = len(inputs.ids) - 1 - cache.length[row]
+            if left:
+                size = data.draw(st.one_of(st.integers(1, left), st.just(left)))
+                chunks.append(next_chunk(target, cache, row, inputs, features[index], size))
+            else:
+                trees[len(chunks)] = index, *data.draw(drafts(4))
+                chunks.append(draft_chunk(cache, row, int(inputs.ids[-1]), *trees[len(chunks)][1:]))
+        *_, last = forward_layers(target, cache, chunks)
+        for place, (index, tokens, parents) in trees.items():
+            logits = to_numpy(final_logits(target, last.hidden[place]))
+            expect_tree(target, steps[index], [], tokens, parents, logits)
+            cache.truncate(rows[index], cache.length[rows[index]])
+            verified += 1
+    assert all(cache.used[row] == cache.length[row] for row in rows)
+
+
+def test_a_chunk_comes_behind_a_prefix_alone(target: Vlm, steps: list[Inputs]) -> None:
+    cache = KVCache(target, 1, 64)
+    root = prefill(target, cache, 0, steps[0])
+    forward(target, cache, [draft_chunk(cache, 0, root, [7], [-1])])
+    tokens = np.array([8, 9])
+    chunk = PrefillChunk(0, tokens, np.zeros((3, 2), dtype=np.int64), tokens[:0])
+    with pytest.raises(ValueError, match="row 0 holds 2 uncommitted tokens, no prefix may follow them"):
+        list(forward_layers(target, cache, [chunk]))
 
 
 def test_rollback_leaves_no_trace(target: Vlm, steps: list[Inputs]) -> None:
