@@ -199,11 +199,6 @@ class VlmEngine:
         self._cache.keep(index, [root, *(root + 1 + place for place in path)])
         self._roots[index] = token
 
-    def _finish(self) -> None:
-        """Wait for the device: what no verdict waits for would be measured as part of the next forward."""
-        if self._vlm.device.type == "cuda":
-            torch.cuda.synchronize(self._vlm.device)
-
     def _recompute(self, rows: Sequence[Row]) -> None:
         """Feed what the rows hold again, all in one forward; their images stay encoded."""
         chunks = []
@@ -216,6 +211,11 @@ class VlmEngine:
         if chunks:
             for _ in forward_layers(self._vlm, self._cache, chunks):
                 pass
+
+    def _finish(self) -> None:
+        """Wait for the device: what no verdict waits for would be measured as part of the next forward."""
+        if self._vlm.device.type == "cuda":
+            torch.cuda.synchronize(self._vlm.device)
 
     def _chunk(self, row: Row) -> Chunk | PrefillChunk:
         length = self._cache.length[row.index]
