@@ -63,7 +63,8 @@ class Target(Settings, frozen=True):
         Meta(description="auto: exits know only the frequent tokens of their short list, if they have one"),
     ] = "auto"
     draft_model: Annotated[
-        Path | None, Meta(description="a draft model beside the target, for robots in mode server_sd")
+        Path | None,
+        Meta(description="a draft model beside the target: for mode server_sd, and mode full where it is faster"),
     ] = None
     text_only: Annotated[
         bool, Meta(description="serve a language model alone, to edges that send no frames (benchmarks)")
