@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -116,13 +116,21 @@ def run_modes(options: argparse.Namespace) -> int:
     for entry in entries:
         print(
             f"\nround trip {1e3 * entry['rtt_s']:g} ms; sd is fastest at gamma {entry['sd_best_gamma']}, tau "
-            f"{entry['sd_best_tau']:.2f} (gamma 4: {entry['sd_gamma_4_tau']:.2f})"
+            f"{entry['sd_best_tau']:.2f} (gamma 4: {entry['sd_gamma_4_tau']:.2f})" + _server_sd(entry)
         )
         print(report(entry))
     print(f"\n{time.perf_counter() - started:.1f} s of real time")
     if options.save:
         _save(options, {"timings": asdict(timings), "source": dict(recording.notes), "round_trips": entries})
     return 0
+
+
+def _server_sd(entry: Mapping[str, Any]) -> str:
+    best = entry["server_sd_best"]
+    if best is None:
+        return ""
+    shape = f"a tree of {best['draft_tokens']}" if best["draft_tokens"] else "a chain"
+    return f"; server_sd with {shape} of depth {best['gamma']}"
 
 
 def write(options: argparse.Namespace) -> int:

@@ -73,7 +73,9 @@ def serve_model(config: ServerConfig) -> None:
             if beside is not None:
                 announce(beside, _log)
                 self_draft = SelfDraft(beside, rows, limits.capacity, vlm.eos, most, blocks)
-                _log.info("%s drafts beside the target for robots in mode server_sd", self_draft.name)
+                _log.info(
+                    "%s drafts beside the target: for mode server_sd, and mode full where it is faster", self_draft.name
+                )
         except (RuntimeError, AssertionError) as error:  # what torch raises: no such device, no such memory
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise StartError(f"--device {config.model.device}: {reason}") from None

@@ -70,7 +70,8 @@ class Target(Settings, frozen=True):
         Meta(description="file of profile-verifier: what passes cost; default: the model's own, where it has one"),
     ] = None
     draft_model: Annotated[
-        Path | None, Meta(description="a draft model beside the target, for robots in mode server_sd")
+        Path | None,
+        Meta(description="a draft model beside the target: for mode server_sd, and mode full where it is faster"),
     ] = None
     text_only: Annotated[
         bool, Meta(description="serve a language model alone, to edges that send no frames (benchmarks)")

@@ -29,7 +29,15 @@ from evaluation.plots import keep
 from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
 from evaluation.tables import MS, Column, figures_table, spread_columns
 from evaluation.virtual_time import Recording, Timings, VirtualTime
-from evaluation.virtual_time.figures import best_sd, compare, figures_of, sd_at
+from evaluation.virtual_time.figures import (
+    SERVER_SD,
+    SERVER_SD_BEST,
+    best_sd,
+    best_server_sd,
+    compare,
+    figures_of,
+    sd_at,
+)
 from evaluation.virtual_time.layer_split import LAYER_SPLIT
 from speculation.profiles import load_profile
 
@@ -184,9 +192,11 @@ def on_virtual_time(
         at = replace(timings, one_way_s=rtt_ms / 2e3)
         best = best_sd(recording, at)
         longest = Arm[Any](SD_BEST, SD, {"gamma": best[0], "stop_below": 0.0})
-        run = VirtualTime(recording, at, with_arrivals=True).run([*arms, longest])
+        here, _ = best_server_sd(recording, at)
+        tuned = [longest, Arm[Any](SERVER_SD_BEST, SERVER_SD, here)]
+        run = VirtualTime(recording, at, with_arrivals=True).run([*arms, *tuned])
         found = entry(rtt_ms, run, at, best, sd_at(4, recording, at)["tau"], words)
-        yield {**found, "sd_best_gamma": best[0]}
+        yield {**found, "sd_best_gamma": best[0], "server_sd_best": here}
 
 
 def with_perfect_draft(recording: Recording) -> Recording:
@@ -218,7 +228,7 @@ def report(name: str, entries: Sequence[Mapping[str, Any]], options: argparse.Na
     if setting.is_virtual:
         lines.append(str(declared(setting.times, options.cost)))
         lines.append("edge is given an answer as long as the target's; its own answer is not recorded")
-        known = "sd is fastest at gamma {sd_best_gamma}"
+        known = "sd is fastest at gamma {sd_best_gamma}, server_sd with {server_sd_best}"
     else:
         lines += [f"declared: {load_profile(setting.times).scale}", machine()]
         known = "as measured in sd; frames on which tokens differ: {frames_with_different_tokens}"

@@ -16,14 +16,28 @@ from evaluation.virtual_time.recording import Recording
 from evaluation.virtual_time.timings import Timings
 
 GAMMAS = tuple(range(1, 13))
-"""Draft lengths among which `sd` has its best one."""
-CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
+"""Draft lengths among which `sd` has its best one, and depths among which `server_sd` has its own."""
+SERVER_SD_BEST = "server_sd, best draft"
+TREE = 32
+"""Tokens of the tree that `server_sd` drafts (SpecEdge, Appendix C)."""
+CLOUD, SD, FSD, SERVER_SD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value, Mode.SERVER_SD.value
 
 
 def best_sd(recording: Recording, timings: Timings) -> tuple[int, dict[str, Any]]:
     """Return the draft length with which `sd` is fastest, and its figures; without a predictor's early ends."""
     found = {gamma: sd_at(gamma, recording, timings) for gamma in GAMMAS}
     return min(found.items(), key=lambda each: each[1]["total_s"]["median"])
+
+
+def best_server_sd(recording: Recording, timings: Timings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the draft with which `server_sd` is fastest, as changes of its settings, and its figures.
+
+    Searched over depths of 1 to 12, each as a tree of 32 tokens (SpecEdge, Appendix C) and as a chain: where every
+    token of a verification costs, the chain is the stronger baseline.
+    """
+    shapes: list[dict[str, Any]] = [{"gamma": depth, "draft_tokens": size} for size in (TREE, 0) for depth in GAMMAS]
+    found = [(shape, figures_of(run_mode(SERVER_SD, recording, timings, **shape), timings)) for shape in shapes]
+    return min(found, key=lambda each: each[1]["total_s"]["median"])
 
 
 def sd_at(gamma: int, recording: Recording, timings: Timings) -> dict[str, Any]:
@@ -73,6 +87,7 @@ def at_round_trip(
     formulas_s: what the papers' formulas give per step, with tau and miss rate of the runs.
     """
     timings = timings if rtt_s is None else replace(timings, one_way_s=rtt_s / 2.0)
+    here = best_server_sd(recording, timings) if SERVER_SD in modes else None
     entries = {mode: figures_of(run_mode(mode, recording, timings, split, edges, **changes), timings) for mode in modes}
     best, four = best_sd(recording, timings), sd_at(4, recording, timings)
     n = round(sum(len(step.tokens) for step in recording.steps) / len(recording.steps))
@@ -89,7 +104,8 @@ def at_round_trip(
         "sd_best_gamma": best[0],
         "sd_best_tau": best[1]["tau"],
         "sd_gamma_4_tau": four["tau"],
-        "modes": compare(entries, best, four["tau"]),
+        "server_sd_best": None if here is None else here[0],
+        "modes": compare(entries | ({SERVER_SD_BEST: here[1]} if here is not None else {}), best, four["tau"]),
         "formulas_s": seconds,
     }
 
