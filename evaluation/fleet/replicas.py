@@ -12,7 +12,7 @@ import bisect
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from evaluation.fleet.cells import run_cells
 from evaluation.fleet.figures import Figures, Window, run
 from evaluation.fleet.systems import Setting
-from evaluation.fleet.wisp import CLASSES, systems, times_of
+from evaluation.fleet.wisp import CLASSES, QUICK, systems, times_of
 from evaluation.fleet.workload import Workload
 from evaluation.tables import Column, figures_table
 
@@ -89,9 +89,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Return figures by placement and number of replicas. Raises ValueError for robots out of range."""
     if not 1 <= options.per_replica <= 256:
         raise ValueError(f"--per-replica {options.per_replica} is outside 1 to 256")
-    window = Window(4.0, 9.0) if options.quick else Window(15.0, 35.0)
+    window = Window(3.0, 6.0) if options.quick else Window(15.0, 35.0)
     numbers = (1, 8, 100) if options.quick else REPLICAS
-    workload = Workload(seed=options.seed, answer=(32, 96) if options.quick else (128, 384))
+    workload = replace(QUICK if options.quick else Workload(), seed=options.seed)
     setting = Setting(systems()["full_budget"], times_of("appendix C"), workload, CLASSES)
     loads = {
         (placement, replicas): place(options.per_replica * replicas, replicas, options.seed)
@@ -100,8 +100,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
     chosen = {key: sampled(each, options.seed, 2 if options.quick else SAMPLE) for key, each in loads.items()}
     sizes = sorted({size for each in chosen.values() for size in each})
-    if options.quick and len(sizes) > 4:
-        sizes = sizes[:: len(sizes) // 3]
+    if options.quick and len(sizes) > 3:
+        sizes = [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
     cells = [(setting, size, options.seed, window) for size in sizes]
     fleets = dict(zip(sizes, run_cells("replicas", run, cells, options.jobs), strict=True))
     rows = {
