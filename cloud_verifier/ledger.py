@@ -73,6 +73,11 @@ class Choice:
     declined: tuple[Act, ...] = ()
     """What was at hand and not taken."""
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that a pass feeds for it behind the cached ones: the answer's last and a draft."""
+        return 1 + max(len(self.tree.tokens), self.size)
+
 
 class Estimates(Protocol):
     """Predicted seconds of a pass; see `cloud_verifier.estimator.Estimator`."""

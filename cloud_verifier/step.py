@@ -241,7 +241,7 @@ class Step:
 
     def load(self, choice: Choice) -> Load:
         """Return what a pass computes for this choice."""
-        new = 1 + max(len(choice.tree.tokens), choice.size)
+        new = choice.tokens
         return Load.row(self.cached + new) if self.recompute else Load.row(new, self.cached)
 
     def chunk_load(self, tokens: int) -> Load:

@@ -40,6 +40,8 @@ class Candidate:
         """N, Eq. 5; at least 1, what every pass commits and a decode brings."""
         if self.accepted is not None:
             return max(1.0, self.accepted)
+        if self.choice.act is Act.SELF:
+            return max(1.0, self.choice.gain)
         survival = self.step.ledger.survival.get(self.choice.act)
         return 1.0 if survival is None else max(1.0, survival.share * len(self.choice.tree.tokens))
 
@@ -84,12 +86,11 @@ def cut(step: Step, choice: Choice, size: int) -> Choice:
 
     A draft of rejection sampling stays whole.
     """
-    tree = choice.tree
-    if size >= len(tree.tokens) or step.sampling.one_chain:
+    if choice.tokens <= 1 + size or step.sampling.one_chain:
         return choice
     if size < 1:
         return Choice(Act.DECODE, declined=(*choice.declined, choice.act))
-    return replace(choice, tree=tree.head(size))
+    return replace(choice, tree=choice.tree.head(size), size=min(choice.size, size))
 
 
 def overdue(rows: Sequence[Candidate], now: float, budget: Budget) -> tuple[list[Candidate], list[Candidate]]:
@@ -109,18 +110,24 @@ class Admission:
         self.now, self.estimates, self.budget = now, estimates, budget
         self.choices: dict[Step, Choice] = {}
         self.load = NO_LOAD
+        self.tokens = 0
+        """What is fed behind the cached tokens, which is what the budget counts, also where no prefix is cached."""
         self.due = math.inf
         """The earliest deadline that is to be kept."""
 
-    def fits(self, more: Load, due: float = math.inf) -> bool:
-        """Return whether the budget allows for so much more and every deadline, `due` too, would be kept.
+    def admit(self, step: Step, choice: Choice, due: float = math.inf) -> bool:
+        """Take in a step where the budget allows for it and every deadline, `due` too, is kept; return whether it did.
 
         FeasibleAdd of Algorithm 1.
         """
-        load, due = self.load + more, min(self.due, due)
-        if load.rows > self.budget.rows or load.new > min(self.budget.tokens, self.budget.free):
+        load, tokens, due = self.load + step.load(choice), self.tokens + choice.tokens, min(self.due, due)
+        if load.rows > self.budget.rows or tokens > min(self.budget.tokens, self.budget.free):
             return False
-        return math.isinf(due) or self.now + self.estimates.seconds(load) <= due
+        if not math.isinf(due) and self.now + self.estimates.seconds(load) > due:
+            return False
+        self.choices[step] = choice
+        self.load, self.tokens, self.due = load, tokens, due
+        return True
 
     def add(self, row: Candidate, due: float = math.inf) -> bool:
         """Admit a row, which is to be done by `due`, if it fits, and return whether it did.
@@ -130,17 +137,11 @@ class Admission:
         choice = row.choice
         if not self.choices:
             choice = cut(row.step, choice, min(self.budget.tokens, self.budget.free) - 1)
-        load = row.step.load(choice)
-        if not self.fits(load, due):
-            return False
-        self.choices[row.step] = choice
-        self.load, self.due = self.load + load, min(self.due, due)
-        return True
+        return self.admit(row.step, choice, due)
 
     def invite(self, step: Step) -> None:
         """Let a step that waits for a draft decode one token where that is cheap."""
         choice, alone = Choice(Act.DECODE), self.estimates.seconds(self.load)
         load = step.load(choice)
-        if self.choices and self.fits(load) and self.estimates.seconds(self.load + load) - alone <= CHEAP * alone:
-            self.choices[step] = choice
-            self.load += load
+        if self.choices and self.estimates.seconds(self.load + load) - alone <= CHEAP * alone:
+            self.admit(step, choice)
