@@ -17,6 +17,7 @@ from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import (
     BeginStep,
+    Busy,
     Commit,
     Draft,
     EarlyTokens,
@@ -56,6 +57,7 @@ GOOD = [
         Pong(7),
         Fault(FaultCode.INTERNAL, "why", 1),
         Fetch(1, 0, DIGEST),
+        Busy(0.5, "no room", 1),
     )
 ]
 
