@@ -33,7 +33,7 @@ def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.C
     ]  # fmt: skip
     assert all(line[-3:] == ["--quick", "--out", "elsewhere"] for line in ran if "record" not in line)
     printed = capsys.readouterr().out
-    assert "failed, exit code 2" in printed and printed.count("done") == 6
+    assert "failed, exit code 2" in printed and printed.count("done") == 7
 
 
 @pytest.mark.parametrize("there", [True, False])
