@@ -79,9 +79,14 @@ def test_bent_messages_to_the_verifier(caplog: pytest.LogCaptureFixture) -> None
             bench.send(peer, mutated(GOOD, rng))
         step, prompt = batch + 1, f"question {batch}"
         before = len(bench.received(b"honest"))
-        bench.send(b"honest", BeginStep(step, prompt, JPEG, max_tokens=6, idle=Idle.DECODE))
+        begin, asked = BeginStep(step, prompt, JPEG, max_tokens=6, idle=Idle.DECODE), 1
+        bench.send(b"honest", begin)
         while not any(isinstance(message, Commit) and message.done for message in bench.received(b"honest")[before:]):
             bench.server.turn()
+            busy = [message for message in bench.received(b"honest")[before:] if isinstance(message, Busy)]
+            if len(busy) == asked:
+                bench.send(b"honest", begin, after=busy[-1].retry_after_s)
+                asked += 1
         assert tokens_of(bench.received(b"honest")[before:]) == greedy(prompt, JPEG, 6)
         bench.post.gone.add(peer)
         bench.post.sent = [each for each in bench.post.sent if each[1] == b"honest"][-20:]
