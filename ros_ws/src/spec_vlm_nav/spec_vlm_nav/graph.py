@@ -331,7 +331,9 @@ MODE = Argument(
     tuple(mode.value for mode in Mode),
 )
 DRAFTING = Argument("drafting", "", "changes of the mode's drafting settings, e.g. interrupt=off,gamma=auto")
-SERVER_DRAFT = Argument("server_draft", "", "folder of a draft model beside the target, for mode server_sd")
+SERVER_DRAFT = Argument(
+    "server_draft", "", "folder of a draft model beside the target, for mode server_sd and for full where it is faster"
+)
 SERVICE_CLASS = argument_of(EdgeConfig, "service_class", choices=tuple(SERVICE_CLASSES))
 RESPONSE_ORDER = Argument(
     "response_order",
