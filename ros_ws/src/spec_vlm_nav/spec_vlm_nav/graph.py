@@ -352,7 +352,7 @@ SERVING = (
     Argument("target_device", "", "where the target model runs, e.g. cuda", pattern=r"[a-z]+(:\d+)?"),
     argument_of(EdgeConfig, "dtype", name="target_dtype", default="", description="what the target model computes in"),
     Argument("target_quantisation", "", "rounding of the target's weights", ("none", "nf4", "int8_weight_only")),
-    Argument("max_sessions", "", "robots at once", kind=int, least=1, most=256),
+    Argument("max_sessions", "", "robots at once", kind=int, least=1, most=1024),
     Argument("max_batch", "", "robots in one forward of the target", kind=int, least=1, most=256),
     Argument("capacity", "", "cache slots of a robot at the verifier", kind=int, least=128, most=1 << 20),
     VERIFIER_CONFIG,
