@@ -96,7 +96,8 @@ class Admission:
         self._refused = {row: each for row, each in self._refused.items() if each.until > now}
         refused = self._refused.get(index)
         waiting = sum(each.blocks for row, each in self._line.items() if row != index)
-        if not waiting or (refused is not None and now - refused.since >= MOST_WAIT_S):
+        # Those in the line may only be waiting for the end of a pass, not for blocks.
+        if waiting <= self.free + self.held(index) or (refused is not None and now - refused.since >= MOST_WAIT_S):
             return
         early = self._turns.get(index, now) - now
         if early <= 0.0 and waiting < self.blocks:
