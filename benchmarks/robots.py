@@ -49,6 +49,8 @@ ROBOTS, QUICK_ROBOTS = (1, 2, 4, 8, 16), (4,)
 STEPS, QUICK_STEPS = 3, 1
 ROUNDS = 3
 QUICK_POLICIES = (PLAIN_POLICY, "full_budget")
+WAITING = dict.fromkeys(("static_batch", "pipeline"), ("--collect-s", "0.1"))
+"""About a pass: policies that are nothing without waiting would else be first come, first served."""
 PROFILES = ("raw", "go2_a100_scaled")
 MOST_ROBOTS = 64
 COLUMNS = (
@@ -254,7 +256,9 @@ class Fleets:
         with ExitStack() as stack:
             with pinned(verifier_cores):
                 addresses = {
-                    policy: stack.enter_context(verifier(options.target_model, *own, "--policy", policy))
+                    policy: stack.enter_context(
+                        verifier(options.target_model, *own, "--policy", policy, *WAITING.get(policy, ()))
+                    )
                     for policy in dict.fromkeys(arm.policy for arm in arms)
                 }
             stack.enter_context(pinned(robot_cores))

@@ -49,6 +49,8 @@ def serve_model(config: ServerConfig) -> None:
     from speculation.trace import Trace
 
     profile = load_profile(config.target.profile)
+    if profile.verify_s and config.target.pass_cost is not None:
+        raise StartError(f"--pass-cost: profile {profile.name} declares what passes take; leave one of the two out")
     mailbox = Mailbox(config.link)
     try:
         from cloud_verifier.engine import VlmEngine, cache_blocks, find_exits

@@ -155,8 +155,8 @@ class Scheduling(Settings, frozen=True):
         Meta(
             ge=0.0,
             le=3600.0,
-            description="wisp, full_budget: sessions that wait for longer than so many seconds go first, a quarter of "
-            "a forward at most",
+            description="sessions that wait for longer than so many seconds go first, a quarter of a forward at most "
+            "(wisp, full_budget), and prompts whatever else is due",
         ),
     ] = 2.0
     prefill_chunk: Annotated[

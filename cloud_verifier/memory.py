@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cloud_verifier.limits import Usage
 
@@ -98,6 +98,8 @@ class Admission:
         waiting = sum(each.blocks for row, each in self._line.items() if row != index)
         # Those in the line may only be waiting for the end of a pass, not for blocks.
         if waiting <= self.free + self.held(index) or (refused is not None and now - refused.since >= MOST_WAIT_S):
+            if refused is not None:  # it keeps its age while its frame is decoded
+                self._refused[index] = replace(refused, until=now + MOST_WAIT_S)
             return
         early = self._turns.get(index, now) - now
         if early <= 0.0 and waiting < self.blocks:

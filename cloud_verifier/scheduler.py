@@ -183,6 +183,7 @@ class Scheduler:
 
     def evict(self, index: int) -> Step | None:
         """Drop a step that its edge does not know to be over: the next `Draft` for it is answered with NO_SESSION."""
+        self._ended.pop(index, None)
         return self._steps.pop(index, None)
 
     def forget(self, index: int) -> None:

@@ -214,7 +214,11 @@ class Server:
 
     def _idle(self, now: float) -> list[int]:
         """Return the rows that may be evicted, the first one first."""
-        silent = {each.index for each in self._sessions.all if now - each.last_received > SILENT_S}
+        silent = {
+            each.index
+            for each in self._sessions.all
+            if now - each.last_received > SILENT_S and not (each.peer and self._mailbox.waits(each.peer))
+        }
         return [row for row in self._scheduler.idle(now, silent) if row in self._rows]
 
     def _evict(self, index: int) -> None:
@@ -340,7 +344,7 @@ class Server:
         session = self._sessions.of_token(hello.resume)
         known = self._sessions.of_peer(peer)
         if known is not None and known is not session:
-            self._close(known, "sent Hello again")
+            self._close(known, "sent Hello again", same_robot=True)
         if session is not None:
             if session.peer is not None and session.peer != peer:
                 self._mailbox.admit(session.peer, False)
@@ -438,6 +442,8 @@ class Server:
         else:
             step.draft_prefilled()
             self._scheduler.drafting.prefill(self._clock() - started)
+        finally:
+            self._memory.prefilled(step.index, self._clock() - started, self._clock())
 
     def _cannot_prefill(self, step: Step, error: Exception) -> None:
         """End a step whose prompt or frame cannot be read, or does not fit."""
@@ -494,8 +500,19 @@ class Server:
             self._fed(step, tokens, started)
 
     def _draft_here(self, steps: tuple[Step, ...]) -> None:
-        """Let the draft model beside the target draft for the steps that request it, all in the same forwards."""
+        """Let the draft model beside the target draft for the steps that request it, all in the same forwards.
+
+        Where it fails, those steps end; the others of the batch go on.
+        """
         asking = [step for step in steps if step.row is not None and step.row.self_draft]
+        try:
+            self._make_drafts(asking, steps)
+        except Exception as error:
+            _log.exception("drafting failed")
+            for step in asking:
+                self._give_up(step, wire.FaultCode.INTERNAL, f"the verifier's drafting failed: {error}")
+
+    def _make_drafts(self, asking: Sequence[Step], steps: tuple[Step, ...]) -> None:
         if self._self_draft is None or self._scheduler.drafting is None or not asking:
             return
         began, stop = self._clock(), self._unwanted(*steps)
@@ -602,11 +619,13 @@ class Server:
         else:
             self._send(session, fault)
 
-    def _close(self, session: Session, why: str) -> None:
+    def _close(self, session: Session, why: str, same_robot: bool = False) -> None:
+        """End a session. same_robot: the next one on its row is its own, and what it has used still counts."""
         self._log_step(session, self._scheduler.end(session.index), why)
         self._exits.close(session.index)
         self._scheduler.forget(session.index)
-        self._memory.forget(session.index)
+        if not same_robot:
+            self._memory.forget(session.index)
         if session.peer is not None:
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)

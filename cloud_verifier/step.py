@@ -379,7 +379,8 @@ class Step:
                 self._append([token])
                 self._refresh()
         commits = self._place(draft, evidence)
-        if not was_ready and not self.pending:
+        after = self.choice(now)
+        if not was_ready and not self.pending and after is not None and after.act is not Act.WAIT:
             self.since = now
         if draft.start <= self.position:
             usable = draft.round in self._held and self._held[draft.round].start <= self.position

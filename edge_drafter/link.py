@@ -444,7 +444,7 @@ class ZmqLink:
     def _fall_silent(self, seconds: float) -> None:
         """Note silence. A link that is silent, or refused, stays so with its first reason until a verifier answers."""
         if self._greeted:
-            self._greeted, self._again_at = False, -math.inf
+            self._greeted = False
             self._become(
                 LinkState.SILENT, f"nothing received from the verifier at {self.config.address} for {seconds:.1f} s"
             )

@@ -53,6 +53,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def run(options: argparse.Namespace) -> int:
     """Run the command. Raises ValueError, in one sentence, for what cannot be measured."""
     config = settings.read(ProfileConfig, options)
+    if config.quick and not config.out:
+        raise ValueError("--quick measures too little to serve by; name another folder than the model's with --out")
     from adapters_training.verifier_profile.plots import plot
     from speculation.vlm.folder import find_model
     from speculation.vlm.load import load_vlm

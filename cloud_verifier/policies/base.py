@@ -19,7 +19,7 @@ class Budget:
     tokens: int
     """Tokens of verifications and decodes in one forward, each step's root among them."""
     free: int
-    """Cache slots that are free: what the rows of one forward add must fit."""
+    """Cache slots that the rows of one forward may add at most; what a step needs is reserved when it begins."""
     collect_s: float
     """Seconds that a ready step may wait for others to share its forward."""
     chunk: int = 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from cloud_verifier.ledger import Act
 from cloud_verifier.policies.admission import Admission, Candidate, cut, overdue
 from cloud_verifier.policies.row_policy import RowPolicy
 from speculation.pass_cost import NO_LOAD, Load
@@ -153,7 +154,12 @@ def _parts(row: Candidate, roots: Load, roots_s: float) -> list[Part]:
 
 
 def _cut(row: Candidate, parts: Sequence[Part], rate: float) -> Candidate:
-    """Return a row with the parts of its draft that bring at least so many tokens per second."""
+    """Return a row with the parts of its draft that bring at least so many tokens per second.
+
+    A draft that is yet to be made here has no parts, and stays.
+    """
+    if row.choice.act is Act.SELF:
+        return Paced(row.step, row.choice, row.now, row.estimates)
     taken = [part for part in parts if part.rate >= rate]
     choice = cut(row.step, row.choice, taken[-1].end if taken else 0)
     if choice is row.choice:

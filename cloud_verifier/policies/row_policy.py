@@ -69,7 +69,7 @@ class RowPolicy(ABC):
             for step, choice in choices.items():
                 if choice.act is Act.WAIT:
                     batch.invite(step)
-        overdue = any(now - step.since > budget.patience_s for step in places)
+        overdue = any(now - step.begun_at > budget.patience_s for step in places)
         limit_s = math.inf if overdue or not batch.choices else batch.due - now
         return Batch(chunks=_chunks(places, batch.load, steps, estimates, budget, limit_s), choices=batch.choices)
 

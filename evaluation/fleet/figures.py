@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import mean, median
 
 import numpy as np
@@ -56,8 +56,6 @@ class Figures:
     """Mean wait of a row."""
     deciding_us: float
     """Median microseconds of this machine's processor that the scheduler took for a batch."""
-    refused: int = 0
-    extra: dict[str, float] = field(default_factory=dict)
 
 
 def run(setting: Setting, robots: int, seed: int = 0, window: Window | None = None, judged: bool = True) -> Figures:

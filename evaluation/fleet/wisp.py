@@ -18,15 +18,12 @@ from evaluation.fleet.fleet import Fleet, blocks_of
 from evaluation.fleet.systems import Drafting, Setting, System, Times, scaled
 from evaluation.fleet.workload import FIXED_K, Workload, chance_of
 from evaluation.tables import Column, figures_table, table
-from speculation.pass_cost import PassCost
+from speculation.pass_cost import PAPER_COSTS
 from speculation.service import SERVICE_CLASSES
 from speculation.wire import Idle
 
 BATCH = 256
-COSTS = {
-    "appendix C": PassCost(33.14e-6, 34.5e-9, 4.62e-6, 14.86e-3),
-    "main text": PassCost(143.39e-6, 2.53e-9, 2.67e-6, 14.86e-3),
-}
+COSTS = {"appendix C": PAPER_COSTS["wisp-32b"], "main text": PAPER_COSTS["wisp-32b-main"]}
 """Qwen3-32B on an A100: Table 12, and Sec. 4.4 with Table 12's constant, which the text leaves out."""
 BESIDE = (1.7 / 32.0, 28.0 / 64.0)
 """Qwen3-1.7B to Qwen3-32B: parameters and layers. What its forwards cost beside the target is not in the paper."""
@@ -70,6 +67,7 @@ def systems() -> dict[str, System]:
         System("central", policy("fcfs"), Idle.DECODE),
         System("server_sd", policy("fcfs"), server_draft=FIXED_K, server_depth=FIXED_K),
         System("fcfs", policy("fcfs"), drafting=stopped),
+        System("fcfs, ahead", policy("fcfs"), drafting=grows),
         System("wisp", policy("wisp"), drafting=stopped),
         System("full_budget", policy("full_budget"), drafting=grows),
         System("full_budget, ledger", policy("full_budget"), Idle.LEDGER, drafting=grows),
@@ -82,7 +80,8 @@ MEANING = {
     "central": "robots do not draft: continuous batching, first come first served",
     "server_sd": f"a draft model beside the target, chains of {FIXED_K}",
     "fcfs": "robots draft up to 8 tokens, predictor; first come first served",
-    "wisp": "the same drafts, WISP's policy",
+    "fcfs, ahead": "first come first served with the drafts of full_budget: what of its lead they are",
+    "wisp": "drafts of up to 8 tokens, predictor; WISP's policy",
     "full_budget": "ours: drafts of 4 tokens that grow to 16 while they wait, one budget of draft tokens",
     "full_budget, ledger": "the same where each robot is also promised never to be slower than decoding alone",
 }

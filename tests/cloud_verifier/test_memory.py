@@ -180,3 +180,21 @@ def test_prefill_time_has_shares_while_others_wait() -> None:
     memory.check_prefill(1, now, others=(0,))
     memory.forget(0)
     memory.check_prefill(0, now, others=(1, 2, 3))
+
+
+@pytest.mark.parametrize("decoding_s", [0.0, 1.0, 2.1, 5.0])
+def test_who_was_refused_for_long_enough_gets_into_the_line_however_long_its_frame_takes(decoding_s: float) -> None:
+    memory = Admission(10)
+    for index in (0, 1):
+        memory.ask(index, 10, 0.0)
+        memory.grant(0.0)
+    now = 0.0
+    while now < 3 * MOST_WAIT_S:
+        try:
+            memory.check(2, now)
+            now += decoding_s
+            memory.ask(2, 5, now)
+            break
+        except NoRoom as refused:
+            now += refused.retry_after_s
+    assert 2 in memory.line and now <= 2 * MOST_WAIT_S + decoding_s

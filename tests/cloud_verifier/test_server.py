@@ -236,6 +236,32 @@ def test_a_draft_model_that_fails_costs_the_step_and_not_the_server() -> None:
     assert tokens_of(bench.ask(b"a", begin(2, max_tokens=5, self_draft=4))) == greedy("long", JPEG, 5)
 
 
+def test_a_draft_model_that_fails_costs_nobody_else_of_the_batch() -> None:
+    bench = Bench(self_draft=FakeSelfDraft(fail_on="long x"))
+    for peer in (b"b", b"a"):
+        bench.welcome(peer)
+    bench.send(b"a", begin(max_tokens=40, idle=Idle.DECODE))
+    bench.turns(6)
+    bench.send(b"b", begin(prompt="long x", max_tokens=40, self_draft=4))
+    bench.turns(60)
+    assert faults(bench.received(b"b")) == [FaultCode.INTERNAL]
+    assert tokens_of(bench.received(b"a")) == greedy("long", JPEG, 40) and not faults(bench.received(b"a"))
+
+
+def test_drafts_that_nobody_can_use_hold_no_memory_for_ever() -> None:
+    """A step that waits gives way to others after a while, though drafts of an unknown prefix keep coming for it."""
+    bench = Bench(CONFIG.changed(max_draft=64), engine=FakeEngine(memory=6))
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+    bench.ask(b"a", begin(max_tokens=9, idle=Idle.WAIT))
+    bench.send(b"b", begin(max_tokens=9, idle=Idle.DECODE))
+    for round in range(1, 9):
+        bench.send(b"a", Draft(1, round, 5, bytes(8), [1]))
+        bench.send(b"b", Ping(round))
+        bench.turns(60)
+    assert tokens_of(bench.received(b"b")) == greedy("long", JPEG, 9)
+
+
 def test_a_ledger_drafts_here_where_no_draft_comes_and_prefills_the_draft_model_only_then() -> None:
     """The first step shows what a prefill takes; later ones pay for it when they first draft here, if they do."""
 

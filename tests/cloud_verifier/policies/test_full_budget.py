@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.policies import Budget
+from cloud_verifier.policies.admission import Admission, Candidate
 from cloud_verifier.policies.full_budget import FullBudget, Paced
 from cloud_verifier.step import Step
 from speculation.acceptance import Verdict
@@ -165,3 +166,12 @@ def test_a_session_is_never_given_more_than_its_ledger_chose(seed: int) -> None:
         for step, choice in batch.choices.items():
             whole = choice_of(step).tree
             assert choice.tree.tokens == whole.tokens[: len(choice.tree.tokens)]
+
+
+def test_a_draft_that_is_yet_to_be_made_here_is_not_cut() -> None:
+    """It has no tokens whose survival could be compared; its ledger knows what it is worth."""
+    step = waiting(0)
+    own = Choice(Act.SELF, size=32, depth=4, gain=3.0)
+    batch = Admission(0.0, Declared(PassCost(0.001, 0.0, 0.0, 0.02)), BUDGET)
+    FullBudget().fill(batch, [Candidate(step, own, 0.0, batch.estimates)])
+    assert batch.choices == {step: own}

@@ -40,7 +40,7 @@ def test_a_chunk_takes_what_the_deadlines_leave(policy: str) -> None:
     assert fed(0.0) == 201, "twice a forward in which all decode"
     assert fed(-0.09) == 149
     assert fed(-0.1042) == 0, "a chunk of 16 tokens would be too late"
-    begun.since = -2.1
+    begun.begun_at = -2.1
     late = POLICIES[policy]().schedule([waiting(0, -0.1042), begun], 0.0, COST, BUDGET)
     assert late.chunks == {begun: 201}, "it waits for more than --patience-s"
 
