@@ -103,7 +103,7 @@ class Limits(Settings, frozen=True):
     ] = None
     cache: Annotated[
         Literal["on", "off"],
-        Meta(description="off: image, prompt and answer are computed again for every verification (benchmarks)"),
+        Meta(description="off: prompt and answer are computed again for every verification (benchmarks)"),
     ] = "on"
     idle_s: Annotated[
         float, Meta(ge=1.0, le=86400.0, description="seconds of silence after which a session is closed")

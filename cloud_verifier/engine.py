@@ -21,13 +21,13 @@ from speculation.sampling import Logits
 from speculation.vlm.blocks import blocks_for
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import (
-    NO_PLACES,
     Chunk,
     PrefillChunk,
     draft_chunk,
     encode_image,
     final_logits,
     forward_layers,
+    image_places,
     to_numpy,
     words_before_image,
 )
@@ -287,8 +287,7 @@ class _Prefill:
         ids = np.concatenate([inputs.ids, np.array(committed, dtype=np.int64)])
         behind = np.tile(np.arange(count, len(ids)) + inputs.delta, (3, 1))
         positions = np.concatenate([inputs.positions, behind], axis=1)
-        images = np.flatnonzero(inputs.ids == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
-        return cls(inputs, ids, positions, words_before_image(vlm, inputs), images)
+        return cls(inputs, ids, positions, words_before_image(vlm, inputs), image_places(vlm, inputs))
 
     def chunk(self, row: int, start: int, count: int) -> PrefillChunk:
         """Return `count` tokens from `start` on. Raises ValueError where there are fewer, or an image not encoded."""

@@ -84,9 +84,8 @@ def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, stop: Stop | Non
     known, count = cache.open(row, words, inputs.delta), len(inputs.ids) - 1
     if known < count:
         fed = slice(known, count)
-        places = np.flatnonzero(inputs.ids[fed] == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
-        features = encode_image(vlm, inputs)
-        chunk = PrefillChunk(row, inputs.ids[fed], inputs.positions[:, fed], places, features)
+        places = image_places(vlm, inputs)
+        chunk = PrefillChunk(row, inputs.ids[fed], inputs.positions[:, fed], places - known, encode_image(vlm, inputs))
         for output in forward_layers(vlm, cache, [chunk]):
             if stop is not None and output.layer < vlm.num_layers - 1 and stop():
                 raise Abandoned
@@ -96,9 +95,14 @@ def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, stop: Stop | Non
 
 def words_before_image(vlm: Vlm, inputs: Inputs) -> list[int]:
     """Return the prompt's tokens before its image, or all but the last: what rows may share (`KVCache.open`)."""
-    images = np.flatnonzero(inputs.ids == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
+    images = image_places(vlm, inputs)
     end = images[0] if len(images) else len(inputs.ids) - 1
     return [int(token) for token in inputs.ids[:end]]
+
+
+def image_places(vlm: Vlm, inputs: Inputs) -> Ints:
+    """Return which of the prompt's tokens stand for parts of its image, [k]; none without one."""
+    return np.flatnonzero(inputs.ids == vlm.image_token) if inputs.pixel_values is not None else NO_PLACES
 
 
 @torch.no_grad()
