@@ -26,7 +26,7 @@ _FEW, _SEVERAL = 8, 3
 _REFIT = 16
 """Passes are fitted again when one in so many is new: policies predict thousands of times a pass, but fits cost too."""
 _APART = 0.1
-"""A term is told apart where the terms before it leave so much of its size unexplained."""
+"""A term is fitted where the terms before it leave so much of its size unexplained."""
 _BETTER = 0.8
 """All terms are taken where their squared error is below this share of the line's: noise alone would not do that."""
 _SHAPE = 0.25

@@ -14,7 +14,7 @@ from speculation.service import SERVICE_CLASSES
 
 COLOURS = {
     "sled": "#9d9d9d", "central": "#4c78a8", "server_sd": "#b279a2", "fcfs": "#f58518", "wisp": "#54a24b",
-    "full_budget": "#e45756", "full_budget, ledger": "#eeca3b",
+    "fcfs, ahead": "#72b7b2", "full_budget": "#e45756", "full_budget, ledger": "#eeca3b",
 }  # fmt: skip
 PAPER_NAMES = {"sled": "SLED", "central": "centralised", "wisp": "WISP"}
 

@@ -123,7 +123,7 @@ class Timeline:
         end = started + self.noise(nominal)
         self._deliver(end)
         self.scheduler.estimates.observe(step.row.load, end - started)
-        commit = step.accept(self._judge(step), self.now, end - started)
+        commit = step.accept(judge(step, self.truth), self.now, end - started)
         self.passes.append(Pass(step.act, began, end, drafted_s + nominal, len(commit.tokens)))
         self.on_commit(commit)
 
@@ -140,25 +140,27 @@ class Timeline:
         tree = Tree.own(tokens, range(ROOT, len(tokens) - 1), [0.8 ** (1 + place) for place in range(len(tokens))])
         step.draft_here(tree, self.now - began, self.now)
 
-    def _judge(self, step: Step) -> Verdict:
-        rest, tree = self.truth[step.position :], step.tree
-        path: list[int] = []
-        node = ROOT
-        while len(path) + 1 < len(rest):
-            below = (n for n, parent in enumerate(tree.parents) if parent == node and tree.tokens[n] == rest[len(path)])
-            child = next(below, None)
-            if child is None:
-                break
-            path.append(child)
-            node = child
-        return Verdict(tuple(path), rest[len(path)], 0.5)
-
     def _deliver(self, until: float) -> None:
         while self._events and self._events[0][0] <= until:
             when, _, action = heapq.heappop(self._events)
             self.now = max(self.now, when)
             action()
         self.now = max(self.now, until)
+
+
+def judge(step: Step, truth: list[int]) -> Verdict:
+    """Return the verdict of a target whose answer is `truth` on what a step verifies."""
+    rest, tree = truth[step.position :], step.tree
+    path: list[int] = []
+    node = ROOT
+    while len(path) + 1 < len(rest):
+        below = (n for n, parent in enumerate(tree.parents) if parent == node and tree.tokens[n] == rest[len(path)])
+        child = next(below, None)
+        if child is None:
+            break
+        path.append(child)
+        node = child
+    return Verdict(tuple(path), rest[len(path)], 0.5)
 
 
 def behind(passes: list[Pass], decode_s: float, begun: float) -> list[float]:

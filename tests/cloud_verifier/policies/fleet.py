@@ -19,11 +19,11 @@ from cloud_verifier.policies import POLICIES, Batch
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.step import Step
 from cloud_verifier.work import ModelInfo
-from speculation.acceptance import Verdict
 from speculation.pass_cost import Load, PassCost
 from speculation.service import SERVICE_CLASSES, ServiceClass
-from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle
+from speculation.wire import BeginStep, Commit, Draft, Idle
 from tests.cloud_verifier.policies.rows import Declared
+from tests.cloud_verifier.timeline import judge
 
 VOCABULARY = 1000
 MODEL = ModelInfo("fake", "f" * 16, "t" * 16, VOCABULARY, 4, (), (0,))
@@ -145,7 +145,7 @@ class Fleet:
         self.busy_s += seconds
         self._deliver(started + seconds)
         for step in batch.choices:
-            commit = step.accept(self._judge(step), self.now, seconds)
+            commit = step.accept(judge(step, self.truth(step.index)), self.now, seconds)
             robot, index = self.robots[step.index], step.index
             arrives = self.now + robot.round_trip_s / 2.0
             assert commit.tokens == self.truth(index)[commit.start :][: len(commit.tokens)], "a token of nobody's"
@@ -191,19 +191,6 @@ class Fleet:
         step.fed(robot.prompt, self.now)
         self._last[index] = self._begun[index] = self.now
         self._after(index, Commit(step.number, 0, 0, [], step.digest, False))
-
-    def _judge(self, step: Step) -> Verdict:
-        rest, tree = self.truth(step.index)[step.position :], step.tree
-        path: list[int] = []
-        node = ROOT
-        while len(path) + 1 < len(rest):
-            below = (n for n, parent in enumerate(tree.parents) if parent == node and tree.tokens[n] == rest[len(path)])
-            child = next(below, None)
-            if child is None:
-                break
-            path.append(child)
-            node = child
-        return Verdict(tuple(path), rest[len(path)], 0.5)
 
     def _deliver(self, until: float) -> None:
         while self._events and self._events[0][0] <= until:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from evaluation.__main__ import main
 from evaluation.fleet import specedge
 from evaluation.fleet.figures import Window, run
+from evaluation.fleet.plots import COLOURS
 from evaluation.fleet.replicas import BOUND, placed_by_hash, placed_least_loaded, sampled, together
 from evaluation.fleet.systems import Setting
-from evaluation.fleet.wisp import CLASSES, GOALS, capacity_table, ratios, systems, times_of
+from evaluation.fleet.wisp import CLASSES, GOALS, MEANING, capacity_table, ratios, systems, times_of
 from evaluation.fleet.workload import Workload
 from speculation.pass_cost import Load
 
@@ -26,6 +27,11 @@ def test_drafts_are_as_deep_as_figure_10_has_them() -> None:
     for declared in specedge.PAIRS.values():
         tree = Load.row(1 + specedge.TREE, specedge.CONTEXT)
         assert specedge.cost_of(declared).seconds(tree) == pytest.approx(declared.verify_s)
+
+
+def test_every_system_has_its_words_and_its_colour() -> None:
+    names = set(systems())
+    assert names == set(MEANING) == set(COLOURS)
 
 
 def test_two_cohorts_keep_the_verifier_busy() -> None:
