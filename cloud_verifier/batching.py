@@ -56,9 +56,7 @@ class Traffic:
     def row(self) -> Load:
         """The mean row of the latest forwards."""
         total = Load.total(load for load, _ in self._batches)
-        if not total.rows:
-            return _TYPICAL
-        return Load(1, total.new // total.rows, total.interactions // total.rows, total.cached // total.rows)
+        return total.mean if total.rows else _TYPICAL
 
     @property
     def gap_s(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median, quantiles
 
 import numpy as np
@@ -31,7 +31,7 @@ _BETTER = 0.8
 """All terms are taken where their squared error is below this share of the line's: noise alone would not do that."""
 _SHAPE = 0.25
 """Weight, in passes, of a profile's shape: what passes that are all alike leave open."""
-_NOTHING = PassCost(0.0, 0.0, 0.0, 0.0)
+_NOTHING = PassCost(0.0, 0.0, 0.0, 0.0, causal=True)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Estimator:
         return (
             cost.constant_s
             + cost.token_s * (tokens or 1)
-            + cost.interaction_s * load.interactions
+            + cost.interaction_s * (load.scored if cost.causal else load.interactions)
             + cost.cached_s * load.cached
         )
 
@@ -111,10 +111,10 @@ class Estimator:
             kinds.setdefault(each.kind, []).append(each)
         self._stale, self._unfitted, self._kinds = False, 0, set(kinds)
         if self._profile is not None:
-            self._cost = _scaled(self._profile, *_typical(kinds.values()))
+            self._cost = _scaled(self._profile, *_typical(kinds.values(), self._profile.causal))
         else:
             line = _line(self._passes)
-            self._cost = _all_terms(line, *_typical(kinds.values())) or line
+            self._cost = _all_terms(line, *_typical(kinds.values(), causal=True)) or line
         self._spread = _spread(kinds.values())
 
 
@@ -122,10 +122,10 @@ def _tokens(load: Load) -> int:
     return max(load.rows, load.new, 1)
 
 
-def _typical(kinds: Iterable[list[_Pass]]) -> tuple[Floats, Floats, Floats]:
+def _typical(kinds: Iterable[list[_Pass]], causal: bool) -> tuple[Floats, Floats, Floats]:
     """Return the columns [n, 4] of a typical pass of every kind, the one of the median time, its seconds and weight."""
     passes = [(sorted(seen, key=lambda each: each.seconds)[(len(seen) - 1) // 2], len(seen)) for seen in kinds]
-    columns = design([each.load for each, _ in passes])
+    columns = design([each.load for each, _ in passes], causal)
     columns[:, 0] = [each.tokens for each, _ in passes]
     seconds = np.array([each.seconds for each, _ in passes])
     # A kind counts by its relative error, but a time of nothing must not count for ever.
@@ -143,9 +143,7 @@ def _scaled(profile: PassCost, columns: Floats, seconds: Floats, weights: Floats
     rows = np.stack([varying, np.ones(len(varying))], axis=1) * (weights / seconds)[:, None]
     shape = np.array([[profile.constant_s, -1.0]]) * math.sqrt(_SHAPE) / float(np.median(seconds))
     scale, constant = nonnegative_least_squares(np.concatenate([rows, shape]), np.append(weights, 0.0)).tolist()
-    return PassCost(
-        scale * profile.token_s, scale * profile.interaction_s, scale * profile.cached_s, constant_s=constant
-    )
+    return replace(profile.scaled(scale), constant_s=constant)
 
 
 def _all_terms(line: PassCost, columns: Floats, seconds: Floats, weights: Floats) -> PassCost | None:
@@ -167,7 +165,7 @@ def _all_terms(line: PassCost, columns: Floats, seconds: Floats, weights: Floats
     found[used] = nonnegative_least_squares(scaled[:, used], weights)
     before = [line.token_s, line.interaction_s, line.cached_s, line.constant_s]
     error, line_error = (float(np.sum((scaled @ each - weights) ** 2)) for each in (found, before))
-    return PassCost(*found.tolist()) if error < _BETTER * line_error else None
+    return PassCost(*found.tolist(), causal=True) if error < _BETTER * line_error else None
 
 
 def _line(passes: Iterable[_Pass]) -> PassCost:

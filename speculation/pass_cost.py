@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -28,16 +28,24 @@ class Load:
     """Query-key pairs: N_interactions = sum of L_total x L_new, L_total = L_cached + L_new."""
     cached: int = 0
     """Tokens whose keys and values are read: N_cached = sum of L_cached."""
+    scored: int = 0
+    """Those of the interactions that causal attention scores: sum of L_new x (L_cached + (L_new + 1) / 2)."""
 
     @classmethod
     def row(cls, new: int, cached: int = 0) -> Load:
         """Return the load of one session that feeds `new` tokens behind `cached` ones."""
-        return cls(1, new, (cached + new) * new, cached)
+        return cls(1, new, (cached + new) * new, cached, new * (2 * cached + new + 1) // 2)
 
     @classmethod
     def total(cls, loads: Iterable[Load]) -> Load:
         """Return the load of a pass over all of these."""
         return sum(loads, NO_LOAD)
+
+    @property
+    def mean(self) -> Load:
+        """One row of the mean size, rounded down."""
+        rows = self.rows
+        return Load(1, self.new // rows, self.interactions // rows, self.cached // rows, self.scored // rows)
 
     def __add__(self, other: Load) -> Load:
         """Return the load of both in one pass."""
@@ -46,6 +54,7 @@ class Load:
             self.new + other.new,
             self.interactions + other.interactions,
             self.cached + other.cached,
+            self.scored + other.scored,
         )
 
     def __sub__(self, other: Load) -> Load:
@@ -55,10 +64,12 @@ class Load:
             self.new - other.new,
             self.interactions - other.interactions,
             self.cached - other.cached,
+            self.scored - other.scored,
         )
 
 
 NO_LOAD = Load()
+COEFFICIENTS = ("token_s", "interaction_s", "cached_s", "constant_s")
 
 
 @dataclass(frozen=True)
@@ -71,23 +82,25 @@ class PassCost:
     token_s: float
     """a, seconds a fed token."""
     interaction_s: float
-    """b_compute, seconds a query-key pair."""
+    """b_compute, seconds a query-key pair; of which pairs, see `causal`."""
     cached_s: float
     """b_read, seconds a cached token."""
     constant_s: float
     """c, seconds a pass."""
+    causal: bool = False
+    """Pairs are those that causal attention scores, `Load.scored`; else all of Eq. 18, `Load.interactions`."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for name in COEFFICIENTS:
+            value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
-                raise ValueError(f"{each.name} = {value} s must be finite and not negative")
+                raise ValueError(f"{name} = {value} s must be finite and not negative")
 
     def seconds(self, load: Load) -> float:
         """Return the predicted seconds of a pass."""
         return (
             self.token_s * load.new
-            + self.interaction_s * load.interactions
+            + self.interaction_s * (load.scored if self.causal else load.interactions)
             + self.cached_s * load.cached
             + self.constant_s
         )
@@ -99,25 +112,27 @@ class PassCost:
             factor * self.interaction_s,
             factor * self.cached_s,
             factor * self.constant_s + more_s,
+            self.causal,
         )
 
     @classmethod
-    def fit(cls, loads: Sequence[Load], seconds: Sequence[float] | Floats) -> PassCost:
+    def fit(cls, loads: Sequence[Load], seconds: Sequence[float] | Floats, causal: bool = True) -> PassCost:
         """Return the cost that these passes have, by non-negative least squares of the relative errors.
 
         Relative, unlike the paper's fit: a decode is hundreds of times shorter than a long prefill, and is what a
-        scheduler predicts most. Raises ValueError without any pass, or where one took no time.
+        scheduler predicts most. causal: see `PassCost`. Raises ValueError without any pass, or where one took no time.
         """
         times = np.asarray(seconds, dtype=np.float64)
         if not len(loads) or len(loads) != len(times) or times.min() <= 0.0:
             raise ValueError(f"{len(loads)} passes with {len(times)} times: give one or more, each above 0 s")
-        columns = design(loads) / times[:, None]
-        return cls(*nonnegative_least_squares(columns, np.ones(len(times))).tolist())
+        columns = design(loads, causal) / times[:, None]
+        return cls(*nonnegative_least_squares(columns, np.ones(len(times))).tolist(), causal=causal)
 
 
-def design(loads: Sequence[Load]) -> Floats:
+def design(loads: Sequence[Load], causal: bool) -> Floats:
     """Return the columns that the coefficients of `PassCost` multiply, in their order [n, 4]."""
-    return np.array([(load.new, load.interactions, load.cached, 1) for load in loads], dtype=np.float64)
+    rows = [(load.new, load.scored if causal else load.interactions, load.cached, 1) for load in loads]
+    return np.array(rows, dtype=np.float64)
 
 
 def nonnegative_least_squares(columns: Floats, values: Floats) -> Floats:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from adapters_training.files import replacing
 from adapters_training.verifier_profile.config import ProfileConfig
 from adapters_training.verifier_profile.configurations import LONGEST, Configuration, fitted, held_out, training
 from speculation.cost_profile import COST_FILE, CostProfile, ImageRow
-from speculation.pass_cost import Load, PassCost
+from speculation.pass_cost import COEFFICIENTS, Load, PassCost
 
 if TYPE_CHECKING:
     from adapters_training.verifier_profile.measure import ImageTimes
@@ -132,7 +131,9 @@ def encoding_of(images: Sequence[ImageTimes]) -> PassCost | None:
     """Return what the vision tower costs over `Load.row(image tokens)`; None without images."""
     if not images:
         return None
-    return PassCost.fit([Load.row(each.image_tokens) for each in images], [each.encode_s for each in images])
+    loads = [Load.row(each.image_tokens) for each in images]
+    # Every part of an image is scored against every other.
+    return PassCost.fit(loads, [each.encode_s for each in images], causal=False)
 
 
 def _image_row(times: ImageTimes, vlm: Vlm, cost: PassCost) -> ImageRow:
@@ -153,10 +154,10 @@ def report(profile: CostProfile) -> str:
     lines = [
         f"{profile.name}, {profile.dtype} on {profile.device}, {profile.clock} time, median of {profile.runs} runs"
     ]
-    for each in fields(PassCost):
-        unit, factor = UNITS[each.name]
-        low, high = (factor * end for end in getattr(profile.intervals, each.name))
-        lines.append(f"  {factor * getattr(profile.cost, each.name):9.3f} {unit:22} [{low:.3f}, {high:.3f}]")
+    for name in COEFFICIENTS:
+        unit, factor = UNITS[name]
+        low, high = (factor * end for end in getattr(profile.intervals, name))
+        lines.append(f"  {factor * getattr(profile.cost, name):9.3f} {unit:22} [{low:.3f}, {high:.3f}]")
     for name, figures in (("training", profile.train), ("test", profile.test)):
         lines.append(
             f"  {name:8} {figures.samples:3} passes: R2 {figures.r2:.4f} (adjusted {figures.adjusted_r2:.4f}), "

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from speculation.cost_profile import Intervals, Quality
-from speculation.pass_cost import Floats, Load, PassCost
+from speculation.pass_cost import COEFFICIENTS, Floats, Load, PassCost
 
 FOLDS = 5
-COEFFICIENTS = ("token_s", "interaction_s", "cached_s", "constant_s")
 _FEATURES = 3
 
 

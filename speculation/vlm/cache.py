@@ -25,7 +25,9 @@ from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for, pref
 from speculation.vlm.load import Vlm
 
 PADDING = 1.25
-"""Tokens that a padded forward may compute for each one that it feeds; rows less alike are packed."""
+PADDING_PAIRS = 1.6
+"""Tokens that a padded forward may compute for each one that it feeds, and query-key pairs that it may score for each
+pair of its rows' own; rows less alike are packed."""
 NO_PREFIXES: Mapping[int, npt.NDArray[np.int64]] = MappingProxyType({})
 _Layout: TypeAlias = tuple[
     npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], "npt.NDArray[np.bool_] | None"
@@ -230,7 +232,7 @@ class KVCache:
                 self._append(row, each)
         counts = [len(each) for each in parents]
         ends = tuple(self.used[row] + count for row, count in zip(rows, counts, strict=True))
-        packed = bool(prefixes) or len(rows) == 1 or len(rows) * max(counts) > PADDING * sum(counts)
+        packed = bool(prefixes) or len(rows) == 1 or not _alike(counts, ends)
         layout = self._packed(rows, counts, prefixes) if packed else self._padded(rows, counts)
         slots, blocks, positions, visible = layout
         device = self._kv.device
@@ -416,6 +418,13 @@ class CacheWriter:
         heads, _, width = stored.shape
         seen = stored.view(heads, -1, BLOCK * width).index_select(1, self._blocks)
         return seen.view(heads, len(plan.blocks), -1, width).transpose(0, 1)[:, :, : plan.view]
+
+
+def _alike(counts: Sequence[int], ends: Sequence[int]) -> bool:
+    """Return whether rows that feed so many tokens, and then see so many slots, waste little when they are padded."""
+    computed = len(counts) * max(counts)
+    pairs = sum(count * end for count, end in zip(counts, ends, strict=True))
+    return computed <= PADDING * sum(counts) and computed * max(ends) <= PADDING_PAIRS * pairs
 
 
 def _block_diagonal(parts: Sequence[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:

@@ -64,4 +64,4 @@ def test_traffic_has_the_mean_row_and_the_pace_of_rows() -> None:
     for turn in range(5):
         traffic.ran([Load.row(4, 100), Load.row(6, 300)], 10.0 + turn)
     assert traffic.gap_s == pytest.approx(0.5)
-    assert traffic.row == Load(1, 5, (4 * 104 + 6 * 306) // 2, 200)
+    assert traffic.row == (Load.row(4, 100) + Load.row(6, 300)).mean

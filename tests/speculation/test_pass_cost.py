@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,12 +22,19 @@ def test_a_load_is_the_sums_of_the_paper(parts: list[tuple[int, int]]) -> None:
     assert load.new == sum(new for new, _ in parts)
     assert load.interactions == sum((cached + new) * new for new, cached in parts)
     assert load.cached == sum(cached for _, cached in parts)
+    assert load.scored == sum(cached + place for new, cached in parts for place in range(1, new + 1))
+
+
+def test_the_mean_row_is_a_part_of_all_rows() -> None:
+    assert (Load.row(4, 100) + Load.row(6, 300)).mean == Load(1, 5, (4 * 104 + 6 * 306) // 2, 200, (410 + 1821) // 2)
 
 
 def test_a_pass_costs_what_its_terms_cost() -> None:
     cost = PassCost(token_s=1e-3, interaction_s=1e-6, cached_s=1e-5, constant_s=0.02)
     load = Load.row(5, 100) + Load.row(1, 0)
     assert cost.seconds(load) == 6 * 1e-3 + (105 * 5 + 1) * 1e-6 + 100 * 1e-5 + 0.02
+    scored = 101 + 102 + 103 + 104 + 105 + 1
+    assert replace(cost, causal=True).seconds(load) == 6 * 1e-3 + scored * 1e-6 + 100 * 1e-5 + 0.02
 
 
 @pytest.mark.parametrize("value", [-1e-9, math.inf, math.nan])
@@ -51,6 +59,7 @@ costs = st.builds(
     st.one_of(st.just(0.0), st.floats(1e-9, 1e-6)),
     st.one_of(st.just(0.0), st.floats(1e-7, 1e-5)),
     st.floats(1e-3, 0.1),
+    st.booleans(),
 )
 PASSES = [
     Load.total([Load.row(new, cached)] * batch) for new in (1, 5, 40) for cached in (0, 300, 1500) for batch in (1, 4)
@@ -59,7 +68,7 @@ PASSES = [
 
 @given(costs)
 def test_a_cost_is_found_from_its_own_passes(cost: PassCost) -> None:
-    found = PassCost.fit(PASSES, [cost.seconds(load) for load in PASSES])
+    found = PassCost.fit(PASSES, [cost.seconds(load) for load in PASSES], cost.causal)
     for load in [*PASSES, Load.row(1000), Load.row(100, 2000)]:
         assert found.seconds(load) == pytest.approx(cost.seconds(load), rel=1e-6)
 
@@ -70,8 +79,9 @@ def test_passes_that_fit_nothing_are_refused(times: list[float]) -> None:
         PassCost.fit(PASSES if times else [], times)
 
 
-def test_scaling_multiplies_and_adds() -> None:
-    cost = PassCost(1e-3, 1e-6, 1e-5, 0.02)
+@pytest.mark.parametrize("causal", [False, True])
+def test_scaling_multiplies_and_adds(causal: bool) -> None:
+    cost = PassCost(1e-3, 1e-6, 1e-5, 0.02, causal)
     for load in PASSES:
         assert cost.scaled(3.0, 0.5).seconds(load) == pytest.approx(3.0 * cost.seconds(load) + 0.5)
 

@@ -13,11 +13,11 @@ from adapters_training.verifier_profile.config import ProfileConfig
 from adapters_training.verifier_profile.configurations import Configuration, Kind, training
 from adapters_training.verifier_profile.measure import Profiler
 from speculation.cost_profile import COST_FILE, load_cost_profile
-from speculation.pass_cost import PassCost
+from speculation.pass_cost import COEFFICIENTS, PassCost
 from speculation.vlm.cache import KVCache
 from speculation.vlm.load import Vlm
 
-COST = PassCost(2.5e-4, 5e-8, 1.2e-6, 4e-3)
+COST = PassCost(2.5e-4, 5e-8, 1.2e-6, 4e-3, causal=True)
 
 
 def test_it_writes_what_it_measured(tiny_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,7 +40,8 @@ def test_declared_times_are_found_again(
     assert main(["profile-verifier", "--target", str(tiny_target), "--out", str(tmp_path), "--bootstraps", "10"]) == 0
     found = load_cost_profile(tmp_path / COST_FILE)
     assert (found.train.samples, found.test.samples) == (123, 50)
-    for name in ("token_s", "interaction_s", "cached_s", "constant_s"):
+    assert found.cost.causal
+    for name in COEFFICIENTS:
         assert getattr(found.cost, name) == pytest.approx(getattr(COST, name), rel=1e-6)
         assert getattr(found.intervals, name) == pytest.approx([getattr(COST, name)] * 2, rel=1e-6)
     assert found.test.r2 == pytest.approx(1.0) and found.test.mape < 1e-9 and found.encoding is None

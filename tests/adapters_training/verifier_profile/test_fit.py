@@ -9,7 +9,7 @@ from adapters_training.verifier_profile.configurations import training
 from adapters_training.verifier_profile.fit import COEFFICIENTS, folds_r2, intervals, quality
 from speculation.pass_cost import Floats, Load, PassCost
 
-TRUTH = PassCost(2.5e-4, 5e-8, 1.2e-6, 4e-3)
+TRUTH = PassCost(2.5e-4, 5e-8, 1.2e-6, 4e-3, causal=True)
 LOADS = [each.load for each in training()]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speculation.vlm.blocks import BLOCK
-from speculation.vlm.cache import PADDING, CacheFull, KVCache, visible_slots
+from speculation.vlm.cache import PADDING, PADDING_PAIRS, CacheFull, KVCache, visible_slots
 from speculation.vlm.forward import Chunk, forward
 from speculation.vlm.load import Vlm
 
@@ -64,7 +64,9 @@ def test_a_chunk_sees_all_before_it_and_a_packed_row_its_own_slots_alone(
         for held, count, tree in rows
     ]
     plan = cache.plan(range(len(rows)), parents, prefixes)
-    unlike = len(rows) * max(plan.counts) > PADDING * sum(plan.counts)
+    pairs = [fed * (held + fed) for (held, _, _), fed in zip(rows, plan.counts, strict=True)]
+    width, view = max(plan.counts), max(held + fed for (held, _, _), fed in zip(rows, plan.counts, strict=True))
+    unlike = len(rows) * width > PADDING * sum(plan.counts) or len(rows) * width * view > PADDING_PAIRS * sum(pairs)
     assert plan.packed == bool(prefixes or len(rows) == 1 or unlike)
     if not plan.packed:
         return
