@@ -165,7 +165,7 @@ def _all_terms(line: PassCost, columns: Floats, seconds: Floats, weights: Floats
     found[used] = nonnegative_least_squares(scaled[:, used], weights)
     before = [line.token_s, line.interaction_s, line.cached_s, line.constant_s]
     error, line_error = (float(np.sum((scaled @ each - weights) ** 2)) for each in (found, before))
-    return PassCost(*found.tolist(), causal=True) if error < _BETTER * line_error else None
+    return PassCost.of(found, causal=True) if error < _BETTER * line_error else None
 
 
 def _line(passes: Iterable[_Pass]) -> PassCost:

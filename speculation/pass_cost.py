@@ -126,7 +126,13 @@ class PassCost:
         if not len(loads) or len(loads) != len(times) or times.min() <= 0.0:
             raise ValueError(f"{len(loads)} passes with {len(times)} times: give one or more, each above 0 s")
         columns = design(loads, causal) / times[:, None]
-        return cls(*nonnegative_least_squares(columns, np.ones(len(times))).tolist(), causal=causal)
+        return cls.of(nonnegative_least_squares(columns, np.ones(len(times))), causal)
+
+    @classmethod
+    def of(cls, coefficients: Floats, causal: bool) -> PassCost:
+        """Return a cost by its coefficients [4], in the order of `COEFFICIENTS`."""
+        token_s, interaction_s, cached_s, constant_s = coefficients.tolist()
+        return cls(token_s, interaction_s, cached_s, constant_s, causal)
 
 
 def design(loads: Sequence[Load], causal: bool) -> Floats:

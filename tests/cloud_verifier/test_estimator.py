@@ -18,7 +18,13 @@ passes = st.lists(
 )
 
 
-@given(passes, st.sampled_from([None, PROFILE, replace(PROFILE, causal=True)]), st.integers(1, 8), st.integers(1, 600), st.data())
+@given(
+    passes,
+    st.sampled_from([None, PROFILE, replace(PROFILE, causal=True)]),
+    st.integers(1, 8),
+    st.integers(1, 600),
+    st.data(),
+)
 def test_a_prediction_is_never_negative_and_grows_with_every_term(
     seen: list[tuple[int, int, int, float]], profile: PassCost | None, rows: int, new: int, data: st.DataObject
 ) -> None:
