@@ -19,7 +19,7 @@ from typing import Annotated, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 5
+PROTOCOL = 6
 
 MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
@@ -29,6 +29,10 @@ MAX_DRAFT_MS = 3_600_000
 MAX_TEXT_CHARS = 1000
 MAX_WORDS = 256
 MAX_WORD_CHARS = 40
+MAX_FEATURE_BYTES = 256
+"""Of one token's packed feature, see `speculation.features`."""
+MAX_PROMPT_FEATURES = 64
+"""Tokens at a prompt's end whose features may be sent."""
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 EXPLAINED_BYTES = 4096
 """Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""
@@ -106,6 +110,8 @@ class Hello(Message, tag=1, frozen=True):
     """Edge to cloud: open or resume a session.
 
     `model` is the target fingerprint that the edge expects; empty accepts any. `vocabulary` is len(tokenizer).
+    `features` names what a fed head on the edge continues from, the fingerprint of the bottleneck that makes it
+    (`speculation.fed`); empty: no features are sent.
     """
 
     tokenizer: Name
@@ -115,6 +121,7 @@ class Hello(Message, tag=1, frozen=True):
     service_class: Name = "interactive"
     resume: Name = ""
     protocol: int = PROTOCOL
+    features: Name = ""
 
 
 class Welcome(Message, tag=2, frozen=True):
@@ -212,6 +219,9 @@ class Commit(Message, tag=6, frozen=True):
 
     `rest` (rejection sampling only): the target's distribution of the token after them, or the head of it. The edge
     draws that token and sends it in its next `Draft`; where it cannot, it requests the whole with `Fetch`.
+
+    `features`: for each of `tokens` the packed feature of the token before it, all of one size, where `Hello.features`
+    asked for them. Hints, which no digest covers.
     """
 
     step: Step
@@ -225,6 +235,7 @@ class Commit(Message, tag=6, frozen=True):
     compute_s: Seconds = 0.0
     prefill_s: Seconds = 0.0
     rest: Masses | None = None
+    features: Annotated[bytes, Meta(max_length=(MAX_DRAFT_TOKENS + 1) * MAX_FEATURE_BYTES)] = b""
 
 
 class EndStep(Message, tag=7, frozen=True):
@@ -273,9 +284,22 @@ class Busy(Message, tag=12, frozen=True):
     step: Step | None = None
 
 
+class Features(Message, tag=13, frozen=True):
+    """Cloud to edge, once a prefill is done: for each of `tokens` the packed feature of the token before it.
+
+    They are the prompt's last tokens and all of the answer so far, `position` tokens; so the first of them stands at
+    answer position `position - len(tokens)`, which is negative for the prompt's.
+    """
+
+    step: Step
+    position: Position
+    tokens: Annotated[list[Token], Meta(min_length=1, max_length=MAX_PROMPT_FEATURES + MAX_ANSWER_TOKENS)]
+    features: Annotated[bytes, Meta(max_length=(MAX_PROMPT_FEATURES + MAX_ANSWER_TOKENS) * MAX_FEATURE_BYTES)]
+
+
 # A new message is a struct above and its name here.
 AnyMessage: TypeAlias = (
-    Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault | Fetch | Busy
+    Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault | Fetch | Busy | Features
 )
 
 _BY_TAG: dict[object, type[Message]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyMessage)}
@@ -301,8 +325,13 @@ def decode(payload: bytes) -> AnyMessage:
         _check_tree(message)
         for masses in message.whole:
             _check_masses("Draft.whole", masses)
-    elif isinstance(message, Commit) and message.rest is not None:
-        _check_masses("Commit.rest", message.rest)
+    elif isinstance(message, Commit):
+        if message.rest is not None:
+            _check_masses("Commit.rest", message.rest)
+        if message.features:
+            _check_features("Commit.features", message.features, len(message.tokens))
+    elif isinstance(message, Features):
+        _check_features("Features.features", message.features, len(message.tokens))
     return message
 
 
@@ -357,6 +386,14 @@ def _check_masses(field: str, masses: Masses) -> None:
         )
     if not math.isfinite(masses.total):
         raise WireError(f"malformed message: {field}: total {masses.total} is not finite")
+
+
+def _check_features(field: str, features: bytes, tokens: int) -> None:
+    if not features or not tokens or len(features) % tokens or len(features) > tokens * MAX_FEATURE_BYTES:
+        raise WireError(
+            f"malformed message: {field} has {len(features)} bytes for {tokens} tokens, expected as many for each, at "
+            f"most {MAX_FEATURE_BYTES}"
+        )
 
 
 def parents_of(draft: Draft) -> list[int]:

@@ -24,6 +24,7 @@ from speculation.wire import (
     EndStep,
     Fault,
     FaultCode,
+    Features,
     Fetch,
     Hello,
     Idle,
@@ -58,6 +59,7 @@ GOOD = [
         Fault(FaultCode.INTERNAL, "why", 1),
         Fetch(1, 0, DIGEST),
         Busy(0.5, "no room", 1),
+        Features(1, 0, [3, 4], bytes(24)),
     )
 ]
 

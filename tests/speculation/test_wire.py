@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from speculation import wire
 from speculation.wire import (
     MAX_DRAFT_TOKENS,
+    MAX_FEATURE_BYTES,
     MAX_MESSAGE_BYTES,
     PROTOCOL,
     ROOT,
@@ -24,6 +25,7 @@ from speculation.wire import (
     EndStep,
     Fault,
     FaultCode,
+    Features,
     Fetch,
     Hello,
     Idle,
@@ -55,8 +57,16 @@ def drafts(draw: st.DrawFn) -> Draft:
     return Draft(draw(steps), draw(st.integers(1, 2**32 - 1)), draw(st.integers(0, 512)), draw(digests), drawn, parents)
 
 
+@st.composite
+def featured(draw: st.DrawFn) -> Features:
+    known = draw(st.lists(tokens, min_size=1, max_size=20))
+    each = draw(st.integers(1, MAX_FEATURE_BYTES))
+    return Features(draw(steps), draw(st.integers(0, 512)), known, bytes(len(known) * each))
+
+
 messages = st.one_of(
-    st.builds(Hello, tokenizer=names, vocabulary=st.integers(1, 2**20 - 1), model=names, resume=names),
+    featured(),
+    st.builds(Hello, tokenizer=names, vocabulary=st.integers(1, 2**20 - 1), model=names, resume=names, features=names),
     st.builds(
         Welcome,
         session=names,
@@ -162,6 +172,13 @@ def test_a_broken_message_is_a_message_or_a_wire_error(message: wire.AnyMessage,
         ([3, 1, "", b"x"], r"BeginStep\.prompt: Expected str of length >= 1"),
         ([3, 1, "p", b"x", [], 100, 0, 1.0, [[1], [2**20]]], r"BeginStep\.hints\[1\]\[0\]: Expected int <= 104"),
         ([5, 1, 1, 0, 0, 1, 1, float("nan")], r"EarlyTokens\.confidence"),
+        ([6, 1, 1, 0, [5, 6], DIGEST, False, 1, 0.0, 0.0, 0.0, None, bytes(3)], r"Commit\.features has 3 bytes for 2"),
+        ([6, 1, 1, 0, [], DIGEST, False, 1, 0.0, 0.0, 0.0, None, bytes(4)], r"Commit\.features has 4 bytes for 0"),
+        ([6, 1, 1, 0, [5], DIGEST, False, 1, 0.0, 0.0, 0.0, None, bytes(257)], r"as many for each, at most 256"),
+        ([13, 1, 0, [], b""], r"Features\.tokens: Expected array of length >= 1"),
+        ([13, 1, 0, [5] * 577, bytes(577)], r"Features\.tokens: Expected array of length <= 576"),
+        ([13, 1, 513, [5], bytes(8)], r"Features\.position: Expected int <= 512"),
+        ([13, 1, 0, [5, 6], b""], r"Features\.features has 0 bytes for 2 tokens"),
         ([10, 99, "x"], r"Fault\.code: Invalid enum value 99"),
         ([77, 1], rf"unknown tag '77'; known are 1 to {len(get_args(wire.AnyMessage))}"),
         ([True], r"malformed message"),
