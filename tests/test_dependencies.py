@@ -48,13 +48,15 @@ ZMQ_FILES = {
 RAY_HOME = "cloud_verifier/cluster/"
 TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
 TORCH_HOMES = (
-    "speculation/vlm/", "speculation/exits.py", "edge_drafter/decoder.py", "cloud_verifier/engine.py",
-    "cloud_verifier/self_draft.py", "cloud_verifier/__main__.py", "adapters_training/", "evaluation/", "benchmarks/",
+    "speculation/vlm/", "speculation/exits.py", "speculation/fed/", "edge_drafter/decoder.py",
+    "cloud_verifier/engine.py", "cloud_verifier/self_draft.py", "cloud_verifier/__main__.py", "adapters_training/", "evaluation/", "benchmarks/",
 )  # fmt: skip
 """All other files hold policy, messages or the robot, which must start, stop and be tested without torch."""
-NEEDS_TORCH = ("torch", "tokenizers", "safetensors.torch", "speculation.exits", "speculation.vlm")
-NEEDS_NO_TORCH = {"speculation.vlm.settings", "speculation.vlm.folder", "speculation.vlm.blocks"}
-"""Files of speculation/vlm that describe models without loading one."""
+NEEDS_TORCH = ("torch", "tokenizers", "safetensors.torch", "speculation.exits", "speculation.fed", "speculation.vlm")
+NEEDS_NO_TORCH = {
+    "speculation.fed.config", "speculation.vlm.settings", "speculation.vlm.folder", "speculation.vlm.blocks",
+}  # fmt: skip
+"""Files that describe models without loading one."""
 
 
 def sources(folder: Path) -> list[Path]:
