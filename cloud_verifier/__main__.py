@@ -53,7 +53,7 @@ def serve_model(config: ServerConfig) -> None:
         raise StartError(f"--pass-cost: profile {profile.name} declares what passes take; leave one of the two out")
     mailbox = Mailbox(config.link)
     try:
-        from cloud_verifier.engine import VlmEngine, cache_blocks, find_exits
+        from cloud_verifier.engine import VlmEngine, cache_blocks, find_encoder, find_exits
         from cloud_verifier.self_draft import SelfDraft, check_pair
         from speculation.vlm.blocks import BLOCK, blocks_for
         from speculation.vlm.load import load_vlm
@@ -65,12 +65,13 @@ def serve_model(config: ServerConfig) -> None:
             vlm = load_vlm(model, config.model)
             announce(vlm, _log)
             exits = find_exits(config, vlm)
+            encoder = find_encoder(config, vlm)
             limits = config.limits
             beside = load_vlm(draft_model, config.model) if draft_model is not None else None
             models = [vlm] if beside is None else [vlm, beside]
             blocks = cache_blocks(limits, config.model.device, models)
             rows, most = limits.max_sessions, limits.max_draft
-            engine = VlmEngine(vlm, rows, limits.capacity, exits, max_draft=most, blocks=blocks)
+            engine = VlmEngine(vlm, rows, limits.capacity, exits, max_draft=most, blocks=blocks, encoder=encoder)
             self_draft = None
             if beside is not None:
                 announce(beside, _log)

@@ -19,7 +19,7 @@ from speculation.vlm.folder import SEEING, ModelFolderError, find_model, read_co
 from speculation.vlm.settings import ModelSettings
 from speculation.wire import MAX_DRAFT_TOKENS
 
-EXITS_FILE = "exits.json"
+EXITS_FILE, FED_HEAD_FILE = "exits.json", "fed_head.json"
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[KMGT]?)B?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -65,6 +65,13 @@ class Target(Settings, frozen=True):
         Literal["auto", "off"],
         Meta(description="auto: exits know only the frequent tokens of their short list, if they have one"),
     ] = "auto"
+    fed_head: Annotated[
+        Path | None,
+        Meta(
+            description="folder of a fed head, for robots that draft from the target's features; default: the model's "
+            "folder, or `fed_head` beside it"
+        ),
+    ] = None
     pass_cost: Annotated[
         Path | None,
         Meta(description="file of profile-verifier: what passes cost; default: the model's own, where it has one"),
@@ -297,6 +304,15 @@ class ServerConfig(msgspec.Struct, frozen=True):
         exits = self.target.exits
         if exits is not None and not (exits / EXITS_FILE).is_file():
             raise StartError(f"--exits {exits}: holds no exit heads ({EXITS_FILE} is missing)")
+
+    @property
+    def fed_head_folder(self) -> Path | None:
+        """The folder of the fed head, None where there is none. Raises StartError for a name that means no folder."""
+        if self.target.fed_head is not None:
+            return self.target.fed_head
+        model = self._found("--model", self.target.model)
+        folders = (model, model.parent / "fed_head")
+        return next((folder for folder in folders if (folder / FED_HEAD_FILE).is_file()), None)
 
     @property
     def exits_folder(self) -> Path | None:

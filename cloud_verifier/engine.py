@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -12,16 +12,20 @@ import torch
 from torch import Tensor
 
 from cloud_verifier.config import Limits, ServerConfig, StartError
-from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
+from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row, RowFeatures
 from speculation.acceptance import Verdict, depths_of, judge_picks
 from speculation.cancellation import Abandoned, Stop
 from speculation.exits import ExitHeads, Head
+from speculation.features import pack
+from speculation.fed.encoder import FeatureEncoder
+from speculation.fed.files import load_encoder
 from speculation.prompts import Vocabulary
 from speculation.sampling import Logits
 from speculation.vlm.blocks import blocks_for
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import (
     Chunk,
+    LayerOutput,
     PrefillChunk,
     draft_chunk,
     encode_image,
@@ -64,6 +68,27 @@ def find_exits(config: ServerConfig, vlm: Vlm) -> ExitHeads | None:
         size = short.nbytes / 1e6
         _log.info("exits know %d of %d tokens: their rows of the head take %.1f MB", len(short), vlm.vocabulary, size)
     return heads
+
+
+def find_encoder(config: ServerConfig, vlm: Vlm) -> FeatureEncoder | None:
+    """Return the bottleneck of the fed head that `config` names or, where it names none, of one beside the model.
+
+    Raises ModelFolderError for one that was asked for and cannot be used.
+    """
+    folder = config.fed_head_folder
+    if folder is None:
+        return None
+    try:
+        encoder = load_encoder(folder, vlm)
+    except ModelFolderError as error:
+        if config.target.fed_head is not None:
+            raise
+        _log.warning("no features for fed heads: %s", error)
+        return None
+    shape = encoder.config
+    _log.info("robots may draft from features %s: layers %s, %d numbers a token, of the prompt's last %d tokens",
+              shape.features, list(shape.layers), shape.size, shape.prompt_tokens)  # fmt: skip
+    return encoder
 
 
 def cache_blocks(limits: Limits, device: str, vlms: Sequence[Vlm]) -> int:
@@ -109,12 +134,15 @@ class VlmEngine:
         max_draft: int = MAX_DRAFT_TOKENS,
         draws_on_device: bool | None = None,
         blocks: int | None = None,
+        encoder: FeatureEncoder | None = None,
     ) -> None:
         """`draws_on_device`: tokens are drawn where the logits are; None: wherever that is not the host.
 
-        `blocks` of the cache for all rows together; None: what all can fill.
+        `blocks` of the cache for all rows together; None: what all can fill. `encoder` makes the features that rows may
+        ask for; None: they get none.
         """
         self._vlm = vlm
+        self._encoder = encoder
         self._objects = Vocabulary.load(vlm.folder)
         self._exits = exits
         self._exit_layers = frozenset(exits.layers if exits is not None else ())
@@ -137,6 +165,8 @@ class VlmEngine:
             eos=vlm.eos,
             objects=self._objects,
             reliability=dict(self._exits.table) if self._exits is not None else {},
+            features=self._encoder.config.features if self._encoder is not None else "",
+            prompt_features=self._encoder.config.prompt_tokens if self._encoder is not None else 0,
         )
 
     @property
@@ -181,23 +211,33 @@ class VlmEngine:
         last = self._vlm.num_layers - 1
         judged = [place for place, row in enumerate(rows) if not row.chunk]
         asking = [place for place in judged if rows[place].exits]
+        collected = _Collected(self._encoder, rows)
         for output in forward_layers(self._vlm, self._cache, chunks):
+            collected.take(output)
             if output.layer == last and judged:
                 hidden = torch.cat([output.hidden[place] for place in judged])
-                yield self._judge([rows[place] for place in judged], final_logits(self._vlm, hidden))
+                verdicts = self._judge([rows[place] for place in judged], final_logits(self._vlm, hidden))
+                yield replace(verdicts, features=collected.features(verdicts.verdicts, self._following))
             elif self._exits is not None and asking and output.layer in self._exit_layers:
                 hidden = torch.cat([output.hidden[place] for place in asking])
                 yield self._judge_early(self._exits, output.layer, [rows[place] for place in asking], hidden)
             else:
+                found: Mapping[int, RowFeatures] = {}
                 if output.layer == last:
+                    found = collected.features({}, self._following)
                     self._finish()
-                yield LayerVerdicts(output.layer, {})
+                yield LayerVerdicts(output.layer, {}, features=found)
 
     def keep(self, index: int, path: Sequence[int], token: int) -> None:
         """See `Engine.keep`."""
         root = self._cache.length[index]
         self._cache.keep(index, [root, *(root + 1 + place for place in path)])
         self._roots[index] = token
+
+    def _following(self, row: Row) -> tuple[int, ...]:
+        """Return the tokens that follow those of a chunk's that have features, once it is fed."""
+        end = self._cache.length[row.index]
+        return tuple(self._prefills[row.index].ids[end + 1 - row.features : end + 1].tolist())
 
     def _recompute(self, rows: Sequence[Row]) -> None:
         """Feed what the rows hold again, all in one forward; their images stay encoded."""
@@ -300,6 +340,55 @@ class _Prefill:
         features = self.features[first:last] if first < last and self.features is not None else None
         fed = slice(start, start + count)
         return PrefillChunk(row, self.ids[fed], self.positions[:, fed], self.images[first:last] - start, features)
+
+
+class _Collected:
+    """The outputs of the layers that an encoder reads, of the rows of one forward that ask for features."""
+
+    def __init__(self, encoder: FeatureEncoder | None, rows: Sequence[Row]) -> None:
+        self._encoder = encoder
+        self._rows = [(place, row) for place, row in enumerate(rows) if row.features] if encoder is not None else []
+        self._hidden: list[list[Tensor]] = []
+        """By layer and row [n_b, hidden]."""
+
+    def take(self, output: LayerOutput) -> None:
+        """Keep what a layer has made of the asking rows, if the encoder reads that layer."""
+        if self._encoder is not None and self._rows and output.layer in self._encoder.config.layers:
+            self._hidden.append([output.hidden[place] for place, _ in self._rows])
+
+    def features(
+        self, verdicts: Mapping[int, Verdict], following: Callable[[Row], tuple[int, ...]]
+    ) -> dict[int, RowFeatures]:
+        """Return the features of rows by their index: of the root and the tokens that its verdict accepts or, of a
+        chunk, of its last ones, which the tokens of `following` follow. One copy to the host for all rows together."""
+        if self._encoder is None or not self._rows:
+            return {}
+        tokens: list[tuple[int, ...]] = []
+        places: list[list[int]] = []
+        for (_, row), hidden in zip(self._rows, self._hidden[0], strict=True):
+            verdict = verdicts.get(row.index)
+            if row.chunk:
+                tokens.append(following(row))
+                places.append(list(range(len(hidden) - row.features, len(hidden))))
+            elif verdict is not None:
+                accepted = [row.tokens[node] for node in verdict.path]
+                tokens.append((*accepted, verdict.token) if verdict.rest is None else tuple(accepted))
+                places.append([0, *(node + 1 for node in verdict.path)][: len(tokens[-1])])
+            else:
+                tokens.append(())
+                places.append([])
+        chosen = [
+            torch.cat([hidden[place] for hidden, place in zip(layer, places, strict=True)]) for layer in self._hidden
+        ]
+        parts = np.split(self._encoder.numbers(chosen), np.cumsum([len(place) for place in places])[:-1])
+        found = {}
+        for (_, row), known, part in zip(self._rows, tokens, parts, strict=True):
+            try:
+                if known:
+                    found[row.index] = RowFeatures(known, pack(part))
+            except ValueError as error:
+                _log.warning("a row gets no features: %s", error)
+        return found
 
 
 def _on_device(rows: Sequence[Row], logits: Tensor) -> Iterator[tuple[Row, Callable[[], Verdict]]]:

@@ -105,8 +105,10 @@ class Scheduler:
         now: float,
         sampling: SamplingScheme = GREEDY,
         service_class: str = INTERACTIVE.name,
+        features: bool = False,
     ) -> list[Commit]:
-        """Start a step in place of the one before, or take it up again. `sampling` and class are its session's.
+        """Start a step in place of the one before, or take it up again. `sampling` and class are its session's, and
+        whether its edge gets the target's `features`.
 
         Returns commits that are due at once. Raises Refused; ValueError for a class that is not known.
         """
@@ -140,6 +142,7 @@ class Scheduler:
             service_class=class_named(service_class),
             hint_tokens=self._settings.hint_tokens,
             recompute=self._recompute,
+            features=self._model.prompt_features if features else None,
         )
         return step.repeat(step.position, 0)
 

@@ -22,7 +22,7 @@ from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
 from cloud_verifier.step import Step, Tally
 from cloud_verifier.tree import Tree
-from cloud_verifier.work import CapacityError, DraftEngine, Engine, LayerVerdicts, Post, Row
+from cloud_verifier.work import CapacityError, DraftEngine, Engine, LayerVerdicts, Post, Row, RowFeatures
 from speculation import wire
 from speculation.cancellation import Abandoned, Stop
 from speculation.pass_cost import Load, PassCost
@@ -303,7 +303,9 @@ class Server:
                 self._log_step(session, step, "done")
         elif isinstance(message, wire.BeginStep):
             before = self._scheduler.step(session.index)
-            commits = self._scheduler.begin(session.index, message, now, session.sampling, session.service_class)
+            commits = self._scheduler.begin(
+                session.index, message, now, session.sampling, session.service_class, session.features
+            )
             step = self._scheduler.step(session.index)
             if step is not None and step is not before:
                 self._exits.overtake(session.index)
@@ -316,6 +318,8 @@ class Server:
                         self._send_busy(step, full)
                         return
                     self._preparation.submit(step, step.begin)
+            elif step is not None:
+                self._send_features(session, step, len(message.committed))
             for commit in commits:
                 self._send(session, commit)
         elif isinstance(message, wire.EndStep):
@@ -367,6 +371,7 @@ class Server:
         self._mailbox.admit(peer)
         session.sampling = SamplingScheme.parse(hello.sampling)
         session.service_class = hello.service_class
+        session.features = bool(hello.features)
         self._send(session, welcome(session, self._model, self._max_draft, self._profile.name))
 
     # --- work
@@ -394,7 +399,7 @@ class Server:
         step.encoded = True
         self._fed(step, 0, started)
 
-    def _fed(self, step: Step, tokens: int, started: float) -> None:
+    def _fed(self, step: Step, tokens: int, started: float, features: RowFeatures | None = None) -> None:
         """Note what was fed of a prefill; at its end the draft model beside the target reads the prompt, too."""
         if not self._scheduler.is_current(step):
             return
@@ -411,7 +416,10 @@ class Server:
             self._cannot_prefill(step, error)
             return
         now = self._clock()
-        step.fed(tokens, now, now - started)
+        step.fed(tokens, now, now - started, features)
+        session = self._sessions.of_index(step.index)
+        if session is not None and not step.pending:
+            self._send_features(session, step, step.position)
         if tokens:
             self._record("prefill", started, now, step=step.number, tokens=tokens)
 
@@ -497,7 +505,7 @@ class Server:
         new = sum(row.load.new for row in rows)
         for step, tokens in batch.chunks.items():
             self._memory.prefilled(step.index, (now - started) * tokens / new, now)
-            self._fed(step, tokens, started)
+            self._fed(step, tokens, started, output.features.get(step.index))
 
     def _draft_here(self, steps: tuple[Step, ...]) -> None:
         """Let the draft model beside the target draft for the steps that request it, all in the same forwards.
@@ -561,7 +569,7 @@ class Server:
         if step.index in output.failures:
             raise output.failures[step.index]
         verdict = output.verdicts[step.index]
-        commit = step.accept(verdict, now, compute_s)
+        commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
         self._totals.count(step.act, len(commit.tokens))
         self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
@@ -604,6 +612,12 @@ class Server:
             if (step := self._scheduler.step(session.index)) is not None:
                 step.suspend()
             self._exits.overtake(session.index)
+
+    def _send_features(self, session: Session, step: Step, position: int) -> None:
+        """Send what a robot that asks for it continues its drafts from, with an answer of so many tokens."""
+        features = step.known_features(position)
+        if features is not None:
+            self._send(session, features)
 
     def _refuse(self, peer: bytes, fault: wire.Fault) -> None:
         self._faults += 1
@@ -664,4 +678,7 @@ def _rows(steps: tuple[Step, ...]) -> list[Row]:
 
 
 def _chunk_rows(batch: Batch) -> list[Row]:
-    return [Row(step.index, cached=step.cached, chunk=tokens) for step, tokens in batch.chunks.items()]
+    return [
+        Row(step.index, cached=step.cached, chunk=tokens, features=step.chunk_features(tokens))
+        for step, tokens in batch.chunks.items()
+    ]

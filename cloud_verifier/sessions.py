@@ -31,6 +31,8 @@ class Session:
     """How the tokens of its answers are sampled."""
     service_class: str = INTERACTIVE.name
     """`Hello.service_class`, for policies."""
+    features: bool = False
+    """Whether its robot drafts from the target's features."""
 
 
 def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
@@ -49,6 +51,13 @@ def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
         return Fault(FaultCode.TOKENIZER_MISMATCH, text)
     if hello.model and hello.model != model.fingerprint:
         text = f"Hello.model {hello.model!r} is not served here; this verifier has {model.fingerprint!r} ({model.name})"
+        return Fault(FaultCode.MODEL_MISMATCH, text)
+    if hello.features and hello.features != model.features:
+        has = f"has {model.features!r}" if model.features else "has none"
+        text = (
+            f"Hello.features {hello.features!r}: this verifier {has}; start it with --fed-head and the folder of the "
+            "robot's fed head, or let the robot draft with its draft model"
+        )
         return Fault(FaultCode.MODEL_MISMATCH, text)
     try:
         SamplingScheme.parse(hello.sampling)

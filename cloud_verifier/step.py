@@ -16,10 +16,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from cloud_verifier.estimator import Estimator
+from cloud_verifier.feature_log import FeatureLog
 from cloud_verifier.ledger import Act, Choice, Ledger
 from cloud_verifier.open_token import OpenToken
 from cloud_verifier.tree import ForeignDraft, Tree, continuation
-from cloud_verifier.work import Row
+from cloud_verifier.work import Row, RowFeatures
 from speculation.acceptance import Verdict
 from speculation.ngrams import Ngrams
 from speculation.pass_cost import NO_LOAD, Load
@@ -31,6 +32,7 @@ from speculation.wire import (
     Commit,
     Draft,
     EarlyTokens,
+    Features,
     Fetch,
     Idle,
     begin_digest,
@@ -106,8 +108,13 @@ class Step:
         service_class: ServiceClass = INTERACTIVE,
         hint_tokens: int = HINT_TOKENS,
         recompute: bool = False,
+        features: int | None = None,
     ) -> None:
-        """`ledger` is its session's. `digest` names the empty answer, see `empty_digest`; None: it is computed here."""
+        """`ledger` is its session's. `digest` names the empty answer, see `empty_digest`; None: it is computed here.
+
+        `features`: its edge gets the target's features, of so many tokens at the prompt's end and of all of the answer;
+        None: of none.
+        """
         self.number = begin.step
         self.index = index
         """The row of the engine that holds its keys and values; its session has the same one from step to step."""
@@ -144,6 +151,7 @@ class Step:
         """What the pass under way, or the latest one, verifies."""
         self.recompute = recompute
         """Whether each pass computes its prefix again: the verifier has no cache."""
+        self._features = None if features is None else FeatureLog(features)
         self.self_draft, self.self_depth = begin.self_draft, begin.self_depth
         self.max_tokens = begin.max_tokens
         self.open: OpenToken | None = None
@@ -248,6 +256,17 @@ class Step:
         """Return what feeding so many tokens more of its prefill computes."""
         return Load.row(tokens, self.cached)
 
+    def chunk_features(self, tokens: int) -> int:
+        """Return of how many of the next `tokens` of its prefill features are wanted, the last ones of them."""
+        if self._features is None:
+            return 0
+        behind = self.prompt_left - tokens
+        return min(tokens, max(0, self._features.prompt_tokens + self.position - behind))
+
+    def known_features(self, position: int) -> Features | None:
+        """Return what its edge continues from with an answer of `position` tokens; None where it gets no features."""
+        return None if self._features is None else self._features.message(self.number, self.answer[:position])
+
     def edge_s(self, choice: Choice) -> float:
         """Return the seconds that a choice's draft took on the edge and both ways of the link: T_draft + T_network of
         WISP, Eq. 6; 0 where the verifier goes on by itself."""
@@ -292,9 +311,10 @@ class Step:
             done = self.done and last
             commits.append(
                 Commit(
-                    self.number, round, start, tokens, self._digests[end], done, passes=0, rest=rest if last else None
+                    self.number, round, start, tokens, self._digests[end], done, passes=0, rest=rest if last else None,
+                    features=self._features_of(start, end),
                 )
-            )
+            )  # fmt: skip
             start = end
         return commits
 
@@ -336,12 +356,15 @@ class Step:
         self._fed = max(0, self.prompt_tokens + self.position - 1 - tokens)
         self.tally.prefill_s = seconds
 
-    def fed(self, tokens: int, now: float, seconds: float = 0.0) -> None:
+    def fed(self, tokens: int, now: float, seconds: float = 0.0, features: RowFeatures | None = None) -> None:
         """So many tokens more of its prefill are fed, or none and its image is encoded, which took so long.
 
-        With the last one the prefill is done: the step may be verified from now on.
+        With the last one the prefill is done: the step may be verified from now on. `features` are those of the last
+        ones, see `chunk_features`.
         """
         self._fed += tokens
+        if self._features is not None and features is not None:
+            self._features.add(self._fed + 1 - len(features.tokens) - self.prompt_tokens, features)
         self.prompt_left -= tokens
         self.tally.prefill_s += seconds
         self.since = now
@@ -417,6 +440,7 @@ class Step:
             evidence=tuple(evidence[node] for node in tree.nodes) if evidence else (),
             cached=self.cached,
             recompute=self.recompute,
+            features=0 if self._features is None else 1,
         )
         self.act, self.tree, self._beside, self._waited_s = choice.act, tree, beside, max(0.0, now - self.since)
         best = self._best
@@ -434,7 +458,9 @@ class Step:
         self.act, self.tree = Act.SELF if tree.tokens else Act.DECODE, tree
         self.row = self.row.with_draft(tree.tokens, tree.parents)
 
-    def accept(self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0) -> Commit:
+    def accept(
+        self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0, features: RowFeatures | None = None
+    ) -> Commit:
         """End the pass under way, which took `compute_s`, with its verdict: lengthen the answer, re-place what is held.
 
         The answer gets the tokens at `verdict.path`, then `verdict.token`, cut at its end; with `verdict.rest` not
@@ -450,6 +476,8 @@ class Step:
         self._held = {} if self.done else {r: draft for r, draft in self._held.items() if self._hopeful(draft)}
         self._refresh()
         tokens = self.answer[start:]
+        if self._features is not None and features is not None:
+            self._features.add(start, features)
         first = self.tally.passes == 0
         self.tally.count(self.act, len(tokens))
         if self.act in self.ledger.survival:
@@ -470,6 +498,7 @@ class Step:
             compute_s=compute_s,
             prefill_s=self.tally.prefill_s if first else 0.0,
             rest=None if self.open is None else self.open.part,
+            features=self._features_of(start, self.position),
         )
 
     def fetch(self, fetch: Fetch) -> list[Commit]:
@@ -480,6 +509,9 @@ class Step:
         if rest is None:
             return []
         return [Commit(self.number, self.open.round, self.position, [], self.digest, False, passes=0, rest=rest)]
+
+    def _features_of(self, start: int, end: int) -> bytes:
+        return b"" if self._features is None else self._features.of(start, end)
 
     # --- drafts
 

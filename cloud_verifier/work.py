@@ -43,6 +43,10 @@ class ModelInfo:
     """What it was trained to find; None where it takes any instruction."""
     reliability: Mapping[int, Rates] = field(default_factory=dict)
     """What the confidence of each exit layer's verdicts is worth, where that was measured."""
+    features: str = ""
+    """Fingerprint of the features that robots may ask for (`speculation.fed`); empty: there are none."""
+    prompt_features: int = 0
+    """Tokens at a prompt's end whose features they get."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,8 @@ class Row:
     """So many more tokens of its prefill are fed, and nothing is judged; 0: its prefill is done."""
     recompute: bool = False
     """Whether what the row holds is computed again first, as a verifier without a cache does (SLED)."""
+    features: int = 0
+    """Of a chunk: so many of its last tokens have features to be returned. Else, above 0: root and accepted tokens."""
 
     @property
     def load(self) -> Load:
@@ -96,6 +102,17 @@ class Row:
 
 
 @dataclass(frozen=True)
+class RowFeatures:
+    """For each of `tokens` the packed feature of the token before it, see `speculation.features`.
+
+    The tokens are those that the row's verdict commits or, of a chunk, those that follow the ones that it fed.
+    """
+
+    tokens: tuple[int, ...]
+    packed: bytes
+
+
+@dataclass(frozen=True)
 class LayerVerdicts:
     """What is known after a layer, by row index."""
 
@@ -104,6 +121,8 @@ class LayerVerdicts:
     """None at a layer without an exit; at the last layer those of all rows that could be judged. A chunk has none."""
     failures: Mapping[int, Exception] = field(default_factory=dict)
     """Why the other rows could not be judged; at the last layer only."""
+    features: Mapping[int, RowFeatures] = field(default_factory=dict)
+    """Of the rows that asked for them; at the last layer only, and none where they could not be made."""
 
 
 class Post(Protocol):

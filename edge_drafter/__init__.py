@@ -5,8 +5,8 @@ The policy knows no torch and no sockets and takes any clock; `decoder` joins it
 
 from edge_drafter.config import AUTO, DraftingConfig, Mode, QueuePolicy
 from edge_drafter.drafter import Drafter
-from edge_drafter.paced import PacedModel
-from edge_drafter.protocols import DraftModel, Link, LinkLost, VerifierBusy
+from edge_drafter.paced import PacedFedModel, PacedModel
+from edge_drafter.protocols import DraftModel, FedModel, Link, LinkLost, VerifierBusy
 from edge_drafter.request import Interruption, StepInterrupted, StepRequest, StepResult
 from edge_drafter.sources import DraftSource
 from edge_drafter.sources.choice import sources_of
@@ -19,10 +19,12 @@ __all__ = [
     "DraftSource",
     "Drafter",
     "DraftingConfig",
+    "FedModel",
     "Interruption",
     "Link",
     "LinkLost",
     "Mode",
+    "PacedFedModel",
     "PacedModel",
     "QueuePolicy",
     "StepInterrupted",

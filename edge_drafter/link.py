@@ -40,6 +40,7 @@ from speculation.wire import (
     EndStep,
     Fault,
     FaultCode,
+    Features,
     Hello,
     Ping,
     Pong,
@@ -61,7 +62,7 @@ LOOK_S = 0.02
 PINGS = 64
 """Pings whose answers are still waited for."""
 MALFORMED_LOG_S = 1.0
-STEP_KINDS = (Commit, EarlyTokens, EndStep)
+STEP_KINDS = (Commit, EarlyTokens, EndStep, Features)
 FINAL = frozenset(
     {
         FaultCode.PROTOCOL_MISMATCH,

@@ -25,6 +25,7 @@ from speculation.wire import (
     EndStep,
     Fault,
     FaultCode,
+    Features,
     Fetch,
 )
 
@@ -110,7 +111,8 @@ class StepLoop:
     def _advance(self) -> None:
         step, drafter = self._step, self._drafter
         anchor = None if drafter is None else drafter.policy.next_draft()
-        leaves = [] if drafter is None or anchor is not None else drafter.policy.next_leaves()
+        drafts = drafter is not None and anchor is None and drafter.ready
+        leaves = drafter.policy.next_leaves() if drafter is not None and drafts else []
         busy = anchor is not None or bool(leaves)
         started = step.clock()
         message = self._link.receive(0.0 if busy else self._wait_s(started))
@@ -147,6 +149,8 @@ class StepLoop:
             case EarlyTokens() if message.step == number and self._drafter is not None:
                 used = self._drafter.take_early_token(message)
                 self._trace.early_token(message, used, step.clock())
+            case Features() if message.step == number and self._drafter is not None:
+                self._drafter.feed(message)
             case Fault() if message.step is None or message.step == number:
                 why = f"the verifier refuses: {printable(message.message)}"
                 raise self._interrupted(Interruption.REFUSED, why, message.code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from edge_drafter.protocols import Clock, DraftModel
+from edge_drafter.protocols import Clock, DraftModel, FedModel
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
 from speculation.wire import ROOT
@@ -74,3 +74,27 @@ class PacedModel:
             self._sleep(rest)
         self._root_is_fed = True
         return logits
+
+
+class PacedFedModel(PacedModel):
+    """A fed head with declared times: `draft_s` is that of a forward over one level of a tree."""
+
+    def __init__(
+        self,
+        model: FedModel,
+        draft_s: float,
+        clock: Clock = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(model, draft_s, clock, sleep, layers=1)
+        self._fed = model
+
+    @property
+    def root_is_new(self) -> bool:
+        """See `FedModel.root_is_new`."""
+        return self._fed.root_is_new
+
+    def feed(self, tokens: Sequence[int], end: int, packed: bytes) -> None:
+        """See `FedModel.feed`; not a forward, so not paced."""
+        self._fed.feed(tokens, end, packed)
+        self._root_is_fed = not self._fed.root_is_new

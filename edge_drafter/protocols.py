@@ -54,6 +54,26 @@ class DraftModel(Protocol):
         ...
 
 
+class FedModel(DraftModel, Protocol):
+    """A draft model that continues from the target's features; see `speculation.fed.session`.
+
+    It has no root before it is fed or the first token is committed.
+    """
+
+    @property
+    def root_is_new(self) -> bool:
+        """Whether what follows the root is to be computed, for the first time or with another feature."""
+        ...
+
+    def feed(self, tokens: Sequence[int], end: int, packed: bytes) -> None:
+        """Take, for each of `tokens`, the packed feature of the token before it.
+
+        `end` is the answer position behind the last of them. Raises ValueError, with nothing changed, for what does not
+        fit the answer or the model.
+        """
+        ...
+
+
 class LinkLost(ConnectionError):
     """The verifier cannot be reached or forgot the session; the message gives the reason."""
 

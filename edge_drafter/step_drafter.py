@@ -12,7 +12,7 @@ from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Rerooting
 from speculation.cancellation import Abandoned, Stop
-from speculation.wire import MAX_DRAFT_MS, ROOT, Commit, Draft, EarlyTokens, extend_digest
+from speculation.wire import MAX_DRAFT_MS, ROOT, Commit, Draft, EarlyTokens, Features, extend_digest
 
 LOOKUP_LEAVES = 2
 """How many of the leaves of one forward are looked up before it."""
@@ -54,6 +54,16 @@ class StepDrafter:
                 self.completing = Completing(source.sampler, self._step)
         self._root_at = self._sent_at = self._step.clock()
         self._propose(self._step.tree.root)
+
+    @property
+    def ready(self) -> bool:
+        """Whether draft forwards are of use: the sources have what they draft from, or a commit is to be followed."""
+        return bool(self._uncommitted) or all(source.ready for source in self._sources)
+
+    def feed(self, message: Features) -> None:
+        """Give the sources what the verifier sends to be drafted from."""
+        for source in self._sources:
+            source.feed(message)
 
     def grow(self, leaves: Sequence[int], poll: Callable[[], None] | None = None) -> float:
         """Run one draft forward over `leaves` and return its seconds.

@@ -20,6 +20,7 @@ from edge_drafter import (
     DraftingConfig,
     Interruption,
     LinkLost,
+    PacedFedModel,
     PacedModel,
     StepInterrupted,
     StepRequest,
@@ -28,6 +29,9 @@ from edge_drafter import (
 from evaluation.virtual_time.link import VirtualMailbox
 from evaluation.virtual_time.timeline import Inbox, Timeline
 from speculation.exits import ExitHeads
+from speculation.fed.encoder import FeatureEncoder
+from speculation.fed.head import FedHead
+from speculation.fed.session import FedSession
 from speculation.profiles import DeviceProfile
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
@@ -140,7 +144,7 @@ class StormyLink:
 
 @dataclass
 class Robot:
-    """One edge: its draft model and settings, what it asks, the weather over its link, and how it comes back."""
+    """One edge: its draft model or fed head, settings, what it asks, its link's weather, and how it comes back."""
 
     draft: Vlm = field(repr=False)
     config: DraftingConfig
@@ -150,18 +154,23 @@ class Robot:
     resumes: bool = True
     answers: list[tuple[int, ...]] = field(default_factory=list)
     stats: DecodingStats = field(default_factory=DecodingStats, repr=False)
+    head: FedHead | None = field(default=None, repr=False)
 
     def run(self, timeline: Timeline, post: Post, name: str, target: Vlm) -> None:
         """Ask everything; a lost link is taken up again where the answer stood."""
         sampling = self.requests[0].sampling.text
-        hello = Hello(target.tokenizer_fingerprint, target.vocabulary, sampling=sampling)
+        head = self.head
+        asked = "" if head is None else head.config.features
+        hello = Hello(target.tokenizer_fingerprint, target.vocabulary, sampling=sampling, features=asked)
         link = StormyLink(timeline, post, name, self.weather, hello)
         welcome = link.connect()
         session = VlmSession(self.draft, 2 * CAPACITY)
         model = PacedModel(session, self.draft_s, timeline.clock, timeline.sleep, self.draft.num_layers)
-        drafter = Drafter(
-            sources_of(self.config, model), link, self.config, timeline.clock, max_draft=welcome.max_draft
-        )
+        fed = None
+        if head is not None:
+            fed = PacedFedModel(FedSession(head), self.draft_s, timeline.clock, timeline.sleep)
+        sources = sources_of(self.config, model, fed=fed)
+        drafter = Drafter(sources, link, self.config, timeline.clock, max_draft=welcome.max_draft)
         step = 0
         for request in self.requests:
             committed: tuple[int, ...] = ()
@@ -188,11 +197,12 @@ def run(
     exits: ExitHeads | None = None,
     self_draft: Vlm | None = None,
     config: ServerConfig = SERVER,
+    encoder: FeatureEncoder | None = None,
 ) -> None:
     """Let robots ask one verifier at the same time; what they heard is in `Robot.answers` and `Robot.stats`."""
     timeline = Timeline()
     post = Post(timeline)
-    engine = VlmEngine(target, config.limits.max_sessions, CAPACITY, exits, config.limits.max_draft)
+    engine = VlmEngine(target, config.limits.max_sessions, CAPACITY, exits, config.limits.max_draft, encoder=encoder)
     beside = None
     if self_draft is not None:
         beside = SelfDraft(self_draft, config.limits.max_sessions, CAPACITY, target.eos, config.limits.max_draft)

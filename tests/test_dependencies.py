@@ -49,7 +49,8 @@ RAY_HOME = "cloud_verifier/cluster/"
 TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
 TORCH_HOMES = (
     "speculation/vlm/", "speculation/exits.py", "speculation/fed/", "edge_drafter/decoder.py",
-    "cloud_verifier/engine.py", "cloud_verifier/self_draft.py", "cloud_verifier/__main__.py", "adapters_training/", "evaluation/", "benchmarks/",
+    "cloud_verifier/engine.py", "cloud_verifier/self_draft.py", "cloud_verifier/__main__.py", "adapters_training/",
+    "evaluation/", "benchmarks/",
 )  # fmt: skip
 """All other files hold policy, messages or the robot, which must start, stop and be tested without torch."""
 NEEDS_TORCH = ("torch", "tokenizers", "safetensors.torch", "speculation.exits", "speculation.fed", "speculation.vlm")

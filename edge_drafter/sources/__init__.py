@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from speculation.cancellation import Stop
 from speculation.sampling import DraftSampler
-from speculation.wire import BeginStep, Commit
+from speculation.wire import BeginStep, Commit, Features
 
 if TYPE_CHECKING:
     from edge_drafter.step import Step
@@ -54,8 +54,16 @@ class DraftSource:
         Several may wait, in order. `message` is the verifier's, None where the draft answers alone.
         """
 
+    def feed(self, message: Features) -> None:
+        """Take what the verifier sends to be drafted from. It may come while a forward of this source runs."""
+
     def end(self, tokens: Sequence[int]) -> None:
         """Take the complete answer of the step."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a forward is of use; a source that waits for the verifier's `feed` has none before."""
+        return True
 
     @property
     def sampler(self) -> DraftSampler | None:

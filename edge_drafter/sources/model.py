@@ -82,7 +82,7 @@ class ModelSource(DraftSource):
             self._slots.update(fed)
             self._count += len(pending)
             rows = dict(zip(pending, logits, strict=True))
-        if root in tree and tree[root].proposals is None:
+        if root in tree and self._root_is_due:
             # Free where tokens were fed behind the root: it went in front of them.
             rows[root] = model.root_logits(None if pending else stop)
         possible = [node for node in sorted(rows) if node in tree]
@@ -111,6 +111,11 @@ class ModelSource(DraftSource):
         """See `DraftSource.sampler`."""
         return self._sampled.sampler if isinstance(self._sampled, SampledModel) else None
 
+    @property
+    def _root_is_due(self) -> bool:
+        """Whether what follows the root is not known, or not as it should be."""
+        return self._step.tree[self._step.tree.root].proposals is None
+
     def _unfed(self, leaves: Sequence[int]) -> list[int]:
         tree, slots = self._step.tree, self._slots
         pending: set[int] = set()
@@ -121,7 +126,11 @@ class ModelSource(DraftSource):
         return sorted(pending)
 
     def _add_children(self, nodes: Sequence[int], rows: Logits) -> list[int]:
-        """Score fed nodes; return the likeliest child of each. What a look-up proposed gets the model's probability."""
+        """Score fed nodes; return the likeliest child of each.
+
+        What a look-up proposed gets the model's probability, and so does what was proposed before, unless an exit named
+        it.
+        """
         tree = self._step.tree
         above = tree[tree.root].depth - 1
         depths = [tree[node].depth - above for node in nodes]
@@ -132,7 +141,8 @@ class ModelSource(DraftSource):
             tree.score(node, proposals)
             for token, probability in proposals:
                 child = tree.add(node, token, probability, Origin.DRAFT)
-                if tree[child].origin is Origin.LOOKUP:
+                known = tree[child]
+                if known.origin is Origin.LOOKUP or (known.chance != probability and not known.layers):
                     tree.rate(child, probability)
             likeliest.append(tree[node].children[proposals[0][0]])
         return likeliest

@@ -1,0 +1,81 @@
+"""A fed head as a draft source: it continues from the target's features, which come with the commits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from edge_drafter.protocols import FedModel
+from edge_drafter.sources.model import ModelSource
+from edge_drafter.step import Step
+from edge_drafter.tree import Rerooting
+from speculation.cancellation import Abandoned, Stop
+from speculation.wire import Commit, Features
+
+_log = logging.getLogger(__name__)
+
+
+class FedSource(ModelSource):
+    """Grows the tree as a draft model does, without a prefill, and begins when something of the step has arrived.
+
+    Where the target's feature replaces the head's own, the root's children get new probabilities, and with them all
+    that is drafted behind. Features that do not fit are left out: the head goes on with its own.
+    """
+
+    def __init__(self, model: FedModel) -> None:
+        super().__init__(model)
+        self._fed = model
+        self._waiting: list[Features] = []
+        """What may have come while a forward ran."""
+        self._began = False
+        self._warned = False
+
+    def begin(self, step: Step) -> None:
+        """See `DraftSource.begin`."""
+        self._waiting.clear()
+        self._began = False
+        super().begin(step)
+
+    def feed(self, message: Features) -> None:
+        """See `DraftSource.feed`."""
+        self._waiting.append(message)
+
+    @property
+    def ready(self) -> bool:
+        """See `DraftSource.ready`."""
+        return self._began or bool(self._waiting)
+
+    def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
+        """See `DraftSource.grow`."""
+        self._take_waiting()
+        if not self._began:
+            raise Abandoned
+        return super().grow(leaves, stop)
+
+    def commit(self, rerooting: Rerooting, message: Commit | None) -> None:
+        """See `DraftSource.commit`."""
+        super().commit(rerooting, message)
+        self._began = True
+        # The prompt's end first: what comes behind it is of no use without it.
+        self._take_waiting()
+        if message is not None and message.features:
+            self._take(message.tokens, message.start + len(message.tokens), message.features)
+
+    @property
+    def _root_is_due(self) -> bool:
+        return super()._root_is_due or self._fed.root_is_new
+
+    def _take_waiting(self) -> None:
+        for message in self._waiting:
+            self._began |= self._take(message.tokens, message.position, message.features)
+        self._waiting.clear()
+
+    def _take(self, tokens: Sequence[int], end: int, features: bytes) -> bool:
+        try:
+            self._fed.feed(tokens, end, features)
+        except ValueError as error:
+            if not self._warned:
+                _log.warning("features of the target are left out (logged once): %s", error)
+            self._warned = True
+            return False
+        return True

@@ -1,0 +1,79 @@
+"""A head that the target feeds: whatever it drafts, and whatever becomes of its features, answers are the target's.
+
+Production's edge and verifier with a real tiny target in float64 and random heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from edge_drafter import DraftingConfig, Mode, StepRequest
+from speculation.fed.encoder import FeatureEncoder
+from speculation.fed.files import fingerprint
+from speculation.fed.head import FedHead
+from speculation.vlm.load import Vlm
+from tests.cloud_verifier.test_engine import PROMPTS, jpeg
+from tests.edge_drafter.fakes import Weather
+from tests.pair import Robot, run
+from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
+from tests.test_exactness import HOW, alone
+
+DRAFTING = [mode for mode in Mode if mode.drafts and mode is not Mode.EDGE]
+
+
+@pytest.fixture(scope="module")
+def fed(target: Vlm) -> tuple[FeatureEncoder, FedHead]:
+    """A random bottleneck and head of the tiny target; every token but two is on its list."""
+    config = tiny_config(
+        target=target.fingerprint, tokenizer=target.tokenizer_fingerprint, vocabulary=target.vocabulary,
+        hidden=target.hidden_size, short_list=tuple(range(target.vocabulary - 2)),
+    )  # fmt: skip
+    encoder = random_encoder(config)
+    encoder.config = config = msgspec.structs.replace(config, features=fingerprint(encoder))
+    return encoder, random_head(config, scale=2.0)
+
+
+@settings(
+    deadline=None, max_examples=12, phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+@given(data=st.data())
+def test_every_answer_is_the_targets_own(
+    target: Vlm, draft: Vlm, fed: tuple[FeatureEncoder, FedHead], data: st.DataObject
+) -> None:
+    """A fed edge, alone or beside one with a draft model, in any mode that drafts, over any link."""
+    encoder, head = fed
+    how, seed = data.draw(st.sampled_from(HOW)), data.draw(st.integers(0, 99))
+    request = StepRequest(1, PROMPTS[seed % 3], jpeg(seed), target.eos, 14, sampling=how, key=seed)
+    edges = []
+    for number in range(data.draw(st.integers(1, 2))):
+        weather = Weather(
+            one_way_s=data.draw(st.sampled_from([0.0, 0.05])), jitter_s=data.draw(st.sampled_from([0.0, 0.2])),
+            duplicates=data.draw(st.sampled_from([0.0, 0.3])), losses=data.draw(st.sampled_from([0.0, 0.1])),
+            cut_after=data.draw(st.one_of(st.none(), st.integers(1, 10))), seed=seed,
+        )  # fmt: skip
+        config = DraftingConfig.of(data.draw(st.sampled_from(DRAFTING)), max_nodes=data.draw(st.integers(1, 40)))
+        requests = [request, replace(request, jpeg=jpeg(seed + 1))]
+        resumes = data.draw(st.booleans())
+        edges.append(Robot(draft, config, requests, weather, 0.02, resumes, head=head if number == 0 else None))
+    run(target, edges, verify_s=data.draw(st.sampled_from([0.02, 0.2])), encoder=encoder)
+    for edge in edges:
+        assert edge.answers == [alone(target, request) for request in edge.requests]
+
+
+@pytest.mark.parametrize("mode", [Mode.SD, Mode.FULL])
+def test_a_fed_edge_drafts_without_a_prefill(
+    mode: Mode, target: Vlm, draft: Vlm, fed: tuple[FeatureEncoder, FedHead]
+) -> None:
+    encoder, head = fed
+    request = StepRequest(1, PROMPTS[0], jpeg(0), target.eos, 14)
+    robot = Robot(draft, DraftingConfig.of(mode), [request], Weather(one_way_s=0.05), head=head)
+    run(target, [robot], encoder=encoder)
+    assert robot.answers == [alone(target, request)]
+    assert robot.stats.draft_forwards > 0 and robot.stats.drafted > 0
+    assert robot.stats.prefill_s == 0.0 and robot.stats.resent == 0
