@@ -41,6 +41,7 @@ def serve_model(config: ServerConfig) -> None:
     """Load a target model and serve it until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot."""
     model, draft_model = config.model_folder, config.draft_folder
     config.check_exits()
+    config.check_fed_head()
     # Late, so that a wrong command line answers at once and `keygen` needs no torch.
     from cloud_verifier.mailbox import Mailbox
     from cloud_verifier.preparation import THREADS

@@ -305,6 +305,12 @@ class ServerConfig(msgspec.Struct, frozen=True):
         if exits is not None and not (exits / EXITS_FILE).is_file():
             raise StartError(f"--exits {exits}: holds no exit heads ({EXITS_FILE} is missing)")
 
+    def check_fed_head(self) -> None:
+        """Raise StartError where `fed_head` names a folder without a fed head."""
+        folder = self.target.fed_head
+        if folder is not None and not (folder / FED_HEAD_FILE).is_file():
+            raise StartError(f"--fed-head {folder}: holds no fed head ({FED_HEAD_FILE} is missing)")
+
     @property
     def fed_head_folder(self) -> Path | None:
         """The folder of the fed head, None where there is none. Raises StartError for a name that means no folder."""

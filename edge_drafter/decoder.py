@@ -16,8 +16,10 @@ from edge_drafter import (
     DecodingStats,
     Drafter,
     DraftModel,
+    FedModel,
     Interruption,
     Mode,
+    PacedFedModel,
     PacedModel,
     StepInterrupted,
     StepRequest,
@@ -31,13 +33,15 @@ from edge_drafter.settings import EdgeConfig
 from edge_drafter.swap import SwapTest, swap_test
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
+from speculation.fed.files import load_head
+from speculation.fed.session import FedSession
 from speculation.links import LinkConditions, declared_name, load_link
-from speculation.predictor import Predictor, find
+from speculation.predictor import OFF, Predictor, find
 from speculation.profiles import load_profile
 from speculation.prompts import Vocabulary
 from speculation.sampling import question_key
 from speculation.trace import Trace
-from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.load import DTYPES, Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.speed import announce
 from speculation.wire import FaultCode, Hello, Welcome
@@ -88,6 +92,10 @@ class EdgeDecoder:
         self._model: DraftModel | None = (
             PacedModel(session, self.profile.draft_s, layers=loaded.num_layers) if self.profile.draft_s else session
         )
+        self._fed: FedModel | None = None
+        features = ""
+        if config.decoding.fed_head != OFF:
+            self._fed, features = self._load_head(config, loaded)
         # Grows from start to start too, so that a resumed session never meets an old step's number.
         self._step = time.time_ns() // 1_000_000_000 % 2**31
         self._questions = 0
@@ -115,6 +123,7 @@ class EdgeDecoder:
                         way.target,
                         self.sampling.text,
                         way.service_class,
+                        features=features,
                     ),
                     keys,
                     self.conditions,
@@ -135,6 +144,21 @@ class EdgeDecoder:
             )
         announce(vlm, _log)
         return vlm
+
+    def _load_head(self, config: EdgeConfig, draft: Vlm) -> tuple[FedModel, str]:
+        """Return the fed head and the fingerprint of the features that it needs."""
+        if self.profile.draft_s and not self.profile.fed_s:
+            raise ValueError(
+                f"profile {self.profile.name} declares draft_s and no fed_s, the time of a fed head's forward; declare "
+                "it, or leave fed_head out"
+            )
+        folder, settings = Path(config.decoding.fed_head), config.draft
+        head = load_head(folder, draft.tokenizer_fingerprint, settings.device, DTYPES[settings.dtype])
+        session = FedSession(head)
+        size = sum(weight.numel() for weight in head.parameters()) / 1e6
+        _log.info("fed head %s drafts: %.2f M parameters, features %s", folder, size, head.config.features)
+        fed = PacedFedModel(session, self.profile.fed_s) if self.profile.fed_s else session
+        return fed, head.config.features
 
     @property
     def vlm(self) -> Vlm:
@@ -250,7 +274,7 @@ class EdgeDecoder:
         if self.link is not None:
             self.link.close()
         if self._model is not None:
-            self._model = None
+            self._model = self._fed = None
             self._drafters.clear()
             gc.collect()  # a model that is spread over devices has hooks that refer to it
             give_back_memory()
@@ -365,9 +389,11 @@ class EdgeDecoder:
         """Return the mode's drafter, whose estimates outlive a step."""
         drafter = self._drafters.get((mode, max_draft))
         if drafter is None:
-            stop_below = self.predictor.threshold if self.predictor is not None else 0.0
+            # The predictor is the draft model's own: it knows nothing of a fed head's logits.
+            predictor = self.predictor if self._fed is None or not mode.drafts else None
+            stop_below = predictor.threshold if predictor is not None else 0.0
             config = self.config.decoding.settings(mode, stop_below=stop_below)
-            sources = sources_of(config, self._model, self.predictor)
+            sources = sources_of(config, self._model, predictor, self._fed)
             drafter = Drafter(sources, link, config, trace=self.trace, max_draft=max_draft)
             self._drafters[mode, max_draft] = drafter
         return drafter

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from edge_drafter.config import START_GAMMA, DraftingConfig, Mode
 from edge_drafter.link import check_verifier
-from speculation.predictor import AUTO
+from speculation.predictor import AUTO, OFF
 from speculation.sampling import GREEDY, MAX_KEY, SamplingScheme
 from speculation.service import INTERACTIVE, SERVICE_CLASSES, service_class
 from speculation.settings import check, fields_of, from_flags
@@ -74,6 +74,13 @@ class Decoding(msgspec.Struct, frozen=True):
         str,
         Meta(description="folder of an acceptance predictor, which ends drafts; auto: the draft model's; off: none"),
     ] = AUTO
+    fed_head: Annotated[
+        str,
+        Meta(
+            description="folder of a fed head, which drafts from the target's features in the draft model's place "
+            "wherever a verifier feeds it; off: the draft model drafts"
+        ),
+    ] = OFF
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_ANSWER_TOKENS, description="tokens of an answer at most")] = 128
 
     def __post_init__(self) -> None:

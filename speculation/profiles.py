@@ -14,7 +14,7 @@ from typing import Any
 
 PROFILES_FILE = Path(__file__).resolve().parent / "config" / "profiles.json"
 MAX_SECONDS = 60.0
-TIMES = ("draft_s", "verify_s", "one_way_s", "server_draft_s")
+TIMES = ("draft_s", "verify_s", "one_way_s", "server_draft_s", "fed_s")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class DeviceProfile:
     """T_c: one message, each way."""
     server_draft_s: float = 0.0
     """One forward of a draft model that stands beside the target, whatever its batch (mode `server_sd`)."""
+    fed_s: float = 0.0
+    """One forward of a fed head on the edge, over one level of a tree."""
     scale: str = ""
     """Where the figures come from and how they were scaled."""
 

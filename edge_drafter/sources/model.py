@@ -141,8 +141,8 @@ class ModelSource(DraftSource):
             tree.score(node, proposals)
             for token, probability in proposals:
                 child = tree.add(node, token, probability, Origin.DRAFT)
-                known = tree[child]
-                if known.origin is Origin.LOOKUP or (known.chance != probability and not known.layers):
+                content = tree[child]
+                if content.origin is Origin.LOOKUP or (content.chance != probability and not content.layers):
                     tree.rate(child, probability)
             likeliest.append(tree[node].children[proposals[0][0]])
         return likeliest

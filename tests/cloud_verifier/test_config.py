@@ -59,7 +59,7 @@ def test_every_setting_is_a_flag_with_a_description_and_reaches_its_struct() -> 
     fields = fields_of(ServerConfig)
     assert all(field.description for field in fields)
     given = {
-        "model": "m", "exits": "e", "short_list": "off", "pass_cost": "p", "draft_model": "d",
+        "model": "m", "exits": "e", "short_list": "off", "pass_cost": "p", "draft_model": "d", "fed_head": "f",
         "text_only": "true", "profile": "go2", "device": "cuda", "dtype": "bfloat16", "threads": "3",
         "attention": "eager", "quantisation": "nf4", "min_pixels": "4000", "max_pixels": "5000",
         "allow_download": "true", "max_sessions": "3", "max_draft": "5",

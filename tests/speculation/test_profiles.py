@@ -55,7 +55,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_every_field_of_a_file_arrives(tmp_path: Path) -> None:
-    fields = {"draft_s": 1.0, "verify_s": 2.0, "one_way_s": 3.0, "server_draft_s": 4.0, "scale": "made up"}
+    fields = {"draft_s": 1.0, "verify_s": 2.0, "one_way_s": 3.0, "server_draft_s": 4.0, "fed_s": 5.0, "scale": "made"}
     path = tmp_path / "profiles.json"
     path.write_text(json.dumps({"p": fields}))
-    assert load_profile("p", path) == DeviceProfile("p", 1.0, 2.0, 3.0, 4.0, "made up")
+    assert load_profile("p", path) == DeviceProfile("p", 1.0, 2.0, 3.0, 4.0, 5.0, "made")

@@ -48,8 +48,9 @@ OWN = {name: {"autostart"} for name in MANAGED} | {
 PUBLIC = {
     "vlm_nav": {
         "draft_model", "verifier", "mode", "profile", "link", "target_fingerprint", "keys", "allow_plain", "gamma",
-        "drafting", "predictor", "sampling", "seed", "threads", "device", "dtype", "attention", "quantisation",
-        "min_pixels", "max_pixels", "capacity", "max_tokens", "link_silence_s", "link_resume_s", "service_class",
+        "drafting", "predictor", "fed_head", "sampling", "seed", "threads", "device", "dtype", "attention",
+        "quantisation", "min_pixels", "max_pixels", "capacity", "max_tokens", "link_silence_s", "link_resume_s",
+        "service_class",
         "response_order", "guide", "time_allowance_s", "step_limit_s", "action_limit_s", "stale_frame_s", "act_early",
         "look_ahead", "look_ahead_m", "look_ahead_deg", "degraded_s", "recover_s", "trace", "welcome_s",
         "acceptance_margin", "acceptance_answers", "swap_every", "swap_tests", "swap_share",
