@@ -1,0 +1,59 @@
+"""A head over whole answers at every depth of a draft at once: the training-time test of EAGLE-3 (arXiv 2503.01840,
+Sec. 3.2).
+
+At depth m the head has drafted m - 1 tokens by itself. Entry i then continues from its own output for the token before,
+a^{m-1}_{i-1}, and sees the entries up to i - m + 1 as the target fed them, and of each depth r between them the one
+entry i - m + r that led here. So no mask is built: keys of depth 1 are scored under a shifted triangle, of each other
+depth one key an entry. What comes out is what `speculation.fed.session` computes for a chain behind every place of the
+text (a test compares them).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from speculation.fed.head import FedHead, Projected
+
+
+def unroll(head: FedHead, rows: Tensor, states: Tensor, depths: int) -> list[Tensor]:
+    """Return the outputs [R, n, width] at depths 1 to `depths` of R texts of n entries.
+
+    `rows` [R, n] are the rows of the embedding that stand for the tokens, `states` [R, n, width] what the target's
+    features come to. Padding belongs on the right, where nobody looks. Outputs of depth m at entries below m - 1 mean
+    nothing: there was nothing to draft from.
+    """
+    count = rows.shape[1]
+    positions = torch.arange(count, device=rows.device).expand(rows.shape)
+    levels = [head.enter(rows, states, positions)]
+    outputs = [head.leave(states, _attend(levels))]
+    for _ in range(1, depths):
+        states = _later(outputs[-1], 1)
+        levels.append(head.enter(rows, states, positions))
+        outputs.append(head.leave(states, _attend(levels)))
+    return outputs
+
+
+def _attend(levels: list[Projected]) -> Tensor:
+    """Return what entries at the deepest level attend, [R, n, heads, head_dim]."""
+    first, queries, depth = levels[0], levels[-1].queries, len(levels)
+    count, scale = queries.shape[1], queries.shape[-1] ** -0.5
+    fed = torch.einsum("rihd,rjhd->rihj", queries, first.keys) * scale
+    seen = torch.ones(count, count, dtype=torch.bool, device=queries.device).tril(1 - depth)
+    scores = [fed.masked_fill(~seen[:, None], -torch.inf)]
+    own = [(level, depth - number) for number, level in enumerate(levels[1:], start=2)]
+    scores += [(queries * _later(level.keys, back)).sum(-1, keepdim=True) * scale for level, back in own]
+    weights = torch.cat(scores, dim=-1).softmax(-1)
+    attended = torch.einsum("rihj,rjhd->rihd", weights[..., :count], first.values)
+    for place, (level, back) in enumerate(own, start=count):
+        attended = attended + weights[..., place : place + 1] * _later(level.values, back)
+    return attended
+
+
+def _later(entries: Tensor, back: int) -> Tensor:
+    """Return entries [R, n, ...] such that entry i is what entry i - back was; zeros in front."""
+    if not back:
+        return entries
+    padding = [0, 0] * (entries.ndim - 2)
+    return F.pad(entries[:, :-back], [*padding, back, 0])

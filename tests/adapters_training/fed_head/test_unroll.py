@@ -1,0 +1,69 @@
+"""Training sees what a robot will: every depth of every draft as the session computes it, one after another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from adapters_training.fed_head.unroll import unroll
+from speculation.features import pack, unpack
+from speculation.fed.session import FedSession
+from speculation.wire import ROOT
+from tests.speculation.fed.heads import random_head, tiny_config
+
+CONFIG = tiny_config(rope_theta=50.0)
+HEAD = random_head(CONFIG, seed=3)
+DEPTHS = 4
+
+
+def text(seed: int, count: int) -> tuple[list[int], np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, CONFIG.vocabulary, count).tolist(), rng.normal(size=(count, CONFIG.size)).astype(np.float32)
+
+
+def unrolled(texts: list[tuple[list[int], np.ndarray]], depths: int = DEPTHS) -> list[torch.Tensor]:
+    width = max(len(tokens) for tokens, _ in texts)
+    rows = torch.zeros(len(texts), width, dtype=torch.long)
+    states = torch.zeros(len(texts), width, CONFIG.width, dtype=torch.float64)
+    for place, (tokens, features) in enumerate(texts):
+        rows[place, : len(tokens)] = HEAD.rows(tokens)
+        numbers = torch.from_numpy(unpack(pack(features), CONFIG.size)).double()
+        states[place, : len(tokens)] = HEAD.up(numbers)
+    return [HEAD.logits(outputs) for outputs in unroll(HEAD, rows, states, depths)]
+
+
+def test_every_depth_is_what_a_session_drafts() -> None:
+    texts = [text(1, 11), text(2, 8)]
+    found = unrolled(texts)
+    listed = list(CONFIG.short_list)
+    for place, (tokens, features) in enumerate(texts):
+        for root in range(2, len(tokens) - DEPTHS):
+            session = FedSession(HEAD)
+            session.begin("prompt", b"jpeg", tokens[: root + 1])
+            session.feed(tokens[: root + 1], root + 1, pack(features[: root + 1]))
+            drafted = [session.root_logits(), *session.extend(tokens[root + 1 : root + DEPTHS], range(-1, DEPTHS - 2))]
+            for depth, logits in enumerate(drafted):
+                np.testing.assert_allclose(found[depth][place, root + depth].numpy(), logits[listed], atol=1e-9)
+
+
+@pytest.mark.parametrize("depth", range(DEPTHS))
+def test_nothing_looks_ahead(depth: int) -> None:
+    """The feature of a token decides nothing before it, and at depth m nothing until m - 1 entries later."""
+    tokens, features = text(5, 10)
+    changed = features.copy()
+    changed[6] = 1.0
+    before, after = unrolled([(tokens, features)])[depth][0], unrolled([(tokens, changed)])[depth][0]
+    same = (before == after).all(-1)
+    assert same[: 6 + depth].all() and not same[6 + depth :].any()
+
+
+def test_a_session_that_is_given_the_root_alone_agrees() -> None:
+    tokens, features = text(7, 4)
+    session = FedSession(HEAD)
+    session.begin("prompt", b"", tokens)
+    session.feed(tokens, 4, pack(features))
+    session.extend([5], [ROOT])
+    np.testing.assert_allclose(
+        unrolled([(tokens, features)], 1)[0][0, -1].numpy(), session.root_logits()[list(CONFIG.short_list)], atol=1e-9
+    )
