@@ -82,7 +82,7 @@ def _run(config: TrainingConfig, options: argparse.Namespace) -> int:
 
 
 def _refuse_others(out: Path, overwrite: bool) -> None:
-    from adapters_training.exits.training import CHECKPOINT_FILE
+    from adapters_training.exits.trainer import CHECKPOINT_FILE
     from speculation.exits import WEIGHTS_FILE
 
     if (out / WEIGHTS_FILE).exists() and not (out / CHECKPOINT_FILE).exists() and not overwrite:

@@ -55,12 +55,13 @@ class Dtype(str, Enum):
     BFLOAT16 = "bfloat16"
 
 
-class TrainingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of one training; each is an option of the command line and a line of a YAML file."""
+class FrozenTargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of any training on the hidden states of a frozen target; each is an option of the command line and a
+    line of a YAML file."""
 
     target: Annotated[str, Meta(min_length=1, description="model folder (or hub name) of the frozen target")]
     data: Annotated[tuple[str, ...], Meta(min_length=1, description="files and folders to train on")]
-    out: Annotated[str, Meta(min_length=1, description="folder for the exits; a killed run goes on from it")]
+    out: Annotated[str, Meta(min_length=1, description="folder for what is trained; a killed run goes on from it")]
     held_out: Annotated[
         tuple[str, ...], Meta(description="data to measure on, never trained on; none: every 50th record of --data")
     ] = ()
@@ -70,13 +71,6 @@ class TrainingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="several questions about a frame in one sequence (simulator shards, embedded pair)")
     ] = False
     questions: Annotated[int, Meta(ge=1, description="with --packed: questions a frame")] = 4
-
-    layers: Annotated[tuple[int, ...], Meta(description="exit after these layers, from 0; none: all but the last")] = ()
-    rank: Annotated[int, Meta(ge=1, description="width of the adapters' bottleneck")] = 400
-    loss: Annotated[Loss, Meta(description="ce: the data's tokens; kl: the last layer's distribution; mix: both")] = (
-        Loss.CE
-    )
-    ce_share: Annotated[float, Meta(ge=0.0, le=1.0, description="with loss mix: weight of ce; kl has the rest")] = 0.33
 
     epochs: Annotated[float, Meta(gt=0.0, description="passes over the data, unless --steps or --minutes")] = 10.0
     steps: Annotated[int, Meta(ge=0, description="optimiser steps; 0: as many as --epochs takes")] = 0
@@ -90,7 +84,9 @@ class TrainingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule: Annotated[Schedule, Meta(description="constant, linear or cosine after the warm-up")] = Schedule.CONSTANT
     warmup_steps: Annotated[int, Meta(ge=0, description="steps in which the learning rate rises from 0")] = 0
     weight_decay: Annotated[float, Meta(ge=0.0, description="AdamW's")] = 0.01
-    max_grad_norm: Annotated[float, Meta(gt=0.0, description="each exit's gradient is clipped to this norm")] = 1.0
+    max_grad_norm: Annotated[
+        float, Meta(gt=0.0, description="gradients, each exit's by itself, are clipped to this norm")
+    ] = 1.0
     seed: Annotated[int, Meta(ge=0, description="of weights, order and wording")] = 0
 
     device: Annotated[Device, Meta(description="auto (what accelerate finds) or cpu")] = Device.AUTO
@@ -116,6 +112,17 @@ class TrainingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             quantisation=self.quantisation.value,
             max_pixels=self.max_pixels,
         )
+
+
+class TrainingConfig(FrozenTargetConfig, frozen=True, forbid_unknown_fields=True):
+    """Settings of one training of exits."""
+
+    layers: Annotated[tuple[int, ...], Meta(description="exit after these layers, from 0; none: all but the last")] = ()
+    rank: Annotated[int, Meta(ge=1, description="width of the adapters' bottleneck")] = 400
+    loss: Annotated[Loss, Meta(description="ce: the data's tokens; kl: the last layer's distribution; mix: both")] = (
+        Loss.CE
+    )
+    ce_share: Annotated[float, Meta(ge=0.0, le=1.0, description="with loss mix: weight of ce; kl has the rest")] = 0.33
 
 
 FREE = frozenset({"out", "minutes", "epochs", "held_out", "held_out_samples", "threads", "workers",

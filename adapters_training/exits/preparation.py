@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from transformers import AutoTokenizer
 from adapters_training.encoding import Encoder
 from adapters_training.exits import memory
 from adapters_training.exits.batches import Batch, Conversations, Maker, PackedFrames, Plan
-from adapters_training.exits.config import Device, Dtype, TrainingConfig
+from adapters_training.exits.config import Device, Dtype, FrozenTargetConfig, TrainingConfig
 from adapters_training.sources.mixture import Mixture, open_mixture
 from speculation.prompts import VOCABULARY_FILE
 from speculation.vlm.folder import SEEING, find_model, folder_fingerprint, read_config
@@ -26,14 +27,18 @@ HELD_OUT_EVERY = 50
 """Without held-out data every 50th record is kept from training, the first included."""
 
 
+C = TypeVar("C", bound=FrozenTargetConfig)
+
+
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(Generic[C]):
     """A training that can begin: where it runs, the target, which records each step takes, what they become.
 
-    `held_out(limit)` yields the batches to measure on, of at most `limit` records.
+    `layers` are those whose outputs are learned from. `held_out(limit)` yields the batches to measure on, of at most
+    `limit` records.
     """
 
-    config: TrainingConfig
+    config: C
     accelerator: Accelerator
     vlm: Vlm
     layers: tuple[int, ...]
@@ -43,14 +48,33 @@ class Prepared:
     need: memory.Need
 
 
-def prepare(config: TrainingConfig) -> Prepared:
-    """Check and open everything. Raises ValueError, in one sentence, for what cannot be trained on."""
+def prepare(config: TrainingConfig) -> Prepared[TrainingConfig]:
+    """Check and open everything for exits. Raises ValueError, in one sentence, for what cannot be trained on."""
+
+    def layers(text: dict[str, Any]) -> tuple[int, ...]:
+        return _layers(config, int(text["num_hidden_layers"]), int(text["hidden_size"]))
+
+    def need(folder: Path, described: dict[str, Any], count: int, device: str, dtype: str) -> memory.Need:
+        return memory.check(folder, described, config, count, device, dtype)
+
+    return open_target(config, layers, need)
+
+
+def open_target(
+    config: C,
+    layers_of: Callable[[dict[str, Any]], tuple[int, ...]],
+    need_of: Callable[[Path, dict[str, Any], int, str, str], memory.Need],
+) -> Prepared[C]:
+    """Check and open target and data of any training. Raises ValueError, in one sentence.
+
+    `layers_of` chooses layers by the decoder's config; `need_of` returns the memory that a training needs, by folder,
+    config.json, number of layers, device and dtype. Both raise ValueError for what cannot be.
+    """
     torch.set_num_threads(config.threads)
     folder = find_model(config.target)
     folder_fingerprint(folder)
     described = read_config(folder)
-    text = text_config(described)
-    layers = _layers(config, int(text["num_hidden_layers"]), int(text["hidden_size"]))
+    layers = layers_of(text_config(described))
     accelerator = Accelerator(cpu=config.device is Device.CPU, mixed_precision=config.mixed_precision.value)
     device = accelerator.device
     dtype = config.dtype.value
@@ -60,7 +84,7 @@ def prepare(config: TrainingConfig) -> Prepared:
     for name, mixture in (("data", data), ("held-out", held_out)):
         if mixture.has_images and described["model_type"] not in SEEING:
             raise ValueError(f"--{name} has images, but {folder} is a language model alone: give conversations of text")
-    need = memory.check(folder, described, config, len(layers), str(device), dtype)
+    need = need_of(folder, described, len(layers), str(device), dtype)
     vlm = load_vlm(folder, config.model(str(device), dtype))
     numbers, kept = _split(data, held_out)
     plan = Plan(
@@ -86,7 +110,7 @@ def _layers(config: TrainingConfig, count: int, hidden: int) -> tuple[int, ...]:
     return layers
 
 
-def _open_data(config: TrainingConfig, folder: Path, report: bool) -> tuple[Mixture, Mixture]:
+def _open_data(config: FrozenTargetConfig, folder: Path, report: bool) -> tuple[Mixture, Mixture]:
     forbidden = _special_tokens(folder)
     images = Path(config.images) if config.images else None
     if images is not None and not images.is_dir():
@@ -132,7 +156,7 @@ def _order(data: Mixture, numbers: npt.NDArray[np.int64], seed: int) -> Callable
     return order
 
 
-def _maker(config: TrainingConfig, data: Mixture, vlm: Vlm, augment: bool) -> Maker:
+def _maker(config: FrozenTargetConfig, data: Mixture, vlm: Vlm, augment: bool) -> Maker:
     if config.packed:
         return PackedFrames(data, vlm, config.questions, augment)
     pad = vlm.tokenizer.pad_token_id

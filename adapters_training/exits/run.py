@@ -23,7 +23,7 @@ CONFIG_FILE = "config.yaml"
 DRY_STEPS, DRY_SAMPLES = 2, 4
 
 
-def train(config: TrainingConfig, prepared: Prepared | None = None) -> dict[str, Any]:
+def train(config: TrainingConfig, prepared: Prepared[TrainingConfig] | None = None) -> dict[str, Any]:
     """Train or go on, measure on held-out data, write the exits folder; return what results.json holds.
 
     Raises ValueError, in one sentence, for what cannot be trained.

@@ -6,7 +6,7 @@ are the logits of one exit, of which only `head_tokens` tokens' worth exist at a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +36,18 @@ class Features:
 @torch.no_grad()
 def read(vlm: Vlm, batch: Batch, layers: Sequence[int]) -> Features:
     """Run the target over a batch on its device and keep what comes out of `layers` and of the last one."""
+    select = batch.labels != IGNORE
+    kept, last = {}, torch.empty(0)
+    for index, hidden in outputs(vlm, batch):
+        last = hidden
+        if index in layers:
+            kept[index] = hidden[select]
+    return Features(kept, last[select], batch.labels[select], batch.ids.numel())
+
+
+@torch.no_grad()
+def outputs(vlm: Vlm, batch: Batch) -> Iterator[tuple[int, Tensor]]:
+    """Run the target over a batch on its device and yield what comes out of each layer [B, N, hidden]."""
     text = vlm.text
     embeds = text.embed_tokens(batch.ids)
     if batch.pixels is not None:
@@ -44,13 +56,10 @@ def read(vlm: Vlm, batch: Batch, layers: Sequence[int]) -> Features:
         places = (batch.ids == vlm.image_token)[..., None]
         embeds = embeds.masked_scatter(places, images.to(embeds.dtype))
     rotary = text.rotary_emb(embeds, batch.positions if vlm.sees_images else batch.positions[0])
-    select = batch.labels != IGNORE
-    kept, hidden = {}, embeds
+    hidden = embeds
     for index, layer in enumerate(text.layers):
         hidden = layer(hidden, attention_mask=batch.mask, position_embeddings=rotary)
-        if index in layers:
-            kept[index] = hidden[select]
-    return Features(kept, hidden[select], batch.labels[select], batch.ids.numel())
+        yield index, hidden
 
 
 def exit_logits(vlm: Vlm, heads: ExitHeads, layer: int, hidden: Tensor) -> Tensor:

@@ -15,11 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from adapters_training.exits import training
+from adapters_training.exits import trainer
 from adapters_training.exits.config import Schedule, TrainingConfig
 from adapters_training.exits.preparation import prepare
 from adapters_training.exits.run import compare, finished_results, train
-from adapters_training.exits.training import CHECKPOINT_FILE, ExitTrainer, learning_rate
+from adapters_training.exits.trainer import CHECKPOINT_FILE, learning_rate
+from adapters_training.exits.training import ExitTrainer
 from adapters_training.settings import make, write
 from speculation.exits import WEIGHTS_FILE, ExitHeads
 from speculation.vlm.load import load_vlm
@@ -198,6 +199,6 @@ def test_learning_rates() -> None:
     warm = msgspec.structs.replace(settings, warmup_steps=4)
     assert [learning_rate(warm, step, 10) for step in (0, 1, 3, 9)] == [0.25, 0.5, 1.0, 1.0]
     linear = msgspec.structs.replace(settings, schedule=Schedule.LINEAR)
-    assert [learning_rate(linear, step, 10) for step in (0, 5, 10)] == [1.0, 0.5, training.END_SHARE]
+    assert [learning_rate(linear, step, 10) for step in (0, 5, 10)] == [1.0, 0.5, trainer.END_SHARE]
     cosine = msgspec.structs.replace(settings, schedule=Schedule.COSINE)
-    assert learning_rate(cosine, 10, 10) == pytest.approx(training.END_SHARE)
+    assert learning_rate(cosine, 10, 10) == pytest.approx(trainer.END_SHARE)
