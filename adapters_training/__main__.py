@@ -1,4 +1,4 @@
-"""Train what the project decodes with: the embedded pair, early exits for any target, the acceptance predictor."""
+"""Train what the project decodes with: the embedded pair, exits and fed heads for any target, the predictor."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import sys
 from adapters_training import answers, data, evaluate, pair, shapes
 from adapters_training.exit_choice import measure, select
 from adapters_training.exits import command as exits
+from adapters_training.fed_head import command as fed_head
 from adapters_training.predictor import command as predictor
 from adapters_training.verifier_profile import command as profile
 
-COMMANDS = (data, shapes, pair, answers, exits, measure, select, predictor, profile, evaluate)
+COMMANDS = (data, shapes, pair, answers, exits, measure, select, fed_head, predictor, profile, evaluate)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from adapters_training import settings
-from adapters_training.exits.config import Loss, TrainingConfig
+from adapters_training.exits.config import FrozenTargetConfig, Loss, TrainingConfig
 from adapters_training.exits.measuring import measure
 from adapters_training.exits.preparation import Prepared, prepare
 from adapters_training.exits.training import ExitTrainer
@@ -49,8 +49,8 @@ def _finish(trainer: ExitTrainer, asked: TrainingConfig, config: TrainingConfig)
     out = Path(config.out)
     heads.save(out)
     results = {
-        "asked": _plain(asked),
-        "config": _plain(config),
+        "asked": plain(asked),
+        "config": plain(config),
         "steps": trainer.steps,
         "records": prepared.plan.records,
         "records seen": trainer.steps * prepared.plan.records_a_step,
@@ -82,16 +82,16 @@ def compare(config: TrainingConfig, losses: tuple[Loss, ...] = (Loss.CE, Loss.KL
     return results
 
 
-def finished_results(config: TrainingConfig) -> dict[str, Any] | None:
+def finished_results(config: FrozenTargetConfig) -> dict[str, Any] | None:
     """Return the results in `out` if a run of just these settings ended there, else None."""
     try:
         results: dict[str, Any] = json.loads((Path(config.out) / RESULTS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return results if results.get("asked") == _plain(config) else None
+    return results if results.get("asked") == plain(config) else None
 
 
-def _plain(config: TrainingConfig) -> dict[str, Any]:
+def plain(config: FrozenTargetConfig) -> dict[str, Any]:
     """Return settings as JSON gives them back."""
     plain: dict[str, Any] = json.loads(msgspec.json.encode(config))
     return plain
@@ -123,11 +123,12 @@ def dry_run(config: TrainingConfig) -> str:
         f"dry run: {DRY_STEPS} steps, {results['tokens']:,} tokens judged, exits saved and loaded. A full run: "
         f"{plan.records:,} records, {steps:,} steps of {plan.records_a_step} = {epochs:.2f} epochs, "
         f"{len(prepared.layers)} exits of rank {config.rank} ({weights / 1e6:.2f} M weights), about "
-        f"{gigabytes(prepared.need.total)}; at {seconds:.2f} s a step about {_duration(steps * seconds)}"
+        f"{gigabytes(prepared.need.total)}; at {seconds:.2f} s a step about {duration(steps * seconds)}"
     )
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time for people."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

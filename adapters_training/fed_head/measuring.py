@@ -7,11 +7,24 @@ So one unrolled pass knows how every chain behind every place of an answer would
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from adapters_training.exits.batches import Batch
+from adapters_training.fed_head.losses import depth_losses
+from adapters_training.fed_head.runs import Runs, gather
+from adapters_training.fed_head.unroll import unroll
+from adapters_training.packing import IGNORE
+from speculation.fed.encoder import FeatureEncoder, rounded
+from speculation.fed.head import FedHead
+from speculation.vlm.forward import final_logits
+from speculation.vlm.load import Vlm
 
 Hits = npt.NDArray[np.bool_]
 
@@ -60,3 +73,73 @@ class Tally:
     def shares(self) -> list[float]:
         """How many of the tokens drafted at each depth are right."""
         return [hits / count if count else 0.0 for hits, count in self.right]
+
+
+@torch.no_grad()
+def measure(
+    vlm: Vlm,
+    encoder: FeatureEncoder,
+    head: FedHead,
+    batches: Iterable[Batch],
+    gamma: int,
+    draft: Vlm | None = None,
+    head_tokens: int = 512,
+) -> dict[str, Any]:
+    """Return what the head, as it is served, and the draft model are worth on the answers of these batches.
+
+    `agreement` is how often the head's first choice at each depth is the target's, and `cross-entropy` that to the
+    target's distribution, nats a token. `own` is the share of the answers' tokens that the target itself would have
+    chosen: tokens a verification mean what they say where that is near 1. Raises ValueError without an answer to
+    measure on, and for a draft model that does not read what the target reads.
+    """
+    shape, fed, other, own, tokens = head.config, Tally(gamma), Tally(gamma), 0, 0
+    losses = torch.zeros(gamma, 2, dtype=torch.float64)
+    counts = torch.zeros(gamma, dtype=torch.float64)
+    for batch in batches:
+        batch = batch.to(vlm.device)
+        runs = gather(vlm, batch, shape.layers, shape.prompt_tokens)
+        if runs is None:
+            continue
+        states = head.up(rounded(encoder(runs.hidden)))
+        ids = head.get_buffer("ids")
+        found = [ids[head.logits(each).argmax(-1)] for each in unroll(head, head.rows(runs.tokens), states, gamma)]
+        right = torch.stack([each == runs.labels for each in found])
+        _enter(fed, right, runs)
+        chosen = runs.labels != IGNORE
+        losses += depth_losses(vlm, encoder, head, runs, gamma, head_tokens).double().cpu()
+        counts += torch.tensor([float(chosen[:, depth:].sum()) for depth in range(gamma)], dtype=torch.float64)
+        own += int((final_logits(vlm, runs.last[chosen]).argmax(-1) == runs.labels[chosen]).sum())
+        tokens += int(chosen.sum())
+        if draft is not None:
+            _enter(other, _drafted(draft, batch, vlm, shape.prompt_tokens)[None].expand(gamma, -1, -1), runs)
+    if not tokens:
+        raise ValueError("the held-out data hold no answer to measure a fed head on")
+    means = (losses / counts.clamp(min=1.0)[:, None]).T.tolist()
+    figures = _figures(fed) | {"cross-entropy": means[0], "agreement": means[1]}
+    results = {"tokens": tokens, "own": own / tokens, "gamma": gamma, "head": figures}
+    return results if draft is None else results | {"draft": _figures(other)}
+
+
+def _drafted(draft: Vlm, batch: Batch, vlm: Vlm, prompt_tokens: int) -> Tensor:
+    """Return where a draft model that was given the text so far is right, bool [R, n] as `Runs.labels`."""
+    if draft.tokenizer_fingerprint != vlm.tokenizer_fingerprint or draft.sees_images != vlm.sees_images:
+        raise ValueError(
+            f"--draft {draft.folder} does not read what the target reads: take a draft model of its family"
+        )
+    runs = gather(draft, batch, (), prompt_tokens)
+    assert runs is not None, "the same labels as the target's"
+    return final_logits(draft, runs.last).argmax(-1) == runs.labels
+
+
+def _enter(tally: Tally, right: Tensor, runs: Runs) -> None:
+    for row, labelled in enumerate((runs.labels != IGNORE).cpu()):
+        places = labelled.nonzero()[:, 0]
+        tally.add([each.numpy() for each in right[:, row].cpu()[:, places]])
+
+
+def _figures(tally: Tally) -> dict[str, Any]:
+    return {
+        "tokens a verification": tally.tau,
+        "accepted of the drafted": tally.accepted / tally.drafted if tally.drafted else 0.0,
+        "right at depth": tally.shares,
+    }

@@ -1,0 +1,247 @@
+"""Trainings of fed heads on tiny targets: they learn, they are served, and a killed one ends as an unbroken one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from adapters_training.__main__ import main
+from adapters_training.encoding import Encoded
+from adapters_training.exits.batches import Batch, collate
+from adapters_training.exits.run import finished_results
+from adapters_training.exits.trainer import CHECKPOINT_FILE
+from adapters_training.fed_head import memory
+from adapters_training.fed_head.config import FedHeadConfig
+from adapters_training.fed_head.losses import depth_losses
+from adapters_training.fed_head.measuring import measure
+from adapters_training.fed_head.run import train
+from adapters_training.fed_head.runs import gather, spans
+from adapters_training.fed_head.training import FedTrainer, feeding_layers, prepare
+from adapters_training.packing import IGNORE
+from adapters_training.settings import make
+from edge_drafter import DraftingConfig, StepRequest
+from speculation.fed.encoder import FeatureEncoder
+from speculation.fed.files import ENCODER_FILE, HEAD_FILE, fingerprint, load_encoder, load_head
+from speculation.fed.head import FedHead
+from speculation.vlm.inputs import prepare as prepare_inputs
+from speculation.vlm.load import Vlm, load_vlm
+from tests.adapters_training.exits.targets import chats
+from tests.cloud_verifier.test_engine import PROMPTS, greedy, jpeg
+from tests.edge_drafter.fakes import Weather
+from tests.models import tiny_text_model
+from tests.pair import Robot, run
+from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_text_model(tmp_path_factory.mktemp("llama"), layers=4)
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chats(tmp_path_factory.mktemp("data") / "chat.json")
+
+
+def config(target: Path, data: Path, out: Path, **changes: Any) -> FedHeadConfig:
+    """Return settings of a short training on the CPU."""
+    values = {
+        "target": str(target), "data": [str(data)], "out": str(out), "steps": 12, "batch": 4, "context": 96,
+        "learning_rate": 1e-2, "device": "cpu", "held_out_samples": 8, "seed": 5, "size": 16, "width": 32, "heads": 2,
+        "depths": 3, "prompt_tokens": 4, "gamma": 3,
+    }  # fmt: skip
+    return make(FedHeadConfig, values | changes)
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return {f"{name}/{key}": each for name in (ENCODER_FILE, HEAD_FILE)
+            for key, each in load_file(str(out / name)).items()}  # fmt: skip
+
+
+def equal(left: Path, right: Path) -> bool:
+    first, second = weights(left), weights(right)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def own_answers(vlm: Vlm, count: int) -> Batch:
+    """Return the target's own answers to the tests' prompts as a batch."""
+    rows = []
+    for number, prompt in enumerate(PROMPTS):
+        inputs, answer = prepare_inputs(vlm, prompt, jpeg(number)), greedy(vlm, prompt, jpeg(number), count)
+        ids = np.concatenate([inputs.ids, answer]).astype(np.int64)
+        behind = np.tile(np.arange(len(inputs.ids), len(ids)) + inputs.delta, (3, 1))
+        labels = np.full(len(ids), IGNORE)
+        labels[len(inputs.ids) - 1 : -1] = answer
+        positions = np.concatenate([inputs.positions, behind], axis=1)
+        rows.append(Encoded(ids, labels, positions, inputs.pixel_values, inputs.grid, False))
+    return collate(rows, 0)
+
+
+def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, draft: Vlm) -> None:
+    """On three answers, which it knows by heart after some steps: then most of what it drafts over the link stands."""
+    torch.manual_seed(1)
+    shape = tiny_config(
+        target=target.fingerprint, tokenizer=target.tokenizer_fingerprint, vocabulary=target.vocabulary,
+        hidden=target.hidden_size, size=48, width=64, heads=4, intermediate=64,
+        short_list=tuple(range(target.vocabulary)),
+    )  # fmt: skip
+    encoder, head = FeatureEncoder(shape), FedHead(shape)
+    batch, gamma = own_answers(target, 12), 3
+    before = measure(target, encoder, head, [batch], gamma)
+    runs = gather(target, batch, shape.layers, shape.prompt_tokens)
+    assert runs is not None
+    learning = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], lr=5e-3)
+    for _ in range(200):
+        learning.zero_grad()
+        (depth_losses(target, encoder, head, runs, gamma, 64)[:, 0].sum() / 36).backward()
+        learning.step()
+    after = measure(target, encoder, head, [batch], gamma)
+    assert before["own"] == after["own"] == 1.0 and after["tokens"] == 36
+    assert before["head"]["tokens a verification"] < 1.5 < 2.5 < after["head"]["tokens a verification"]
+    for module in (encoder, head):
+        module.requires_grad_(False).eval()
+    encoder.config = head.config = msgspec.structs.replace(shape, features=fingerprint(encoder))
+    robots = []
+    for number, prompt in enumerate(PROMPTS):
+        request = StepRequest(1, prompt, jpeg(number), target.eos, 12)
+        robots.append(Robot(draft, DraftingConfig.of("sd", gamma=gamma), [request], Weather(), head=head))
+        run(target, robots[-1:], encoder=encoder)
+        assert list(robots[-1].answers[0]) == greedy(target, prompt, jpeg(number), 12)[: len(robots[-1].answers[0])]
+    tokens, rounds = (sum(getattr(robot.stats, name) for robot in robots) for name in ("tokens", "rounds"))
+    assert tokens / rounds == pytest.approx(after["head"]["tokens a verification"], rel=0.15), "measured is served"
+
+
+def test_losses_fall_and_what_was_trained_loads(llama: Path, chat: Path, tmp_path: Path) -> None:
+    untrained = train(config(llama, chat, tmp_path / "none", steps=1, learning_rate=1e-9))
+    results = train(config(llama, chat, tmp_path / "head", steps=40, draft=str(llama)))
+    for depth in range(3):
+        assert results["head"]["cross-entropy"][depth] < 0.95 * untrained["head"]["cross-entropy"][depth]
+    assert results["draft"]["right at depth"][0] == pytest.approx(results["own"]), "the target beside itself"
+    vlm = load_vlm(llama)
+    encoder, head = load_encoder(tmp_path / "head", vlm), load_head(tmp_path / "head", vlm.tokenizer_fingerprint)
+    assert encoder.config == head.config and head.config.layers == (2,) == encoder.config.layers
+    assert results["bytes a token"] == 20 and results["short list"] == vlm.vocabulary
+    assert not (tmp_path / "head" / CHECKPOINT_FILE).exists()
+    settings = config(llama, chat, tmp_path / "head", steps=40, draft=str(llama))
+    assert finished_results(settings) is not None
+    assert finished_results(msgspec.structs.replace(settings, depths=2)) is None
+
+
+def test_a_training_that_is_broken_off_goes_on_bit_for_bit(
+    llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(config(llama, chat, tmp_path / "unbroken"))
+    learn, seen = FedTrainer.learn, []
+
+    def fail(self: FedTrainer, batches: Any) -> Any:
+        seen.append(self.step)
+        if self.step == 7:
+            raise KeyboardInterrupt
+        return learn(self, batches)
+
+    monkeypatch.setattr(FedTrainer, "learn", fail)
+    settings = config(llama, chat, tmp_path / "broken", checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings)
+    monkeypatch.setattr(FedTrainer, "learn", learn)
+    with pytest.raises(ValueError, match=r"is of other settings \(depths: 3 there, 2 now\)"):
+        FedTrainer(prepare(msgspec.structs.replace(settings, depths=2)))
+    assert FedTrainer(prepare(settings)).step == 7
+    train(settings)
+    assert seen == list(range(8)) and equal(tmp_path / "unbroken", tmp_path / "broken")
+
+
+def test_a_dry_run_leaves_nothing(llama: Path, chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fed-head", "--target", str(llama), "--data", str(chat), "--out", str(tmp_path / "out"), "--batch", "4"]
+    assert main([*words, "--context", "96", "--size", "16", "--device", "cpu", "--dry-run"]) == 0
+    assert "features of layers [2] through a bottleneck" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"layers": [0, 4]}, "--layers 0 4: give at most 8 distinct layers of 0 to 3, ascending"),
+        ({"layers": [2, 1]}, "--layers 2 1: give at most 8"),
+        ({"width": 30, "heads": 4}, "width 30 is no multiple of two numbers for each of 4 heads"),
+    ],
+)
+def test_what_cannot_be_trained_is_named(
+    changes: dict[str, Any], complaint: str, llama: Path, chat: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        FedTrainer(prepare(config(llama, chat, tmp_path, **changes)))
+
+
+def test_too_little_memory_ends_it_before_anything_is_loaded(
+    llama: Path, chat: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 1e6)
+    with pytest.raises(ValueError, match="too little memory: training a fed head of .* try --dtype bfloat16"):
+        prepare(config(llama, chat, tmp_path))
+
+
+def test_layers_are_an_early_a_middle_and_a_late_one() -> None:
+    assert feeding_layers((), 28) == (2, 14, 26) and feeding_layers((), 8) == (2, 4, 6)
+    assert feeding_layers((), 1) == (0,) and feeding_layers((1, 3), 4) == (1, 3)
+
+
+def slow_spans(labels: Sequence[int], positions: Sequence[int], most: int) -> list[tuple[int, int, int]]:
+    found = []
+    for at in range(len(labels)):
+        if labels[at] == IGNORE or (at and labels[at - 1] != IGNORE and positions[at] == positions[at - 1] + 1):
+            continue
+        end = at + 1
+        while end < len(labels) and labels[end] != IGNORE and positions[end] == positions[end - 1] + 1:
+            end += 1
+        first = at
+        while (
+            at - first + 1 < most
+            and first >= 2
+            and positions[first - 1] == positions[first - 2] + 1
+            and (positions[first] == positions[first - 1] + 1)
+        ):
+            first -= 1
+        if first >= 1 and positions[first] == positions[first - 1] + 1:
+            found.append((first, at, end))
+    return found
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=25), st.integers(1, 5))
+def test_runs_are_answers_with_the_end_of_their_prompt(tokens: list[tuple[bool, int]], most: int) -> None:
+    """No run crosses a place where the text does not go on: an image, or the question before."""
+    labels = [IGNORE if not labelled else 1 for labelled, _ in tokens]
+    positions = [0]
+    for _, jump in tokens[1:]:
+        positions.append(positions[-1] + (1 if jump else 0))
+    found = list(spans(torch.tensor([labels]), torch.tensor([positions]), most))
+    assert [(first, at, end) for _, first, at, end in found] == slow_spans(labels, positions, most)
+
+
+def test_a_run_is_an_answer_behind_its_prompt(target: Vlm) -> None:
+    """Entries are the prompt's last tokens and the answer's; labels begin with the prompt's very last."""
+    batch = own_answers(target, 6)
+    runs = gather(target, batch, (1,), 4)
+    assert runs is not None and runs.tokens.shape == (3, 9)
+    for row in range(3):
+        labelled = (batch.labels[row] != IGNORE).nonzero()[:, 0]
+        first, end = int(labelled[0]) - 3, int(labelled[-1]) + 1
+        assert runs.tokens[row].tolist() == batch.ids[row, first:end].tolist()
+        assert runs.labels[row].tolist() == [IGNORE] * 3 + batch.labels[row, first + 3 : end].tolist()
+
+
+def test_a_short_list_has_the_answers_most_frequent_tokens(llama: Path, chat: Path, tmp_path: Path) -> None:
+    trainer = FedTrainer(prepare(config(llama, chat, tmp_path, short_list=6)))
+    listed = trainer.head.config.short_list
+    assert len(listed) == 6 and set(trainer.prepared.vlm.eos) <= set(listed) and listed == tuple(sorted(listed))
+    assert random_head(tiny_config()).rows([3, 4]).tolist() == [0, len(tiny_config().short_list)]
+    assert random_encoder(tiny_config()).config == tiny_config()
