@@ -13,6 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from adapters_training.exits.batches import Batch
+from adapters_training.exits.memory import Need
 from adapters_training.exits.preparation import Prepared, open_target
 from adapters_training.exits.trainer import StepLosses, Trainer
 from adapters_training.fed_head import memory
@@ -32,7 +33,7 @@ def prepare(config: FedHeadConfig) -> Prepared[FedHeadConfig]:
     def layers(text: dict[str, Any]) -> tuple[int, ...]:
         return feeding_layers(config.layers, int(text["num_hidden_layers"]))
 
-    def need(folder: Path, described: dict[str, Any], count: int, device: str, dtype: str) -> memory.Need:
+    def need(folder: Path, described: dict[str, Any], count: int, device: str, dtype: str) -> Need:
         return memory.check(folder, described, config, count, device, dtype)
 
     return open_target(config, layers, need)
