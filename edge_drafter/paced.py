@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from edge_drafter.protocols import Clock, DraftModel, FedModel
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Logits
@@ -88,6 +91,11 @@ class PacedFedModel(PacedModel):
     ) -> None:
         super().__init__(model, draft_s, clock, sleep, layers=1)
         self._fed = model
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """See `FedModel.tokens`."""
+        return self._fed.tokens
 
     @property
     def root_is_new(self) -> bool:

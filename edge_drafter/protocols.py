@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
 from speculation.wire import AnyMessage
@@ -59,6 +62,11 @@ class FedModel(DraftModel, Protocol):
 
     It has no root before it is fed or the first token is committed.
     """
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int64]:
+        """The tokens that it can draft, ascending; it has logits of -inf for all others."""
+        ...
 
     @property
     def root_is_new(self) -> bool:

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Sequence
 
 from edge_drafter.protocols import FedModel
-from edge_drafter.sources.model import ModelSource
+from edge_drafter.sources.model import ModelSource, propose
 from edge_drafter.step import Step
-from edge_drafter.tree import Rerooting
+from edge_drafter.tree import Proposals, Rerooting
 from speculation.cancellation import Abandoned, Stop
+from speculation.distributions import Distributions, Logits
 from speculation.wire import Commit, Features
 
 _log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ class FedSource(ModelSource):
     def __init__(self, model: FedModel) -> None:
         super().__init__(model)
         self._fed = model
+        self._places = {token: place for place, token in enumerate(model.tokens.tolist())}
         self._waiting: list[Features] = []
         """What may have come while a forward ran."""
         self._began = False
@@ -64,6 +66,13 @@ class FedSource(ModelSource):
     @property
     def _root_is_due(self) -> bool:
         return super()._root_is_due or self._fed.root_is_new
+
+    def _proposals(self, rows: Logits, depths: Sequence[int], known: Sequence[Sequence[int]]) -> Sequence[Proposals]:
+        """See `ModelSource._proposals`; of tokens outside the short list the head knows nothing, for or against."""
+        listed = self._fed.tokens
+        inside = [[self._places[token] for token in tokens if token in self._places] for tokens in known]
+        found = propose(Distributions(rows[:, listed]), depths, inside, width=self._step.config.width)
+        return [tuple((int(listed[place]), chance) for place, chance in proposals) for proposals in found]
 
     def _take_waiting(self) -> None:
         for message in self._waiting:

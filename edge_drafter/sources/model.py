@@ -135,7 +135,7 @@ class ModelSource(DraftSource):
         above = tree[tree.root].depth - 1
         depths = [tree[node].depth - above for node in nodes]
         known = [tuple(tree[node].children) for node in nodes]
-        found = propose(Distributions(rows), depths, known, self._predictor, self._step.config.width)
+        found = self._proposals(rows, depths, known)
         likeliest = []
         for node, proposals in zip(nodes, found, strict=True):
             tree.score(node, proposals)
@@ -146,6 +146,10 @@ class ModelSource(DraftSource):
                     tree.rate(child, probability)
             likeliest.append(tree[node].children[proposals[0][0]])
         return likeliest
+
+    def _proposals(self, rows: Logits, depths: Sequence[int], known: Sequence[Sequence[int]]) -> Sequence[Proposals]:
+        """Return what may follow each row [vocabulary], see `propose`; `known` are the tokens that stand there."""
+        return propose(Distributions(rows), depths, known, self._predictor, self._step.config.width)
 
     def _or_useless(self, stop: Stop, nodes: Sequence[int]) -> Stop:
         """Return a `Stop` for `stop`, and for when none of `nodes` is possible any more."""

@@ -32,7 +32,8 @@ class FedSession:
         self.head = head
         weight = head.embed.weight
         self._device, self._dtype = weight.device, weight.dtype
-        self._listed = np.array(head.config.short_list)
+        self.tokens = np.array(head.config.short_list, dtype=np.int64)
+        """Those that it can draft, ascending."""
         self._states: Tensor
         self._outputs: Tensor
         """Of each slot, [room, width]."""
@@ -259,7 +260,7 @@ class FedSession:
         config = self.head.config
         listed = self.head.logits(self._outputs[torch.tensor(slots, dtype=torch.long, device=self._device)])
         whole = np.full((len(slots), config.vocabulary), -np.inf, dtype=np.float64)
-        whole[:, self._listed] = listed.double().cpu().numpy()
+        whole[:, self.tokens] = listed.double().cpu().numpy()
         return whole
 
     # --- checks

@@ -8,9 +8,11 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 EXAMPLE = """examples:
   python -m speculation.vlm inspect models/target models/draft
+  python -m speculation.vlm inspect models/target models/draft --fed-head models/fed_head
   python -m speculation.vlm inspect Qwen/Qwen2-VL-7B-Instruct Qwen/Qwen2-VL-2B-Instruct --json
 
 Reads configs, tokenizers and the headers of weight files, no weights: seconds for a 7B. A hub name means what lies in
@@ -27,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
         "inspect", help=text, description=text, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     inspect.add_argument("model", nargs="+", metavar="DIR", help="one or two folders, or names on the hub")
+    inspect.add_argument("--fed-head", type=Path, metavar="DIR", help="a fed head, and how it goes with these models")
     inspect.add_argument("--capacity", type=int, default=2048, help="cache slots of a session (default: %(default)s)")
     inspect.add_argument("--allow-download", action="store_true", help="fetch hub names that are not on disk")
     inspect.add_argument("--json", action="store_true", help="print JSON, sizes in bytes")
@@ -39,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.allow_download:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Late, so that a wrong command line answers at once.
+    import msgspec
+
+    from speculation.fed.inspect import inspect_head, lines
     from speculation.vlm.inspect import inspect_folder, inspect_pair, table, this_machine
 
     try:
@@ -49,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reports = [
             inspect_folder(name, options.capacity, allow_download=options.allow_download) for name in options.model
         ]
+        head = inspect_head(options.fed_head, reports) if options.fed_head is not None else None
     except (ValueError, OSError) as error:
         print(f"speculation.vlm: {error}", file=sys.stderr)
         return 2
@@ -56,10 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = this_machine()
     if options.json:
         found = {"models": [asdict(each) for each in reports], "free": machine.free, "pair": pair and asdict(pair)}
+        if head is not None:
+            found["fed_head"] = asdict(head) | {"config": msgspec.to_builtins(head.config)}
         print(json.dumps(found, indent=1))
     else:
-        print(table(reports, machine, pair))
-    return 1 if any(each.problem for each in reports) or (pair is not None and pair.problems) else 0
+        print("\n".join([table(reports, machine, pair), *(lines(head) if head is not None else ())]))
+    problems = [*(each.problem for each in reports), *(each.problems for each in (pair, head) if each is not None)]
+    return 1 if any(problems) else 0
 
 
 if __name__ == "__main__":

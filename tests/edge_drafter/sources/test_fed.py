@@ -12,10 +12,20 @@ from edge_drafter.controller import Controller
 from edge_drafter.sources.fed import FedSource
 from edge_drafter.sources.model import ModelSource
 from edge_drafter.step import Step
-from edge_drafter.tree import TokenTree
+from edge_drafter.tree import Origin, TokenTree
 from speculation.cancellation import Abandoned
 from speculation.wire import AnyMessage, BeginStep, Commit, Draft, Features, Idle
-from tests.edge_drafter.fakes import EOS, FakeClock, FakeLink, FakeModel, NextToken, Weather, alone, hashed_target
+from tests.edge_drafter.fakes import (
+    EOS,
+    VOCABULARY,
+    FakeClock,
+    FakeLink,
+    FakeModel,
+    NextToken,
+    Weather,
+    alone,
+    hashed_target,
+)
 
 DIGEST = b"12345678"
 PROMPT_END = [3, 3]
@@ -27,6 +37,7 @@ class FakeFed(FakeModel):
 
     def __init__(self, target: NextToken) -> None:
         super().__init__(lambda prefix: target(prefix) if self.fed >= len(self.root) else EOS)
+        self.tokens = np.arange(VOCABULARY)
         self.fed = -1
         """Up to which answer position features came."""
         self.taken: list[tuple[list[int], int]] = []
@@ -114,6 +125,24 @@ def test_the_roots_children_are_rated_anew_with_the_targets_feature() -> None:
     assert after[target(model.root)] == pytest.approx(np.exp(3) / (np.exp(3) + 7))
     assert after[5] == 0.9 == before[5], "what an exit named is not rated down"
     assert model.forwards == forwards + 1, "the root rides along"
+
+
+def test_tokens_outside_the_short_list_are_neither_proposed_nor_rated() -> None:
+    """What a look-up proposed keeps its chance where the head does not know the token."""
+    target = hashed_target(2, eos_rate=0.0)
+    for token, listed in ((1, True), (4, False)):
+        model = FakeFed(target)
+        model.tokens = np.array([0, 1, 2, 7])
+        source = FedSource(model)
+        step = Step(DraftingConfig(width=6), StepRequest(1, "p", b"j", (EOS,)), Controller(None), FakeClock())
+        source.begin(step)
+        tree = step.tree
+        node = tree.add(tree.root, token, 0.4, Origin.LOOKUP)
+        source.feed(prompt())
+        source.grow([tree.root])
+        assert (tree[node].chance != 0.4) == listed
+        proposals = dict(tree[tree.root].proposals or ())
+        assert set(proposals) == {0, 1, 2, 7} and sum(proposals.values()) == pytest.approx(1.0)
 
 
 def test_features_that_do_not_fit_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
