@@ -192,7 +192,11 @@ class VlmEngine:
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
         self._prefills[index] = prefill = _Prefill.of(self._vlm, inputs, committed)
         self._roots[index] = int(prefill.ids[-1])
-        return len(prefill.ids) - 1 - self._cache.open(index, prefill.words, inputs.delta)
+        shared = prefill.words
+        if self._encoder is not None:
+            # What is shared is not fed, so it has no features.
+            shared = shared[: max(0, len(inputs.ids) - 1 - self._encoder.config.prompt_tokens)]
+        return len(prefill.ids) - 1 - self._cache.open(index, shared, inputs.delta)
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
         """See `Engine.encode`; `stop` is called before and after the vision tower."""

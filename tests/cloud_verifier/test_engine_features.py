@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,14 @@ from cloud_verifier.engine import VlmEngine
 from cloud_verifier.work import LayerVerdicts, Row, RowFeatures
 from speculation.features import unpack
 from speculation.fed.encoder import FeatureEncoder
+from speculation.vlm.blocks import BLOCK
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import PrefillChunk, encode_image, forward_layers, image_places
 from speculation.vlm.inputs import prepare
-from speculation.vlm.load import Vlm
+from speculation.vlm.load import Vlm, load_vlm
 from speculation.wire import ROOT
 from tests.cloud_verifier.test_engine import CAPACITY, PROMPTS, greedy, jpeg
+from tests.models import tiny_text_model
 from tests.speculation.fed.heads import random_encoder, tiny_config
 
 LAYERS = (0, 2, 3)
@@ -104,6 +107,25 @@ def test_a_resumed_answers_tokens_have_theirs(target: Vlm, encoder: FeatureEncod
     found = last(engine, [Row(0, chunk=tokens, features=7)]).features[0]
     assert found.tokens[-5:] == tuple(truth[:5]) and len(found.tokens) == 7
     same(found, slowly(target, encoder, truth[:5])[-8:-1])
+
+
+def test_the_end_of_a_prompt_is_fed_where_its_beginning_is_shared(tmp_path: Path) -> None:
+    """Two robots ask a language model the same: both get the features of the prompt's end."""
+    vlm = load_vlm(tiny_text_model(tmp_path), dtype="float64")
+    most = 5
+    shape = tiny_config(target=vlm.fingerprint, hidden=vlm.hidden_size, prompt_tokens=most)
+    engine = VlmEngine(vlm, 2, 2 * CAPACITY, encoder=random_encoder(shape))
+    inputs = engine.prepare("find the silver bottle in this room " * 6, b"")
+    found, fed = [], []
+    for row in range(2):
+        fed.append(engine.begin(row, inputs, [], 20))
+        engine.encode(row)
+        output = last(engine, [Row(row, chunk=fed[-1], features=min(most, fed[-1]))])
+        found.append(output.features[row])
+        last(engine, [Row(row)])
+    assert fed[0] == len(inputs.ids) - 1 and most <= fed[1] < most + BLOCK
+    assert found[0].tokens == found[1].tokens == tuple(inputs.ids[-most:].tolist())
+    same(found[1], unpack(found[0].packed, shape.size))
 
 
 def test_nobody_pays_who_does_not_ask(
