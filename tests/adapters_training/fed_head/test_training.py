@@ -118,6 +118,13 @@ def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, dr
         assert list(robots[-1].answers[0]) == greedy(target, prompt, jpeg(number), 12)[: len(robots[-1].answers[0])]
     tokens, rounds = (sum(getattr(robot.stats, name) for robot in robots) for name in ("tokens", "rounds"))
     assert tokens / rounds == pytest.approx(after["head"]["tokens a verification"], rel=0.15), "measured is served"
+    for resumes in (True, False):
+        request = StepRequest(1, PROMPTS[0], jpeg(0), target.eos, 12)
+        robot = Robot(draft, DraftingConfig.of("sd", gamma=gamma), [request], Weather(cut_after=3), resumes=resumes)
+        robot.head = head
+        run(target, [robot], encoder=encoder)
+        assert robot.answers == robots[0].answers and robot.stats.interruptions > 0
+        assert robot.stats.tokens / robot.stats.rounds > 2.0, "after a reconnect the features come again"
 
 
 def test_losses_fall_and_what_was_trained_loads(llama: Path, chat: Path, tmp_path: Path) -> None:
