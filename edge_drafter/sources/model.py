@@ -70,7 +70,7 @@ class ModelSource(DraftSource):
     def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
         """See `DraftSource.grow`; unfed ancestors of the leaves are fed in the same forward."""
         model, tree, root = self._sampled, self._step.tree, self._step.tree.root
-        pending = self._unfed(leaves)
+        pending, is_root_due = self._unfed(leaves), self._root_is_due
         if stop is not None:
             stop = self._or_useless(stop, pending or [root])
         rows: dict[int, Logits] = {}
@@ -82,7 +82,7 @@ class ModelSource(DraftSource):
             self._slots.update(fed)
             self._count += len(pending)
             rows = dict(zip(pending, logits, strict=True))
-        if root in tree and self._root_is_due:
+        if root in tree and is_root_due:
             # Free where tokens were fed behind the root: it went in front of them.
             rows[root] = model.root_logits(None if pending else stop)
         possible = [node for node in sorted(rows) if node in tree]

@@ -106,24 +106,25 @@ def test_features_that_are_late_come_in_front() -> None:
 def test_the_roots_children_are_rated_anew_with_the_targets_feature() -> None:
     """Before: the fake's own view, which is the end. After: the target's token, beside what was there."""
     target = hashed_target(2, eos_rate=0.0)
-    source, model, tree = begun(target)
+    source, model, tree = begun(target, width=1)
     source.feed(prompt())
     source.grow([tree.root])
     first = tree.likeliest_path(tree.root, 1)[0]
-    source.grow([first])
     model.fed = -1  # what stands behind the first token is drafted without its feature
-    source.grow([tree.likeliest_path(tree.root, 2)[-1]])
+    source.grow([first])
     named = tree.raise_branch(first, 5, 0.9, layer=1)
     source.commit(tree.reroot([tree[first].token]), commit(0, [tree[first].token], b""))
     before = {token: tree[node].chance for token, node in tree[tree.root].children.items()}
-    assert not source.ready or model.root_is_new is False
+    right = target(model.root)
+    assert set(before) == {EOS, 5} and right not in before
     source.feed(prompt(1, [tree[tree.root].token]))
     forwards = model.forwards
     source.grow([named])
     after = {token: tree[node].chance for token, node in tree[tree.root].children.items()}
-    assert tree.likeliest_path(tree.root, 1)[0] in (tree[tree.root].children[target(model.root)], named)
-    assert after[target(model.root)] == pytest.approx(np.exp(3) / (np.exp(3) + 7))
-    assert after[5] == 0.9 == before[5], "what an exit named is not rated down"
+    assert after[right] == pytest.approx(np.exp(3) / (np.exp(3) + 7))
+    assert after[EOS] == pytest.approx(1 / (np.exp(3) + 7)) != before[EOS], "what was drafted is rated by the new view"
+    assert after[5] == 0.9, "what an exit named is not rated down"
+    assert (tree[tree.root].proposals or ())[0][0] == right
     assert model.forwards == forwards + 1, "the root rides along"
 
 
