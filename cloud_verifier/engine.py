@@ -384,8 +384,13 @@ class _Collected:
         chosen = [
             torch.cat([hidden[place] for hidden, place in zip(layer, places, strict=True)]) for layer in self._hidden
         ]
-        parts = np.split(self._encoder.numbers(chosen), np.cumsum([len(place) for place in places])[:-1])
         found = {}
+        try:
+            numbers = self._encoder.numbers(chosen)
+        except Exception as error:  # verdicts do not wait for hints
+            _log.warning("no row gets features: %s", error)
+            return {}
+        parts = np.split(numbers, np.cumsum([len(place) for place in places])[:-1])
         for (_, row), known, part in zip(self._rows, tokens, parts, strict=True):
             try:
                 if known:

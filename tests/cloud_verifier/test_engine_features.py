@@ -152,19 +152,26 @@ def _refusing(encoder: FeatureEncoder, monkeypatch: pytest.MonkeyPatch) -> Featu
     return encoder
 
 
-def test_features_that_are_no_numbers_cost_only_themselves(
-    target: Vlm, encoder: FeatureEncoder, truth: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize(
+    ("weight", "complaint"),
+    [
+        (torch.full((12, 192), torch.nan), "a row gets no features: features have numbers beyond"),
+        (torch.zeros(12, 1), "no row gets features: "),
+    ],
+)
+def test_features_that_cannot_be_made_cost_only_themselves(
+    target: Vlm, encoder: FeatureEncoder, truth: list[int], caplog: pytest.LogCaptureFixture,
+    weight: torch.Tensor, complaint: str,
+) -> None:  # fmt: skip
     broken = random_encoder(encoder.config)
-    with torch.no_grad():
-        broken.down.weight[:] = torch.nan
+    broken.down.weight = torch.nn.Parameter(weight, requires_grad=False)
     engine = VlmEngine(target, 1, CAPACITY, encoder=broken)
     tokens = engine.begin(0, engine.prepare(PROMPTS[0], jpeg(0)), [], 20)
     engine.encode(0)
     last(engine, [Row(0, chunk=tokens)])
     output = last(engine, [Row(0, tuple(truth[:2]), (ROOT, 0), features=1)])
     assert not output.features and output.verdicts[0].token == truth[2]
-    assert "a row gets no features: features have numbers beyond" in caplog.text
+    assert complaint in caplog.text
 
 
 def test_an_engine_names_the_features_that_it_makes(target: Vlm, encoder: FeatureEncoder) -> None:
