@@ -1,7 +1,7 @@
 """Train a fed head for a target model of your own: a draft of one layer that continues from the target's features.
 
-It sees no image: all that it knows of frame and prompt is what the target's hidden states, at most 256 bytes a token,
-tell of them. The target is frozen; bottleneck and head learn together, from the target's own distribution, along its
+It sees no image: all that it knows of frame and prompt is in the target's hidden states, at most 256 bytes a token.
+The target is frozen; bottleneck and head learn together, from the target's own distribution, along its
 own answers.
 
 data (any mix, local files): as for `exits`. Best are the target's own answers: folders of `adapters_training answers`.

@@ -18,8 +18,8 @@ def depth_losses(vlm: Vlm, encoder: FeatureEncoder, head: FedHead, runs: Runs, d
     """Return for each depth the cross-entropy to the target's distribution, and how often the first choice is the
     target's, both summed over the labelled entries [depths, 2].
 
-    Of the target's probabilities those of the short list count, as they are: where the target says something else,
-    there is nothing to learn. Depth m of an answer's first m - 1 tokens would begin inside the prompt: it is learned
+    Of the target's probabilities those of the short list count, as they are: where the target goes on with another
+    token, there is nothing to learn. Depth m of an answer's first m - 1 tokens would begin inside the prompt: it is learned
     there too, as far as the run reaches back.
     """
     states = head.up(rounded(encoder(runs.hidden)))

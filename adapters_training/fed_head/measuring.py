@@ -89,7 +89,7 @@ def measure(
 
     `agreement` is how often the head's first choice at each depth is the target's, and `cross-entropy` that to the
     target's distribution, nats a token. `own` is the share of the answers' tokens that the target itself would have
-    chosen: tokens a verification mean what they say where that is near 1. Raises ValueError without an answer to
+    chosen: where that is near 1, tokens a verification are exact. Raises ValueError without an answer to
     measure on, and for a draft model that does not read what the target reads.
     """
     shape, fed, other, own, tokens = head.config, Tally(gamma), Tally(gamma), 0, 0

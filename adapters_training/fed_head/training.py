@@ -1,4 +1,4 @@
-"""Train bottleneck and head together on a frozen target: what the target would say, at every depth of a draft."""
+"""Train bottleneck and head together on a frozen target: the target's own distribution, at every depth of a draft."""
 
 from __future__ import annotations
 

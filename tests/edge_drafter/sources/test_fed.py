@@ -33,7 +33,7 @@ PROMPT_END = [3, 3]
 
 
 class FakeFed(FakeModel):
-    """Drafts what the target says where it was fed up to the root, else the end. Features are one byte a token, 1."""
+    """Drafts the target's tokens where it was fed up to the root, else the end. Features are one byte a token, 1."""
 
     def __init__(self, target: NextToken) -> None:
         super().__init__(lambda prefix: target(prefix) if self.fed >= len(self.root) else EOS)
