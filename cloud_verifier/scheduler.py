@@ -108,7 +108,7 @@ class Scheduler:
         features: bool = False,
     ) -> list[Commit]:
         """Start a step in place of the one before, or take it up again. `sampling` and class are its session's, and
-        whether its edge gets the target's `features`.
+        whether its edge may get the target's `features`, where the step asks for them.
 
         Returns commits that are due at once. Raises Refused; ValueError for a class that is not known.
         """
@@ -142,7 +142,7 @@ class Scheduler:
             service_class=class_named(service_class),
             hint_tokens=self._settings.hint_tokens,
             recompute=self._recompute,
-            features=self._model.prompt_features if features else None,
+            features=self._model.prompt_features if features and begin.features else None,
         )
         return step.repeat(step.position, 0)
 

@@ -32,7 +32,7 @@ class Session:
     service_class: str = INTERACTIVE.name
     """`Hello.service_class`, for policies."""
     features: bool = False
-    """Whether its robot drafts from the target's features."""
+    """Whether its robot may draft from the target's features."""
 
 
 def refusal(hello: Hello, model: ModelInfo) -> Fault | None:

@@ -111,7 +111,7 @@ class Hello(Message, tag=1, frozen=True):
 
     `model` is the target fingerprint that the edge expects; empty accepts any. `vocabulary` is len(tokenizer).
     `features` names what a fed head on the edge continues from, the fingerprint of the bottleneck that makes it
-    (`speculation.fed`); empty: no features are sent.
+    (`speculation.fed`); empty: none. They are sent in steps that ask for them.
     """
 
     tokenizer: Name
@@ -152,7 +152,8 @@ class BeginStep(Message, tag=3, frozen=True):
     begin with or contain (earlier answers): drafts that cost nothing. `self_draft` asks a verifier that has a draft
     model of its own to draft so many tokens by itself (mode `server_sd`), a tree of `self_depth` levels, or a chain
     where that is 0. `round_trip_s` is the link's, as the edge measures it; 0: unknown. `key` names the random draws
-    of the answer; a step that is taken up again keeps it.
+    of the answer; a step that is taken up again keeps it. `features`: the edge drafts this step from the features that
+    its `Hello` named.
     """
 
     step: Step
@@ -167,6 +168,7 @@ class BeginStep(Message, tag=3, frozen=True):
     key: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     self_depth: Annotated[int, Meta(ge=0, le=MAX_DRAFT_TOKENS)] = 0
     round_trip_s: Seconds = 0.0
+    features: bool = False
 
 
 class Draft(Message, tag=4, frozen=True):

@@ -1,8 +1,7 @@
 """Train a fed head for a target model of your own: a draft of one layer that continues from the target's features.
 
 It sees no image: all that it knows of frame and prompt is in the target's hidden states, at most 256 bytes a token.
-The target is frozen; bottleneck and head learn together, from the target's own distribution, along its
-own answers.
+The target is frozen; bottleneck and head learn together, from the target's own distribution, along its own answers.
 
 data (any mix, local files): as for `exits`. Best are the target's own answers: folders of `adapters_training answers`.
 writes: fed_head.json, fed_encoder.safetensors (for the verifier), fed_head.safetensors (for the robot), config.yaml

@@ -19,8 +19,8 @@ def depth_losses(vlm: Vlm, encoder: FeatureEncoder, head: FedHead, runs: Runs, d
     target's, both summed over the labelled entries [depths, 2].
 
     Of the target's probabilities those of the short list count, as they are: where the target goes on with another
-    token, there is nothing to learn. Depth m of an answer's first m - 1 tokens would begin inside the prompt: it is learned
-    there too, as far as the run reaches back.
+    token, there is nothing to learn. Depth m of an answer's first m - 1 tokens would begin inside the prompt: it is
+    learned there too, as far as the run reaches back.
     """
     states = head.up(rounded(encoder(runs.hidden)))
     outputs = unroll(head, head.rows(runs.tokens), states, depths)

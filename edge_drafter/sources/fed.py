@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import msgspec
+
 from edge_drafter.protocols import FedModel
 from edge_drafter.sources.model import ModelSource, propose
 from edge_drafter.step import Step
 from edge_drafter.tree import Proposals, Rerooting
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Distributions, Logits
-from speculation.wire import Commit, Features
+from speculation.wire import BeginStep, Commit, Features
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +33,10 @@ class FedSource(ModelSource):
         """What may have come while a forward ran."""
         self._began = False
         self._warned = False
+
+    def announce(self, begin: BeginStep) -> BeginStep:
+        """See `DraftSource.announce`."""
+        return msgspec.structs.replace(begin, features=True)
 
     def begin(self, step: Step) -> None:
         """See `DraftSource.begin`."""

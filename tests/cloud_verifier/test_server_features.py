@@ -65,7 +65,7 @@ def bench(request: pytest.FixtureRequest) -> Bench:
 def test_features_come_after_the_prefill_and_with_every_commit(bench: Bench) -> None:
     bench.welcome(b"robot", FED)
     truth = greedy("long", JPEG, 9)
-    found = bench.ask(b"robot", begin(max_tokens=9, idle=Idle.WAIT))
+    found = bench.ask(b"robot", begin(max_tokens=9, idle=Idle.WAIT, features=True))
     assert found == [Features(1, 0, PROMPT, packed(PROMPT))]
     digest = wire.begin_digest("long", JPEG)
     commits = [each for each in bench.ask(b"robot", wire.Draft(1, 1, 0, digest, [*truth[:3], truth[3] % 5 + 1]))
@@ -80,23 +80,25 @@ def test_features_come_after_the_prefill_and_with_every_commit(bench: Bench) -> 
 
 def test_who_comes_back_gets_them_again(bench: Bench) -> None:
     welcome = bench.welcome(b"robot", FED)
-    bench.ask(b"robot", begin(max_tokens=9, idle=Idle.WAIT))
+    bench.ask(b"robot", begin(max_tokens=9, idle=Idle.WAIT, features=True))
     truth = greedy("long", JPEG, 9)
     bench.ask(b"robot", draft(truth[:3]))
     bench.welcome(b"other", msgspec.structs.replace(FED, resume=welcome.session))
-    found = bench.ask(b"other", begin(max_tokens=9, idle=Idle.WAIT, committed=truth[:2]))
+    found = bench.ask(b"other", begin(max_tokens=9, idle=Idle.WAIT, features=True, committed=truth[:2]))
     known = [*PROMPT, *truth[:2]]
     assert found[0] == Features(1, 2, known, packed(known)), "by the session that goes on"
     assert isinstance(found[1], Commit) and found[1].features == packed(truth[2:4])
     restarted = Bench(CONFIG, engine=FedEngine())
     restarted.welcome(b"robot", FED)
-    found = restarted.ask(b"robot", begin(max_tokens=9, idle=Idle.WAIT, committed=truth[:2]))
+    found = restarted.ask(b"robot", begin(max_tokens=9, idle=Idle.WAIT, features=True, committed=truth[:2]))
     assert found == [Features(1, 2, known, packed(known))], "by a verifier that knows nothing"
 
 
-def test_who_does_not_ask_gets_none(bench: Bench) -> None:
-    bench.welcome(b"robot")
-    found = bench.ask(b"robot", begin(max_tokens=5, idle=Idle.DECODE))
+@pytest.mark.parametrize(("hello", "asks"), [(HELLO, False), (HELLO, True), (FED, False)])
+def test_who_does_not_ask_gets_none(bench: Bench, hello: wire.Hello, asks: bool) -> None:
+    """Both its Hello and the step have to."""
+    bench.welcome(b"robot", hello)
+    found = bench.ask(b"robot", begin(max_tokens=5, idle=Idle.DECODE, features=asks))
     assert all(isinstance(each, Commit) and not each.features for each in found if not isinstance(each, EndStep))
     engine = bench.engine
     assert isinstance(engine, FedEngine) and set(engine.asked) == {0}

@@ -80,6 +80,7 @@ def prompt(position: int = 0, answer: Sequence[int] = ()) -> Features:
 def test_it_begins_when_it_is_fed() -> None:
     target = hashed_target(1)
     source, model, tree = begun(target)
+    assert source.announce(BeginStep(1, "p", b"j")).features, "it asks for what it drafts from"
     assert not source.ready and model.forwards == 0
     source.feed(prompt())
     assert source.ready and model.taken == [], "not while a forward may run"
