@@ -291,7 +291,7 @@ class RecordedEngine:
 
         Without a measured profile the chunks take all of it.
         """
-        tokens, cost = self._sessions[index].prefill, self._timings.cost
+        tokens, cost = self._sessions[index].prefill, self._timings.pass_cost
         if not tokens:
             self._sleep(self._timings.cloud_prefill_s)
         elif cost is not None:

@@ -109,7 +109,7 @@ def test_modes_over_real_sockets_and_on_virtual_time(
     assert real["modes"]["cloud"]["first_commit_s"]["min"] > 0.01
     assert "machine" in raw and "machine" not in virtual
     (entry,) = virtual["round_trips"]
-    assert set(entry["modes"]) == {*real["modes"], "layer_split", modes.SD_BEST, modes.SERVER_SD_BEST}
+    assert set(entry["modes"]) == {*real["modes"], "layer_split", modes.SD_BEST}
     edge, tokens = entry["modes"]["edge"], entry["modes"]["cloud"]["tokens"]
     assert edge["tokens"] == tokens and edge["total_s"]["max"] == pytest.approx(5 * 0.072)
     assert (tmp_path / "kept" / "decoding_modes.png").read_bytes().startswith(b"\x89PNG")
