@@ -222,7 +222,6 @@ class Scheduler:
         return Budget(
             rows=rows,
             tokens=rows * (1 + limits.max_draft),
-            free=limits.max_sessions * limits.capacity,
             collect_s=wait,
             chunk=settings.prefill_chunk,
             guard_s=settings.guard_s,
