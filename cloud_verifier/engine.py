@@ -152,6 +152,10 @@ class VlmEngine:
         """See `Engine.size`."""
         return len(inputs.ids)
 
+    def image_tokens(self, inputs: Inputs) -> int:
+        """See `Engine.image_tokens`."""
+        return len(image_places(self._vlm, inputs))
+
     def release(self, index: int) -> None:
         """See `Engine.release`."""
         self._cache.clear(index)

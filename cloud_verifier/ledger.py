@@ -250,8 +250,13 @@ class Ledger:
         pass_price: float = PASS_PRICE,
         drafting: DraftCosts | None = None,
         own_tokens: int = OWN_TOKENS,
+        recompute: bool = False,
     ) -> None:
-        """`drafting`: of the draft model beside the target, if there is one; it drafts `own_tokens` at most."""
+        """`drafting`: of the draft model beside the target, if there is one; it drafts `own_tokens` at most.
+
+        `recompute`: every pass computes its prefix again, for the verifier has no cache.
+        """
+        self._recompute = recompute
         self._estimates = estimates
         self._price = pass_price
         self._drafting, self._own_tokens = drafting, own_tokens
@@ -551,7 +556,8 @@ class Ledger:
 
     def _load(self, tokens: int) -> Load:
         """Return what feeding so many tokens now computes."""
-        return Load.row(tokens, self._prompt + self._committed)
+        cached = self._prompt + self._committed
+        return Load.row(cached + tokens) if self._recompute else Load.row(tokens, cached)
 
     def _seconds(self, tokens: int) -> float:
         return self._estimates.seconds(self._load(tokens))

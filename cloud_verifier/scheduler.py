@@ -48,6 +48,7 @@ class Scheduler:
         limits: Limits | None = None,
         self_drafts: bool = False,
         estimates: Estimator | None = None,
+        images: Estimator | None = None,
     ) -> None:
         self._settings = settings = settings or Scheduling()
         limits = limits or Limits()
@@ -57,6 +58,8 @@ class Scheduler:
         self._recompute = limits.cache == "off"
         self._policy = POLICIES[settings.policy]()
         self.estimates = estimates or Estimator()
+        self.images = images or Estimator()
+        """Of encoding an image, over `Load.row(image tokens)`."""
         self._traffic = Traffic()
         self._limits = limits
         self._budget = self._make_budget()
@@ -258,7 +261,7 @@ class Scheduler:
 
     def _new_ledger(self) -> Ledger:
         tokens = min(OWN_TOKENS, self._max_draft)
-        return Ledger(self.estimates, self._settings.pass_price, self.drafting, tokens)
+        return Ledger(self.estimates, self._settings.pass_price, self.drafting, tokens, self._recompute)
 
     def _by_itself(self, begin: BeginStep) -> BeginStep:
         """Return a step that is drafted for here as one that never waits for its edge. Raises Refused."""

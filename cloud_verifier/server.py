@@ -58,7 +58,9 @@ class Server:
         self_draft: DraftEngine | None = None,
         preparation_threads: int = 0,
         cost: PassCost | None = None,
+        encoding: PassCost | None = None,
     ) -> None:
+        """`cost` of target passes and `encoding` of images over `Load.row(image tokens)`, where they were measured."""
         self._engine = engine
         self._self_draft = self_draft
         self._model = engine.model
@@ -69,7 +71,7 @@ class Server:
         self._clock = clock
         self._sessions = SessionTable(config.limits.max_sessions, config.limits.idle_s)
         self._scheduler = Scheduler(
-            self._model, config.scheduling, config.limits, self_draft is not None, Estimator(cost)
+            self._model, config.scheduling, config.limits, self_draft is not None, Estimator(cost), Estimator(encoding)
         )
         self._preparation = Preparation(self._prepare, mailbox.notify, preparation_threads, clock)
         self._memory = Admission(engine.blocks)
@@ -208,9 +210,14 @@ class Server:
             assert ready.inputs is not None, "only what was prepared asks for memory"
             own, _ = ready.inputs
             tokens = self._engine.begin(step.index, own, step.answer, step.max_tokens)
-            step.prepared(ready.inputs, ready.seconds, tokens, self._engine.size(own))
+            image_tokens = self._engine.image_tokens(own)
+            step.prepared(ready.inputs, ready.seconds, tokens, self._engine.size(own), image_tokens)
+            step.encode_s = self._scheduler.images.seconds(Load.row(image_tokens))
         except Exception as error:
             self._cannot_prefill(step, error)
+        else:
+            if step.encoded and not tokens:  # words that its row shares with others to the last
+                self._fed(step, 0, self._clock())
 
     def _idle(self, now: float) -> list[int]:
         """Return the rows that may be evicted, the first one first."""
@@ -390,7 +397,9 @@ class Server:
             return
         finally:
             self._memory.prefilled(step.index, self._clock() - started, self._clock())
-        self._record("encode", started, self._clock(), step=step.number)
+        ended = self._clock()
+        self._record("encode", started, ended, step=step.number)
+        self._scheduler.images.observe(Load.row(step.image_tokens), ended - started)
         step.encoded = True
         self._fed(step, 0, started)
 

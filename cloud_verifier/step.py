@@ -127,8 +127,12 @@ class Step:
         """Cache slots of image and prompt, from when its inputs are there."""
         self.prompt_left = 0
         """Tokens that its prefill still feeds; 0 before its inputs are there."""
+        self.image_tokens = 0
+        """Tokens that stand for its image, from when its inputs are there."""
+        self.encode_s = 0.0
+        """What encoding its image is predicted to take."""
         self.encoded = False
-        """Its image, if it has one, was encoded: its prefill may be fed."""
+        """Its image was encoded, or it has none: its prefill may be fed."""
         self.inputs: object = None
         """What the engine made of prompt and frame, until its prefill is done; None: nothing yet."""
         self.draft_inputs: object = None
@@ -325,12 +329,21 @@ class Step:
         self.suspended = True
         self.ledger.pause()
 
-    def prepared(self, inputs: object, seconds: float, tokens: int = 0, prompt_tokens: int | None = None) -> None:
+    def prepared(
+        self,
+        inputs: object,
+        seconds: float,
+        tokens: int = 0,
+        prompt_tokens: int | None = None,
+        image_tokens: int = 1,
+    ) -> None:
         """It may be prefilled with these inputs, which took so long: so many tokens, of prompt and answer.
 
         They are fewer than those of the whole prompt where its row shares the beginning; None: it shares none.
+        `image_tokens` of them stand for its image; 0: it has none.
         """
         self.inputs = inputs
+        self.image_tokens, self.encoded = image_tokens, not image_tokens
         self.prompt_left = tokens
         self.prompt_tokens = max(0, tokens + 1 - self.position) if prompt_tokens is None else prompt_tokens
         self._fed = max(0, self.prompt_tokens + self.position - 1 - tokens)

@@ -143,6 +143,9 @@ class Engine(Protocol):
     def size(self, inputs: Any) -> int:
         """Return the tokens of image and prompt of what `prepare` gave."""
 
+    def image_tokens(self, inputs: Any) -> int:
+        """Return how many of these tokens stand for the image: 0 where there is none, and nothing to `encode`."""
+
     def release(self, index: int) -> None:
         """Let row `index` hold nothing: its blocks are free. No pass may be under way."""
 

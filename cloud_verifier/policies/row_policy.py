@@ -28,8 +28,9 @@ class RowPolicy(ABC):
     where these are given. Where it has waited for more than `Budget.patience_s` no deadline counts. Where no robot is
     under way a prompt is fed whole.
 
-    An image is work of its own and never comes twice in a row while others wait, so none waits longer than one. A step
-    that waits for a draft joins a forward with its next token where that is cheap.
+    An image is work of its own and never comes twice in a row while others wait, so none waits longer than one. As a
+    chunk it gives way to deadlines that it is predicted to break, until it has waited for too long. A step that waits
+    for a draft joins a forward with its next token where that is cheap.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,10 @@ class RowPolicy(ABC):
     @abstractmethod
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
         """Admit at least one of the ready rows, which come in the order of their waiting."""
+
+    def due(self, rows: Sequence[Candidate]) -> float:
+        """Return the earliest deadline of these rows that is to be kept: none, unless a policy keeps deadlines."""
+        return math.inf
 
     def size(self, steps: Collection[Step], budget: Budget) -> int:
         """Return how many ready rows start a batch at once: all that could come, or as many as it can hold."""
@@ -56,17 +61,20 @@ class RowPolicy(ABC):
         beside = Load.total(step.load(choices[step]) for step in ready[: budget.rows])
         fed = _chunks(prefills, beside, steps, estimates, budget)
         work = sorted((*ready, *fed), key=_order)
+        candidates = [Candidate(step, choices[step], now, estimates) for step in ready]
         image = next((step for step in begun if not step.encoded), None)
         if image is not None and (not work or (_order(image) < _order(work[0]) and not self._encoded)):
-            self._encoded = True
-            return Batch(encodes=(image,))
+            ends = now + image.encode_s + estimates.seconds(beside)
+            if not ready or ends <= self.due(candidates) or now - image.begun_at > budget.patience_s:
+                self._encoded = True
+                return Batch(encodes=(image,))
         if not work:
             return Batch()
         self._encoded = False
         places = [step for step in begun if step in work[: budget.rows]]
         batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(places)))
         if ready and batch.budget.rows:
-            self.fill(batch, [Candidate(step, choices[step], now, estimates) for step in ready])
+            self.fill(batch, candidates)
             for step, choice in choices.items():
                 if choice.act is Act.WAIT:
                     batch.invite(step)

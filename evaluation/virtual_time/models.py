@@ -274,6 +274,10 @@ class RecordedEngine:
         """See `Engine.size`."""
         return max(1, self._timings.prompt_tokens)
 
+    def image_tokens(self, inputs: bytes) -> int:
+        """See `Engine.image_tokens`. How large the image is was not recorded."""
+        return 1
+
     def release(self, index: int) -> None:
         """See `Engine.release`."""
         self._sessions.pop(index, None)

@@ -53,6 +53,8 @@ class FakeEngine:
     """A prompt whose row cannot be judged; the others can."""
     memory: int = 10_000
     """Blocks."""
+    words_alone: bool = False
+    """Its inputs have no image, whatever frame came."""
     released: list[int] = field(default_factory=list)
     rows: dict[int, FakeRow] = field(default_factory=dict)
     batches: list[tuple[int, ...]] = field(default_factory=list)
@@ -76,6 +78,9 @@ class FakeEngine:
     def size(self, inputs: tuple[str, bytes]) -> int:
         return len(inputs[0])
 
+    def image_tokens(self, inputs: tuple[str, bytes]) -> int:
+        return 0 if self.words_alone else 1
+
     def release(self, index: int) -> None:
         self.rows.pop(index, None)
         self.released.append(index)
@@ -84,10 +89,11 @@ class FakeEngine:
         if max_tokens > self.capacity:
             raise CapacityError(f"{max_tokens} tokens do not fit {self.capacity}")
         tokens = max(0, len(inputs[0]) - 1 + len(committed))
-        self.rows[index] = FakeRow(*inputs, list(committed), tokens)
+        self.rows[index] = FakeRow(*inputs, list(committed), tokens, encoded=self.words_alone)
         return tokens
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
+        assert not self.words_alone, "there is nothing to encode"
         self.rows[index].encoded = True
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:

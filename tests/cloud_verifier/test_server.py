@@ -741,6 +741,41 @@ def test_robots_that_begin_hold_no_other_up(lengths: list[int], after: float, ch
     assert max(gaps(bench, b"a")) <= 0.3 + longest_forward + 1e-6
 
 
+def test_prompts_without_an_image_join_a_forward_at_once() -> None:
+    """Nothing is encoded for them, and one whose words are all shared with another row may be verified at once."""
+
+    class Words(FakeEngine):
+        def begin(self, index, inputs, committed, max_tokens):  # type: ignore[no-untyped-def]
+            tokens = super().begin(index, inputs, committed, max_tokens)
+            if inputs[0] == "long shared":
+                self.rows[index].left = tokens = 0
+            return tokens
+
+    engine = Words(words_alone=True)
+    bench = Bench(CONFIG.changed(max_sessions=3), engine=engine)
+    prompts = {b"a": "long", b"b": "long b", b"c": "long shared"}
+    for peer in prompts:
+        bench.welcome(peer)
+    for peer, prompt in prompts.items():
+        bench.send(peer, begin(prompt=prompt, max_tokens=5, idle=Idle.DECODE))
+    bench.turns(8)
+    assert engine.chunks[0].keys() == {0, 1} and engine.batches[0] == (2,)
+    for peer, prompt in prompts.items():
+        assert tokens_of(bench.received(peer)) == greedy(prompt, JPEG, 5)
+
+
+def test_what_images_take_is_learned() -> None:
+    bench = timed()
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+        bench.send(peer, begin(max_tokens=2, idle=Idle.DECODE))
+        bench.turns(1)
+    first, second = (bench.server._scheduler.step(index) for index in range(2))
+    assert first is not None and second is not None
+    assert first.encode_s == 0.0, "nothing is known"
+    assert second.encode_s == pytest.approx(0.3), "as the one before took"
+
+
 @pytest.mark.parametrize("then", [EndStep(1, "cancelled"), begin(2, "long again", max_tokens=3, idle=Idle.DECODE)])
 def test_a_prefill_that_ends_in_a_forward_changes_nothing_for_the_others_of_it(then: wire.AnyMessage) -> None:
     bench = timed(prefill_chunk=16)
