@@ -318,13 +318,17 @@ class Ledger:
             self._acceptance(act).declined()
         return waited
 
+    def charge(self, seconds: float) -> None:
+        """Enter seconds that the draft model beside the target spent on this step, other than on a draft."""
+        self._plain += seconds / self._decode_s * self._caution
+
     def drafted(self, tree: Tree, seconds: float, now: float) -> Tree:
         """A draft of the verifier's own was made for this step in so many seconds, which are charged.
 
         Returns as much of it as commits most per second, drafting included, and as the account allows; of equally good
         parts the largest.
         """
-        self._plain += seconds / self._decode_s * self._caution
+        self.charge(seconds)
         limit, least = self._limit(now), self._seconds(2)
         kept = max(limit - self._own_tries_s, min(least, limit))
         part = self._best(self._own.expected(tree), kept, seconds, whole=1.0)

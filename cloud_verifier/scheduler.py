@@ -86,6 +86,17 @@ class Scheduler:
         """Return the other rows that have a step under way."""
         return [row for row, step in self._steps.items() if row != index and not (step.done or step.suspended)]
 
+    @property
+    def image_waits(self) -> bool:
+        """Whether a step's image is to be encoded."""
+        return any(step.can_prefill and not step.encoded for step in self._steps.values())
+
+    @property
+    def decoding_s(self) -> float:
+        """Predicted seconds of a forward in which every step that is being answered decodes."""
+        answered = [step for step in self._steps.values() if not (step.pending or step.suspended or step.done)]
+        return self.estimates.seconds(Load.total(step.load(Choice(Act.DECODE)) for step in answered))
+
     def idle(self, now: float, silent: Collection[int]) -> list[int]:
         """Return the rows whose steps can go on only when their edges act, the longest idle first.
 

@@ -447,6 +447,11 @@ class Step:
         self.act, self.tree = Act.SELF if tree.tokens else Act.DECODE, tree
         self.row = self.row.with_draft(tree.tokens, tree.parents)
 
+    def not_drafted(self) -> None:
+        """Let the pass under way, for which no draft can be made yet, decode one token."""
+        assert self.row is not None, "no pass was started"
+        self.act, self.row = Act.DECODE, self.row.with_draft((), ())
+
     def accept(self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0) -> Commit:
         """End the pass under way, which took `compute_s`, with its verdict: lengthen the answer, re-place what is held.
 

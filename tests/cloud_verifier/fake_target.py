@@ -153,6 +153,11 @@ class FakeSelfDraft:
     fail_on: str = ""
     """A prompt whose drafting raises."""
     rows: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
+    """Tokens of prompts that are still to be fed, by row."""
+    encoded: set[int] = field(default_factory=set)
+    chunks: list[tuple[int, int]] = field(default_factory=list)
+    """Rows and tokens that were fed; 0 for an image."""
     batches: list[dict[int, int]] = field(default_factory=list)
 
     @property
@@ -168,10 +173,26 @@ class FakeSelfDraft:
     def release(self, index: int) -> None:
         self.rows.pop(index, None)
 
-    def prefill(self, index: int, inputs: tuple[str, bytes], max_tokens: int, stop: Stop | None = None) -> None:
-        self.rows[index] = inputs
+    def image_tokens(self, inputs: tuple[str, bytes]) -> int:
+        return 1
+
+    def begin(self, index: int, inputs: tuple[str, bytes], max_tokens: int) -> int:
+        self.rows[index], self.left[index] = inputs, len(inputs[0]) - 1
+        self.encoded.discard(index)
+        return self.left[index]
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        assert index not in self.encoded
+        self.encoded.add(index)
+        self.chunks.append((index, 0))
+
+    def feed(self, index: int, tokens: int, stop: Stop | None = None) -> None:
+        assert index in self.encoded and 0 < tokens <= self.left[index]
+        self.left[index] -= tokens
+        self.chunks.append((index, tokens))
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
+        assert not any(self.left[row.index] for row in rows), "a row drafts before its prompt is fed"
         self.batches.append({row.index: row.self_draft for row in rows})
         if any(self.rows[row.index][0] == self.fail_on for row in rows):
             raise RuntimeError("out of memory")
