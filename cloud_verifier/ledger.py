@@ -250,8 +250,13 @@ class Ledger:
         pass_price: float = PASS_PRICE,
         drafting: DraftCosts | None = None,
         own_tokens: int = OWN_TOKENS,
+        recompute: bool = False,
     ) -> None:
-        """`drafting`: of the draft model beside the target, if there is one; it drafts `own_tokens` at most."""
+        """`drafting`: of the draft model beside the target, if there is one; it drafts `own_tokens` at most.
+
+        `recompute`: every pass computes its prefix again, for the verifier has no cache.
+        """
+        self._recompute = recompute
         self._estimates = estimates
         self._price = pass_price
         self._drafting, self._own_tokens = drafting, own_tokens
@@ -313,13 +318,17 @@ class Ledger:
             self._acceptance(act).declined()
         return waited
 
+    def charge(self, seconds: float) -> None:
+        """Enter seconds that the draft model beside the target spent on this step, other than on a draft."""
+        self._plain += seconds / self._decode_s * self._caution
+
     def drafted(self, tree: Tree, seconds: float, now: float) -> Tree:
         """A draft of the verifier's own was made for this step in so many seconds, which are charged.
 
         Returns as much of it as commits most per second, drafting included, and as the account allows; of equally good
         parts the largest.
         """
-        self._plain += seconds / self._decode_s * self._caution
+        self.charge(seconds)
         limit, least = self._limit(now), self._seconds(2)
         kept = max(limit - self._own_tries_s, min(least, limit))
         part = self._best(self._own.expected(tree), kept, seconds, whole=1.0)
@@ -551,7 +560,8 @@ class Ledger:
 
     def _load(self, tokens: int) -> Load:
         """Return what feeding so many tokens now computes."""
-        return Load.row(tokens, self._prompt + self._committed)
+        cached = self._prompt + self._committed
+        return Load.row(cached + tokens) if self._recompute else Load.row(tokens, cached)
 
     def _seconds(self, tokens: int) -> float:
         return self._estimates.seconds(self._load(tokens))

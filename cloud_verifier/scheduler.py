@@ -48,6 +48,7 @@ class Scheduler:
         limits: Limits | None = None,
         self_drafts: bool = False,
         estimates: Estimator | None = None,
+        images: Estimator | None = None,
     ) -> None:
         self._settings = settings = settings or Scheduling()
         limits = limits or Limits()
@@ -57,6 +58,8 @@ class Scheduler:
         self._recompute = limits.cache == "off"
         self._policy = POLICIES[settings.policy]()
         self.estimates = estimates or Estimator()
+        self.images = images or Estimator()
+        """Of encoding an image, over `Load.row(image tokens)`."""
         self._traffic = Traffic()
         self._limits = limits
         self._budget = self._make_budget()
@@ -82,6 +85,17 @@ class Scheduler:
     def active(self, index: int) -> list[int]:
         """Return the other rows that have a step under way."""
         return [row for row, step in self._steps.items() if row != index and not (step.done or step.suspended)]
+
+    @property
+    def image_waits(self) -> bool:
+        """Whether a step's image is to be encoded."""
+        return any(step.can_prefill and not step.encoded for step in self._steps.values())
+
+    @property
+    def decoding_s(self) -> float:
+        """Predicted seconds of a forward in which every step that is being answered decodes."""
+        answered = [step for step in self._steps.values() if not (step.pending or step.suspended or step.done)]
+        return self.estimates.seconds(Load.total(step.load(Choice(Act.DECODE)) for step in answered))
 
     def idle(self, now: float, silent: Collection[int]) -> list[int]:
         """Return the rows whose steps can go on only when their edges act, the longest idle first.
@@ -222,7 +236,6 @@ class Scheduler:
         return Budget(
             rows=rows,
             tokens=rows * (1 + limits.max_draft),
-            free=limits.max_sessions * limits.capacity,
             collect_s=wait,
             chunk=settings.prefill_chunk,
             guard_s=settings.guard_s,
@@ -259,7 +272,7 @@ class Scheduler:
 
     def _new_ledger(self) -> Ledger:
         tokens = min(OWN_TOKENS, self._max_draft)
-        return Ledger(self.estimates, self._settings.pass_price, self.drafting, tokens)
+        return Ledger(self.estimates, self._settings.pass_price, self.drafting, tokens, self._recompute)
 
     def _by_itself(self, begin: BeginStep) -> BeginStep:
         """Return a step that is drafted for here as one that never waits for its edge. Raises Refused."""

@@ -7,6 +7,7 @@ more, a slow reader loses its early tokens first and its session last. Frames ar
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -18,6 +19,7 @@ from cloud_verifier.limits import Allowance
 from cloud_verifier.memory import Admission, NoRoom
 from cloud_verifier.policies import Batch
 from cloud_verifier.preparation import Preparation, Prepared
+from cloud_verifier.reading import Readings
 from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
 from cloud_verifier.step import Step, Tally
@@ -58,7 +60,9 @@ class Server:
         self_draft: DraftEngine | None = None,
         preparation_threads: int = 0,
         cost: PassCost | None = None,
+        encoding: PassCost | None = None,
     ) -> None:
+        """`cost` of target passes and `encoding` of images over `Load.row(image tokens)`, where they were measured."""
         self._engine = engine
         self._self_draft = self_draft
         self._model = engine.model
@@ -69,9 +73,12 @@ class Server:
         self._clock = clock
         self._sessions = SessionTable(config.limits.max_sessions, config.limits.idle_s)
         self._scheduler = Scheduler(
-            self._model, config.scheduling, config.limits, self_draft is not None, Estimator(cost)
+            self._model, config.scheduling, config.limits, self_draft is not None, Estimator(cost), Estimator(encoding)
         )
         self._preparation = Preparation(self._prepare, mailbox.notify, preparation_threads, clock)
+        self._readings: Readings | None = None
+        if self_draft is not None and self._scheduler.drafting is not None:
+            self._readings = Readings(self_draft, self._scheduler.drafting, clock)
         self._memory = Admission(engine.blocks)
         self._admissible: dict[int, Prepared[tuple[Any, Any]]] = {}
         """What waits for memory, by row."""
@@ -113,6 +120,8 @@ class Server:
             self._encode(step)
         if batch.chunks or batch.choices:
             self._forward(batch)
+        if not self._scheduler.image_waits:  # between two forwards is one image at most, the target's before another
+            self._read_on()
         self._expire()
 
     # --- time: messages and early tokens go on while the engine, or a declared delay, takes its time
@@ -132,11 +141,17 @@ class Server:
                 return
             if until_work:
                 self._scheduler.wait(now)
-            due = self._scheduler.next_time(now) if until_work else None
+            due = self._next_time(now) if until_work else None
             if now >= until or self._stopping or (until_work and (got_messages or (due is not None and due <= now))):
                 return
             times = [t for t in (until, due, self._exits.next_time(now)) if t is not None]
             self._mailbox.wait(min(times) - now)
+
+    def _next_time(self, now: float) -> float | None:
+        """Return when there will be work without any further message; None for never."""
+        if self._readings is not None and self._readings.next(self._scheduler.is_current) is not None:
+            return now
+        return self._scheduler.next_time(now)
 
     def _read_messages(self) -> bool:
         until = self._clock() + READ_S
@@ -208,9 +223,14 @@ class Server:
             assert ready.inputs is not None, "only what was prepared asks for memory"
             own, _ = ready.inputs
             tokens = self._engine.begin(step.index, own, step.answer, step.max_tokens)
-            step.prepared(ready.inputs, ready.seconds, tokens, self._engine.size(own))
+            image_tokens = self._engine.image_tokens(own)
+            step.prepared(ready.inputs, ready.seconds, tokens, self._engine.size(own), image_tokens)
+            step.encode_s = self._scheduler.images.seconds(Load.row(image_tokens))
         except Exception as error:
             self._cannot_prefill(step, error)
+        else:
+            if step.encoded and not tokens:  # words that its row shares with others to the last
+                self._fed(step, 0, self._clock())
 
     def _idle(self, now: float) -> list[int]:
         """Return the rows that may be evicted, the first one first."""
@@ -390,12 +410,14 @@ class Server:
             return
         finally:
             self._memory.prefilled(step.index, self._clock() - started, self._clock())
-        self._record("encode", started, self._clock(), step=step.number)
+        ended = self._clock()
+        self._record("encode", started, ended, step=step.number)
+        self._scheduler.images.observe(Load.row(step.image_tokens), ended - started)
         step.encoded = True
         self._fed(step, 0, started)
 
     def _fed(self, step: Step, tokens: int, started: float) -> None:
-        """Note what was fed of a prefill; at its end the draft model beside the target reads the prompt, too."""
+        """Note what was fed of a prefill; at its end the draft model beside the target begins to read the prompt."""
         if not self._scheduler.is_current(step):
             return
         try:
@@ -425,25 +447,49 @@ class Server:
         return stop
 
     def _prefill_draft(self, step: Step, stop: Stop) -> None:
-        """Prefill the draft model beside the target for a step, where it is not yet. Raises as `DraftEngine.prefill`.
+        """Let the draft model beside the target read a step's prompt, where it has not begun to. Raises as `_read`.
 
-        Where that has no room for a step that needs no draft of it, nothing is raised: it gets none.
+        At once where nobody else is being answered; else it goes on between forwards, see `_read_on`. Where the model
+        has no room for a step that needs no draft of it, nothing is raised: it gets none.
         """
-        assert self._self_draft is not None and self._scheduler.drafting is not None, "no model drafts here"
+        assert self._readings is not None and self._scheduler.drafting is not None, "no model drafts here"
         if step.draft_inputs is None:
             return
-        started = self._clock()
+        at_once = not self._scheduler.active(step.index)
+        # A draft that is made at once is charged with its prefill.
+        charged = step.idle is wire.Idle.LEDGER and not step.pending and not at_once
         try:
-            self._self_draft.prefill(step.index, step.draft_inputs, step.max_tokens, stop)
+            self._readings.begin(step, self._scheduler.drafting.prefill_s if charged else None)
         except CapacityError:
             step.draft_prefilled(done=False)
             if step.self_draft:
                 raise
-        else:
-            step.draft_prefilled()
-            self._scheduler.drafting.prefill(self._clock() - started)
+        while at_once and self._readings.under_way(step):
+            self._read(step, stop)
+
+    def _read(self, step: Step, stop: Stop, limit_s: float = math.inf) -> None:
+        """Let the draft model read on. Raises as `Readings.read`."""
+        assert self._readings is not None, "no model drafts here"
+        started = self._clock()
+        try:
+            self._readings.read(step, limit_s, stop)
         finally:
-            self._memory.prefilled(step.index, self._clock() - started, self._clock())
+            now = self._clock()
+            self._memory.prefilled(step.index, now - started, now)
+        self._record("read", started, now, step=step.number)
+
+    def _read_on(self) -> None:
+        """Let the draft model read one piece, no longer than a forward in which all decode, of the oldest prompt."""
+        step = self._readings.next(self._scheduler.is_current) if self._readings is not None else None
+        if step is None:
+            return
+        alone = not self._scheduler.active(step.index)
+        try:
+            self._read(step, self._unwanted(step), math.inf if alone else self._scheduler.decoding_s)
+        except Abandoned:
+            return
+        except Exception as error:
+            self._cannot_prefill(step, error)
 
     def _cannot_prefill(self, step: Step, error: Exception) -> None:
         """End a step whose prompt or frame cannot be read, or does not fit."""
@@ -521,6 +567,9 @@ class Server:
                 self._prefill_draft(step, stop)
         except Abandoned:
             return
+        for step in asking:
+            if not step.drafts_here:
+                step.not_drafted()
         rows = _rows(tuple(step for step in asking if step.drafts_here))
         if not rows:
             return

@@ -127,8 +127,12 @@ class Step:
         """Cache slots of image and prompt, from when its inputs are there."""
         self.prompt_left = 0
         """Tokens that its prefill still feeds; 0 before its inputs are there."""
+        self.image_tokens = 0
+        """Tokens that stand for its image, from when its inputs are there."""
+        self.encode_s = 0.0
+        """What encoding its image is predicted to take."""
         self.encoded = False
-        """Its image, if it has one, was encoded: its prefill may be fed."""
+        """Its image was encoded, or it has none: its prefill may be fed."""
         self.inputs: object = None
         """What the engine made of prompt and frame, until its prefill is done; None: nothing yet."""
         self.draft_inputs: object = None
@@ -325,12 +329,21 @@ class Step:
         self.suspended = True
         self.ledger.pause()
 
-    def prepared(self, inputs: object, seconds: float, tokens: int = 0, prompt_tokens: int | None = None) -> None:
+    def prepared(
+        self,
+        inputs: object,
+        seconds: float,
+        tokens: int = 0,
+        prompt_tokens: int | None = None,
+        image_tokens: int = 1,
+    ) -> None:
         """It may be prefilled with these inputs, which took so long: so many tokens, of prompt and answer.
 
         They are fewer than those of the whole prompt where its row shares the beginning; None: it shares none.
+        `image_tokens` of them stand for its image; 0: it has none.
         """
         self.inputs = inputs
+        self.image_tokens, self.encoded = image_tokens, not image_tokens
         self.prompt_left = tokens
         self.prompt_tokens = max(0, tokens + 1 - self.position) if prompt_tokens is None else prompt_tokens
         self._fed = max(0, self.prompt_tokens + self.position - 1 - tokens)
@@ -433,6 +446,11 @@ class Step:
             tree = self.ledger.drafted(tree, seconds, now)
         self.act, self.tree = Act.SELF if tree.tokens else Act.DECODE, tree
         self.row = self.row.with_draft(tree.tokens, tree.parents)
+
+    def not_drafted(self) -> None:
+        """Let the pass under way, for which no draft can be made yet, decode one token."""
+        assert self.row is not None, "no pass was started"
+        self.act, self.row = Act.DECODE, self.row.with_draft((), ())
 
     def accept(self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0) -> Commit:
         """End the pass under way, which took `compute_s`, with its verdict: lengthen the answer, re-place what is held.

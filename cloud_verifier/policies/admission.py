@@ -121,7 +121,7 @@ class Admission:
         FeasibleAdd of Algorithm 1.
         """
         load, tokens, due = self.load + step.load(choice), self.tokens + choice.tokens, min(self.due, due)
-        if load.rows > self.budget.rows or tokens > min(self.budget.tokens, self.budget.free):
+        if load.rows > self.budget.rows or tokens > self.budget.tokens:
             return False
         if not math.isinf(due) and self.now + self.estimates.seconds(load) > due:
             return False
@@ -132,11 +132,11 @@ class Admission:
     def add(self, row: Candidate, due: float = math.inf) -> bool:
         """Admit a row, which is to be done by `due`, if it fits, and return whether it did.
 
-        Of the first one as much as memory has room for: it must not keep the batch empty.
+        Of the first one as much as the budget has tokens for: it must not keep the batch empty.
         """
         choice = row.choice
         if not self.choices:
-            choice = cut(row.step, choice, min(self.budget.tokens, self.budget.free) - 1)
+            choice = cut(row.step, choice, self.budget.tokens - 1)
         return self.admit(row.step, choice, due)
 
     def invite(self, step: Step) -> None:

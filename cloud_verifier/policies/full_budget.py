@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from cloud_verifier.ledger import Act
+from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.policies.admission import Admission, Candidate, cut, overdue
 from cloud_verifier.policies.row_policy import RowPolicy
 from speculation.pass_cost import NO_LOAD, Load
 
+DECODE = Choice(Act.DECODE)
 _MARGIN = 1.25
 """How much faster than its class an answer must be for its robot to wait."""
 
@@ -39,6 +40,11 @@ class FullBudget(RowPolicy):
 
     Then as many rows run as `worth_running` says: those that can be in time by deadline, then the late ones.
     """
+
+    def due(self, rows: Sequence[Candidate]) -> float:
+        """See `RowPolicy.due`."""
+        paced = (Paced(row.step, row.choice, row.now, row.estimates) for row in rows)
+        return min((row.due for row in paced), default=math.inf)
 
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`."""
@@ -106,7 +112,7 @@ def spend(rows: Sequence[Candidate], batch: Admission) -> list[Candidate]:
     if not estimates.known:
         return [Paced(row.step, row.choice, row.now, estimates) for row in rows]
     together = rows[: batch.budget.rows]
-    roots = Load.total(Load.row(1, row.step.cached) for row in together)
+    roots = Load.total(row.step.load(DECODE) for row in together)
     tokens, seconds = float(roots.rows), estimates.seconds(roots)
     parts = [_parts(row, roots, seconds) for row in rows]
     for part in sorted(chain.from_iterable(parts[: len(together)]), key=lambda part: -part.rate):
@@ -141,7 +147,7 @@ def _parts(row: Candidate, roots: Load, roots_s: float) -> list[Part]:
     survival, step = row.step.ledger.survival.get(row.choice.act), row.step
     if survival is None or not row.choice.tree.tokens:
         return []
-    price = row.estimates.seconds(roots + row.load - Load.row(1, step.cached)) - roots_s
+    price = row.estimates.seconds(roots + row.load - step.load(DECODE)) - roots_s
     price = max(0.0, price) / len(row.choice.tree.tokens)
     parts: list[Part] = []
     for end, chance in enumerate(survival.of(row.choice.tree.parents), start=1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from cloud_verifier.policies.admission import Admission, Candidate, overdue
@@ -15,6 +16,10 @@ class Wisp(RowPolicy):
     the critical and empties every batch for ever. Here it has no deadline to keep and comes after those that can be in
     time, unless it is `overdue`.
     """
+
+    def due(self, rows: Sequence[Candidate]) -> float:
+        """See `RowPolicy.due`."""
+        return min((row.due for row in rows), default=math.inf)
 
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`."""

@@ -12,7 +12,7 @@ from speculation.pass_cost import Load, PassCost
 from speculation.service import INTERACTIVE, ServiceClass
 from speculation.wire import BeginStep, Draft, Idle, begin_digest
 
-BUDGET = Budget(rows=8, tokens=1000, free=1000, collect_s=0.0)
+BUDGET = Budget(rows=8, tokens=1000, collect_s=0.0)
 
 
 class Declared(Estimator):

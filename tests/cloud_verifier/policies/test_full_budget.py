@@ -142,15 +142,13 @@ def test_a_robot_that_is_ahead_of_its_class_can_wait_and_one_that_fell_behind_is
     assert Paced(step, choice_of(step), 20.0, cost).deadline == pytest.approx(20.0 + 1 / 2.0)
 
 
-def test_memory_cuts_the_first_draft_and_is_never_exceeded() -> None:
+def test_the_budget_of_tokens_cuts_the_first_draft_and_is_never_exceeded() -> None:
     steps = [waiting(index, draft=[1, 2, 3], judged=[(3, 3)] * 9) for index in range(3)]
     cost = Declared(PassCost(0.0001, 0.0, 0.0, 0.01))
-    for free in range(13):
-        batch = FullBudget().schedule(steps, 0.0, cost, replace(BUDGET, free=free))
+    for most in range(1, 13):
+        batch = FullBudget().schedule(steps, 0.0, cost, replace(BUDGET, tokens=most))
         used = sum(1 + len(choice.tree.tokens) for choice in batch.choices.values())
-        assert used == min(4, free) + 4 * max(0, min(2, free // 4 - 1))
-        if not free:
-            assert FullBudget().next_time(steps, 0.0, cost, replace(BUDGET, free=free)) is None
+        assert used == min(4, most) + 4 * max(0, min(2, most // 4 - 1))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -162,7 +160,7 @@ def test_a_session_is_never_given_more_than_its_ledger_chose(seed: int) -> None:
             for index in range(4)
         ]
         cost = Declared(PassCost(rng.random() * 0.01, 1e-8, 1e-6, 0.01))
-        batch = FullBudget().schedule(steps, 0.0, cost, Budget(4, 100, 100, 0.0))
+        batch = FullBudget().schedule(steps, 0.0, cost, Budget(4, 100, 0.0))
         for step, choice in batch.choices.items():
             whole = choice_of(step).tree
             assert choice.tree.tokens == whole.tokens[: len(choice.tree.tokens)]

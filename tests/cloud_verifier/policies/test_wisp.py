@@ -98,7 +98,7 @@ def queues(draw: st.DrawFn, most: int = 6) -> list[Step]:
 @given(steps=queues(), guard=st.sampled_from([0.0, 0.02, 0.1, 1.0]), room=st.integers(8, 40))
 def test_batches_are_those_of_the_algorithm_where_nothing_is_late(steps: list[Step], guard: float, room: int) -> None:
     in_time = [step for step in steps if not candidate(step, 0.0).late]
-    batch = Wisp().schedule(in_time, 0.0, COST, replace(BUDGET, free=room, guard_s=guard))
+    batch = Wisp().schedule(in_time, 0.0, COST, replace(BUDGET, tokens=room, guard_s=guard))
     assert list(batch.choices) == algorithm_1([candidate(step, 0.0) for step in in_time], 0.0, guard, room)
 
 
