@@ -363,8 +363,10 @@ class Server:
             return
         session = self._sessions.of_token(hello.resume)
         known = self._sessions.of_peer(peer)
+        # Who starts over does so on its own row, where what it has used still counts.
+        again = known is not None and session is None
         if known is not None and known is not session:
-            self._close(known, "sent Hello again", same_robot=True)
+            self._close(known, "sent Hello again", same_robot=again)
         if session is not None:
             if session.peer is not None and session.peer != peer:
                 self._mailbox.admit(session.peer, False)
@@ -382,7 +384,7 @@ class Server:
                     _log.warning("a robot has no place: %s; again in %.1f s", text, wait)
                 self._mailbox.send(peer, wire.Busy(wait, text), droppable=True)
                 return
-            session = self._sessions.open(peer, now)
+            session = self._sessions.open(peer, now, known.index if known is not None else None)
             _log.info("session %d opened: class=%s of %d", session.number, hello.service_class, len(self._sessions))
         self._mailbox.admit(peer)
         session.sampling = SamplingScheme.parse(hello.sampling)

@@ -1,0 +1,111 @@
+"""Promises to each robot of several, under every policy: none loses by drafting, none goes ahead of all by waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloud_verifier.config import Scheduling
+from cloud_verifier.policies import POLICIES
+from cloud_verifier.policies.admission import Candidate, overdue
+from cloud_verifier.step import Step
+from speculation.pass_cost import Load, PassCost
+from speculation.service import SERVICE_CLASSES
+from speculation.wire import BeginStep, Idle
+from tests.cloud_verifier.policies.fleet import Fleet, Robot
+from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
+from tests.cloud_verifier.policies.schedules import choice_of, kept_by
+
+DEAR = PassCost(0.0175, 0.0, 0.0, 0.0825)
+"""Each draft token makes a pass longer by 17.5 % of one that decodes."""
+ANSWER, SECONDS = 40, 25.0
+
+
+def tokens_of(policy: str, robots: int, idle: Idle) -> list[int]:
+    """Return each robot's tokens, where drafts are nearly always wrong."""
+    edges = [Robot(idle=idle, chance=0.1, depth=6, answer=ANSWER, starts_at=0.01 * place) for place in range(robots)]
+    fleet = Fleet(edges, DEAR, Scheduling(policy=policy, max_batch=8, collect_s=0.0), seed=1).run(SECONDS)
+    return [sum(each.tokens for each in fleet.rounds if each.robot == place) for place in range(robots)]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_useless_drafts_make_no_robot_of_several_slower_than_decoding(policy: str) -> None:
+    """By two tokens an answer, what one plain decode is at most, with a commit under way at the end."""
+    alone, drafting = (tokens_of(policy, 2, idle) for idle in (Idle.DECODE, Idle.LEDGER))
+    answers = 1 + max(alone) // ANSWER
+    assert min(alone) > 3 * ANSWER
+    assert all(mine >= plain - 2 * answers for mine, plain in zip(drafting, alone, strict=True))
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> tuple[list[Step], Declared, int]:
+    """Return steps alike, more than a pass has places, that a hidden schedule of full and part-filled passes keeps."""
+    cost = Declared(PassCost(0.001, 0.0, 1e-5, draw(st.floats(0.001, 0.05))))
+    rows, fill = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+    steps, now, loose = list[Step](), 0.0, draw(st.sampled_from([1e-6, 0.02, 0.2]))
+    for _ in range(draw(st.integers(2, 5))):
+        count = draw(st.integers(max(1, rows - fill), rows))
+        now += cost.seconds(Load.total([Load.row(1, 100)] * count))
+        for _ in range(count):
+            left = now + draw(st.floats(1e-6, loose))
+            steps.append(waiting(len(steps), service=SERVICE_CLASSES["economy"], time_left=left))
+    return draw(st.permutations(steps)), cost, rows
+
+
+@pytest.mark.parametrize("policy", ["wisp", "full_budget"])
+@settings(max_examples=80, deadline=None)
+@given(given=crowded())
+def test_all_deadlines_are_kept_if_some_schedule_of_small_passes_does(
+    policy: str, given: tuple[list[Step], Declared, int]
+) -> None:
+    """By deadline, as many as fit: for rows alike and passes of so many places there is no better order."""
+    steps, cost, rows = given
+    budget = replace(BUDGET, rows=rows, guard_s=10.0)
+    assert kept_by(POLICIES[policy](), steps, cost, budget) == set(steps)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0.0, 5.0), max_size=30), st.integers(1, 32))
+def test_those_who_waited_too_long_are_a_quarter_of_a_batch_at_most_and_one_at_least(
+    waits: list[float], rows: int
+) -> None:
+    now, budget = 5.0, replace(BUDGET, rows=rows, patience_s=2.0)
+    steps = [waiting(index, since) for index, since in enumerate(sorted(waits))]
+    ready = [Candidate(step, choice_of(step), now, Declared(DEAR)) for step in steps]
+    first, rest = overdue(ready, now, budget)
+    late = [row for row in ready if now - row.step.since > 2.0]
+    assert [*first, *rest] == ready
+    assert first == late[: max(1, rows // 4)]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 6),
+    ready=st.lists(st.floats(-3.0, 0.0), max_size=8),
+    prompts=st.lists(st.tuples(st.floats(-3.0, 0.0), st.integers(1, 400)), max_size=8),
+    chunk=st.sampled_from([0, 32]),
+)
+def test_prefills_and_rows_share_the_places_of_a_forward(
+    policy: str, rows: int, ready: list[float], prompts: list[tuple[float, int]], chunk: int
+) -> None:
+    """Never more than there are, and never none where there is work."""
+    steps = [waiting(index, since, draft=[1, 2, 3]) for index, since in enumerate(ready)]
+    begun = [prompt(len(ready) + place, since, tokens) for place, (since, tokens) in enumerate(prompts)]
+    budget = replace(BUDGET, rows=rows, chunk=chunk)
+    batch = POLICIES[policy]().schedule([*steps, *begun], 0.0, Declared(DEAR), budget)
+    assert len(batch.choices) + len(batch.chunks) <= rows
+    assert bool(batch) == bool(steps or begun) and not batch.encodes
+    assert all(0 < fed <= step.prompt_left for step, fed in batch.chunks.items())
+    assert not chunk or sum(batch.chunks.values()) <= chunk
+
+
+def prompt(index: int, since: float, tokens: int) -> Step:
+    """Return a step that is to be fed so many tokens."""
+    step = Step(BeginStep(1, "p", b"j"), [0], index=index, now=since)
+    step.prepared((), 0.0, tokens)
+    step.encoded = True
+    return step
