@@ -42,6 +42,10 @@ class Figures:
     """Median end-to-end speed of each class's requests."""
     tokens_per_pass: float
     """tau: tokens per verified row."""
+    tokens_spread: float
+    """Its standard deviation."""
+    busy: float
+    """Share of the time in which the verifier worked."""
     accepted: float
     """Share of drafted tokens that were accepted; 0 where none were drafted."""
     rows: float
@@ -100,6 +104,8 @@ def figures_of(log: Log, robots: int, window: Window, begun: list[Asked], now: f
         goodput=committed / (window.end - window.begin),
         tokens_per_s={name: median(group) for name, group in speeds.items() if group},
         tokens_per_pass=committed / len(within) if within else 0.0,
+        tokens_spread=float(np.std([each.committed for each in within])) if within else 0.0,
+        busy=sum(each.seconds for each in passes) / (window.end - window.begin),
         accepted=(committed - len(within)) / drafted if drafted else 0.0,
         rows=_mean([each.rows for each in passes]),
         pass_s=_mean([each.seconds for each in passes]),

@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from evaluation.fleet.specedge import GOALS, best_of
 from evaluation.fleet.wisp import CAPACITY, CLASSES
-from evaluation.plots import PAPER, new_figure
+from evaluation.plots import PAPER, new_figure, plain
 from speculation.service import SERVICE_CLASSES
 
 COLOURS = {
     "sled": "#9d9d9d", "central": "#4c78a8", "server_sd": "#b279a2", "fcfs": "#f58518", "wisp": "#54a24b",
     "fcfs, ahead": "#72b7b2", "full_budget": "#e45756", "full_budget, ledger": "#eeca3b",
 }  # fmt: skip
+SPECEDGE_BARS = {"specedge": "#72b7b2", "ours": "#e45756", "ours, exits": "#f58518"}
+SPEED_GOAL, LATENCY_GOAL = GOALS["tokens/s"], GOALS["inter-token latency"]
 PAPER_NAMES = {"sled": "SLED", "central": "centralised", "wisp": "WISP"}
 
 
@@ -45,22 +48,44 @@ def wisp_plot(data: Mapping[str, Any]) -> Figure:
 
 
 def specedge_plot(data: Mapping[str, Any]) -> Figure:
-    """Return tokens/s against inter-token latency of every system and batch, by pair of models."""
-    figure = new_figure(4.5)
-    every = figure.subplots(1, len(data["rows"]), squeeze=False)[0]
-    for axes, (pair, by_batch) in zip(every, data["rows"].items(), strict=True):
-        points: dict[str, list[tuple[float, float]]] = {}
-        for rows in by_batch.values():
-            for name, row in rows.items():
-                points.setdefault(name.split(" ")[0].rstrip(","), []).append(
-                    (1e3 * row["itl_s"]["median"], row["tokens_per_s"]["median"])
-                )
-        for name, found in points.items():
-            axes.plot(*zip(*found, strict=True), "o-", label=name)
-        axes.set(
-            xlabel="ms a token", ylabel="tokens/s of the server", title=f"{pair}, batch {', '.join(map(str, by_batch))}"
-        )
-        axes.legend(fontsize=8)
+    """Return tokens/s over `server_sd`'s against latency over its, by pair and model, for every batch.
+
+    Below, the ceiling of batch 1 by model, and how much of it each system reaches.
+    """
+    figure = new_figure(7.5)
+    pairs = list(data["rows"])
+    every = figure.subplots(2, len(pairs), squeeze=False, height_ratios=(3, 2))
+    for place, pair in enumerate(pairs):
+        above, below = every[:, place]
+        by_model = data["rows"][pair]
+        for number, (model, figures) in enumerate(by_model.items()):
+            rows = [each["ours"] for each in figures["batches"].values()]
+            points = [row["itl_times"] for row in rows], [row["times"] for row in rows]
+            above.plot(*points, ".-", color=f"C{number}", label=model)
+            first = next(iter(figures["batches"].values()))
+            above.plot(first["ours"]["itl_times"], first["ours"]["times"], "o", color=f"C{number}")
+        above.axhline(SPEED_GOAL, color=PAPER, linewidth=0.8, linestyle="--")
+        above.axvline(LATENCY_GOAL, color=PAPER, linewidth=0.8, linestyle="--")
+        above.set(
+            xlabel="ms a token, over server_sd", ylabel="tokens/s, over server_sd",
+            title=f"{pair}: ours, batch {', '.join(map(str, next(iter(by_model.values()))['batches']))}",
+        )  # fmt: skip
+        plain(above, "both")
+        firsts = [next(iter(each["batches"].values())) for each in by_model.values()]
+        at = np.arange(len(by_model))
+        for number, (name, colour) in enumerate(SPECEDGE_BARS.items()):
+            values = [rows[name]["times"] for rows in firsts]
+            below.bar(at + 0.27 * (number - 1), values, 0.25, label=name, color=colour)
+        bases = [rows[best_of(rows)]["tokens_per_s"]["median"] for rows in firsts]
+        most = [next(iter(each["ceiling"].values())) for each in by_model.values()]
+        most = [ceiling / base for ceiling, base in zip(most, bases, strict=True)]
+        below.plot(at, most, "_", color=PAPER, markersize=28, label="ceiling")
+        below.axhline(SPEED_GOAL, color=PAPER, linewidth=0.8, linestyle="--")
+        below.set(ylabel="times server_sd, batch 1")
+        below.set_xticks(at, [name.replace(", ", ",\n").replace(" ", "\n") for name in by_model], fontsize=8)
+        plain(below)
+    every[0, 0].legend(fontsize=8)
+    every[1, 0].legend(fontsize=8, ncols=2)
     return figure
 
 

@@ -49,6 +49,8 @@ class Workload:
     answer: tuple[int, int] = (128, 384)
     predictor: Predictor = Predictor()
     seed: int = 0
+    stay: float = 0.0
+    """Chance that a position has the kind of the one before it, whatever the shares: easy text comes in stretches."""
 
     def __post_init__(self) -> None:
         problems = {
@@ -56,6 +58,7 @@ class Workload:
             "shares": len(self.shares) != len(self.kinds)
             or min(self.shares) < 0.0
             or abs(sum(self.shares) - 1.0) > 1e-9,
+            "stay": not 0.0 <= self.stay < 1.0,
             "prompt": not 1 <= self.prompt[0] <= self.prompt[1],
             "answer": not 1 <= self.answer[0] <= self.answer[1] <= MAX_ANSWER_TOKENS,
         }
@@ -71,6 +74,9 @@ class Workload:
         firsts = random.integers(0, WORDS, length) * CANDIDATES
         none = CANDIDATES - 1
         kinds = np.searchsorted(np.cumsum(self.shares)[:-1], random.random(length), side="right")
+        if self.stay:
+            changes = np.random.default_rng([self.seed, robot, number, 1]).random(length) >= self.stay
+            kinds = kinds[np.maximum.accumulate(np.where(changes, np.arange(length), 0))]
         sampled, ranks = random.random(length), np.full(length, none)
         for kind, chances in enumerate(self.kinds):
             places = np.searchsorted(np.cumsum(chances), sampled, side="right")
