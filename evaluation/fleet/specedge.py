@@ -156,8 +156,8 @@ def edge_run(
     depth: of the drafts, None for the time in which the verifier works for others.
     """
     exits = exits or (EXIT_SETS[0] if name == OURS[1] else ())
-    cost, more = cost_of(pair), 1.0 + EXIT_COST * len(exits)
-    cost = PassCost(*(more * each for each in (cost.token_s, cost.interaction_s, cost.cached_s, cost.constant_s)))
+    more = 1.0 + EXIT_COST * len(exits)
+    cost = cost_of(pair).scaled(more)
     full = (per_row - 1) * more * pass_s(pair, batch, size)
     levels = depth or min(size, depth_of(full, rtt_s))
     heads = {SPECEDGE: 1}.get(name, 0)
