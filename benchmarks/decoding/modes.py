@@ -141,9 +141,9 @@ def on_sockets(
 ) -> Iterator[dict[str, Any]]:
     """Yield the figures of every mode at each round trip, over real sockets against one verifier process.
 
-    All modes but server_sd. `before` warms up and is not counted. The round trip is declared in place of the profile's own, also where all else
-    is raw. Raises ValueError for models that cannot be used, RuntimeError and VerifierLost where the verifier does not
-    start or is lost.
+    All modes but server_sd. `before` warms up and is not counted. The round trip is declared in place of the profile's
+    own, also where all else is raw. Raises ValueError for models that cannot be used, RuntimeError and VerifierLost
+    where the verifier does not start or is lost.
     """
     from evaluation.experiment.sockets import sockets  # torch, late: virtual time needs none
 
