@@ -41,6 +41,8 @@ WARM_UP = 1
 SPANS = 4000
 """More than a step on real sockets has."""
 LINKED = [mode.value for mode in Mode]
+ON_SOCKETS = [mode for mode in LINKED if mode != SERVER_SD]
+"""Without server_sd: its best draft is searched on virtual time, and a draft model beside the target changes `full`."""
 SD_BEST = "sd, best gamma"
 """`sd` at the draft length with which it is fastest there, of 1 to 12; the other modes keep theirs."""
 CLOUD, SD, EDGE = Mode.CLOUD.value, Mode.SD.value, Mode.EDGE.value
@@ -139,17 +141,17 @@ def on_sockets(
 ) -> Iterator[dict[str, Any]]:
     """Yield the figures of every mode at each round trip, over real sockets against one verifier process.
 
-    `before` warms up and is not counted. The round trip is declared in place of the profile's own, also where all else
-    is raw. Raises ValueError for models that cannot be used, RuntimeError and VerifierLost where the verifier does not
-    start or is lost.
+    All modes but server_sd. `before` warms up and is not counted. The round trip is declared in place of the profile's
+    own, also where all else is raw. Raises ValueError for models that cannot be used, RuntimeError and VerifierLost
+    where the verifier does not start or is lost.
     """
     from evaluation.experiment.sockets import sockets  # torch, late: virtual time needs none
 
     options = argparse.Namespace(**{**vars(options), "profile": profile, "exits": None})
-    with sockets(options, LINKED, trace=SPANS) as edges:
+    with sockets(options, ON_SOCKETS, trace=SPANS) as edges:
         for rtt_ms in rtts_ms:
             edge = edges.edge(rtt_s=rtt_ms / 1e3)
-            arms = [Arm(mode, mode, decode=_with_arrivals(edge, mode), exact=mode != EDGE) for mode in LINKED]
+            arms = [Arm(mode, mode, decode=_with_arrivals(edge, mode), exact=mode != EDGE) for mode in ON_SOCKETS]
             run = edges.run(arms, asked, before)
             edge.close()
             passes = sum(each.cloud_passes for each in run.stats(SD))
