@@ -72,3 +72,13 @@ def test_what_a_policy_is_told_of_a_choice_is_what_its_row_computes(recompute: b
     step.fed(100, 0.0)
     choice = Choice(Act.VERIFY, Tree.chain(tuple(range(1, 1 + drafted)))) if drafted else Choice(Act.DECODE)
     assert step.load(choice) == step.start(choice).load
+
+
+def test_a_draft_brings_a_step_back_whose_edge_was_taken_to_be_gone() -> None:
+    bench = Bench()
+    bench.begin(0)
+    bench.turn(), bench.turn()
+    bench.step(0).suspend()
+    assert not bench.next()
+    bench.scheduler.offer(0, Draft(1, 1, 0, begin_digest("long 0", JPEG), [1, 2]), bench.now)
+    assert [step.index for step in bench.next().choices] == [0]

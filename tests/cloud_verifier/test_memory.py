@@ -190,6 +190,23 @@ def test_a_refusal_counts_as_long_as_its_robot_is_expected_back() -> None:
     assert refused(left, 0, 100.0) < 0.5 * refused(crowded, 30, 90.0)
 
 
+def test_a_turn_is_put_off_by_the_longest_wait_at_most() -> None:
+    """Whatever a robot has used: after that time nobody who asks later goes before it."""
+    memory = Admission(BLOCKS)
+    for now in range(200):
+        memory.ask(1, 1, float(now))
+        memory.ask(0, BLOCKS - 1, float(now))
+        memory.grant(float(now))
+        memory.release(0, now + 0.9)
+        memory.release(1, now + 0.9)
+    now = 200.0 + MOST_WAIT_S
+    memory.ask(2, BLOCKS, now)
+    memory.grant(now)
+    memory.ask(0, 1, now)
+    memory.ask(3, 1, now + 0.1)
+    assert memory.line == (0, 3)
+
+
 def test_wrong_requests_are_refused_by_name() -> None:
     memory = full()
     for blocks in (0, BLOCKS + 1):

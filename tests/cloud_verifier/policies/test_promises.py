@@ -67,6 +67,31 @@ def test_all_deadlines_are_kept_if_some_schedule_of_small_passes_does(
     assert kept_by(POLICIES[policy](), steps, cost, budget) == set(steps)
 
 
+@pytest.mark.parametrize("policy", ["wisp", "full_budget"])
+def test_who_is_late_already_takes_no_place_from_who_can_be_in_time(policy: str) -> None:
+    late, in_time = waiting(0, -1.5), waiting(1, 0.0)
+    batch = POLICIES[policy]().schedule([late, in_time], 0.0, Declared(DEAR), replace(BUDGET, rows=1))
+    assert set(batch.choices) == {in_time}
+
+
+def test_two_cohorts_are_halves_however_many_places_a_pass_has() -> None:
+    sizes: list[int] = []
+    edges = [Robot(draft_s=0.011, round_trip_s=0.014, starts_at=0.003 * place) for place in range(6)]
+    settings = Scheduling(policy="pipeline", max_batch=16, collect_s=0.2)
+    Fleet(edges, PassCost(0.0, 0.0, 0.0, 0.06), settings, on_batch=lambda batch: sizes.append(len(batch.choices))).run(
+        5
+    )
+    assert sizes[10:] == [3] * len(sizes[10:]) and len(sizes) > 50
+
+
+def test_who_was_in_the_latest_cohort_comes_after_the_other_one_however_long_it_waits() -> None:
+    policy, budget, cost = POLICIES["pipeline"](), replace(BUDGET, rows=1), Declared(DEAR)
+    first, second = waiting(0, 0.0), waiting(1, 0.3)
+    assert set(policy.schedule([first], 0.0, cost, budget).choices) == {first}
+    assert set(policy.schedule([first, second], 0.4, cost, budget).choices) == {second}
+    assert set(policy.schedule([first, second], 0.5, cost, budget).choices) == {first}
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.0, 5.0), max_size=30), st.integers(1, 32))
 def test_those_who_waited_too_long_are_a_quarter_of_a_batch_at_most_and_one_at_least(
