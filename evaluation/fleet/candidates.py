@@ -51,7 +51,7 @@ class Candidates:
         reached = [tokens_of(self.scaled(power), size, depth) for power in (low, high)]
         if not reached[0] <= tokens <= reached[1]:
             raise ValueError(f"{tokens} tokens a verification are outside {reached[0]:.2f} to {reached[1]:.2f}")
-        for _ in range(14):
+        for _ in range(10):
             middle = (low * high) ** 0.5
             below = tokens_of(self.scaled(middle), size, depth) < tokens
             low, high = (middle, high) if below else (low, middle)

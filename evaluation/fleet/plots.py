@@ -90,11 +90,18 @@ def specedge_plot(data: Mapping[str, Any]) -> Figure:
 
 
 def replicas_plot(data: Mapping[str, Any]) -> Figure:
-    """Return the robots that are served in time by the number of replicas."""
-    figure = new_figure(4.5)
-    axes = figure.subplots()
+    """Return the capacity by the number of replicas, and what the fullest replica does as the fleet grows."""
+    figure = new_figure(4.0)
+    left, right = figure.subplots(1, 2)
     for placement, rows in data["rows"].items():
-        axes.plot([int(each) for each in rows], [each["kept"] for each in rows.values()], "o-", label=placement)
-    axes.set(xlabel="replicas", ylabel="robots served in time")
-    axes.legend()
+        replicas = [int(each) for each in rows]
+        share = [row["capacity"] / number for number, row in zip(replicas, rows.values(), strict=True)]
+        left.plot(replicas, share, "o-", label=placement)
+        load = data["load"][placement]
+        right.plot([int(each) for each in load], [100 * row["violations"] for row in load.values()], label=placement)
+    left.set(xlabel="replicas", ylabel="robots a replica, at most 1 % too slow", xscale="log")
+    right.set(xlabel=f"robots a replica, mean of {replicas[-1]}", ylabel="requests too slow, %")
+    left.legend()
+    for axes in (left, right):
+        plain(axes, "both")
     return figure

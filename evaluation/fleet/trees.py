@@ -50,7 +50,7 @@ class Shape:
         return replace(self, nodes=tuple(node for node in self.nodes if len(node) <= levels))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def best_tree(
     levels: tuple[tuple[float, ...], ...], size: int, depth: int, heads: int = 1, widths: tuple[int, ...] = ()
 ) -> Shape:
@@ -80,7 +80,7 @@ def best_tree(
     return Shape(tuple(nodes), tuple(node for _, node in left), tuple(value for value, _ in left))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def widened_tree(
     levels: tuple[tuple[float, ...], ...], size: int, forwards: int, heads: int = 1, widths: tuple[int, ...] = ()
 ) -> Shape:
