@@ -61,9 +61,12 @@ class Readings:
         return reading is not None and reading.step is step
 
     def next(self, wanted: Callable[[Step], bool]) -> Step | None:
-        """Return the step whose prompt is read on next, None where there is none; those not `wanted` are dropped."""
+        """Return the step whose prompt is read on next, the first that is `wanted`; None where there is none."""
+        return next((each.step for each in self._under_way.values() if wanted(each.step)), None)
+
+    def keep(self, wanted: Callable[[Step], bool]) -> None:
+        """Drop what is read for steps that are not `wanted` any more."""
         self._under_way = {row: each for row, each in self._under_way.items() if wanted(each.step)}
-        return next((each.step for each in self._under_way.values()), None)
 
     def read(self, step: Step, limit_s: float = math.inf, stop: Stop | None = None) -> None:
         """Run one piece: the image, or a chunk that is predicted to take `limit_s` seconds at most, LEAST tokens at

@@ -76,7 +76,9 @@ def test_what_nobody_wants_any_more_is_read_no_further() -> None:
     for step in (first, second):
         readings.begin(step)
     readings.read(first, 0.0)
-    assert readings.next(lambda step: step is second) is second and not readings.under_way(first)
+    assert readings.next(lambda step: step is second) is second and readings.under_way(first)
+    readings.keep(lambda step: step is second)
+    assert not readings.under_way(first)
     readings.read(second), readings.read(second, math.inf)
     assert second.drafts_here and not first.drafts_here and readings.next(lambda step: True) is None
 

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.exit_queue import QueuePolicy
+from cloud_verifier.peers import REFUSALS_AT_ONCE
 from cloud_verifier.scheduler import Scheduler
-from cloud_verifier.server import REFUSALS_AT_ONCE, SILENT_S
+from cloud_verifier.server import SILENT_S
 from cloud_verifier.tree import Tree
 from cloud_verifier.work import CapacityError, LayerVerdicts, ModelInfo, Row
 from speculation import wire
@@ -903,15 +904,13 @@ def test_stopping_ends_the_steps_and_sums_up(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_declared_forward_that_is_too_slow_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(profile=DeviceProfile("fast", verify_s=0.001))
-
     class Slow(FakeEngine):
         def verify(self, rows):  # type: ignore[no-untyped-def]
             for output in super().verify(rows):
                 bench.post.now += 0.01
                 yield output
 
-    bench.server._engine = Slow(rows=bench.engine.rows)
+    bench = Bench(profile=DeviceProfile("fast", verify_s=0.001), engine=Slow())
     bench.welcome(b"a")
     bench.ask(b"a", begin(max_tokens=3, idle=Idle.DECODE))
     assert caplog.text.count("profile fast declares 1.0 ms") == 1
