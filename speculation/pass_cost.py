@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """What a pass computes, summed over its rows."""
 
     rows: int = 0
@@ -37,9 +37,15 @@ class Load:
     @classmethod
     def total(cls, loads: Iterable[Load]) -> Load:
         """Return the load of a pass over all of these."""
-        return sum(loads, NO_LOAD)
+        rows = new = interactions = cached = 0
+        for load in loads:
+            rows += load.rows
+            new += load.new
+            interactions += load.interactions
+            cached += load.cached
+        return cls(rows, new, interactions, cached)
 
-    def __add__(self, other: Load) -> Load:
+    def __add__(self, other: Load) -> Load:  # type: ignore[override]
         """Return the load of both in one pass."""
         return Load(
             self.rows + other.rows,

@@ -57,7 +57,7 @@ OVERLOAD = 10
 def systems() -> dict[str, System]:
     """Return what is compared, by name."""
     fixed, stopped = Drafting(FIXED_K), Drafting(8, predictor=True)
-    grows = Drafting(4, ahead=True, most=16)
+    grows = Drafting(4, ahead=True, most=10)
 
     def policy(name: str, **more: Any) -> Scheduling:
         return Scheduling(name, max_batch=more.pop("max_batch", BATCH), hint_tokens=0, **more)
@@ -82,7 +82,7 @@ MEANING = {
     "fcfs": "robots draft up to 8 tokens, predictor; first come first served",
     "fcfs, ahead": "first come first served with the drafts of full_budget: what of its lead they are",
     "wisp": "drafts of up to 8 tokens, predictor; WISP's policy",
-    "full_budget": "ours: drafts of 4 tokens that grow to 16 while they wait, one budget of draft tokens",
+    "full_budget": "ours: drafts of 4 tokens that grow to 10 while they wait, one budget of draft tokens",
     "full_budget, ledger": "the same where each robot is also promised never to be slower than decoding alone",
 }
 
