@@ -154,6 +154,7 @@ class Scheduler:
             service_class=class_named(service_class),
             hint_tokens=self._settings.hint_tokens,
             recompute=self._recompute,
+            estimates=self.estimates,
         )
         return step.repeat(step.position, 0)
 

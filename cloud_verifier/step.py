@@ -22,7 +22,7 @@ from cloud_verifier.tree import ForeignDraft, Tree, continuation
 from cloud_verifier.work import Row
 from speculation.acceptance import Verdict
 from speculation.ngrams import Ngrams
-from speculation.pass_cost import NO_LOAD, Load
+from speculation.pass_cost import NO_LOAD, Load, PassCost
 from speculation.sampling import GREEDY, Evidence, SamplingScheme, StepDraws
 from speculation.service import INTERACTIVE, ServiceClass
 from speculation.wire import (
@@ -106,8 +106,13 @@ class Step:
         service_class: ServiceClass = INTERACTIVE,
         hint_tokens: int = HINT_TOKENS,
         recompute: bool = False,
+        estimates: Estimator | None = None,
     ) -> None:
-        """`ledger` is its session's. `digest` names the empty answer, see `empty_digest`; None: it is computed here."""
+        """`ledger` is its session's. `digest` names the empty answer, see `empty_digest`; None: it is computed here.
+
+        `estimates` are what its ledger predicts by; with them a choice is kept for as long as nothing that it rests on
+        changes.
+        """
         self.number = begin.step
         self.index = index
         """The row of the engine that holds its keys and values; its session has the same one from step to step."""
@@ -167,6 +172,9 @@ class Step:
         for hint in reversed(begin.hints):
             self._earlier.remember(hint)
         self._waited_s = 0.0
+        self._estimates = estimates
+        self._kept: tuple[float | None, PassCost | None, Choice | None] | None = None
+        """A choice, when it was made, where that matters, and the price of a pass by which; None since any command."""
         self._declined: Tree | None = None
         """The draft that was at hand for the pass under way, and left alone."""
         self._beside = NO_LOAD
@@ -228,9 +236,21 @@ class Step:
         if self.pending or self.suspended or not self.free:
             return None
         room = self.max_tokens - self.position - 1
-        if self.idle is Idle.LEDGER:
+        ledger = self.idle is Idle.LEDGER
+        if ledger and (self._estimates is None or self.drafts_here or self.draft_inputs is not None):
             can_draft = drafting and (self.drafts_here or self.draft_inputs is not None)
             return self.ledger.choose(self._best, self._hint, now, room if can_draft else 0, self.drafts_here)
+        # A ledger with a draft at hand looks at the clock only while a wait is charged.
+        when = now if ledger and (self._best is None or self.ledger.waits) else None
+        cost = self._estimates.cost if ledger and self._estimates is not None else None
+        if self._kept is None or self._kept[0] != when or self._kept[1] is not cost:
+            self._kept = when, cost, self._choose(now, room)
+        return self._kept[2]
+
+    def _choose(self, now: float, room: int) -> Choice | None:
+        """Return the choice of a step whose verifier does not draft for its ledger."""
+        if self.idle is Idle.LEDGER:
+            return self.ledger.choose(self._best, self._hint, now)
         if self._best is not None:
             return Choice(Act.VERIFY, self._best, gain=self.ledger.expected(self._best))
         if self.self_draft and room > 0:
@@ -316,6 +336,7 @@ class Step:
 
     def resume(self, begin: BeginStep, now: float) -> None:
         """Its edge begins the step, or asks for it again."""
+        self._kept = None
         self.idle = begin.idle
         self.deadline = now + begin.time_left
         """When the answer is worth nothing any more."""
@@ -326,6 +347,7 @@ class Step:
 
     def suspend(self) -> None:
         """Its edge is gone: nothing runs until it asks again."""
+        self._kept = None
         self.suspended = True
         self.ledger.pause()
 
@@ -342,6 +364,7 @@ class Step:
         They are fewer than those of the whole prompt where its row shares the beginning; None: it shares none.
         `image_tokens` of them stand for its image; 0: it has none.
         """
+        self._kept = None
         self.inputs = inputs
         self.image_tokens, self.encoded = image_tokens, not image_tokens
         self.prompt_left = tokens
@@ -354,6 +377,7 @@ class Step:
 
         With the last one the prefill is done: the step may be verified from now on.
         """
+        self._kept = None
         self._fed += tokens
         self.prompt_left -= tokens
         self.tally.prefill_s += seconds
@@ -365,6 +389,7 @@ class Step:
 
     def draft_prefilled(self, done: bool = True) -> None:
         """The draft model beside the target knows prompt and frame or, not `done`, cannot take them."""
+        self._kept = None
         self.draft_inputs, self.drafts_here = None, done
 
     def wait(self, now: float) -> None:
@@ -379,7 +404,8 @@ class Step:
 
         `evidence` came with it, see `SamplingScheme.read`.
         """
-        self.suspended = False
+        if self.suspended:
+            self.suspended, self._kept = False, None
         before = self.choice(now)
         was_ready = before is not None and before.act is not Act.WAIT
         if before is not None and before.act is Act.WAIT:
@@ -392,6 +418,7 @@ class Step:
                 self._append([token])
                 self._refresh()
         commits = self._place(draft, evidence)
+        self._kept = None
         after = self.choice(now)
         if not was_ready and not self.pending and after is not None and after.act is not Act.WAIT:
             self.since = now
@@ -399,6 +426,7 @@ class Step:
             usable = draft.round in self._held and self._held[draft.round].start <= self.position
             depth = Tree(tokens=tuple(draft.tokens), parents=tuple(parents_of(draft))).levels[-1]
             self.ledger.draft_came(draft.start, usable, depth, now)
+            self._kept = None
         return commits
 
     def start(self, choice: Choice, now: float = 0.0, beside: Load = NO_LOAD) -> Row:
@@ -406,6 +434,7 @@ class Step:
 
         `beside` is what other steps feed in it. Of a draft that is not verified whole the rest stays held.
         """
+        self._kept = None
         exits = choice.act is Act.VERIFY
         for act in choice.declined:
             if act in self.ledger.survival:
@@ -458,6 +487,7 @@ class Step:
         The answer gets the tokens at `verdict.path`, then `verdict.token`, cut at its end; with `verdict.rest` not
         `token` follows them, but what the edge samples out of it.
         """
+        self._kept = None
         tree, start = self.tree, self.position
         last = [verdict.token] if verdict.rest is None else []
         self._append([*(tree.tokens[index] for index in verdict.path), *last])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 from cloud_verifier.ledger import Act, Choice, Estimates
 from cloud_verifier.policies.base import Budget
@@ -46,9 +47,14 @@ class Candidate:
         return 1.0 if survival is None else max(1.0, survival.share * len(self.choice.tree.tokens))
 
     @cached_property
+    def alone_s(self) -> float:
+        """v of Eq. 17: a pass of its own."""
+        return self.estimates.seconds(self.load)
+
+    @cached_property
     def seconds(self) -> float:
-        """v: what it adds to a pass."""
-        return max(_TICK_S, self.estimates.seconds(self.load + self.load) - self.estimates.seconds(self.load))
+        """v of Eq. 16: what it adds to a pass."""
+        return max(_TICK_S, self.estimates.seconds(self.load + self.load) - self.alone_s)
 
     @cached_property
     def deadline(self) -> float:
@@ -68,7 +74,7 @@ class Candidate:
     @cached_property
     def late(self) -> bool:
         """Whether not even a pass of its own, begun now, would keep the deadline."""
-        return self.now + self.estimates.seconds(self.load) > self.deadline
+        return self.now + self.alone_s > self.deadline
 
     @property
     def due(self) -> float:
@@ -79,6 +85,9 @@ class Candidate:
     def utility(self) -> float:
         """U, Eq. 16: tokens per second."""
         return self.tokens / self.seconds
+
+
+Row = TypeVar("Row", bound=Candidate)
 
 
 def cut(step: Step, choice: Choice, size: int) -> Choice:
@@ -93,7 +102,7 @@ def cut(step: Step, choice: Choice, size: int) -> Choice:
     return replace(choice, tree=choice.tree.head(size), size=min(choice.size, size))
 
 
-def overdue(rows: Sequence[Candidate], now: float, budget: Budget) -> tuple[list[Candidate], list[Candidate]]:
+def overdue(rows: Sequence[Row], now: float, budget: Budget) -> tuple[list[Row], list[Row]]:
     """Return the rows that must go first so that nobody waits for ever, and the others; both in the order of waiting.
 
     The former are those that wait for longer than `Budget.patience_s`, a quarter of a batch at most, and one at least.
@@ -115,12 +124,12 @@ class Admission:
         self.due = math.inf
         """The earliest deadline that is to be kept."""
 
-    def admit(self, step: Step, choice: Choice, due: float = math.inf) -> bool:
-        """Take in a step where the budget allows for it and every deadline, `due` too, is kept; return whether it did.
+    def admit(self, step: Step, choice: Choice, load: Load, due: float = math.inf) -> bool:
+        """Take in a step, which computes `load`, where the budget allows for it and every deadline, `due` too, is kept.
 
-        FeasibleAdd of Algorithm 1.
+        FeasibleAdd of Algorithm 1. Returns whether it did.
         """
-        load, tokens, due = self.load + step.load(choice), self.tokens + choice.tokens, min(self.due, due)
+        load, tokens, due = self.load + load, self.tokens + choice.tokens, min(self.due, due)
         if load.rows > self.budget.rows or tokens > self.budget.tokens:
             return False
         if not math.isinf(due) and self.now + self.estimates.seconds(load) > due:
@@ -134,14 +143,15 @@ class Admission:
 
         Of the first one as much as the budget has tokens for: it must not keep the batch empty.
         """
-        choice = row.choice
+        choice, load = row.choice, row.load
         if not self.choices:
             choice = cut(row.step, choice, self.budget.tokens - 1)
-        return self.admit(row.step, choice, due)
+            load = row.step.load(choice)
+        return self.admit(row.step, choice, load, due)
 
     def invite(self, step: Step) -> None:
         """Let a step that waits for a draft decode one token where that is cheap."""
         choice, alone = Choice(Act.DECODE), self.estimates.seconds(self.load)
         load = step.load(choice)
         if self.choices and self.estimates.seconds(self.load + load) - alone <= CHEAP * alone:
-            self.admit(step, choice)
+            self.admit(step, choice, load)

@@ -38,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
     for name in SETTINGS if options.setting == "all" else [options.setting]:
         data = {"machine": machine(), "seed": options.seed} | SETTINGS[name].measure(options)
         print(f"\n{SETTINGS[name].report(data)}\n{data['machine']}; virtual time")
-        keep(PLOTS[name](data), f"fleet_{name}", options)
+        kept = f"fleet_{data.get('name', name)}"
+        keep(PLOTS[name](data), kept, options)
         if options.save:
-            write_result(f"fleet_{name}", data)
+            write_result(kept, data)
     return 0

@@ -13,6 +13,9 @@ from evaluation.fleet.fleet import Asked, Fleet, Log
 from evaluation.fleet.systems import Setting
 from speculation.service import SERVICE_CLASSES
 
+_STRIDE = 0.15
+"""Share by which a search for the capacity first leaves its guess."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -62,10 +65,18 @@ class Figures:
     """Median microseconds of this machine's processor that the scheduler took for a batch."""
 
 
-def run(setting: Setting, robots: int, seed: int = 0, window: Window | None = None, judged: bool = True) -> Figures:
+def run(
+    setting: Setting,
+    robots: int,
+    seed: int = 0,
+    window: Window | None = None,
+    judged: bool = True,
+    enough: float = 1.0,
+) -> Figures:
     """Run a fleet through the window and on, under the same load, until every request that began in it is decided.
 
-    judged: whether violations are wanted; without them the run ends with the window.
+    judged: whether violations are wanted; without them the run ends with the window. enough: it also ends once a larger
+    share than this is late, and violations are then those so far, with the open ones as kept.
     """
     window = window or Window()
     fleet = Fleet(setting, robots, seed)
@@ -77,10 +88,17 @@ def run(setting: Setting, robots: int, seed: int = 0, window: Window | None = No
         opened = iter(begun)
         waiting = next(opened, None)
 
+        asked_at = window.end
+
         def open_still() -> bool:
-            nonlocal waiting
-            while waiting is not None and waiting.late(fleet.events.now) is not None:
+            nonlocal waiting, asked_at
+            now = fleet.events.now
+            while waiting is not None and waiting.late(now) is not None:
                 waiting = next(opened, None)
+            if enough < 1.0 and now > asked_at + 1.0:
+                asked_at = now
+                if sum(asked.late(now) is True for asked in begun) > enough * len(begun):
+                    return False
             return waiting is not None
 
         fleet.events.run(limit + 1e-6, open_still)
@@ -122,21 +140,22 @@ def capacity(
     """Return the largest number of robots, up to `most`, with a share of violations of at most `allowed`; 0 for none.
 
     WISP, Eq. 20. violations: the share at a number of robots, taken to grow with it; it is asked at few numbers: the
-    search grows and halves from `guess`, then bisects, until it is within a share `near` below the exact number.
+    search leaves `guess` in strides that double, then bisects, until it is within a share `near` below the exact
+    number.
     """
     low, high = 0, most + 1
-    here = min(max(1, guess), most)
+    here, stride = min(max(1, guess), most), _STRIDE
     while high - low > max(1.0, near * low if high <= most else 1.0):
         if violations(here) <= allowed:
             low = here
         else:
             high = here
-        if low == 0:
-            here = max(1, here // 2)
-        elif high == most + 1:
-            here = min(most, math.ceil(1.5 * here) + 1)
-        else:
+        if low and high <= most:
             here = (low + high) // 2
+        elif low:
+            here, stride = min(most, math.ceil((1.0 + stride) * here)), 2.0 * stride
+        else:
+            here, stride = max(1, math.floor(here / (1.0 + stride))), 2.0 * stride
     return low
 
 

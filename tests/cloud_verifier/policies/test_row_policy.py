@@ -27,11 +27,15 @@ def prompt(since: float, tokens: int = 1000) -> Step:
 
 @pytest.mark.parametrize("policy", ["wisp", "full_budget"])
 def test_a_chunk_takes_what_the_deadlines_leave(policy: str) -> None:
+    """Under `full_budget` those of the steps themselves, `BeginStep.time_left`: its classes are about whole answers."""
     begun = prompt(0.0)
 
+    def decode(since: float) -> Step:
+        """Return a decode that is due 125 ms after `since`."""
+        return waiting(0, since, time_left=0.125)
+
     def fed(since: float) -> int:
-        """Return the size of the chunk beside a decode that is due 125 ms after `since`."""
-        batch = POLICIES[policy]().schedule([waiting(0, since), begun], 0.0, COST, BUDGET)
+        batch = POLICIES[policy]().schedule([decode(since), begun], 0.0, COST, BUDGET)
         assert len(batch.choices) == 1
         size = batch.chunks.get(begun, 0)
         assert COST.seconds(Load.row(1, 100) + begun.chunk_load(size)) <= 0.125 + since
@@ -41,7 +45,7 @@ def test_a_chunk_takes_what_the_deadlines_leave(policy: str) -> None:
     assert fed(-0.09) == 149
     assert fed(-0.1042) == 0, "a chunk of 16 tokens would be too late"
     begun.begun_at = -2.1
-    late = POLICIES[policy]().schedule([waiting(0, -0.1042), begun], 0.0, COST, BUDGET)
+    late = POLICIES[policy]().schedule([decode(-0.1042), begun], 0.0, COST, BUDGET)
     assert late.chunks == {begun: 201}, "it waits for more than --patience-s"
 
 
