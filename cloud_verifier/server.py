@@ -534,6 +534,8 @@ class Server:
                 return
             self._scheduler.drafting.forward(turn, self._clock() - last)
             last = self._clock()
+            if not self._scheduler.goes_on(drafts, turn + 1, last - began, last):
+                break
         self._record(
             "draft", started, last, sessions=len(rows), drafted=sum(len(each.tokens) for each in drafts.values())
         )
