@@ -289,6 +289,8 @@ class Forwards:
                 return
             self._scheduler.drafting.forward(turn, self._clock() - last)
             last = self._clock()
+            if not self._scheduler.goes_on(drafts, turn + 1, last - began, last):
+                break
         self._peers.record(
             "draft", started, last, sessions=len(rows), drafted=sum(len(each.tokens) for each in drafts.values())
         )

@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 from cloud_verifier.draft_costs import DraftCosts
 from cloud_verifier.survival import Survival
 from cloud_verifier.tree import NOTHING, Tree
-from speculation.acceptance import expected_tokens
+from speculation.acceptance import depths_of, expected_tokens
 from speculation.pass_cost import NO_LOAD, Load
 
 PASS_PRICE = 0.5
@@ -33,7 +33,7 @@ _SLACK = 1e-9
 """Rounding of sums of tokens."""
 _WHOLE = 0.98
 """A draft is verified whole where that brings at least so much of what its best part would."""
-OWN_TOKENS, OWN_DEPTH = 32, 12
+OWN_TOKENS, OWN_DEPTH = 32, 16
 """Size of the trees that the verifier drafts by itself (SpecEdge, Appendix C), and their most levels."""
 _TRIES, _OWN_TRIES = 2, 3
 """How many verifications of one token a lost stake must leave room for: a step that has none left can only decode. Of
@@ -65,7 +65,11 @@ class Choice:
     size: int = 0
     """SELF: tokens of the draft that is to be made."""
     depth: int = 0
-    """SELF: its levels; 0 for a chain."""
+    """SELF: its levels at most; 0 for a chain."""
+    drafting_s: float | None = None
+    """SELF: seconds that the draft model is expected to take for it, prefill left out; None: as long as all levels."""
+    rate: float = 0.0
+    """SELF: tokens per second that a level more of the draft must bring."""
     gain: float = 1.0
     """Tokens that it is expected to commit."""
     until: float = 0.0
@@ -188,24 +192,27 @@ class Part(NamedTuple):
 
 
 class OwnDrafts:
-    """What the verifier's own drafts are worth to a session.
+    """What the verifier's own drafts are worth to a session, by the draft model's probabilities.
 
-    Before one is made: the share of earlier ones that reached each level, of those that reached the level above. Once
-    it is there: the draft model's probability of each token's path, times the ratio of accepted to expected tokens of
-    earlier ones.
+    A level's *mass* is the sum of the probabilities of its tokens' paths: how likely the answer is to go through it, if
+    the draft model is right about itself. How far it is, each level's verdicts show: the ratio of accepted tokens to
+    mass. How the mass shrinks from level to level, drafts show before any verdict.
     """
 
     _KEPT = 0.98
-    _MOST = 2.0
     _LENT = 4.0
-    """A level's share begins as that of the level above, with the weight of so many drafts."""
+    """A level begins as the one above, with the weight of so many tokens of mass."""
+    _TRUSTED = 8.0
+    """The draft model is taken to be right about itself, with the weight of so many tokens."""
+    _SHRINKS = 0.7
+    """Whoever gave the verifier a draft model expects something of it."""
 
     def __init__(self) -> None:
-        # Whoever gave the verifier a draft model expects something of it.
-        self.levels = Acceptance(self._KEPT, 2.8, 4.0)
-        self._shares = [(0.0, 0.0)] * OWN_DEPTH
-        """Passed and reached, by level."""
-        self._accepted = self._expected = 1.0
+        self.levels = Acceptance(self._KEPT, self._LENT * self._SHRINKS, self._LENT)
+        self._masses = [(0.0, 0.0)] * OWN_DEPTH
+        """Of each level, and of the level above it where that was drafted behind."""
+        self._verdicts = [(0.0, 0.0)] * OWN_DEPTH
+        """Accepted tokens, and mass, of each level."""
         self._breadth = 1.0
 
     def tokens(self, depth: int, most: int) -> int:
@@ -214,31 +221,123 @@ class OwnDrafts:
 
     def gains(self, depth: int) -> list[float]:
         """Return the tokens E that drafts of 1, 2, ... `depth` levels commit."""
-        chance, reach, tokens, found = self.levels.chance, 1.0, 1.0, list[float]()
-        for passed, reached in self._shares[:depth]:
-            chance = (passed + self._LENT * chance) / (reached + self._LENT)
-            reach *= chance
+        mass, reach, tokens, found = 1.0, 1.0, 1.0, list[float]()
+        for shrinks, right in zip(self._shrinking()[:depth], self._ratios(), strict=False):
+            mass *= shrinks
+            reach = min(reach, right * mass)
             tokens += reach
             found.append(tokens)
         return found
 
     def expected(self, tree: Tree) -> list[float]:
         """Return the tokens that verifying the first 0, 1, 2, ... tokens of a draft commits."""
-        scale = min(self._MOST, self._accepted / self._expected)
-        return [1.0 + scale * sum_ for sum_ in itertools.accumulate(tree.reach, initial=0.0)]
+        ratios, depths = self._ratios(), depths_of(tree.parents)[1:]
+        worth = (ratios[depth - 1] * reach for depth, reach in zip(depths, tree.reach, strict=True))
+        return [1.0 + sum_ for sum_ in itertools.accumulate(worth, initial=0.0)]
+
+    def further(self, tree: Tree) -> float:
+        """Return the tokens that one level more would add to a draft."""
+        masses = _masses(tree)
+        level = len(masses)
+        if not level or level >= OWN_DEPTH:
+            return 0.0
+        return self._ratios()[level] * self._shrinking()[level] * masses[-1]
+
+    def drafted(self, tree: Tree) -> None:
+        """Learn from a draft before its verdict."""
+        above = 1.0
+        for level, mass in enumerate(_masses(tree)[:OWN_DEPTH]):
+            below, behind = self._masses[level]
+            self._masses[level] = self._KEPT * below + mass, self._KEPT * behind + above
+            above = mass
 
     def judged(self, tree: Tree, accepted: int) -> None:
         """Learn from the verdict on the part of a draft that was verified."""
         self.levels.judged(accepted, tree.levels[-1])
-        judged = min(accepted + 1, tree.levels[-1])
+        masses = [*_masses(tree)[:OWN_DEPTH], *[0.0] * OWN_DEPTH]
         # What is not reached fades, too: a level that had bad luck is tried again.
-        self._shares = [
-            (self._KEPT * passed + (level < accepted), self._KEPT * reached + (level < judged))
-            for level, (passed, reached) in enumerate(self._shares)
+        self._verdicts = [
+            (self._KEPT * right + (level < accepted), self._KEPT * mass + masses[level])
+            for level, (right, mass) in enumerate(self._verdicts)
         ]
-        self._accepted = self._KEPT * self._accepted + accepted
-        self._expected = self._KEPT * self._expected + sum(tree.reach)
         self._breadth += 0.25 * (len(tree.tokens) / tree.levels[-1] - self._breadth)
+
+    def _shrinking(self) -> list[float]:
+        """Return the mass of each level as a share of the level above."""
+        return _chained(self._masses, self._SHRINKS, self._LENT)
+
+    def _ratios(self) -> list[float]:
+        """Return, for each level, accepted tokens over mass."""
+        right, mass = (sum(column) for column in zip(*self._verdicts, strict=True))
+        return _chained(self._verdicts, (right + self._TRUSTED) / (mass + self._TRUSTED), self._LENT)
+
+
+def _chained(sums: Sequence[tuple[float, float]], ratio: float, lent: float) -> list[float]:
+    """Return part over whole of each level, begun as that of the level above with the weight `lent`."""
+    found = list[float]()
+    for part, whole in sums:
+        ratio = (part + lent * ratio) / (whole + lent)
+        found.append(ratio)
+    return found
+
+
+def _masses(tree: Tree) -> list[float]:
+    """Return the mass of each level of a draft; see `OwnDrafts`."""
+    masses = [0.0] * tree.levels[-1]
+    for depth, reach in zip(depths_of(tree.parents)[1:], tree.reach, strict=True):
+        masses[depth - 1] += reach
+    return masses
+
+
+class Pace:
+    """Tokens per second that a session gets, and what its acts leave behind.
+
+    Cycles last from commit to commit, waits included. An edge that drafts ahead has its next draft at hand after its
+    own was verified, and not where the verifier has drafted by itself. So an act is judged with the cycle after it: by
+    its *advantage*, the tokens beyond those that the pace makes of its seconds (average reward; Howard 1960). In a
+    batch the pace is that of the session, the others' passes included.
+    """
+
+    _KEPT = 0.97
+    _LENT = 8.0
+    """An act begins with as many cycles of no advantage after it."""
+
+    def __init__(self) -> None:
+        self._all = (0.0, 0.0)
+        self._after: dict[Act, tuple[float, float, float]] = {}
+        """By act: tokens, seconds and number of the cycles after it."""
+        self._last: tuple[Act, float] | None = None
+
+    def clear(self) -> None:
+        """A step begins: its first pass follows nothing."""
+        self._last = None
+
+    def committed(self, act: Act, tokens: int, now: float) -> None:
+        """A pass has committed so many tokens now."""
+        if self._last is not None:
+            before, at = self._last
+            cycle = float(tokens), now - at
+            self._all = (self._KEPT * self._all[0] + cycle[0], self._KEPT * self._all[1] + cycle[1])
+            sums = self._after.get(before, (0.0, 0.0, 0.0))
+            each = zip(sums, (*cycle, 1.0), strict=True)
+            old, new, number = (self._KEPT * sum_ + value for sum_, value in each)
+            self._after[before] = old, new, number
+        self._last = act, now
+
+    def forget(self, act: Act) -> None:
+        """What followed an act that was not taken fades."""
+        tokens, seconds, number = self._after.get(act, (0.0, 0.0, 0.0))
+        self._after[act] = self._KEPT * tokens, self._KEPT * seconds, self._KEPT * number
+
+    def rate(self, own: Part) -> float:
+        """Return the tokens per second of the latest cycles, those of drafting here at least."""
+        tokens, seconds = self._all
+        return max(own.rate, (tokens + self._LENT * own.tokens) / (seconds + self._LENT * own.seconds))
+
+    def advantage(self, act: Act, part: Part, rate: float) -> float:
+        """Return the tokens that an act and the cycle after it bring beyond the `rate`."""
+        tokens, seconds, number = self._after.get(act, (0.0, 0.0, 0.0))
+        return part.tokens - rate * part.seconds + (tokens - rate * seconds) / (number + self._LENT)
 
 
 class Ledger:
@@ -261,6 +360,11 @@ class Ledger:
         self._price = pass_price
         self._drafting, self._own_tokens = drafting, own_tokens
         self._drafts, self._hints, self._own = Acceptance(), Acceptance(), OwnDrafts()
+        self._pace = Pace()
+        self._act, self._tokens = Act.DECODE, 1
+        """The latest pass and what it committed."""
+        self._rate = 0.0
+        """What a second of the pass under way is worth, in tokens, where it drafts here."""
         self.survival = {Act.VERIFY: Survival(), Act.HINT: Survival()}
         """Of the edge's draft tokens and of hints; for policies."""
         self._usual = 0.0
@@ -280,6 +384,7 @@ class Ledger:
         self._prompt = cached
         self._committed, self._plain, self._waiting_since = 0, 0.0, None
         self._arrivals.clear()
+        self._pace.clear()
 
     def pause(self) -> None:
         """The edge is gone or back: no wait is under way."""
@@ -313,14 +418,30 @@ class Ledger:
         """
         waited = 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0)
-        self._waiting_since = None
+        self._waiting_since, self._rate = None, choice.rate
         for act in choice.declined:
             self._acceptance(act).declined()
+            self._pace.forget(act)
         return waited
 
     def charge(self, seconds: float) -> None:
         """Enter seconds that the draft model beside the target spent on this step, other than on a draft."""
         self._plain += seconds / self._decode_s * self._caution
+
+    def further(self, tree: Tree, spent_s: float, forward_s: float, now: float) -> float:
+        """Return the tokens that one level more would add to the draft that is being made for this step, less those
+        that the seconds of verifying it are worth.
+
+        It has taken `spent_s` so far and would take `forward_s` more; 0 where the account does not allow that.
+        """
+        depth = tree.levels[-1]
+        now_s, then_s = (
+            max(self._decode_s, self._seconds(1 + self._own.tokens(levels, self._own_tokens)))
+            for levels in (depth, depth + 1)
+        )
+        if spent_s + forward_s + then_s > self._limit(now) - self._own_tries_s:
+            return 0.0
+        return self._own.further(tree) - self._rate * (then_s - now_s)
 
     def drafted(self, tree: Tree, seconds: float, now: float) -> Tree:
         """A draft of the verifier's own was made for this step in so many seconds, which are charged.
@@ -328,6 +449,7 @@ class Ledger:
         Returns as much of it as commits most per second, drafting included, and as the account allows; of equally good
         parts the largest.
         """
+        self._own.drafted(tree)
         self.charge(seconds)
         limit, least = self._limit(now), self._seconds(2)
         kept = max(limit - self._own_tries_s, min(least, limit))
@@ -340,6 +462,7 @@ class Ledger:
         It is charged by what it cost over a pass in which this session had decoded alone. The time of others' passes
         is not charged: decoding alone would have waited for them as well.
         """
+        self._act, self._tokens = act, committed
         loads = self._load(1) + beside, self._load(1 + len(tree.tokens)) + beside
         self._committed += committed
         self._plain += 1.0
@@ -356,6 +479,7 @@ class Ledger:
     def committed(self, position: int, in_hand: bool, now: float) -> None:
         """A commit up to answer position `position` left; `in_hand`: a draft is there to go on with."""
         self._arrivals.committed(position, in_hand, now)
+        self._pace.committed(self._act, self._tokens, now)
 
     def compared(self, accepted: int, levels: int) -> None:
         """A draft that was left alone has `accepted` of its first `levels` levels in common with what was committed."""
@@ -391,13 +515,13 @@ class Ledger:
             if not draft.tokens:
                 return Choice(Act.VERIFY, draft)
             part = self._stake(draft, self._drafts, now)
-            if part.size and (own is None or self._drafts.due or part.rate >= own.rate):
-                declined = (Act.SELF,) if own is None and room else ()
+            if part.size and (own is None or self._drafts.due or self._follows(part, own)):
+                declined = (Act.SELF,) if room and self._drafting is not None else ()
                 return Choice(Act.VERIFY, draft.head(part.size), gain=part.tokens, declined=declined)
         declined = (Act.VERIFY,) if draft is not None else ()
         part = self._stake(hint, self._hints, now) if hint is not None else Part(0, 1.0, self._decode_s)
         if own is not None and own.rate > part.rate:
-            alone = Choice(Act.SELF, size=self._own_tokens, depth=own.size, gain=own.tokens, declined=declined)
+            alone = self._draft_here(own, room, declined)
             part = own
         else:
             declined += (Act.SELF,) if room and self._drafting is not None else ()
@@ -409,6 +533,20 @@ class Ledger:
         if wait <= 0.0:
             return alone
         return Choice(Act.WAIT, until=now + wait)
+
+    def _draft_here(self, own: Part, room: int, declined: tuple[Act, ...]) -> Choice:
+        """Return the choice of a draft by itself: as deep as it pays, which is known best while it is made."""
+        assert self._drafting is not None, "only a draft model drafts here"
+        return Choice(
+            Act.SELF, size=self._own_tokens, depth=min(room, OWN_DEPTH), gain=own.tokens, declined=declined,
+            drafting_s=self._drafting.forwards_s(own.size) or 0.0, rate=self._pace.rate(own),
+        )  # fmt: skip
+
+    def _follows(self, part: Part, own: Part) -> bool:
+        """Whether to verify this part of an edge's draft rather than to draft here."""
+        rate = self._pace.rate(own)
+        verify, draft = (self._pace.advantage(act, each, rate) for act, each in ((Act.VERIFY, part), (Act.SELF, own)))
+        return verify >= draft
 
     def _acceptance(self, act: Act) -> Acceptance:
         return {Act.HINT: self._hints, Act.SELF: self._own.levels}.get(act, self._drafts)
@@ -518,6 +656,8 @@ class Ledger:
         if not delays or expected is None:
             return 0.0
         _, tokens, verify_s = expected
+        rate = self._pace.rate(alone)
+        came_worth = self._pace.advantage(Act.VERIFY, expected, rate)
         longest = (self.credit(now) + 1.0 + _SLACK) * self._decode_s / self._caution - verify_s
         count = len(delays) + 1
         floor = alone.rate if act is Act.SELF else 1.0 / self._decode_s
@@ -531,6 +671,10 @@ class Ledger:
             seconds += came * verify_s + sum(min(delay, deadline) for delay in [*delays, math.inf]) / count
             value = (reward - self._price * (passes + came)) / seconds
             as_fast = reward >= floor * seconds * (1.0 - _SLACK)
+            if act is Act.SELF:
+                waited = sum(min(delay, deadline) for delay in [*delays, math.inf]) / count
+                value = came * came_worth + (1.0 - came) * self._pace.advantage(act, alone, rate) - rate * waited
+                as_fast = True
             if value > best_value and (as_fast or not deadline):
                 best, best_value = deadline, value
         return best

@@ -18,7 +18,7 @@ from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import OWN_TOKENS, Act, Choice, Ledger
 from cloud_verifier.policies import POLICIES, Batch, Budget
 from cloud_verifier.step import Step, empty_digest
-from cloud_verifier.tree import ForeignDraft
+from cloud_verifier.tree import ForeignDraft, Tree
 from cloud_verifier.work import ModelInfo
 from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
@@ -63,6 +63,8 @@ class Scheduler:
         self._traffic = Traffic()
         self._limits = limits
         self._budget = self._make_budget()
+        self._pace = 0.0
+        """Tokens per second that the latest batch is expected to commit, drafting here included."""
         self._ledgers: dict[int, Ledger] = {}
         self._steps: dict[int, Step] = {}
         self._ended: dict[int, int] = {}
@@ -222,6 +224,9 @@ class Scheduler:
         together = Load.total(loads.values())
         for step, choice in batch.choices.items():
             step.start(choice, now, together - loads[step])
+        self._pace = sum(choice.rate for choice in batch.choices.values())
+        if self.drafting is not None and self._pace:
+            self._pace = max(self._pace, self._rate(batch.choices))
         self._traffic.ran([loads[step] for step in batch.choices], now)
         self._budget = self._make_budget()
         return batch
@@ -262,12 +267,28 @@ class Scheduler:
     def _rate(self, choices: Mapping[Step, Choice]) -> float:
         """Return the tokens per second that a batch is expected to commit, drafting here included."""
         assert self.drafting is not None, "only a draft model drafts here"
-        depths = [each.depth or each.size for each in choices.values() if each.act is Act.SELF]
         prefills = sum(step.draft_inputs is not None for step, each in choices.items() if each.act is Act.SELF)
-        drafting_s = (self.drafting.forwards_s(max(depths)) or 0.0) if depths else 0.0
+        drafting_s = max((self._drafting_s(each) for each in choices.values() if each.act is Act.SELF), default=0.0)
         drafting_s += prefills * (self.drafting.prefill_s or 0.0)
         verify_s = self.estimates.seconds(Load.total(step.load(each) for step, each in choices.items()))
         return sum(each.gain for each in choices.values()) / max(drafting_s + verify_s, 1e-9)
+
+    def _drafting_s(self, choice: Choice) -> float:
+        """Return the seconds that a draft which is made here is expected to take."""
+        if choice.drafting_s is not None or self.drafting is None:
+            return choice.drafting_s or 0.0
+        return self.drafting.forwards_s(choice.depth or choice.size) or 0.0
+
+    def goes_on(self, drafts: Mapping[int, Tree], turn: int, spent_s: float, now: float) -> bool:
+        """Return whether drafts, by row, that are being made here get one level more, which is `turn`.
+
+        What it adds is to be worth its forward by the tokens per second that the batch is expected to commit.
+        """
+        forward_s = self.drafting.forward_s(turn) if self.drafting is not None else None
+        if forward_s is None:
+            return True
+        steps = [(self._steps[row], tree) for row, tree in drafts.items() if row in self._steps]
+        return sum(step.further(tree, spent_s, forward_s, now) for step, tree in steps) > self._pace * forward_s
 
     # --- checks
 

@@ -12,6 +12,7 @@ Numbers: a token has an answer *position*; in a draft as it was sent it is a *no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -467,6 +468,13 @@ class Step:
             self._held.pop(tree.round, None)
             self._best = self._current()
         return self.row
+
+    def further(self, tree: Tree, spent_s: float, forward_s: float, now: float) -> float:
+        """Return the tokens that one level more would add to the draft that the verifier makes for it; see `Ledger`.
+
+        Infinity where the draft has a size that its robot has set.
+        """
+        return self.ledger.further(tree, spent_s, forward_s, now) if self.idle is Idle.LEDGER else math.inf
 
     def draft_here(self, tree: Tree, seconds: float = 0.0, now: float = 0.0) -> None:
         """Let the pass under way verify a draft of the verifier's own, which took so long; the ledger may cut it."""
