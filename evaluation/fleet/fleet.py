@@ -423,8 +423,8 @@ class Fleet:
             request = self.robots[step.index].request
             levels = levels_of(request, step.position, depth, workload.kinds)
             shape = best_tree(levels, min(system.server_draft, step.row.self_draft), depth)
-            tokens = tuple(shape.tokens(request.firsts, step.position))
-            step.draft_here(Tree(0, tokens, shape.parents, tuple(range(len(tokens)))))
+            tokens = shape.tokens(request.firsts, step.position)
+            step.draft_here(Tree.own(tokens, shape.parents, shape.reach(levels)))
             deepest = max(deepest, depth)
         width = max(1, system.server_draft // max(1, system.server_depth))
         for _ in range(deepest):

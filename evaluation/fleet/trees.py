@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -33,6 +34,10 @@ class Shape:
     def tokens(self, firsts: tuple[int, ...], position: int) -> list[int]:
         """Return the nodes' tokens behind answer position `position`, see `Request.firsts`."""
         return [firsts[position + len(node) - 1] + node[-1] for node in self.nodes]
+
+    def reach(self, levels: tuple[tuple[float, ...], ...]) -> list[float]:
+        """Return the chance that each node's path is the target's, by the chances of the candidates at every level."""
+        return [math.prod(level[rank] for level, rank in zip(levels, node, strict=False)) for node in self.nodes]
 
     @cached_property
     def _known(self) -> frozenset[Path]:
@@ -99,10 +104,4 @@ def widened_tree(
 
 def expected_tokens(shape: Shape, levels: tuple[tuple[float, ...], ...]) -> float:
     """Return the tokens that a verification of the tree commits on average, the target's own included."""
-    total = 1.0
-    for node in shape.nodes:
-        chance = 1.0
-        for level, rank in zip(levels, node, strict=False):
-            chance *= level[rank]
-        total += chance
-    return total
+    return 1.0 + sum(shape.reach(levels))

@@ -78,8 +78,12 @@ def test_images_alternate_with_forwards(policy: str) -> None:
 @pytest.mark.parametrize("policy", ["wisp", "full_budget"])
 @pytest.mark.parametrize("slack", [0.0209, 0.03, 0.05, 0.12])
 def test_a_fixed_chunk_is_no_larger_than_deadlines_leave(policy: str, slack: float) -> None:
-    """`--prefill-chunk` is a bound: whoever set it wants shorter forwards, and chose a policy that keeps deadlines."""
+    """`--prefill-chunk` is a bound: whoever set it wants shorter forwards, and chose a policy that keeps deadlines.
+
+    To `full_budget` a class is no deadline of a row: here the robot names one itself.
+    """
     begun, row = prompt(0.0), waiting(0, slack - 0.125)
+    row.deadline = slack
     batch = POLICIES[policy]().schedule([row, begun], 0.0, COST, replace(BUDGET, chunk=300))
     load = Load.row(1, 100) + begun.chunk_load(batch.chunks.get(begun, 0))
     assert list(batch.choices) == [row] and COST.seconds(load) <= slack
