@@ -149,8 +149,11 @@ class Ledger:
 
     def credit(self, now: float) -> float:
         """Return the lead over decoding alone in tokens; negative where the step is behind."""
-        waited = 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
-        return self._committed - self._plain - waited * self._caution / self._decode_s
+        return self._committed - self._plain - self._waited(now) * self._caution / self._decode_s
+
+    def _waited(self, now: float) -> float:
+        """Return the seconds of the wait that is under way."""
+        return 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
 
     def draft_came(self, start: int, usable: bool, depth: int, now: float) -> None:
         """Learn from a draft for answer position `start`, `depth` levels deep; `usable`: it continues the answer."""
@@ -163,7 +166,7 @@ class Ledger:
         At most one plain decode stays on the account: a deadline that was missed because the machine ran other steps is
         not charged.
         """
-        waited = 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
+        waited = self._waited(now)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0)
         self._waiting_since, self._rate = None, choice.rate
         for act in choice.declined:
@@ -394,6 +397,8 @@ class Ledger:
         if not delays or expected is None:
             return 0.0
         longest = (self.credit(now) + 1.0 + _SLACK) * self._decode_s / self._caution - expected.seconds
+        if act is Act.SELF:  # nobody knows for how long a robot is late: no longer than a draft here would take
+            longest = min(longest, alone.seconds - self._waited(now))
         worth = (self._over_drafting if act is Act.SELF else self._over_decoding)(alone, expected, delays)
         return max([0.0, *(delay for delay in dict.fromkeys(delays) if delay <= longest)], key=worth)
 
