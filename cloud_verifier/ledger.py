@@ -2,7 +2,8 @@
 where a draft model stands beside the target, or wait a little.
 
 It takes what commits most tokens per second by its estimates, and spends only *credit*: the lead, in tokens, that the
-step has over decoding alone. So a step is never more than one plain decode behind, whatever link and draft do.
+step has over decoding alone. So a step is never more than one plain decode behind, whatever link and drafts do, those
+that are made here among them: their forwards, and the draft model's prefill, are paid from the same account.
 
 Terms: T_d a pass that decodes alone, T_v one that verifies; a the chance of one more accepted draft token, E(k) =
 1 + a + ... + a^k the tokens that a draft k deep commits (Leviathan et al., arXiv 2211.17192, Eq. 1). Times are seconds
@@ -11,30 +12,26 @@ on one clock that is given; no torch, no socket.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from cloud_verifier.draft_costs import DraftCosts
+from cloud_verifier.experience import TICK_S, Acceptance, Arrivals, Pace, Part
+from cloud_verifier.own_drafts import OWN_DEPTH, OWN_TOKENS, OwnDrafts
 from cloud_verifier.survival import Survival
 from cloud_verifier.tree import NOTHING, Tree
-from speculation.acceptance import depths_of, expected_tokens
+from speculation.acceptance import expected_tokens
 from speculation.pass_cost import NO_LOAD, Load
 
 PASS_PRICE = 0.5
 """Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md has the reason."""
-_TICK_S = 1e-6
-"""Shortest time that is counted with: a clock may stand still, and a wait must end."""
 _SLACK = 1e-9
 """Rounding of sums of tokens."""
 _WHOLE = 0.98
 """A draft is verified whole where that brings at least so much of what its best part would."""
-OWN_TOKENS, OWN_DEPTH = 32, 16
-"""Size of the trees that the verifier drafts by itself (SpecEdge, Appendix C), and their most levels."""
 _TRIES, _OWN_TRIES = 2, 3
 """How many verifications of one token a lost stake must leave room for: a step that has none left can only decode. Of
 the verifier's own drafts, which may be all that a step ever has, more."""
@@ -93,251 +90,6 @@ class Estimates(Protocol):
     def spread(self) -> float: ...
 
     def seconds(self, load: Load) -> float: ...
-
-
-class Acceptance:
-    """Chance that the target accepts one more level of a draft: a running share, begun at one half with little weight.
-
-    What does not pay is left alone and so never judged; a try is due now and then, ever more rarely, because acceptance
-    may recover.
-    """
-
-    _SELDOM = (16, 256)
-
-    def __init__(self, kept: float = 0.95, accepted: float = 0.5, judged: float = 1.0) -> None:
-        """kept: how much of its past weighs after one more verdict; it begins with `accepted` of `judged` levels."""
-        self._kept = kept
-        self._accepted, self._judged = accepted, judged
-        self._declined, self._interval = 0, self._SELDOM[0]
-
-    @property
-    def chance(self) -> float:
-        return self._accepted / self._judged
-
-    @property
-    def due(self) -> bool:
-        return self._declined >= self._interval
-
-    def judged(self, accepted: int, levels: int) -> None:
-        """Learn from a verdict: `accepted` of `levels`; levels below the first rejection were not judged."""
-        if accepted:
-            self._interval = self._SELDOM[0]
-        elif self.due:
-            self._interval = min(2 * self._interval, self._SELDOM[1])
-        self._declined = 0
-        self._accepted = self._kept * self._accepted + accepted
-        self._judged = self._kept * self._judged + min(accepted + 1, levels)
-
-    def declined(self) -> None:
-        """A draft was at hand and left alone."""
-        self._declined += 1
-
-
-class Arrivals:
-    """When the next draft comes: delays from a commit to the first draft that follows it, as far as it kept us waiting.
-
-    Drafts that came ahead of their commit are no delays: what is asked is how long to wait where none did.
-    """
-
-    _KEPT = 16
-    _LEAST = 2
-    _LATE = 1.05
-    """A draft is taken to need so much longer than one before it: the deadline must not fall just ahead of it."""
-
-    def __init__(self) -> None:
-        self._delays: deque[float] = deque(maxlen=self._KEPT)
-        self._open: list[tuple[int, float]] = []
-
-    def clear(self) -> None:
-        """A step begins: no commit waits for its draft."""
-        self._open.clear()
-
-    def committed(self, position: int, in_hand: bool, now: float) -> None:
-        """A commit up to answer position `position` left; `in_hand`: a draft behind it was there already."""
-        if in_hand:
-            self._open.clear()
-        else:
-            self._open.append((position, now))
-
-    def came(self, start: int, usable: bool, now: float) -> None:
-        """A draft for answer position `start` arrived; it answers the latest commit that it can know of."""
-        answered = [at for position, at in self._open if position <= start]
-        if answered:
-            self._delays.append(now - answered[-1])
-        self._open = [] if usable else [each for each in self._open if each[0] > start]
-
-    def remaining(self, now: float) -> list[float]:
-        """Return, sorted, how much longer each remembered delay would still last; nothing where none is awaited.
-
-        Shorter ones have passed: an overdue draft leaves few, in the end none.
-        """
-        if not self._open or len(self._delays) < self._LEAST:
-            return []
-        waited = now - self._open[0][1]
-        left = (self._LATE * delay - waited for delay in self._delays)
-        return sorted(each for each in left if each > _TICK_S)
-
-
-class Part(NamedTuple):
-    """What a pass over the first `size` tokens of a draft, or over a draft so deep, brings and takes."""
-
-    size: int
-    tokens: float
-    """E, those that it commits."""
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds
-
-
-class OwnDrafts:
-    """What the verifier's own drafts are worth to a session, by the draft model's probabilities.
-
-    A level's *mass* is the sum of the probabilities of its tokens' paths: how likely the answer is to go through it, if
-    the draft model is right about itself. How far it is, each level's verdicts show: the ratio of accepted tokens to
-    mass. How the mass shrinks from level to level, drafts show before any verdict.
-    """
-
-    _KEPT = 0.98
-    _LENT = 4.0
-    """A level begins as the one above, with the weight of so many tokens of mass."""
-    _TRUSTED = 8.0
-    """The draft model is taken to be right about itself, with the weight of so many tokens."""
-    _SHRINKS = 0.7
-    """Whoever gave the verifier a draft model expects something of it."""
-
-    def __init__(self) -> None:
-        self.levels = Acceptance(self._KEPT, self._LENT * self._SHRINKS, self._LENT)
-        self._masses = [(0.0, 0.0)] * OWN_DEPTH
-        """Of each level, and of the level above it where that was drafted behind."""
-        self._verdicts = [(0.0, 0.0)] * OWN_DEPTH
-        """Accepted tokens, and mass, of each level."""
-        self._breadth = 1.0
-
-    def tokens(self, depth: int, most: int) -> int:
-        """Return about how many tokens of a draft so deep will be verified."""
-        return min(most, max(depth, round(self._breadth * depth)))
-
-    def gains(self, depth: int) -> list[float]:
-        """Return the tokens E that drafts of 1, 2, ... `depth` levels commit."""
-        mass, reach, tokens, found = 1.0, 1.0, 1.0, list[float]()
-        for shrinks, right in zip(self._shrinking()[:depth], self._ratios(), strict=False):
-            mass *= shrinks
-            reach = min(reach, right * mass)
-            tokens += reach
-            found.append(tokens)
-        return found
-
-    def expected(self, tree: Tree) -> list[float]:
-        """Return the tokens that verifying the first 0, 1, 2, ... tokens of a draft commits."""
-        ratios, depths = self._ratios(), depths_of(tree.parents)[1:]
-        worth = (ratios[depth - 1] * reach for depth, reach in zip(depths, tree.reach, strict=True))
-        return [1.0 + sum_ for sum_ in itertools.accumulate(worth, initial=0.0)]
-
-    def further(self, tree: Tree) -> float:
-        """Return the tokens that one level more would add to a draft."""
-        masses = _masses(tree)
-        level = len(masses)
-        if not level or level >= OWN_DEPTH:
-            return 0.0
-        return self._ratios()[level] * self._shrinking()[level] * masses[-1]
-
-    def drafted(self, tree: Tree) -> None:
-        """Learn from a draft before its verdict."""
-        above = 1.0
-        for level, mass in enumerate(_masses(tree)[:OWN_DEPTH]):
-            below, behind = self._masses[level]
-            self._masses[level] = self._KEPT * below + mass, self._KEPT * behind + above
-            above = mass
-
-    def judged(self, tree: Tree, accepted: int) -> None:
-        """Learn from the verdict on the part of a draft that was verified."""
-        self.levels.judged(accepted, tree.levels[-1])
-        masses = [*_masses(tree)[:OWN_DEPTH], *[0.0] * OWN_DEPTH]
-        # What is not reached fades, too: a level that had bad luck is tried again.
-        self._verdicts = [
-            (self._KEPT * right + (level < accepted), self._KEPT * mass + masses[level])
-            for level, (right, mass) in enumerate(self._verdicts)
-        ]
-        self._breadth += 0.25 * (len(tree.tokens) / tree.levels[-1] - self._breadth)
-
-    def _shrinking(self) -> list[float]:
-        """Return the mass of each level as a share of the level above."""
-        return _chained(self._masses, self._SHRINKS, self._LENT)
-
-    def _ratios(self) -> list[float]:
-        """Return, for each level, accepted tokens over mass."""
-        right, mass = (sum(column) for column in zip(*self._verdicts, strict=True))
-        return _chained(self._verdicts, (right + self._TRUSTED) / (mass + self._TRUSTED), self._LENT)
-
-
-def _chained(sums: Sequence[tuple[float, float]], ratio: float, lent: float) -> list[float]:
-    """Return part over whole of each level, begun as that of the level above with the weight `lent`."""
-    found = list[float]()
-    for part, whole in sums:
-        ratio = (part + lent * ratio) / (whole + lent)
-        found.append(ratio)
-    return found
-
-
-def _masses(tree: Tree) -> list[float]:
-    """Return the mass of each level of a draft; see `OwnDrafts`."""
-    masses = [0.0] * tree.levels[-1]
-    for depth, reach in zip(depths_of(tree.parents)[1:], tree.reach, strict=True):
-        masses[depth - 1] += reach
-    return masses
-
-
-class Pace:
-    """Tokens per second that a session gets, and what its acts leave behind.
-
-    Cycles last from commit to commit, waits included. An edge that drafts ahead has its next draft at hand after its
-    own was verified, and not where the verifier has drafted by itself. So an act is judged with the cycle after it: by
-    its *advantage*, the tokens beyond those that the pace makes of its seconds (average reward; Howard 1960). In a
-    batch the pace is that of the session, the others' passes included.
-    """
-
-    _KEPT = 0.97
-    _LENT = 8.0
-    """An act begins with as many cycles of no advantage after it."""
-
-    def __init__(self) -> None:
-        self._all = (0.0, 0.0)
-        self._after: dict[Act, tuple[float, float, float]] = {}
-        """By act: tokens, seconds and number of the cycles after it."""
-        self._last: tuple[Act, float] | None = None
-
-    def clear(self) -> None:
-        """A step begins: its first pass follows nothing."""
-        self._last = None
-
-    def committed(self, act: Act, tokens: int, now: float) -> None:
-        """A pass has committed so many tokens now."""
-        if self._last is not None:
-            before, at = self._last
-            cycle = float(tokens), now - at
-            self._all = (self._KEPT * self._all[0] + cycle[0], self._KEPT * self._all[1] + cycle[1])
-            sums = self._after.get(before, (0.0, 0.0, 0.0))
-            each = zip(sums, (*cycle, 1.0), strict=True)
-            old, new, number = (self._KEPT * sum_ + value for sum_, value in each)
-            self._after[before] = old, new, number
-        self._last = act, now
-
-    def forget(self, act: Act) -> None:
-        """What followed an act that was not taken fades."""
-        tokens, seconds, number = self._after.get(act, (0.0, 0.0, 0.0))
-        self._after[act] = self._KEPT * tokens, self._KEPT * seconds, self._KEPT * number
-
-    def rate(self, own: Part) -> float:
-        """Return the tokens per second of the latest cycles, those of drafting here at least."""
-        tokens, seconds = self._all
-        return max(own.rate, (tokens + self._LENT * own.tokens) / (seconds + self._LENT * own.seconds))
-
-    def advantage(self, act: Act, part: Part, rate: float) -> float:
-        """Return the tokens that an act and the cycle after it bring beyond the `rate`."""
-        tokens, seconds, number = self._after.get(act, (0.0, 0.0, 0.0))
-        return part.tokens - rate * part.seconds + (tokens - rate * seconds) / (number + self._LENT)
 
 
 class Ledger:
@@ -402,8 +154,11 @@ class Ledger:
 
     def credit(self, now: float) -> float:
         """Return the lead over decoding alone in tokens; negative where the step is behind."""
-        waited = 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
-        return self._committed - self._plain - waited * self._caution / self._decode_s
+        return self._committed - self._plain - self._waited(now) * self._caution / self._decode_s
+
+    def _waited(self, now: float) -> float:
+        """Return the seconds of the wait that is under way."""
+        return 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
 
     def draft_came(self, start: int, usable: bool, depth: int, now: float) -> None:
         """Learn from a draft for answer position `start`, `depth` levels deep; `usable`: it continues the answer."""
@@ -416,7 +171,7 @@ class Ledger:
         At most one plain decode stays on the account: a deadline that was missed because the machine ran other steps is
         not charged.
         """
-        waited = 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
+        waited = self._waited(now)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0)
         self._waiting_since, self._rate = None, choice.rate
         for act in choice.declined:
@@ -469,7 +224,7 @@ class Ledger:
         if not tree.tokens:
             return
         alone, shared = map(self._estimates.seconds, loads)
-        ratio = shared / alone if alone > _TICK_S else 1.0
+        ratio = shared / alone if alone > TICK_S else 1.0
         self._plain += max(0.0, ratio - 1.0) * self._caution
         if act is Act.SELF:
             self._own.judged(tree, accepted)
@@ -502,7 +257,7 @@ class Ledger:
         """Return what to do now with the best current draft and a hint, if there are any.
 
         A draft that pays is verified, as much of it as pays and as the account allows, unless a draft of the
-        verifier's own commits more per second: `room` is how many levels that may have, 0 where there can be none, and
+        verifier's own is worth more (`Pace`): `room` is how many levels that may have, 0 where there can be none, and
         `prefilled` whether the draft model knows the prompt. Where there is no draft the step waits for as long as that
         is worth it, else it does what commits most per second: it drafts by itself, verifies the hint, or decodes. A
         query: a step that waits is noted by `wait`.
@@ -515,7 +270,7 @@ class Ledger:
             if not draft.tokens:
                 return Choice(Act.VERIFY, draft)
             part = self._stake(draft, self._drafts, now)
-            if part.size and (own is None or self._drafts.due or self._follows(part, own)):
+            if part.size and (own is None or self._drafts.due or self._beats(part, own)):
                 declined = (Act.SELF,) if room and self._drafting is not None else ()
                 return Choice(Act.VERIFY, draft.head(part.size), gain=part.tokens, declined=declined)
         declined = (Act.VERIFY,) if draft is not None else ()
@@ -542,7 +297,7 @@ class Ledger:
             drafting_s=self._drafting.forwards_s(own.size) or 0.0, rate=self._pace.rate(own),
         )  # fmt: skip
 
-    def _follows(self, part: Part, own: Part) -> bool:
+    def _beats(self, part: Part, own: Part) -> bool:
         """Whether to verify this part of an edge's draft rather than to draft here."""
         rate = self._pace.rate(own)
         verify, draft = (self._pace.advantage(act, each, rate) for act, each in ((Act.VERIFY, part), (Act.SELF, own)))
@@ -643,41 +398,56 @@ class Ledger:
     def _wait(self, alone: Part, act: Act, now: float) -> float:
         """Return how many seconds to wait for a draft at most; 0 to go on alone at once.
 
-        A renewal-reward comparison of all deadlines d that a remembered delay suggests: with P = P(X <= d) for the
-        draft's remaining delay X, a cycle commits P E + (1 - P) G tokens in E[min(X, d)] + P T_v + (1 - P) H seconds
-        and P + (1 - P) n passes, where going on alone commits G in H seconds and n passes (`_alone`). Of them the best
-        has the most (tokens - price x passes) per second; d = 0 is going on at once, and "never" is one more
-        remembered delay. None may be slower than decoding alone, or than drafting here where that is the alternative,
-        whatever the price.
+        Of all deadlines d that a remembered delay suggests the one that is worth most; d = 0 is going on at once.
         Waiting must be paid from credit: even if nothing is accepted the step must not be behind after it,
         now + d + T_v <= t0 + (N + 1) T_d.
         """
         delays, expected = self._arrivals.remaining(now), self._expected()
         if not delays or expected is None:
             return 0.0
-        _, tokens, verify_s = expected
-        rate = self._pace.rate(alone)
-        came_worth = self._pace.advantage(Act.VERIFY, expected, rate)
-        longest = (self.credit(now) + 1.0 + _SLACK) * self._decode_s / self._caution - verify_s
-        count = len(delays) + 1
-        floor = alone.rate if act is Act.SELF else 1.0 / self._decode_s
-        cycle = self._alone(alone, expected)
-        best, best_value = 0.0, -math.inf
-        for deadline in [0.0, *(delay for delay in dict.fromkeys(delays) if delay <= longest)]:
-            late = [delay - deadline for delay in delays if delay > deadline] + [math.inf]
-            came = 1.0 - len(late) / count
-            reward, seconds, passes = (sum(column) / count for column in zip(*map(cycle, late), strict=True))
-            reward += came * tokens
-            seconds += came * verify_s + sum(min(delay, deadline) for delay in [*delays, math.inf]) / count
-            value = (reward - self._price * (passes + came)) / seconds
-            as_fast = reward >= floor * seconds * (1.0 - _SLACK)
-            if act is Act.SELF:
-                waited = sum(min(delay, deadline) for delay in [*delays, math.inf]) / count
-                value = came * came_worth + (1.0 - came) * self._pace.advantage(act, alone, rate) - rate * waited
-                as_fast = True
-            if value > best_value and (as_fast or not deadline):
-                best, best_value = deadline, value
-        return best
+        longest = (self.credit(now) + 1.0 + _SLACK) * self._decode_s / self._caution - expected.seconds
+        if act is Act.SELF:  # nobody knows for how long a robot is late: no longer than a draft here would take
+            longest = min(longest, alone.seconds - self._waited(now))
+        worth = (self._over_drafting if act is Act.SELF else self._over_decoding)(alone, expected, delays)
+        return max([0.0, *(delay for delay in dict.fromkeys(delays) if delay <= longest)], key=worth)
+
+    def _over_drafting(self, own: Part, expected: Part, delays: Sequence[float]) -> Callable[[float], float]:
+        """Return what waiting until a deadline is worth where a draft is made here else: the advantage (`Pace`) of what
+        is then verified, less what the wait takes. "Never" is one more remembered delay."""
+        rate = self._pace.rate(own)
+        verify, draft = (
+            self._pace.advantage(act, part, rate) for act, part in ((Act.VERIFY, expected), (Act.SELF, own))
+        )
+
+        def worth(deadline: float) -> float:
+            waits = [min(delay, deadline) for delay in (*delays, math.inf)]
+            came = sum(delay <= deadline for delay in delays)
+            return (came * verify + (len(waits) - came) * draft - rate * sum(waits)) / len(waits)
+
+        return worth
+
+    def _over_decoding(self, alone: Part, expected: Part, delays: Sequence[float]) -> Callable[[float], float]:
+        """Return what waiting until a deadline d is worth where the step decodes, or verifies a hint, else.
+
+        A renewal-reward comparison: with P = P(X <= d) for the draft's remaining delay X, a cycle commits
+        P E + (1 - P) G tokens in E[min(X, d)] + P T_v + (1 - P) H seconds and P + (1 - P) n passes, where going on
+        alone commits G in H seconds and n passes (`_alone`). It is worth (tokens - price x passes) per second, but
+        nothing where it is slower than decoding alone, whatever the price. "Never" is one more remembered delay.
+        """
+        cycle, decode = self._alone(alone, expected), self._decode_s
+
+        def worth(deadline: float) -> float:
+            waits = [min(delay, deadline) for delay in (*delays, math.inf)]
+            late = [delay - deadline for delay in (*delays, math.inf) if delay > deadline]
+            came = 1.0 - len(late) / len(waits)
+            reward, seconds, passes = (sum(column) / len(waits) for column in zip(*map(cycle, late), strict=True))
+            reward += came * expected.tokens
+            seconds += came * expected.seconds + sum(waits) / len(waits)
+            if deadline and reward * decode < seconds * (1.0 - _SLACK):
+                return -math.inf
+            return (reward - self._price * (passes + came)) / seconds
+
+        return worth
 
     def _alone(self, alone: Part, expected: Part) -> Callable[[float], tuple[float, float, float]]:
         """Return a function of the draft's delay: tokens, seconds and passes of going on alone until it comes.
@@ -688,7 +458,7 @@ class Ledger:
         """
         depth, _, verify_s = expected
         chance = self._drafts.chance
-        gained, alone_s = alone.tokens, max(_TICK_S, alone.seconds)
+        gained, alone_s = alone.tokens, max(TICK_S, alone.seconds)
         cycles = []
         for count in range(1, int(depth / gained) + 1):
             usable = chance ** (count * gained)
@@ -712,7 +482,7 @@ class Ledger:
 
     @property
     def _decode_s(self) -> float:
-        return max(_TICK_S, self._seconds(1))
+        return max(TICK_S, self._seconds(1))
 
     @property
     def _caution(self) -> float:

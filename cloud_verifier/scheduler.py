@@ -15,7 +15,8 @@ from cloud_verifier.batching import Traffic, best_batch, best_wait
 from cloud_verifier.config import Limits, Scheduling
 from cloud_verifier.draft_costs import DraftCosts
 from cloud_verifier.estimator import Estimator
-from cloud_verifier.ledger import OWN_TOKENS, Act, Choice, Ledger
+from cloud_verifier.ledger import Act, Choice, Ledger
+from cloud_verifier.own_drafts import OWN_TOKENS
 from cloud_verifier.policies import POLICIES, Batch, Budget
 from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import ForeignDraft, Tree
