@@ -91,6 +91,7 @@ GOALS = {"tokens/s": 2.5, "inter-token latency": 1.0 - 0.1124, "tokens a dollar"
 """At batch 1, of the better one of `OURS` against `server_sd` at its best depth."""
 SERVER, SPECEDGE, OURS = "server_sd", "specedge", ("ours", "ours, exits")
 PRINTED = f"{SERVER}, printed depth"
+FASTER, SLOWER = "faster than any batch", "slower than all"
 RTTS = {0.015: 7, 0.040: 5, 0.050: 4}
 """Round trip -> depth (Fig. 10)."""
 Run = tuple[Setting, int]
@@ -316,11 +317,15 @@ def compared(pair: Pair, batch: int, seen: Mapping[str, list[dict[str, float]]])
         spreads = {key: _spread([each[key] for each in runs]) for key in runs[0]}
         dollars = (pair.server_price + EDGE_PRICE * edges) / 3600.0
         speed = spreads["tokens_per_s"]["median"]
-        rows[name] = {**spreads, "robots": edges or batch, "kilotokens_per_dollar": speed / dollars / 1e3}
+        rows[name] = {key: spread["median"] for key, spread in spreads.items()} | {
+            "tokens_per_s": spreads["tokens_per_s"],
+            "robots": edges or batch,
+            "kilotokens_per_dollar": speed / dollars / 1e3,
+        }
     base = rows[best_of(rows)]
     for row in rows.values():
         row["times"] = row["tokens_per_s"]["median"] / base["tokens_per_s"]["median"]
-        row["itl_times"] = row["itl_s"]["median"] / base["itl_s"]["median"]
+        row["itl_times"] = row["itl_s"] / base["itl_s"]
         row["dollar_times"] = row["kilotokens_per_dollar"] / base["kilotokens_per_dollar"]
     return rows
 
@@ -332,21 +337,23 @@ def best_of(rows: Mapping[str, Any]) -> str:
 
 def at_equal_latency(
     batches: Mapping[int, Mapping[str, Mapping[str, Any]]], per_row: Mapping[str, Mapping[str, float]]
-) -> dict[str, float | None]:
+) -> dict[str, float | str]:
     """Return tokens/s over those of `server_sd` in the batch that gives its robots the same latency (Fig. 6).
 
-    Between two batches of `server_sd` it is linear; None where no batch that was run is as slow, or as fast.
+    Between two batches of `server_sd` it is linear; in words where no batch that was run is as fast, or as slow.
     """
     curve = [rows[best_of(rows)] for rows in batches.values()]
-    slow, speeds = ([each[key]["median"] for each in curve] for key in ("itl_s", "tokens_per_s"))
+    slow, speeds = [each["itl_s"] for each in curve], [each["tokens_per_s"]["median"] for each in curve]
     points = {
-        f"{name}, batch {batch}": (rows[name]["itl_s"]["median"], rows[name]["tokens_per_s"]["median"])
+        f"{name}, batch {batch}": (rows[name]["itl_s"], rows[name]["tokens_per_s"]["median"])
         for batch, rows in batches.items() for name in (SPECEDGE, *OURS)
     } | {name: (each["itl_s"], each["tokens_per_s"]) for name, each in per_row.items()}  # fmt: skip
-    return {
-        name: float(speed / np.interp(itl_s, slow, speeds)) if slow[0] <= itl_s <= slow[-1] else None
-        for name, (itl_s, speed) in points.items()
-    }
+    found: dict[str, float | str] = {}
+    for name, (itl_s, speed) in points.items():
+        found[name] = float(speed / np.interp(itl_s, slow, speeds))
+        if not slow[0] <= itl_s <= slow[-1]:
+            found[name] = FASTER if itl_s < slow[0] else SLOWER
+    return found
 
 
 def layer_split(pair: Pair) -> dict[str, float]:
@@ -364,8 +371,8 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 COLUMNS = (
     Column("robots", "robots", ".0f"), Column("tokens/s", "tokens_per_s", ".1f"), Column("times", "times"),
-    Column("ms/token", "itl_s", ".1f", 1e3), Column("times", "itl_times"), Column("tokens/verification", "tau.median"),
-    Column("+-", "tau_spread.median"), Column("busy %", "busy.median", ".0f", 100.0),
+    Column("ms/token", "itl_s", ".1f", 1e3), Column("times", "itl_times"), Column("tokens/verification", "tau"),
+    Column("+-", "tau_spread"), Column("busy %", "busy", ".0f", 100.0),
     Column("1000 tokens/$", "kilotokens_per_dollar", ".1f"), Column("times", "dollar_times"),
 )  # fmt: skip
 PLAIN_COLUMNS = (
@@ -401,6 +408,8 @@ def report(data: Mapping[str, Any]) -> str:
         for name, figures in by_model.items():
             for batch, rows in figures["batches"].items():
                 parts += [f"\n{pair}, {name}, batch {batch}", figures_table("system", rows, COLUMNS)]
+            equal = {each: {"times": value} for each, value in figures["at_equal_latency"].items()}
+            parts += ["", figures_table("at equal latency, over server_sd", equal, (Column("tokens/s", "times"),))]
             for title in ("sizes", "per_row", "exits"):
                 if title in figures:
                     parts += [f"\n{pair}, {name}", figures_table(title, figures[title], PLAIN_COLUMNS)]
