@@ -14,11 +14,16 @@ import numpy as np
 
 from evaluation.fleet.trees import Shape, best_tree, expected_tokens
 from evaluation.fleet.workload import Workload
+from evaluation.virtual_time import Recording
 from speculation.wire import MAX_ANSWER_TOKENS
 
 ANSWERS = 24
 """Answers over which tokens a verification are averaged."""
 MOST_POWER = 16.0
+SURE = (0.5, 0.9)
+"""Probabilities of a draft's first candidate between which kinds of positions lie."""
+MOST_RANKS = 6
+"""Candidates of a position that count; behind them the draft model foresees nothing."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,6 @@ class Candidates:
     """The draft model sees in advance of which kind a position is."""
     shares: tuple[float, ...] = (1.0,)
     """How many positions are of each kind."""
-
     stay: float = 0.0
     """See `Workload.stay`."""
 
@@ -56,6 +60,30 @@ class Candidates:
             below = tokens_of(self.scaled(middle), size, depth) < tokens
             low, high = (middle, high) if below else (low, middle)
         return self.scaled((low * high) ** 0.5)
+
+
+def measured(recording: Recording, source: str, sure: Sequence[float] = SURE) -> Candidates:
+    """Return the ranks of the target's tokens among the recorded candidates of the draft, a kind of position for each
+    range of the draft's probability of its first candidate, from the least sure one on.
+
+    Raises ValueError where a kind has no position.
+    """
+    places, kinds, same = [], [], []
+    for step in recording.steps:
+        found = step.draft_tokens == np.asarray(step.tokens)[:, None]
+        places.append(np.where(found.any(axis=1), found.argmax(axis=1), MOST_RANKS))
+        kinds.append(np.digitize(step.draft_probabilities[:, 0], sure))
+        same.append(kinds[-1][1:] == kinds[-1][:-1])
+    ranks, kind = np.concatenate(places), np.concatenate(kinds)
+    shares = np.bincount(kind, minlength=len(sure) + 1) / len(kind)
+    if not shares.all():
+        raise ValueError(f"no position where the draft's first candidate has a probability between {sure}")
+    by_chance = float(shares @ shares)
+    stay = (float(np.mean(np.concatenate(same))) - by_chance) / max(1e-9, 1.0 - by_chance)
+    chances = [np.bincount(ranks[kind == each], minlength=MOST_RANKS + 1)[:MOST_RANKS] for each in range(len(shares))]
+    table = tuple(tuple(float(n) for n in np.trim_zeros(each / (kind == number).sum(), "b"))
+                  for number, each in enumerate(chances))  # fmt: skip
+    return Candidates(source, table, tuple(shares.tolist()), min(0.99, max(0.0, stay)))
 
 
 def _raised(kind: Sequence[float], power: float) -> tuple[float, ...]:

@@ -153,7 +153,7 @@ class TreeDrafter:
         if self._sent_at is not None:
             forwards = int((now - self._sent_at) / self._draft_s + _LATE)
             self._away += LATEST * (forwards - self._away) if self._away else forwards
-            self._feed({}, now)
+            self._credit(now)
             self._widths = self._behind.get(self._request.ranks[start:end], ())
             kinds = self._request.kinds[end : end + len(self._widths)]
             if kinds:
@@ -188,11 +188,15 @@ class TreeDrafter:
             self._feed(dict(zip(shape.heads, shape.chances, strict=True)), now)
         return self._sent.tokens(self._request.firsts, self._position), list(self._sent.parents)
 
-    def _feed(self, places: dict[Path, float], now: float) -> None:
-        """Go on behind these places from now on; a forward under way is lost where they change."""
+    def _credit(self, now: float) -> None:
+        """Note what was drafted since the places changed."""
         forwards = int((now - self._since) / self._draft_s + _LATE)
         for place, width in self._fed.items():
             self._behind[place] = self._behind.get(place, ()) + (width,) * forwards
+
+    def _feed(self, places: dict[Path, float], now: float) -> None:
+        """Go on behind these places from now on; a forward under way is lost where they change."""
+        self._credit(now)
         tree, forwards = self._drafting.tree, max(1, round(self._away))
         widths = widths_to(tree)
         worth = self._after @ [
@@ -218,6 +222,8 @@ def shares_of(chances: Sequence[float], widths: Sequence[int], worth: Sequence[f
     verdict ends. The next nodes go where they bring most a node, until the next ones are more than are left; the
     likeliest place gets the rest.
     """
+    if len(chances) == 1:
+        return [widths[-1]]
     given, left = [0] * len(chances), widths[-1]
     queue: list[tuple[float, int, int]] = []
 

@@ -14,32 +14,32 @@ import argparse
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cloud_verifier.config import Scheduling
-from evaluation.fleet.candidates import MODELS, Candidates, tokens_of
+from evaluation.fleet.candidates import MODELS, Candidates, measured, tokens_of
 from evaluation.fleet.cells import run_cells
 from evaluation.fleet.figures import Window, run
 from evaluation.fleet.systems import Drafting, Exit, Setting, System, Times
 from evaluation.tables import Column, figures_table
-from evaluation.virtual_time import Synthetic, Timings
+from evaluation.virtual_time import Recording, Synthetic, Timings
 from evaluation.virtual_time.layer_split import LayerSplit
 from speculation.pass_cost import Load, PassCost
 from speculation.wire import MAX_DRAFT_TOKENS
 
 TREE, DEPTHS, BATCHES = 32, tuple(range(1, 13)), (1, 2, 4, 8)
-SIZES = (TREE, 48, MAX_DRAFT_TOKENS)
-"""Nodes of a tree in the table of sizes: as many as the paper's, and as a message may carry."""
-PER_ROW = (2, 3, 4)
-"""Robots for each row of a batch; the paper has 2."""
+SIZES = (48, MAX_DRAFT_TOKENS)
+"""Nodes of larger trees; a message carries no more."""
+PER_ROW = (3, 4)
+"""Robots for each row of a batch, where there are more than the paper's 2."""
 DEEPEST = 32
 """Levels of a tree of which nothing is left to gain."""
 T_P, RTT = 0.011, 0.01407
-WARM_S, WINDOW_S = 8.0, 120.0
-"""Seconds before the figures are taken, and in which they are: of all robots together, but 15 at least."""
+WARM_S, WINDOW_S, LEAST_S = 8.0, 100.0, 6.0
+"""Seconds before the figures are taken, and in which they are: of all robots together, and at least."""
 EDGE_PRICE = 0.35
 """Dollars an hour of an RTX 4090."""
 PROMPT, ANSWER = 96, 256
@@ -52,8 +52,8 @@ EXITS = (Exit(2, 0.40, 0.390), Exit(5, 0.75, 0.523), Exit(6, 0.86, 0.820))
 often all of it is right."""
 EXIT_COST = 0.018
 """What an exit adds to a pass, measured there."""
-EXIT_SETS = (EXITS[:1], EXITS[2:], EXITS[::2], EXITS)
-"""What is compared. The first one is that of "ours, exits": more of them cost more than they bring."""
+MORE_EXITS = (EXITS[2:], EXITS[::2], EXITS)
+"""What is compared with the first one alone, which "ours, exits" has."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,14 @@ PAIRS = {
     "Qwen3 32B/1.7B": Pair(0.0942, 7, 5.05, Printed((4.10, 1.97), (4.67, 2.69), 2.29, 2.01)),
     "Qwen3 14B/1.7B": Pair(0.060, 6, 4.05, Printed((3.81, 1.53), (3.98, 1.54), 2.17, 1.86)),
 }
-AS_MEASURED = "embedded, as measured"
+EMBEDDED = "embedded"
+AS_MEASURED = f"{EMBEDDED}, as measured"
 """The model that is brought to no printed figure."""
 GOALS = {"tokens/s": 2.5, "inter-token latency": 1.0 - 0.1124, "tokens a dollar": 2.2}
 """At batch 1, of the better one of `OURS` against `server_sd` at its best depth."""
 SERVER, SPECEDGE, OURS = "server_sd", "specedge", ("ours", "ours, exits")
 PRINTED = f"{SERVER}, printed depth"
+FASTER, SLOWER = "faster than any batch", "slower than all"
 RTTS = {0.015: 7, 0.040: 5, 0.050: 4}
 """Round trip -> depth (Fig. 10)."""
 Run = tuple[Setting, int]
@@ -111,12 +113,9 @@ def depth_of(verify_s: float, rtt_s: float, draft_s: float = T_P) -> int:
     return max(1, round((verify_s - rtt_s) / draft_s))
 
 
-@lru_cache(maxsize=64)
-def model_of(pair: Pair, name: str) -> Candidates:
-    """Return a model of candidates, brought to what the pair's server commits a verification in the paper."""
-    if name == AS_MEASURED:
-        return MODELS["embedded"]
-    return MODELS[name].fitted(pair.printed.server[0], TREE, pair.depth)
+def brought_to(pair: Pair, model: Candidates) -> Candidates:
+    """Return a model of candidates with which the pair's server commits what it does a verification in the paper."""
+    return model.fitted(pair.printed.server[0], TREE, pair.depth)
 
 
 def best_server(pair: Pair, model: Candidates, batch: int, sizes: Sequence[int] = (TREE,)) -> tuple[int, int]:
@@ -157,7 +156,7 @@ def edge_run(
 
     depth: of the drafts, None for the time in which the verifier works for others.
     """
-    exits = exits or (EXIT_SETS[0] if name == OURS[1] else ())
+    exits = exits or (EXITS[:1] if name == OURS[1] else ())
     more = 1.0 + EXIT_COST * len(exits)
     cost = cost_of(pair).scaled(more)
     full = (per_row - 1) * more * pass_s(pair, batch, size)
@@ -181,20 +180,33 @@ def arms(pair: Pair, model: Candidates, batch: int) -> dict[str, Run]:
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """There are none of its own."""
+    """Register --recording."""
+    line.add_argument(
+        "--recording", type=Path,
+        help="specedge: a recording (`python -m benchmarks.virtual_time record --top 6`) whose candidates replace "
+        "those of the embedded pair",
+    )  # fmt: skip
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Return all figures of the setting; batch 1, of which the goals are, with several seeds."""
+    """Return all figures of the setting; batch 1, of which the goals are, with several seeds.
+
+    Raises ValueError for a recording that cannot be used.
+    """
     quick = options.quick
+    models = dict(MODELS)
+    if options.recording is not None:
+        models[EMBEDDED] = measured(Recording.load(options.recording), f"measured: {options.recording.name}")
     pairs = dict(list(PAIRS.items())[:1]) if quick else PAIRS
-    names = ["stretches"] if quick else [*MODELS, AS_MEASURED]
+    names = ["stretches"] if quick else [*models, AS_MEASURED]
     batches = BATCHES[:1] if quick else BATCHES
     seeds = range(options.seed, options.seed + (1 if quick else 3))
     tables: dict[tuple[str, str, str], dict[str, Run]] = {}
     figures: dict[str, dict[str, Any]] = {pair: {} for pair in pairs}
     for pair, name in itertools.product(pairs, names):
-        declared, model = pairs[pair], model_of(pairs[pair], name)
+        declared, model = pairs[pair], models[EMBEDDED]
+        if name != AS_MEASURED:
+            model = brought_to(declared, models[name])
         tables |= {(pair, name, str(batch)): arms(declared, model, batch) for batch in batches}
         if not quick:
             tables[pair, name, "sizes"] = wider_trees(declared, model)
@@ -202,9 +214,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             tables[pair, name, "exits"] = exit_sets(declared, model)
         figures[pair][name] = {
             "kinds": model.kinds, "shares": model.shares, "stay": model.stay, "batches": {},
-            "ceiling": {size: ceiling(declared, model, 1, size) for size in (SIZES[:1] if quick else SIZES)},
+            "ceiling": {size: ceiling(declared, model, 1, size) for size in (TREE, *SIZES)[: 1 if quick else None]},
         }  # fmt: skip
-    tables["", "", "depths"] = {} if quick else depth_runs(model_of(pairs[next(iter(PAIRS))], "stretches"))
+    tables["", "", "depths"] = {} if quick else depth_runs(brought_to(pairs[next(iter(PAIRS))], models["stretches"]))
     cells = [
         (key, name, *each, seed, window_of(each[1], quick))
         for key, table in tables.items()
@@ -226,7 +238,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "times": {"T_p": T_P, "RTT": RTT, "growth": asdict(GROWTH), "context": CONTEXT, "exit_cost": EXIT_COST},
         "exits": [asdict(each) for each in EXITS],
-        "sources": {name: MODELS[name].source for name in names if name in MODELS},
+        "sources": {name: models[name].source for name in names if name in models},
         "window_s": [WARM_S, WINDOW_S],
         "rows": figures,
         "depths": depths({name: each["tokens_per_s"] for name, (each,) in seen["", "", "depths"].items()}),
@@ -245,23 +257,23 @@ def wider_trees(pair: Pair, model: Candidates) -> dict[str, Run]:
 
 
 def more_robots(pair: Pair, model: Candidates) -> dict[str, Run]:
-    """Return more than two robots for each row of a batch."""
+    """Return more than two robots at batch 1."""
     return {
-        f"{name}, {per_row} a row, batch {batch}": edge_run(pair, model, batch, name, per_row=per_row)
-        for name in OURS for batch in (1, 8) for per_row in PER_ROW
+        f"{name}, {per_row} a row": edge_run(pair, model, 1, name, per_row=per_row)
+        for name in OURS for per_row in PER_ROW
     }  # fmt: skip
 
 
 def window_of(robots: int, quick: bool) -> Window:
     """Return when is measured: of many robots less time is enough."""
-    return Window(WARM_S, WARM_S + max(15.0, (20.0 if quick else WINDOW_S) / robots))
+    return Window(WARM_S, WARM_S + max(LEAST_S, (20.0 if quick else WINDOW_S) / robots))
 
 
 def exit_sets(pair: Pair, model: Candidates) -> dict[str, Run]:
     """Return ours with other exits at batch 1."""
     return {
         "after layers " + ", ".join(str(each.layer) for each in exits): edge_run(pair, model, 1, OURS[1], exits=exits)
-        for exits in EXIT_SETS
+        for exits in MORE_EXITS
     }
 
 
@@ -305,11 +317,15 @@ def compared(pair: Pair, batch: int, seen: Mapping[str, list[dict[str, float]]])
         spreads = {key: _spread([each[key] for each in runs]) for key in runs[0]}
         dollars = (pair.server_price + EDGE_PRICE * edges) / 3600.0
         speed = spreads["tokens_per_s"]["median"]
-        rows[name] = {**spreads, "robots": edges or batch, "kilotokens_per_dollar": speed / dollars / 1e3}
+        rows[name] = {key: spread["median"] for key, spread in spreads.items()} | {
+            "tokens_per_s": spreads["tokens_per_s"],
+            "robots": edges or batch,
+            "kilotokens_per_dollar": speed / dollars / 1e3,
+        }
     base = rows[best_of(rows)]
     for row in rows.values():
         row["times"] = row["tokens_per_s"]["median"] / base["tokens_per_s"]["median"]
-        row["itl_times"] = row["itl_s"]["median"] / base["itl_s"]["median"]
+        row["itl_times"] = row["itl_s"] / base["itl_s"]
         row["dollar_times"] = row["kilotokens_per_dollar"] / base["kilotokens_per_dollar"]
     return rows
 
@@ -321,21 +337,23 @@ def best_of(rows: Mapping[str, Any]) -> str:
 
 def at_equal_latency(
     batches: Mapping[int, Mapping[str, Mapping[str, Any]]], per_row: Mapping[str, Mapping[str, float]]
-) -> dict[str, float | None]:
+) -> dict[str, float | str]:
     """Return tokens/s over those of `server_sd` in the batch that gives its robots the same latency (Fig. 6).
 
-    Between two batches of `server_sd` it is linear; None where no batch that was run is as slow, or as fast.
+    Between two batches of `server_sd` it is linear; in words where no batch that was run is as fast, or as slow.
     """
     curve = [rows[best_of(rows)] for rows in batches.values()]
-    slow, speeds = ([each[key]["median"] for each in curve] for key in ("itl_s", "tokens_per_s"))
+    slow, speeds = [each["itl_s"] for each in curve], [each["tokens_per_s"]["median"] for each in curve]
     points = {
-        f"{name}, batch {batch}": (rows[name]["itl_s"]["median"], rows[name]["tokens_per_s"]["median"])
+        f"{name}, batch {batch}": (rows[name]["itl_s"], rows[name]["tokens_per_s"]["median"])
         for batch, rows in batches.items() for name in (SPECEDGE, *OURS)
     } | {name: (each["itl_s"], each["tokens_per_s"]) for name, each in per_row.items()}  # fmt: skip
-    return {
-        name: float(speed / np.interp(itl_s, slow, speeds)) if slow[0] <= itl_s <= slow[-1] else None
-        for name, (itl_s, speed) in points.items()
-    }
+    found: dict[str, float | str] = {}
+    for name, (itl_s, speed) in points.items():
+        found[name] = float(speed / np.interp(itl_s, slow, speeds))
+        if not slow[0] <= itl_s <= slow[-1]:
+            found[name] = FASTER if itl_s < slow[0] else SLOWER
+    return found
 
 
 def layer_split(pair: Pair) -> dict[str, float]:
@@ -353,8 +371,8 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 COLUMNS = (
     Column("robots", "robots", ".0f"), Column("tokens/s", "tokens_per_s", ".1f"), Column("times", "times"),
-    Column("ms/token", "itl_s", ".1f", 1e3), Column("times", "itl_times"), Column("tokens/verification", "tau.median"),
-    Column("+-", "tau_spread.median"), Column("busy %", "busy.median", ".0f", 100.0),
+    Column("ms/token", "itl_s", ".1f", 1e3), Column("times", "itl_times"), Column("tokens/verification", "tau"),
+    Column("+-", "tau_spread"), Column("busy %", "busy", ".0f", 100.0),
     Column("1000 tokens/$", "kilotokens_per_dollar", ".1f"), Column("times", "dollar_times"),
 )  # fmt: skip
 PLAIN_COLUMNS = (
@@ -390,6 +408,8 @@ def report(data: Mapping[str, Any]) -> str:
         for name, figures in by_model.items():
             for batch, rows in figures["batches"].items():
                 parts += [f"\n{pair}, {name}, batch {batch}", figures_table("system", rows, COLUMNS)]
+            equal = {each: {"times": value} for each, value in figures["at_equal_latency"].items()}
+            parts += ["", figures_table("at equal latency, over server_sd", equal, (Column("tokens/s", "times"),))]
             for title in ("sizes", "per_row", "exits"):
                 if title in figures:
                     parts += [f"\n{pair}, {name}", figures_table(title, figures[title], PLAIN_COLUMNS)]

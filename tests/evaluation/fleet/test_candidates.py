@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from evaluation.fleet import specedge
-from evaluation.fleet.candidates import MODELS, Candidates, spread_of, tokens_of
+from evaluation.fleet.candidates import MODELS, Candidates, measured, spread_of, tokens_of
 from evaluation.fleet.trees import best_tree, expected_tokens
+from evaluation.virtual_time import Recording
+from evaluation.virtual_time.recording import RecordedStep
 
 
 def test_the_published_table_is_kept() -> None:
@@ -39,7 +41,7 @@ def test_easy_text_in_stretches_spreads_what_is_committed() -> None:
 @pytest.mark.parametrize("name", ["stretches", "greedy 68M", "two kinds"])
 def test_models_are_brought_to_what_the_papers_server_commits(name: str) -> None:
     for pair in specedge.PAIRS.values():
-        model = specedge.model_of(pair, name)
+        model = specedge.brought_to(pair, MODELS[name])
         assert tokens_of(model, specedge.TREE, pair.depth) == pytest.approx(pair.printed.server[0], abs=0.01)
         for kind in model.kinds:
             assert min(kind) >= 0.0 and sum(kind) <= 1.0
@@ -48,3 +50,18 @@ def test_models_are_brought_to_what_the_papers_server_commits(name: str) -> None
 def test_what_no_draft_model_reaches_is_refused() -> None:
     with pytest.raises(ValueError, match=r"9\.5 tokens a verification are outside"):
         MODELS["greedy 68M"].fitted(9.5, 32, 7)
+
+
+def test_a_recording_gives_ranks_by_how_sure_the_draft_is() -> None:
+    """Every fourth position is unsure, and the target's token is its second candidate or none."""
+    length = 80
+    tokens = tuple(10 + place % 4 for place in range(length))
+    unsure = np.arange(length) % 4 == 0
+    drafted = np.stack([np.where(unsure, 1, tokens), np.where(np.arange(length) % 8 == 0, tokens, 2)], axis=1)
+    first = np.where(unsure, 0.3, 0.95)
+    step = RecordedStep("", 8, tokens, drafted, np.stack([first, 1.0 - first], axis=1), np.ones((length, 1)))
+    model = measured(Recording((step,), 100, (1,), 4, (), 128), "test", (0.5,))
+    assert model.kinds == ((0.0, 0.5), (1.0,)) and model.shares == (0.25, 0.75)
+    assert model.stay == 0.0
+    with pytest.raises(ValueError, match="no position"):
+        measured(Recording((step,), 100, (1,), 4, (), 128), "test", (0.5, 0.99))
