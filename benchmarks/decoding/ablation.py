@@ -25,6 +25,7 @@ WITHOUT = {
     "trees (chains)": "draft_tokens=0,width=1",
     "second children": "width=1",
     "several leaves": "leaves=1",
+    "a large tree": "max_nodes=64",
     "earlier answers": "ngrams=off",
     "the ledger": "idle=wait",
     "partial drafts": "partial=off",
