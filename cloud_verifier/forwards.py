@@ -222,7 +222,7 @@ class Forwards:
     def _prefill_draft(self, step: Step, stop: Stop) -> None:
         """Let the draft model beside the target read a step's prompt, where it has not begun to. Raises as `_read`.
 
-        At once where nobody else is being answered; else it goes on between forwards, see `_read_on`. Where the model
+        At once where nobody else is being answered; else it goes on between forwards, see `read_on`. Where the model
         has no room for a step that needs no draft of it, nothing is raised: it gets none.
         """
         assert self._readings is not None and self._scheduler.drafting is not None, "no model drafts here"

@@ -82,8 +82,7 @@ def test_a_fixed_chunk_is_no_larger_than_deadlines_leave(policy: str, slack: flo
 
     To `full_budget` a class is no deadline of a row: here the robot names one itself.
     """
-    begun, row = prompt(0.0), waiting(0, slack - 0.125)
-    row.deadline = slack
+    begun, row = prompt(0.0), waiting(0, slack - 0.125, time_left=0.125)
     batch = POLICIES[policy]().schedule([row, begun], 0.0, COST, replace(BUDGET, chunk=300))
     load = Load.row(1, 100) + begun.chunk_load(batch.chunks.get(begun, 0))
     assert list(batch.choices) == [row] and COST.seconds(load) <= slack
@@ -99,7 +98,7 @@ def test_an_image_gives_way_to_deadlines_that_it_would_break(policy: str) -> Non
         image = Step(BeginStep(1, "p", b"j"), [0], index=9, now=-0.2)
         image.prepared((), 0.0, 100, image_tokens=64)
         image.encode_s = encode_s
-        return POLICIES[policy]().schedule([waiting(0, now - 0.095), image], now, COST, BUDGET)
+        return POLICIES[policy]().schedule([waiting(0, now - 0.095, time_left=0.125), image], now, COST, BUDGET)
 
     assert first(0.009).encodes and not first(0.009).choices
     assert first(0.011).choices and not first(0.011).encodes
