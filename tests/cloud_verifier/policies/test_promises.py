@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cloud_verifier.config import Scheduling
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.policies.admission import Candidate, overdue
+from cloud_verifier.policies.chunks import LEAST
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.service import SERVICE_CLASSES
@@ -18,6 +19,7 @@ from speculation.wire import BeginStep, Idle
 from tests.cloud_verifier.policies.fleet import Fleet, Robot
 from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
 from tests.cloud_verifier.policies.schedules import choice_of, kept_by
+from tests.cloud_verifier.scheduling import Bench, rows_of
 
 DEAR = PassCost(0.0175, 0.0, 0.0, 0.0825)
 """Each draft token makes a pass longer by 17.5 % of one that decodes."""
@@ -134,3 +136,28 @@ def prompt(index: int, since: float, tokens: int) -> Step:
     step.prepared((), 0.0, tokens)
     step.encoded = True
     return step
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=10, deadline=None)
+@given(robots=st.integers(1, 7), rows=st.integers(1, 4), length=st.integers(5, 200), patience=st.floats(0.0, 0.5))
+def test_a_prompt_among_robots_that_are_all_late_is_fed_in_a_bounded_time(
+    policy: str, robots: int, rows: int, length: int, patience: float
+) -> None:
+    """Once it has waited for `--patience-s` every turn of its feeds a block of the cache at least."""
+    bench = Bench(policy=policy, max_batch=rows, patience_s=patience, collect_s=0.0)
+    bench.scheduler.estimates = cost = Declared(DEAR)
+    for row in range(robots):
+        bench.begin(row, idle=Idle.DECODE, max_tokens=400)
+    while any(bench.step(row).pending for row in range(robots)):
+        bench.turn()
+    bench.begin(robots, prompt="long ".ljust(length + 1, "x"))
+    begun, slowest, turns = bench.now, 0.0, 1 + -(-length // LEAST)
+    while bench.step(robots).pending:
+        batch = bench.next()
+        assert batch, "nothing runs while a prompt waits"
+        load = Load.total(row.load for row in rows_of(batch))
+        seconds = cost.seconds(load) if load.rows else 0.05
+        bench.run(batch)
+        bench.now, slowest = bench.now + seconds, max(slowest, seconds)
+        assert bench.now - begun <= patience + (turns + 1) * (1 + -(-(robots + 1) // rows)) * slowest + 0.1
