@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloud_verifier.config import Scheduling
+from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.policies.admission import Candidate, overdue
+from cloud_verifier.policies.chunks import LEAST
 from cloud_verifier.step import Step
 from speculation.pass_cost import Load, PassCost
 from speculation.service import SERVICE_CLASSES
@@ -18,6 +20,7 @@ from speculation.wire import BeginStep, Idle
 from tests.cloud_verifier.policies.fleet import Fleet, Robot
 from tests.cloud_verifier.policies.rows import BUDGET, Declared, waiting
 from tests.cloud_verifier.policies.schedules import choice_of, kept_by
+from tests.cloud_verifier.scheduling import Bench, rows_of
 
 DEAR = PassCost(0.0175, 0.0, 0.0, 0.0825)
 """Each draft token makes a pass longer by 17.5 % of one that decodes."""
@@ -74,6 +77,19 @@ def test_full_budget_gives_places_to_who_can_be_in_time_and_wisp_to_the_earliest
     late, in_time = waiting(0, -1.5), waiting(1, 0.0)
     batch = POLICIES[policy]().schedule([late, in_time], 0.0, Declared(DEAR), replace(BUDGET, rows=1))
     assert [step.index for step in batch.choices] == [chosen]
+
+
+@pytest.mark.parametrize(("left_s", "joins"), [(0.2, True), (0.107, False)])
+@pytest.mark.parametrize("policy", ["wisp", "full_budget"])
+def test_company_that_is_cheap_breaks_no_deadline(
+    policy: str, left_s: float, joins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that waits for a draft would make a pass of 105 ms last 110 ms."""
+    due, waits = waiting(0, time_left=left_s), waiting(1)
+    monkeypatch.setattr(waits, "choice", lambda now, drafting=True: Choice(Act.WAIT, until=9.0))
+    cost = Declared(PassCost(0.005, 0.0, 0.0, 0.1))
+    batch = POLICIES[policy]().schedule([due, waits], 0.0, cost, BUDGET)
+    assert set(batch.choices) == ({due, waits} if joins else {due})
 
 
 def test_two_cohorts_are_halves_however_many_places_a_pass_has() -> None:
@@ -136,3 +152,29 @@ def prompt(index: int, since: float, tokens: int) -> Step:
     step.prepared((), 0.0, tokens)
     step.encoded = True
     return step
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=10, deadline=None)
+@example(robots=1, rows=2, length=64, patience=0.3)  # a chunk beside its decode would always be too late
+@given(robots=st.integers(1, 7), rows=st.integers(1, 4), length=st.integers(5, 200), patience=st.floats(0.0, 0.5))
+def test_a_prompt_among_robots_that_are_answered_is_fed_in_a_bounded_time(
+    policy: str, robots: int, rows: int, length: int, patience: float
+) -> None:
+    """Once it has waited for `--patience-s` every turn of its feeds a block of the cache at least."""
+    bench = Bench(policy=policy, max_batch=rows, patience_s=patience, collect_s=0.0)
+    bench.scheduler.estimates = cost = Declared(DEAR)
+    for row in range(robots):
+        bench.begin(row, idle=Idle.DECODE, max_tokens=400)
+    while any(bench.step(row).pending for row in range(robots)):
+        bench.turn()
+    bench.begin(robots, prompt="long ".ljust(length + 1, "x"))
+    begun, slowest, turns = bench.now, 0.0, 1 + -(-length // LEAST)
+    while bench.step(robots).pending:
+        batch = bench.next()
+        assert batch, "nothing runs while a prompt waits"
+        load = Load.total(row.load for row in rows_of(batch))
+        seconds = cost.seconds(load) if load.rows else 0.05
+        bench.now, slowest = bench.now + seconds, max(slowest, seconds)
+        bench.run(batch)
+        assert bench.now - begun <= patience + (turns + 1) * (1 + -(-(robots + 1) // rows)) * slowest + 0.1
