@@ -50,15 +50,15 @@ GOALS = {
 CLASSES = tuple(SERVICE_CLASSES)
 QUICK = Workload(prompt=(32, 96), answer=(32, 96))
 """The workload of a quick look."""
-LOADS = (32, 96, 160, 224, 288)
+LOADS = (64, 128, 192, 256)
 OVERLOAD = 10
 LIKELY = {"sled": 14, "central": 58, "server_sd": 46, "fcfs": 116, "fcfs, ahead": 138, "wisp": 105}
 """Robots at 8 tokens a second with which the search for a capacity begins; what it finds does not depend on them."""
-REQUESTS = 100
+REQUESTS = 60
 """About how many requests a window has."""
-BEGIN_S, LEAST_S = 15.0, 10.0
+BEGIN_S, LEAST_S = 12.0, 10.0
 """When a window begins, and how long it is at least."""
-NEAR = 0.04
+NEAR = 0.06
 """Share by which a capacity may be below the exact one."""
 
 
@@ -139,10 +139,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     found_runs = iter(run_cells("load", run, curves, jobs))
     load = {system: {robots: asdict(next(found_runs)) for robots in loads} for system in chosen}
     seeds = range(seed, seed + (1 if quick else 3))
-    predictor = predictor_runs(times, workload, window or Window(5.0, 35.0), seeds, jobs)
+    predictor = predictor_runs(times, workload, window or Window(5.0, 25.0), seeds, jobs)
     at = max(1, capacities["full_budget"][CLASSES[-1]]["robots"][-1])
     overload = [
-        (Setting(chosen["full_budget"], times, workload, CLASSES), robots, at, seed, Window(20.0, 50.0))
+        (Setting(chosen["full_budget"], times, workload, CLASSES), robots, at, seed, Window(15.0, 35.0))
         for robots in (at, 2 * at, OVERLOAD * at)
         if not quick
     ]
