@@ -103,10 +103,13 @@ def times_of(cost: str) -> Times:
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register --cost and --systems."""
+    """Register --cost, --systems and --classes."""
     line.add_argument("--cost", choices=list(COSTS), default="appendix C", help="WISP's coefficients (%(default)s)")
-    line.add_argument("--systems", nargs="+", choices=list(MEANING), help="only these, and what goals need (default: "
-                      "all, with --quick three)")  # fmt: skip
+    line.add_argument("--systems", nargs="+", choices=list(MEANING), default=[],
+                      help="these and what goals need (default: all, with --quick three)")  # fmt: skip
+    line.add_argument("--classes", nargs="+", choices=list(CLASSES), default=[],
+                      help="classes whose capacity is searched (default: all, with --quick the fastest); the slowest "
+                      "takes most of the time")  # fmt: skip
 
 
 def window_of(robots: int, classes: Sequence[str], workload: Workload) -> Window:
@@ -121,10 +124,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     quick, jobs, seed = options.quick, options.jobs, options.seed
     workload = replace(QUICK if quick else Workload(), seed=seed)
     window = Window(4.0, 8.0) if quick else None
-    names = [*NEEDED, *(options.systems or ([] if quick else MEANING))]
+    names = {*NEEDED, *(options.systems or ([] if quick else MEANING))}
     chosen = {name: each for name, each in systems().items() if name in names}
     times = times_of(options.cost)
-    classes = CLASSES[-1:] if quick else CLASSES
+    classes = options.classes or (CLASSES[-1:] if quick else CLASSES)
     cells = [
         (Setting(system, times, workload, (name,)), window, seed, 0.3 if quick else NEAR)
         for name in classes
@@ -140,7 +143,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     load = {system: {robots: asdict(next(found_runs)) for robots in loads} for system in chosen}
     seeds = range(seed, seed + (1 if quick else 3))
     predictor = predictor_runs(times, workload, window or Window(5.0, 25.0), seeds, jobs)
-    at = max(1, capacities["full_budget"][CLASSES[-1]]["robots"][-1])
+    at = max(1, capacities["full_budget"][classes[-1]]["robots"][-1])
     overload = [
         (Setting(chosen["full_budget"], times, workload, CLASSES), robots, at, seed, Window(15.0, 35.0))
         for robots in (at, 2 * at, OVERLOAD * at)
