@@ -60,9 +60,10 @@ class FullBudget(RowPolicy):
     worth its survival. Tokens are taken in as long as the tokens per second of the whole grow; what is left out stays
     held. No session is given more than it would do itself, so that its ledger's promise holds.
 
-    Of the rows those run that are due first, answers that will miss their class in any case after all others. As many
-    run as `worth_running` says, and of these no more than are due before they could all have run, or than it takes to
-    make the constant of a pass small: rows that can wait make the pass of the others shorter, and their drafts grow.
+    Rows run in the order of their deadlines: those that are due before all that is ready could have run twice, then
+    those of answers that will miss their class in any case, then those that are ahead. As many run as `worth_running`
+    says, but, where any is due so soon, no more than are due, or than make the constant of a pass small: rows that can
+    wait make the pass of the others shorter, and their drafts grow.
     """
 
     def due(self, rows: Sequence[Candidate]) -> float:
@@ -83,7 +84,7 @@ class FullBudget(RowPolicy):
         for row in rest:
             (lost if row.lost(pass_s) else urgent if row.deadline < soon else ahead).append(row)
         order = [*first, *_by_deadline(urgent), *lost, *_by_deadline(ahead)][: batch.budget.rows]
-        count, _ = worth_running(order, batch)
+        count = worth_running(order, batch)
         if urgent:
             count = min(count, max(len(first) + len(urgent), enough))
         for row in order[:count]:
@@ -109,8 +110,8 @@ def _enough(rows: Sequence[Candidate], estimates: Estimates) -> int:
     return len(rows)
 
 
-def worth_running(rows: Sequence[Candidate], batch: Admission) -> tuple[int, bool]:
-    """Return how many of the rows to run now, and whether every deadline among these is kept.
+def worth_running(rows: Sequence[Candidate], batch: Admission) -> int:
+    """Return how many of the rows to run now.
 
     Either all of them, or the first as long as their deadlines are kept and the others in passes of their own. The
     former takes less time in all, the latter may keep more deadlines: it is chosen where it keeps all of them, or where
@@ -127,8 +128,8 @@ def worth_running(rows: Sequence[Candidate], batch: Admission) -> tuple[int, boo
         more = sum(row.tokens for row in kept) - together
         extra_s = passes[-1][1] - batch.now - seconds
         if more * seconds <= extra_s * sum(row.tokens for row in rows):
-            return len(rows), False
-    return len(passes[0][0]), True
+            return len(rows)
+    return len(passes[0][0])
 
 
 def _passes(rows: Sequence[Candidate], batch: Admission) -> list[tuple[Sequence[Candidate], float]]:

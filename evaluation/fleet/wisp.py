@@ -50,15 +50,15 @@ GOALS = {
 CLASSES = tuple(SERVICE_CLASSES)
 QUICK = Workload(prompt=(32, 96), answer=(32, 96))
 """The workload of a quick look."""
-LOADS = (32, 96, 160, 224, 288)
+LOADS = (64, 128, 192, 256)
 OVERLOAD = 10
 LIKELY = {"sled": 14, "central": 58, "server_sd": 46, "fcfs": 116, "fcfs, ahead": 138, "wisp": 105}
 """Robots at 8 tokens a second with which the search for a capacity begins; what it finds does not depend on them."""
-REQUESTS = 100
+REQUESTS = 60
 """About how many requests a window has."""
-BEGIN_S, LEAST_S = 15.0, 10.0
+BEGIN_S, LEAST_S = 12.0, 10.0
 """When a window begins, and how long it is at least."""
-NEAR = 0.04
+NEAR = 0.06
 """Share by which a capacity may be below the exact one."""
 
 
@@ -103,10 +103,13 @@ def times_of(cost: str) -> Times:
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register --cost and --systems."""
+    """Register --cost, --systems and --classes."""
     line.add_argument("--cost", choices=list(COSTS), default="appendix C", help="WISP's coefficients (%(default)s)")
-    line.add_argument("--systems", nargs="+", choices=list(MEANING), help="only these, and what goals need (default: "
-                      "all, with --quick three)")  # fmt: skip
+    line.add_argument("--systems", nargs="+", choices=list(MEANING), default=[],
+                      help="these and what goals need (default: all, with --quick three)")  # fmt: skip
+    line.add_argument("--classes", nargs="+", choices=list(CLASSES), default=[],
+                      help="classes whose capacity is searched (default: all, with --quick the fastest); the slowest "
+                      "takes most of the time")  # fmt: skip
 
 
 def window_of(robots: int, classes: Sequence[str], workload: Workload) -> Window:
@@ -121,10 +124,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     quick, jobs, seed = options.quick, options.jobs, options.seed
     workload = replace(QUICK if quick else Workload(), seed=seed)
     window = Window(4.0, 8.0) if quick else None
-    names = [*NEEDED, *(options.systems or ([] if quick else MEANING))]
+    names = {*NEEDED, *(options.systems or ([] if quick else MEANING))}
     chosen = {name: each for name, each in systems().items() if name in names}
     times = times_of(options.cost)
-    classes = CLASSES[-1:] if quick else CLASSES
+    classes = options.classes or (CLASSES[-1:] if quick else CLASSES)
     cells = [
         (Setting(system, times, workload, (name,)), window, seed, 0.3 if quick else NEAR)
         for name in classes
@@ -139,10 +142,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     found_runs = iter(run_cells("load", run, curves, jobs))
     load = {system: {robots: asdict(next(found_runs)) for robots in loads} for system in chosen}
     seeds = range(seed, seed + (1 if quick else 3))
-    predictor = predictor_runs(times, workload, window or Window(5.0, 35.0), seeds, jobs)
-    at = max(1, capacities["full_budget"][CLASSES[-1]]["robots"][-1])
+    predictor = predictor_runs(times, workload, window or Window(5.0, 25.0), seeds, jobs)
+    at = max(1, capacities["full_budget"][classes[-1]]["robots"][-1])
     overload = [
-        (Setting(chosen["full_budget"], times, workload, CLASSES), robots, at, seed, Window(20.0, 50.0))
+        (Setting(chosen["full_budget"], times, workload, CLASSES), robots, at, seed, Window(15.0, 35.0))
         for robots in (at, 2 * at, OVERLOAD * at)
         if not quick
     ]

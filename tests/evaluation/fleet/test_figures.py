@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from evaluation.fleet.figures import Window, capacity, run
 from evaluation.fleet.systems import Setting, Times
-from evaluation.fleet.wisp import CLASSES, systems, times_of
+from evaluation.fleet.wisp import CLASSES, LEAST_S, REQUESTS, systems, times_of, window_of
 from evaluation.fleet.workload import Workload
 from speculation.pass_cost import PassCost
 
@@ -54,6 +54,12 @@ def test_robots_that_are_ahead_lend_their_place_to_others() -> None:
         setting = Setting(systems()[name], times, workload, CLASSES)
         kept[name] = run(setting, 64, 0, Window(4.0, 8.0))
     assert kept["full_budget"].violations < 0.5 * kept["fcfs, ahead"].violations
+
+
+def test_a_window_is_as_long_as_so_many_requests_take() -> None:
+    few, many = (window_of(robots, CLASSES[-1:], Workload(answer=(200, 300))) for robots in (10, 1000))
+    assert few.end - few.begin == pytest.approx(REQUESTS * 250 / (10 * 8.0))
+    assert many.end - many.begin == LEAST_S
 
 
 def test_an_empty_window_is_refused() -> None:
