@@ -445,7 +445,8 @@ class Ledger:
             seconds += came * expected.seconds + sum(waits) / len(waits)
             if deadline and reward * decode < seconds * (1.0 - _SLACK):
                 return -math.inf
-            return (reward - self._price * (passes + came)) / seconds
+            value: float = (reward - self._price * (passes + came)) / seconds
+            return value
 
         return worth
 
