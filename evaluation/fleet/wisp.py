@@ -103,13 +103,15 @@ def times_of(cost: str) -> Times:
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register --cost, --systems and --classes."""
+    """Register --cost, --systems, --classes and --loads."""
     line.add_argument("--cost", choices=list(COSTS), default="appendix C", help="WISP's coefficients (%(default)s)")
     line.add_argument("--systems", nargs="+", choices=list(MEANING), default=[],
                       help="these and what goals need (default: all, with --quick three)")  # fmt: skip
     line.add_argument("--classes", nargs="+", choices=list(CLASSES), default=[],
                       help="classes whose capacity is searched (default: all, with --quick the fastest); the slowest "
                       "takes most of the time")  # fmt: skip
+    line.add_argument("--loads", nargs="+", type=int, default=[], metavar="ROBOTS",
+                      help=f"fleets of mixed classes (default: {', '.join(map(str, LOADS))})")  # fmt: skip
 
 
 def window_of(robots: int, classes: Sequence[str], workload: Workload) -> Window:
@@ -120,7 +122,9 @@ def window_of(robots: int, classes: Sequence[str], workload: Workload) -> Window
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Return all figures of the setting."""
+    """Return all figures of the setting. Raises ValueError for a fleet without robots."""
+    if any(robots < 1 for robots in options.loads):
+        raise ValueError(f"--loads {' '.join(map(str, options.loads))}: give at least 1")
     quick, jobs, seed = options.quick, options.jobs, options.seed
     workload = replace(QUICK if quick else Workload(), seed=seed)
     window = Window(4.0, 8.0) if quick else None
@@ -136,7 +140,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     found = iter(run_cells("capacity", capacity_cell, cells, jobs))
     by_class = {name: {system: next(found) for system in chosen} for name in classes}
     capacities = {system: {name: by_class[name][system] for name in classes} for system in chosen}
-    loads = (32, 96) if quick else LOADS
+    loads = options.loads or ((32, 96) if quick else LOADS)
     curves = [(Setting(system, times, workload, CLASSES), robots, seed, window or window_of(robots, CLASSES, workload))
               for system in chosen.values() for robots in loads]  # fmt: skip
     found_runs = iter(run_cells("load", run, curves, jobs))

@@ -153,5 +153,7 @@ def test_the_command_prints_goals_and_keeps_a_plot(
     assert (tmp_path / "fleet_specedge.png").stat().st_size > 1000
     assert main(["fleet", "replicas", "--per-replica", "999", "--quick", "--out", str(tmp_path)]) == 2
     assert main(["fleet", "specedge", "--jobs", "0", "--out", str(tmp_path)]) == 2
-    assert "--per-replica 999" in capsys.readouterr().err
+    assert main(["fleet", "wisp", "--loads", "8", "0", "--out", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err
+    assert "--per-replica 999" in errors and "--loads 8 0: give at least 1" in errors
     json.dumps(specedge.layer_split(specedge.PAIRS["Qwen3 14B/1.7B"]))
