@@ -115,8 +115,9 @@ def overdue(rows: Sequence[Row], now: float, budget: Budget) -> tuple[list[Row],
 class Admission:
     """A batch of rows as it grows."""
 
-    def __init__(self, now: float, estimates: Estimates, budget: Budget) -> None:
-        self.now, self.estimates, self.budget = now, estimates, budget
+    def __init__(self, now: float, estimates: Estimates, budget: Budget, sessions: int = 1) -> None:
+        """sessions: how many something may come of, those that are not ready among them."""
+        self.now, self.estimates, self.budget, self.sessions = now, estimates, budget, sessions
         self.choices: dict[Step, Choice] = {}
         self.load = NO_LOAD
         self.tokens = 0

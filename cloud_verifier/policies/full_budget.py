@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
-from typing import NamedTuple
 
-from cloud_verifier.ledger import Act, Choice, Estimates
-from cloud_verifier.policies.admission import Admission, Candidate, cut, overdue
+from cloud_verifier.ledger import Act, Estimates
+from cloud_verifier.policies.admission import Admission, Candidate, overdue
 from cloud_verifier.policies.row_policy import RowPolicy
+from cloud_verifier.policies.spending import spend
 from speculation.pass_cost import NO_LOAD, Load
 
-DECODE = Choice(Act.DECODE)
 _RESERVE = 8.0
 """Tokens that an answer should be ahead of its class, against rejected drafts and the prompts of others."""
 _SHARE = 0.1
@@ -22,6 +20,11 @@ _SHARE = 0.1
 
 class Paced(Candidate):
     """A row that is due by the speed of its whole answer: a robot that is ahead of its class can wait."""
+
+    @classmethod
+    def of(cls, row: Candidate) -> Paced:
+        """Return a row as one that is due so."""
+        return cls(row.step, row.choice, row.now, row.estimates, row.accepted)
 
     @cached_property
     def tokens(self) -> float:
@@ -72,7 +75,7 @@ class FullBudget(RowPolicy):
 
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`."""
-        paced = spend(rows, batch)
+        paced = [Paced.of(row) for row in spend(rows, batch)]
         together = paced[: batch.budget.rows]
         soon = batch.now + 2.0 * batch.estimates.seconds(Load.total(row.load for row in together))
         enough = _enough(together, batch.estimates)
@@ -151,74 +154,3 @@ def _passes(rows: Sequence[Candidate], batch: Admission) -> list[tuple[Sequence[
 
 def _keeps(row: Candidate, end: float) -> bool:
     return not row.late and end <= row.deadline
-
-
-def spend(rows: Sequence[Candidate], batch: Admission) -> list[Paced]:
-    """Return the rows with as much of their drafts as makes a pass over the first of them, as many as a batch can have,
-    commit most tokens per second.
-
-    Where a token's price does not depend on what else is in the pass (WISP, Eq. 19), no other choice of tokens is
-    better: for a ratio of sums those are right that bring more than the ratio (Dinkelbach, 1967).
-    """
-    estimates = batch.estimates
-    if not estimates.known:
-        return [Paced(row.step, row.choice, row.now, estimates) for row in rows]
-    together = rows[: batch.budget.rows]
-    roots = Load.total(row.step.load(DECODE) for row in together)
-    tokens, seconds = float(roots.rows), estimates.seconds(roots)
-    parts = [_parts(row, roots, seconds) for row in rows]
-    for part in sorted(chain.from_iterable(parts[: len(together)]), reverse=True):
-        if part.rate * seconds < tokens:
-            break
-        tokens, seconds = tokens + part.tokens, seconds + part.seconds
-    rate = tokens / seconds if seconds > 0.0 else 0.0
-    return [_cut(row, mine, rate) for row, mine in zip(rows, parts, strict=True)]
-
-
-class Part(NamedTuple):
-    """Tokens of a draft that come together."""
-
-    rate: float
-    """Tokens per second."""
-    end: int
-    """How many tokens of the draft there are with these."""
-    tokens: float
-    """How many of these are expected to be accepted."""
-    seconds: float
-    """What they add to a pass."""
-
-
-def _parts(row: Candidate, roots: Load, roots_s: float) -> list[Part]:
-    """Return a draft in parts whose rates fall: a token that is worth more than those before it comes with them.
-
-    Its tokens are taken to cost the same; a later one only reads the earlier ones, besides.
-    """
-    survival, tree = row.step.ledger.survival.get(row.choice.act), row.choice.tree
-    if survival is None or not tree.tokens:
-        return []
-    price = row.estimates.seconds(roots + row.load - row.step.load(DECODE)) - roots_s
-    price = max(0.0, price) / len(tree.tokens)
-    parts: list[Part] = []
-    for end, tokens in enumerate(survival.of(tree.parents), start=1):
-        seconds = price
-        rate = tokens / seconds if seconds > 0.0 else math.inf
-        while parts and parts[-1].rate <= rate:
-            before = parts.pop()
-            tokens, seconds = before.tokens + tokens, before.seconds + seconds
-            rate = tokens / seconds if seconds > 0.0 else math.inf
-        parts.append(Part(rate, end, tokens, seconds))
-    return parts
-
-
-def _cut(row: Candidate, parts: Sequence[Part], rate: float) -> Paced:
-    """Return a row with the parts of its draft that bring at least so many tokens per second.
-
-    A draft that is yet to be made here has no parts, and stays.
-    """
-    if row.choice.act is Act.SELF:
-        return Paced(row.step, row.choice, row.now, row.estimates)
-    taken = [part for part in parts if part.rate >= rate]
-    choice = cut(row.step, row.choice, taken[-1].end if taken else 0)
-    if choice is row.choice:
-        taken = list(parts)
-    return Paced(row.step, choice, row.now, row.estimates, sum(part.tokens for part in taken))

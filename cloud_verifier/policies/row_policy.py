@@ -72,7 +72,7 @@ class RowPolicy(ABC):
             return Batch()
         self._encoded = False
         places = [step for step in begun if step in work[: budget.rows]]
-        batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(places)))
+        batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(places)), under_way(steps))
         if ready and batch.budget.rows:
             self.fill(batch, candidates)
             for step, choice in choices.items():

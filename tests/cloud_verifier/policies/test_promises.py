@@ -178,3 +178,14 @@ def test_a_prompt_among_robots_that_are_answered_is_fed_in_a_bounded_time(
         bench.now, slowest = bench.now + seconds, max(slowest, seconds)
         bench.run(batch)
         assert bench.now - begun <= patience + (turns + 1) * (1 + -(-(robots + 1) // rows)) * slowest + 0.1
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "pipeline", "full_budget"])
+def test_long_wrong_drafts_slow_nobody_else_down(policy: str) -> None:
+    """A robot that sends 60 wrong tokens, always at once, beside five that draft as usual."""
+    honest = [Robot(starts_at=0.01 * place) for place in range(5)]
+    found = []
+    for sixth in (Robot(), Robot(depth=60, chance=0.0, draft_s=0.0005)):
+        run = Fleet([*honest, sixth], DEAR, Scheduling(policy=policy)).run(12.0)
+        found.append(sum(each.tokens for each in run.rounds if each.robot < 5))
+    assert found[1] >= 0.95 * found[0]
