@@ -86,9 +86,9 @@ def specedge_plot(data: Mapping[str, Any]) -> Figure:
         below.set(ylabel="times server_sd, batch 1")
         below.set_xticks(at, [name.replace(", ", ",\n").replace(" ", "\n") for name in by_model], fontsize=8)
         plain(below)
-    every[0, 0].legend(
-        fontsize=8, title="candidates: - stretches, -- as measured", title_fontsize=8, loc="upper center"
-    )
+    lines, names = every[0, 0].get_legend_handles_labels()
+    title = "above: candidates brought to the paper (stretches), dashed: embedded pair as measured"
+    figure.legend(lines, names, loc="outside upper center", ncols=4, fontsize=8, title=title, title_fontsize=8)
     every[1, 0].legend(fontsize=8, ncols=2)
     return figure
 
