@@ -86,7 +86,9 @@ def specedge_plot(data: Mapping[str, Any]) -> Figure:
         below.set(ylabel="times server_sd, batch 1")
         below.set_xticks(at, [name.replace(", ", ",\n").replace(" ", "\n") for name in by_model], fontsize=8)
         plain(below)
-    every[0, 0].legend(fontsize=8, title="candidates: - stretches, -- as measured", title_fontsize=8, loc="upper right")
+    lines, names = every[0, 0].get_legend_handles_labels()
+    title = "above: candidates brought to the paper (stretches), dashed: embedded pair as measured"
+    figure.legend(lines, names, loc="outside upper center", ncols=4, fontsize=8, title=title, title_fontsize=8)
     every[1, 0].legend(fontsize=8, ncols=2)
     return figure
 
@@ -102,7 +104,7 @@ def replicas_plot(data: Mapping[str, Any]) -> Figure:
         load = data["load"][placement]
         right.plot([int(each) for each in load], [100 * row["violations"] for row in load.values()], label=placement)
     left.set(xlabel="replicas", ylabel="robots a replica, at most 1 % too slow", xscale="log")
-    right.set(xlabel=f"robots a replica, mean of {replicas[-1]}", ylabel="requests too slow, %")
+    right.set(xlabel=f"robots a replica, mean; {replicas[-1]} replicas", ylabel="requests too slow, %")
     left.legend()
     for axes in (left, right):
         plain(axes, "both")

@@ -115,8 +115,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def capacity_of(placed: Callable[[int], Mapping[str, float]], means: Sequence[int]) -> int:
     """Return the largest mean number of robots a replica with at most `ALLOWED` violations; 0 if there is none."""
-    at = bisect.bisect(means, ALLOWED, key=lambda mean: placed(mean)["violations"])
-    return means[at - 1] if at else 0
+    return next((mean for mean in reversed(means) if placed(mean)["violations"] <= ALLOWED), 0)
 
 
 def together(loads: Sequence[int], fleets: Mapping[int, Figures]) -> dict[str, float]:

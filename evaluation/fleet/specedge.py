@@ -199,7 +199,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         models[EMBEDDED] = measured(Recording.load(options.recording), f"measured: {options.recording.name}")
     pairs = dict(list(PAIRS.items())[:1]) if quick else PAIRS
     names = ["stretches"] if quick else [*models, AS_MEASURED]
-    batches = BATCHES[:1] if quick else BATCHES
     seeds = range(options.seed, options.seed + (1 if quick else 3))
     tables: dict[tuple[str, str, str], dict[str, Run]] = {}
     figures: dict[str, dict[str, Any]] = {pair: {} for pair in pairs}
@@ -207,11 +206,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         declared, model = pairs[pair], models[EMBEDDED]
         if name != AS_MEASURED:
             model = brought_to(declared, models[name])
-        tables |= {(pair, name, str(batch)): arms(declared, model, batch) for batch in batches}
-        if not quick:
-            tables[pair, name, "sizes"] = wider_trees(declared, model)
-            tables[pair, name, "per_row"] = more_robots(declared, model)
-            tables[pair, name, "exits"] = exit_sets(declared, model)
+        tables |= {(pair, name, title): runs for title, runs in tables_of(declared, model, quick).items()}
         figures[pair][name] = {
             "kinds": model.kinds, "shares": model.shares, "stay": model.stay, "batches": {},
             "ceiling": {size: ceiling(declared, model, 1, size) for size in (TREE, *SIZES)[: 1 if quick else None]},
@@ -244,6 +239,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "depths": depths({name: each["tokens_per_s"] for name, (each,) in seen["", "", "depths"].items()}),
         "layer_split": {pair: layer_split(declared) for pair, declared in pairs.items()},
     }
+
+
+def tables_of(pair: Pair, model: Candidates, quick: bool) -> dict[str, dict[str, Run]]:
+    """Return what is run, by table: those of batches have their number for a title."""
+    if quick:
+        return {str(batch): arms(pair, model, batch) for batch in BATCHES[:1]}
+    more = {"sizes": wider_trees(pair, model), "per_row": more_robots(pair, model), "exits": exit_sets(pair, model)}
+    return {str(batch): arms(pair, model, batch) for batch in BATCHES} | more
 
 
 def wider_trees(pair: Pair, model: Candidates) -> dict[str, Run]:
