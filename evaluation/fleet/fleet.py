@@ -156,6 +156,11 @@ class KnownCost(Estimator):
         return True
 
     @property
+    def priced(self) -> bool:
+        """Always."""
+        return True
+
+    @property
     def spread(self) -> float:
         """Passes of one load take one time."""
         return 0.0
