@@ -26,6 +26,10 @@ class Declared(Estimator):
     def known(self) -> bool:
         return True
 
+    @property
+    def priced(self) -> bool:
+        return True
+
     def observe(self, load: Load, seconds: float) -> None: ...
 
     def seconds(self, load: Load) -> float:
