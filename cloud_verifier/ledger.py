@@ -217,10 +217,10 @@ class Ledger:
         alone, shared = map(self._estimates.seconds, loads)
         ratio = shared / alone if alone > TICK_S else 1.0
         self._plain += max(0.0, ratio - 1.0) * self._caution
-        if act is Act.SELF:
-            self._own.judged(tree, accepted)
-        else:
+        if act is not Act.SELF:
             self._acceptance(act).judged(accepted, tree.levels[-1])
+        elif tree.reach:  # a draft of a size that its robot has set may come without
+            self._own.judged(tree, accepted)
 
     def committed(self, position: int, in_hand: bool, now: float) -> None:
         """A commit up to answer position `position` left; `in_hand`: a draft is there to go on with."""
