@@ -76,6 +76,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._delays: deque[float] = deque(maxlen=self._KEPT)
+        self._any = False
         self._open: list[tuple[int, float]] = []
 
     def clear(self) -> None:
@@ -91,10 +92,18 @@ class Arrivals:
 
     def came(self, start: int, usable: bool, now: float) -> None:
         """A draft for answer position `start` arrived; it answers the latest commit that it can know of."""
+        self._any = True
         answered = [at for position, at in self._open if position <= start]
         if answered:
             self._delays.append(now - answered[-1])
         self._open = [] if usable else [each for each in self._open if each[0] > start]
+
+    @property
+    def soon_s(self) -> float | None:
+        """A short delay: three of four are longer; 0 where all drafts came ahead, None where none ever came."""
+        if not self._delays:
+            return 0.0 if self._any else None
+        return sorted(self._delays)[len(self._delays) // 4]
 
     def remaining(self, now: float) -> list[float]:
         """Return, sorted, how much longer each remembered delay would still last; nothing where none is awaited.
@@ -115,13 +124,25 @@ class Pace:
     own was verified, and not where the verifier has drafted by itself. So an act is judged with the cycle after it: by
     its *advantage*, the tokens beyond those that the pace makes of its seconds (average reward; Howard 1960). In a
     batch the pace is that of the session, the others' passes included.
+
+    What an edge brings that nobody interrupts, single acts do not show. So there are *phases* in which it leads and
+    nothing is drafted here: one ends where it has fallen too far behind the pace of the cycles before it, and the next
+    try is the rarer for it.
     """
 
     _KEPT = 0.97
     _LENT = 8.0
     """An act begins with as many cycles of no advantage after it."""
 
+    _SELDOM, _RARER = 16, 4
+    """Cycles between phases, and how much longer after one that failed."""
+    _MOST, _LEAST = 16.0, -12.0
+    """Tokens of lead that a phase can have, and at which it ends."""
+
     def __init__(self) -> None:
+        self.edge_leads = False
+        """Whether it is a phase in which nothing is drafted here."""
+        self._lead, self._cycles, self._interval = 0.0, 0, self._SELDOM
         self._all = (0.0, 0.0)
         self._after: dict[str, tuple[float, float, float]] = {}
         """By act: tokens, seconds and number of the cycles after it."""
@@ -136,12 +157,32 @@ class Pace:
         if self._last is not None:
             before, at = self._last
             cycle = float(tokens), now - at
+            self._cycles += 1
+            if self.edge_leads:
+                self._lead = min(self._MOST, self._lead + tokens - self._measured * cycle[1])
+                if self._lead < self._LEAST:
+                    paid = self._cycles > 2 * self._SELDOM
+                    self._interval = self._SELDOM if paid else self._RARER * self._interval
+                    self.edge_leads, self._cycles = False, 0
+                self._last = act, now
+                return
             self._all = (self._KEPT * self._all[0] + cycle[0], self._KEPT * self._all[1] + cycle[1])
             sums = self._after.get(before, (0.0, 0.0, 0.0))
             each = zip(sums, (*cycle, 1.0), strict=True)
             old, new, number = (self._KEPT * sum_ + value for sum_, value in each)
             self._after[before] = old, new, number
         self._last = act, now
+
+    def try_edge(self, rate: float) -> None:
+        """Begin a phase if it is time for one and so many tokens per second, which the edge's drafts promise, are more
+        than the pace."""
+        if not self.edge_leads and self._cycles >= self._interval and rate > self._measured:
+            self.edge_leads, self._lead, self._cycles = True, 0.0, 0
+
+    @property
+    def _measured(self) -> float:
+        tokens, seconds = self._all
+        return tokens / max(TICK_S, seconds)
 
     def forget(self, act: str) -> None:
         """What followed an act that was not taken fades."""

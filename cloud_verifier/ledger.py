@@ -229,15 +229,19 @@ class Ledger:
         alone, shared = map(self._estimates.seconds, loads)
         ratio = shared / alone if alone > TICK_S else 1.0
         self._plain += max(0.0, ratio - 1.0) * self._caution
-        if act is Act.SELF:
-            self._own.judged(tree, accepted)
-        else:
+        if act is not Act.SELF:
             self._acceptance(act).judged(accepted, tree.levels[-1])
+        elif tree.reach:  # a draft of a size that its robot has set may come without
+            self._own.judged(tree, accepted)
 
     def committed(self, position: int, in_hand: bool, now: float) -> None:
         """A commit up to answer position `position` left; `in_hand`: a draft is there to go on with."""
         self._arrivals.committed(position, in_hand, now)
         self._pace.committed(self._act, self._tokens, now)
+        soon_s, expected = self._arrivals.soon_s, self._expected()
+        if self._drafting is not None and soon_s is not None and expected is not None:
+            # As if one draft of three were at hand, and the others came soon.
+            self._pace.try_edge(expected.tokens / (expected.seconds + soon_s * 2.0 / 3.0))
 
     def compared(self, accepted: int, levels: int) -> None:
         """A draft that was left alone has `accepted` of its first `levels` levels in common with what was committed."""
@@ -337,7 +341,7 @@ class Ledger:
         answer as long as earlier ones, and must be paid from the account at once.
         """
         costs = self._drafting
-        if costs is None or room < 1:
+        if costs is None or room < 1 or self._pace.edge_leads:
             return None
         prefill_s = 0.0 if prefilled else costs.prefill_s
         if prefill_s is None:
@@ -411,8 +415,10 @@ class Ledger:
         longest = (self.credit(now) + 1.0 + _SLACK) * self._decode_s / self._caution - expected.seconds
         if act is Act.SELF:  # nobody knows for how long a robot is late: no longer than a draft here would take
             longest = min(longest, alone.seconds - self._waited(now))
-        worth = (self._over_drafting if act is Act.SELF else self._over_decoding)(alone, expected, delays)
-        return max([0.0, *(delay for delay in dict.fromkeys(delays) if delay <= longest)], key=worth)
+        over = self._over_drafting if act is Act.SELF else self._over_decoding
+        worth: Callable[[float], float] = over(alone, expected, delays)
+        deadlines: list[float] = [0.0, *(delay for delay in dict.fromkeys(delays) if delay <= longest)]
+        return max(deadlines, key=worth)
 
     def _over_drafting(self, own: Part, expected: Part, delays: Sequence[float]) -> Callable[[float], float]:
         """Return what waiting until a deadline is worth where a draft is made here else: the advantage (`Pace`) of what

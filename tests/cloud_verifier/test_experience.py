@@ -43,3 +43,39 @@ def test_steps_follow_nothing_and_what_is_not_chosen_fades() -> None:
     for _ in range(200):
         pace.forget("self")
     assert before > 0.5 and pace.advantage("self", OWN, 3.0) == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_phase_of_the_edge_lasts_while_it_keeps_up_and_failed_ones_come_rarely() -> None:
+    pace, now = Pace(), 0.0
+
+    def cycles(count: int, tokens: int) -> None:
+        nonlocal now
+        for _ in range(count):
+            now += 1.0
+            pace.committed("self", tokens, now)
+
+    cycles(10, 4)
+    pace.try_edge(9.0)
+    assert not pace.edge_leads  # too soon
+    cycles(10, 4)
+    pace.try_edge(3.9)
+    assert not pace.edge_leads  # it promises too little
+    pace.try_edge(4.1)
+    assert pace.edge_leads
+    cycles(3, 1)
+    assert pace.edge_leads
+    cycles(2, 1)
+    assert not pace.edge_leads and pace.rate(OWN) > 3.5  # five cycles, three tokens less each
+    cycles(40, 4)
+    pace.try_edge(9.0)
+    assert not pace.edge_leads
+    cycles(40, 4)
+    pace.try_edge(9.0)
+    assert pace.edge_leads
+    cycles(100, 5)
+    assert pace.edge_leads
+    cycles(10, 1)
+    assert not pace.edge_leads
+    cycles(20, 4)
+    pace.try_edge(9.0)
+    assert pace.edge_leads  # it has paid before
