@@ -26,13 +26,16 @@ from evaluation.tables import MS, Column, figures_table
 from evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, load_timings
 from evaluation.virtual_time.decoding import run_mode
 from evaluation.virtual_time.figures import GAMMAS, TREE
+from evaluation.virtual_time.timings import DEFAULT_COST
 
 BESIDE = SERVER.changed(draft_model=Path("beside"))
 """A verifier with a draft model."""
 SERVER_DRAFT_S = 0.011
 """T_p of the draft model beside the target (SpecEdge, Sec. 5.2)."""
 GO2 = replace(load_timings("go2_a100"), server_draft_s=SERVER_DRAFT_S)
-SPECEDGE = Timings("specedge", SERVER_DRAFT_S, verify_s=0.0942, one_way_s=0.007035, server_draft_s=SERVER_DRAFT_S)
+SPECEDGE = Timings(
+    "specedge", SERVER_DRAFT_S, verify_s=0.0942, one_way_s=0.007035, server_draft_s=SERVER_DRAFT_S
+).with_cost(DEFAULT_COST)
 """T_q of its 32B model and its round trip of 14.07 ms."""
 ROUND_TRIPS_S = (0.0, 0.04, 0.4)
 SLOWER = 5.0
@@ -168,6 +171,7 @@ def run(options: argparse.Namespace) -> None:
     for seed in range(options.seeds):
         settings += synthetic_settings(steps, seed, round_trips)
     rows = survey(settings)
+    print(f"times: {GO2.name}, {SPECEDGE.name}")
     print(figures_table("setting", rows, COLUMNS))
     for title, key in (("server_sd at its best depth", "times_server_sd"), ("full without it", "times_without")):
         ratios = [row[key] for row in rows.values()]
