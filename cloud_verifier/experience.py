@@ -126,8 +126,8 @@ class Pace:
     batch the pace is that of the session, the others' passes included.
 
     What an edge brings that nobody interrupts, single acts do not show. So there are *phases* in which it leads and
-    nothing is drafted here: one ends where it has fallen too far behind the pace of the cycles before it, and the next
-    try is the rarer for it.
+    nothing is drafted here: one ends where it has fallen too far behind the pace of the cycles before it, or after many
+    cycles, and the next try is the rarer for it where it failed soon.
     """
 
     _KEPT = 0.97
@@ -138,6 +138,8 @@ class Pace:
     """Cycles between phases, and how much longer after one that failed."""
     _MOST, _LEAST = 16.0, -12.0
     """Tokens of lead that a phase can have, and at which it ends."""
+    _LONGEST = 128
+    """Cycles of a phase: the pace that it is measured by grows old."""
 
     def __init__(self) -> None:
         self.edge_leads = False
@@ -160,7 +162,7 @@ class Pace:
             self._cycles += 1
             if self.edge_leads:
                 self._lead = min(self._MOST, self._lead + tokens - self._measured * cycle[1])
-                if self._lead < self._LEAST:
+                if self._lead < self._LEAST or self._cycles >= self._LONGEST:
                     paid = self._cycles > 2 * self._SELDOM
                     self._interval = self._SELDOM if paid else self._RARER * self._interval
                     self.edge_leads, self._cycles = False, 0

@@ -66,7 +66,7 @@ class Forwards:
     @property
     def reads(self) -> bool:
         """Whether the draft model beside the target has a prompt to read on."""
-        return self._readings is not None and self._readings.next(self._scheduler.is_current) is not None
+        return self._readings is not None and self._readings.next(self._reads_for) is not None
 
     def encode(self, step: Step) -> None:
         """Encode a step's image."""
@@ -204,11 +204,12 @@ class Forwards:
             self._engine.keep(step.index, verdict.path, verdict.token)
 
     def read_on(self) -> None:
-        """Let the draft model read one piece, no longer than a forward in which all decode, of the oldest prompt."""
+        """Let the draft model read one piece of the oldest prompt: its image, or a chunk that is predicted to take no
+        longer than a forward in which all decode."""
         if self._readings is None:
             return
-        self._readings.keep(self._scheduler.is_current)
-        step = self._readings.next(self._scheduler.is_current)
+        self._readings.keep(self._reads_for)
+        step = self._readings.next(self._reads_for)
         if step is None:
             return
         alone = not self._scheduler.active(step.index)
@@ -218,6 +219,10 @@ class Forwards:
             return
         except Exception as error:
             self.cannot_prefill(step, error)
+
+    def _reads_for(self, step: Step) -> bool:
+        """Whether a prompt is still wanted: the row of a step that is done is free, though its commits are kept."""
+        return self._scheduler.is_current(step) and not step.done
 
     def _prefill_draft(self, step: Step, stop: Stop) -> None:
         """Let the draft model beside the target read a step's prompt, where it has not begun to. Raises as `_read`.

@@ -142,8 +142,9 @@ class Ledger:
         self._pace.clear()
 
     def pause(self) -> None:
-        """The edge is gone or back: no wait is under way."""
+        """The edge is gone or back: no wait is under way, and what comes next follows no pass."""
         self._waiting_since = None
+        self._pace.clear()
 
     @property
     def waits(self) -> bool:
@@ -200,6 +201,10 @@ class Ledger:
         if spent_s + forward_s + then_s > self._limit(now) - self._own_tries_s:
             return 0.0
         return self._own.further(tree) - self._rate * (then_s - now_s)
+
+    def drafting_s(self, levels: int) -> float | None:
+        """Return the seconds that a draft of so many levels takes here; None where none was made yet."""
+        return self._drafting.forwards_s(levels) if self._drafting is not None else None
 
     def drafted(self, tree: Tree, seconds: float, now: float) -> Tree:
         """A draft of the verifier's own was made for this step in so many seconds, which are charged.

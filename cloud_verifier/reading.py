@@ -1,7 +1,8 @@
 """Readings: prompts that the draft model beside the target reads, piece after piece.
 
-Its image is one piece, a chunk of its tokens another. The server runs one piece between two forwards of the target, so
-that a prompt holds up nobody's rows for longer than such a forward; where nobody else is being answered, all at once.
+Its image, whole, is one piece; a chunk of its tokens another, which is predicted to take no longer than a forward in
+which all robots decode but has LEAST tokens at least. The server runs one piece between two forwards of the target;
+where nobody else is being answered, all at once. Deadlines of others are not looked at.
 """
 
 from __future__ import annotations

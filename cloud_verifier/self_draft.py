@@ -26,6 +26,7 @@ from speculation.vlm.forward import Chunk, final_logits, forward_layers, image_p
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.load import Vlm
+from speculation.vlm.speed import synchronise
 from speculation.wire import MAX_DRAFT_TOKENS, ROOT
 
 
@@ -149,6 +150,8 @@ class SelfDraft:
         for output in forward_layers(self._vlm, self._cache, [chunk]):
             if stop is not None and output.layer < last and stop():
                 raise Abandoned
+        # No logits are read: without this its time would be that of launching it.
+        synchronise(self._vlm.device)
 
     def prefill(self, index: int, inputs: Inputs, max_tokens: int, stop: Stop | None = None) -> None:
         """Make row `index` hold the inputs, all at once. Raises as `begin` and `feed`."""

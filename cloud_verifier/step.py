@@ -256,7 +256,8 @@ class Step:
             return Choice(Act.VERIFY, self._best, gain=self.ledger.expected(self._best))
         if self.self_draft and room > 0:
             size = self.self_draft if self.self_depth else min(self.self_draft, room)
-            return Choice(Act.SELF, size=size, depth=min(self.self_depth, room))
+            depth = min(self.self_depth, room)
+            return Choice(Act.SELF, size=size, depth=depth, drafting_s=self.ledger.drafting_s(depth or size))
         return Choice(Act.DECODE) if self.idle is Idle.DECODE else None
 
     @property

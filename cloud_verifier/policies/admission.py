@@ -48,13 +48,13 @@ class Candidate:
 
     @cached_property
     def alone_s(self) -> float:
-        """v of Eq. 17: a pass of its own."""
-        return self.estimates.seconds(self.load)
+        """v of Eq. 17: a pass of its own, and the draft that is made here for it."""
+        return self.estimates.seconds(self.load) + (self.choice.drafting_s or 0.0)
 
     @cached_property
     def seconds(self) -> float:
         """v of Eq. 16: what it adds to a pass."""
-        return max(_TICK_S, self.estimates.seconds(self.load + self.load) - self.alone_s)
+        return max(_TICK_S, self.estimates.seconds(self.load + self.load) - self.estimates.seconds(self.load))
 
     @cached_property
     def deadline(self) -> float:
@@ -79,7 +79,13 @@ class Candidate:
     @property
     def due(self) -> float:
         """The deadline that a batch with this row has to keep: none that is lost already, it could only empty it."""
-        return math.inf if self.late else self.deadline
+        ends = self.now + self.alone_s
+        return min((each for each in (self.step.deadline, self.promised()) if ends <= each), default=math.inf)
+
+    @property
+    def asked(self) -> float:
+        """The step's own deadline alone, where it can be kept."""
+        return self.step.deadline if self.now + self.alone_s <= self.step.deadline else math.inf
 
     @property
     def utility(self) -> float:
@@ -124,6 +130,8 @@ class Admission:
         """What is fed behind the cached tokens, which is what the budget counts, also where no prefix is cached."""
         self.due = math.inf
         """The earliest deadline that is to be kept."""
+        self.drafting_s = 0.0
+        """Of the longest draft that is made here for one of them, for which all wait."""
 
     def admit(self, step: Step, choice: Choice, load: Load, due: float = math.inf) -> bool:
         """Take in a step, which computes `load`, where the budget allows for it and every deadline, `due` too, is kept.
@@ -133,10 +141,11 @@ class Admission:
         load, tokens, due = self.load + load, self.tokens + choice.tokens, min(self.due, due)
         if load.rows > self.budget.rows or tokens > self.budget.tokens:
             return False
-        if not math.isinf(due) and self.now + self.estimates.seconds(load) > due:
+        drafting_s = max(self.drafting_s, choice.drafting_s or 0.0)
+        if not math.isinf(due) and self.now + drafting_s + self.estimates.seconds(load) > due:
             return False
         self.choices[step] = choice
-        self.load, self.tokens, self.due = load, tokens, due
+        self.load, self.tokens, self.due, self.drafting_s = load, tokens, due, drafting_s
         return True
 
     def add(self, row: Candidate, due: float = math.inf) -> bool:

@@ -71,7 +71,7 @@ class FullBudget(RowPolicy):
 
     def due(self, rows: Sequence[Candidate]) -> float:
         """See `RowPolicy.due`. A class is a promise about a whole answer, which an image beside it does not break."""
-        return min((row.step.deadline for row in rows if not row.late), default=math.inf)
+        return min((row.asked for row in rows), default=math.inf)
 
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`."""
@@ -92,7 +92,7 @@ class FullBudget(RowPolicy):
             count = min(count, max(len(first) + len(urgent), enough))
         for row in order[:count]:
             # A class is a promise about a whole answer, which a prompt beside the rows does not break.
-            if not batch.add(row, math.inf if row.late else row.step.deadline):
+            if not batch.add(row, row.asked):
                 break
 
 

@@ -172,6 +172,7 @@ class FakeSelfDraft:
 
     def release(self, index: int) -> None:
         self.rows.pop(index, None)
+        self.left.pop(index, None)
 
     def image_tokens(self, inputs: tuple[str, bytes]) -> int:
         return 1

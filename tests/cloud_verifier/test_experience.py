@@ -79,3 +79,15 @@ def test_a_phase_of_the_edge_lasts_while_it_keeps_up_and_failed_ones_come_rarely
     cycles(20, 4)
     pace.try_edge(9.0)
     assert pace.edge_leads  # it has paid before
+
+
+def test_a_phase_of_the_edge_ends_after_many_cycles_too() -> None:
+    """The pace before it may have been that of a bad time, which nothing that follows falls behind."""
+    pace = Pace()
+    for turn in range(20):
+        pace.committed("self", 1, 30.0 * turn)
+    pace.try_edge(9.0)
+    assert pace.edge_leads
+    for turn in range(200):
+        pace.committed("decode", 1, 600.0 + turn)
+    assert not pace.edge_leads

@@ -842,6 +842,18 @@ def test_the_draft_model_reads_at_once_where_nobody_else_is_answered() -> None:
     assert isinstance(drafts, TimedDraft) and drafts.chunks == [(0, 0), (0, 299)]
 
 
+def test_an_answer_may_end_while_the_draft_model_still_reads_its_prompt() -> None:
+    bench = timed_beside()
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+    bench.send(b"a", begin(max_tokens=150, idle=Idle.DECODE))
+    bench.turns(8)
+    bench.send(b"b", begin(prompt="long".ljust(400), max_tokens=2, self_draft=4))
+    bench.turns(60)
+    received = bench.received(b"b")
+    assert faults(received) == [] and tokens_of(received) == greedy("long".ljust(400), JPEG, 2)
+
+
 def test_what_the_draft_model_reads_for_a_step_ends_with_it() -> None:
     bench = timed_beside()
     for peer in (b"a", b"b"):
@@ -853,11 +865,12 @@ def test_what_the_draft_model_reads_for_a_step_ends_with_it() -> None:
     assert isinstance(drafts, TimedDraft)
     while len(drafts.chunks) < 3:
         bench.turns(1)
+    assert drafts.left[1] > 0
     bench.send(b"b", EndStep(1, "cancelled"))
     bench.turns(1)
     fed = len(drafts.chunks)
     bench.turns(20)
-    assert len(drafts.chunks) == fed and drafts.left.get(1, 0) > 0 and 1 not in drafts.rows
+    assert len(drafts.chunks) == fed and 1 not in drafts.left
     assert tokens_of(bench.ask(b"b", begin(2, max_tokens=5, self_draft=4))) == greedy("long", JPEG, 5)
 
 
