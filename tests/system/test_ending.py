@@ -16,7 +16,12 @@ from tests.forked import run
 
 
 @pytest.mark.parametrize(
-    ("options", "status"), [(["draft_model:=/no/such", "autostart:=true"], 2), (["port:=0", "host:=127.0.0.1"], 0)]
+    ("options", "status"),
+    [
+        (["draft_model:=/no/such", "autostart:=true"], 2),
+        (["mode:=nonsense"], 2),
+        (["port:=0", "host:=127.0.0.1"], 0),
+    ],
 )
 def test_nothing_of_a_node_runs_when_its_process_ends(options: list[str], status: int) -> None:
     """The status was now and then that of a crash: threads of the middleware ran while its memory was taken down."""
@@ -49,3 +54,28 @@ def test_a_callback_that_runs_is_waited_for_before_its_node_is_destroyed(monkeyp
 
     assert common.run(Slow, threads=2) == 0
     assert order == ["callback", "destroyed"]
+
+
+def test_a_callback_that_does_not_end_is_named_and_keeps_no_process(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    handlers = dict[int, object]()
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(common, "END_S", 0.05)
+    released = threading.Event()
+
+    class Stuck(Node):
+        def __init__(self) -> None:
+            super().__init__("stuck", enable_rosout=False)
+            self.create_timer(0.01, self._work)
+
+        def _work(self) -> None:
+            handlers[signal.SIGTERM](signal.SIGTERM, None)  # type: ignore[operator]
+            released.wait(20.0)
+
+    try:
+        assert common.run(Stuck, threads=2) == 0
+        assert not released.is_set()
+    finally:
+        released.set()
+    assert "stuck: a callback still runs 0.05 s after the node's end" in capfd.readouterr().err
