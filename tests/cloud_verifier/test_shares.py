@@ -28,16 +28,12 @@ class Crowd:
         self.honest = Robot(bench, "honest")
         bench.turns(1)
 
-    def beside_another(self) -> int:
-        """Return the answers of the honest robot beside one like it."""
-        other = Robot(self.bench, "other")
-        self.bench.turns(1)
-        for robot in (self.honest, other):
-            robot.begin()
+    def alone(self) -> int:
+        """Return the answers of the honest robot without any other."""
+        self.honest.begin()
         while self.bench.post.now < SECONDS:
             self.bench.turns(1)
             self.honest.turn()
-            other.turn()
         return len(self.honest.answers)
 
     def beside_a_flood(self, greets: bool) -> tuple[int, int]:
@@ -66,11 +62,11 @@ class Crowd:
 
 
 @pytest.mark.parametrize("greets", [False, True])
-def test_prompts_without_end_leave_an_honest_robot_as_fast_as_one_like_it_would(greets: bool) -> None:
-    fair = Crowd().beside_another()
+def test_prompts_without_end_leave_an_honest_robot_its_half_of_the_time(greets: bool) -> None:
+    alone = Crowd().alone()
     answers, refused = Crowd().beside_a_flood(greets)
-    assert fair > 20 and refused > 5
-    assert answers >= 0.8 * fair
+    assert alone > 40 and refused > 5
+    assert answers >= 0.48 * alone
 
 
 def test_a_greeting_brings_no_other_row() -> None:
