@@ -50,7 +50,7 @@ def test_every_answer_is_the_targets_whole(policy: str, drafting: str) -> None:
     numbers: dict[int, int] = {}
     for asked in fleet.log.asked:
         numbers[asked.robot] = number = numbers.get(asked.robot, 0) + 1
-        answer = SHORT.request(asked.robot, number).answer[: asked.tokens]
+        answer = SHORT.request(asked.robot, number).answer[-asked.tokens :]
         assert tuple(asked.committed) == (answer if asked.ended is not None else answer[: len(asked.committed)])
     committed = sum(each.committed for each in fleet.log.verified)
     assert committed == sum(each.committed for each in fleet.log.passes)
