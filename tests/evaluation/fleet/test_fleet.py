@@ -57,6 +57,16 @@ def test_every_answer_is_the_targets_whole(policy: str, drafting: str) -> None:
     assert 0 <= committed - sum(len(asked.committed) for asked in fleet.log.asked) <= 13 * len(fleet.robots)
 
 
+def test_only_who_finds_room_starts_in_the_midst_of_an_answer() -> None:
+    setting = Setting(system("fcfs", Drafting(4)), times_of("appendix C"), SHORT, CLASSES)
+    needed = [blocks_of(SHORT.request(robot, 1)) for robot in range(12)]
+    free, half = Fleet(setting, 12), Fleet(setting, 12, blocks=sum(needed) // 2)
+    begun = [robot for robot in range(12) if half.phases[robot] < 1.0]
+    assert [half.phases[robot] for robot in begun] == [free.phases[robot] for robot in begun]
+    assert sum(needed) // 2 - max(needed) < sum(needed[robot] for robot in begun) <= sum(needed) // 2
+    assert Fleet(setting, 12, blocks=sum(needed)).phases == free.phases
+
+
 @pytest.mark.parametrize(
     ("chance", "drafting", "ended"),
     [
