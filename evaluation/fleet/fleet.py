@@ -284,9 +284,15 @@ class Fleet:
         names = setting.classes or (INTERACTIVE.name,)
         chosen = random.permutation(np.resize(np.arange(len(names)), robots))
         self.robots = [Robot(self, index, names[chosen[index]]) for index in range(robots)]
-        self.phases: tuple[float, ...] = tuple(random.random(robots).tolist())
+        phases, starts = random.random(robots), random.random(robots) * START_S
+        if blocks is not None:
+            # Who finds no room at the start is not in the midst of an answer.
+            order = np.argsort(starts)
+            needed = np.cumsum([blocks_of(setting.workload.request(int(index), 1)) for index in order])
+            phases[order[needed > blocks]] = 1.0
+        self.phases: tuple[float, ...] = tuple(phases.tolist())
         """What part of its first answer each robot is still to get: a fleet is never in step."""
-        for robot, start in zip(self.robots, random.random(robots) * START_S, strict=True):
+        for robot, start in zip(self.robots, starts, strict=True):
             self.events.at(float(start), robot.ask)
         self._busy = self._turning = False
         self._alarm = 0

@@ -100,12 +100,14 @@ def replicas_plot(data: Mapping[str, Any]) -> Figure:
     for placement, rows in data["rows"].items():
         replicas = [int(each) for each in rows]
         share = [row["capacity"] / number for number, row in zip(replicas, rows.values(), strict=True)]
-        left.plot(replicas, share, "o-", label=placement)
+        (line,) = left.plot(replicas, share, "o-", label=placement)
+        more = [each for each in zip(replicas, share, rows.values(), strict=True) if each[2]["capacity_is_more"]]
+        left.plot([each[0] for each in more], [each[1] for each in more], "^", color=line.get_color(), markersize=10)
         load = data["load"][placement]
         right.plot([int(each) for each in load], [100 * row["violations"] for row in load.values()], label=placement)
     left.set(xlabel="replicas", ylabel="robots a replica, at most 1 % too slow", xscale="log")
     right.set(xlabel=f"robots a replica, mean; {replicas[-1]} replicas", ylabel="requests too slow, %")
-    left.legend()
+    left.legend(title="triangle: that many at least")
     for axes in (left, right):
         plain(axes, "both")
     return figure

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import bisect
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -31,8 +31,8 @@ POINTS = 64
 """Places of a replica on the ring."""
 BOUND = 1.05
 """A replica takes at most so many times its mean share."""
-SIZES = (0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 2.0, 2.4)
-"""Fleets that are simulated, as shares of the mean."""
+SIZES = (0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 2.0, 2.4, 2.7, 3.0, 3.4)
+"""Fleets that are simulated, as shares of the mean; the fullest replica of every row is simulated, too."""
 ALLOWED = 0.01
 """Share of requests that may be too slow for a fleet to be within its capacity (WISP, Eq. 20)."""
 
@@ -87,40 +87,62 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     workload = replace(QUICK if options.quick else Workload(), seed=options.seed)
     setting = Setting(systems()["full_budget"], times_of("appendix C"), workload, CLASSES)
     shares = (SIZES[0], 1.0, SIZES[-1]) if options.quick else SIZES
-    sizes = sorted({max(1, round(share * options.per_replica)) for share in shares})
-    cells = [(setting, size, options.seed, window) for size in sizes]
+    per_replica, seed = options.per_replica, options.seed
+    fullest = max(max(place(per_replica * number, number, seed)) for place in PLACEMENTS.values() for number in numbers)
+    sizes = sorted({fullest, *(max(1, round(share * per_replica)) for share in shares)})
+    cells = [(setting, size, seed, window) for size in sizes]
     fleets = dict(zip(sizes, run_cells("replicas", run, cells, options.jobs), strict=True))
 
-    def placed(placement: str, replicas: int, per_replica: int) -> dict[str, float]:
-        return together(PLACEMENTS[placement](per_replica * replicas, replicas, options.seed), fleets)
+    def placed(placement: str, replicas: int, mean: int) -> dict[str, float] | None:
+        loads = PLACEMENTS[placement](mean * replicas, replicas, seed)
+        return together(loads, fleets) if max(loads) <= sizes[-1] else None
+
+    def row(placement: str, replicas: int) -> dict[str, Any]:
+        mean, at_least = capacity_of(partial(placed, placement, replicas), means)
+        found = together(PLACEMENTS[placement](per_replica * replicas, replicas, seed), fleets)
+        return found | {"capacity": replicas * mean, "capacity_is_more": at_least}
+
+    def load(placement: str) -> Iterator[tuple[int, dict[str, float]]]:
+        for mean in means[:: 1 if options.quick else 5]:
+            found = placed(placement, numbers[-1], mean)
+            if found is None:
+                return
+            yield mean, found
 
     means = range(sizes[0], sizes[-1] + 1, 10 if options.quick else 2)
     return {
-        "per_replica": options.per_replica, "window_s": [window.begin, window.end], "simulated": sizes,
+        "per_replica": per_replica, "window_s": [window.begin, window.end], "simulated": sizes,
         "fleets": {size: asdict(figures) for size, figures in fleets.items()},
-        "rows": {
-            placement: {
-                replicas: placed(placement, replicas, options.per_replica)
-                | {"capacity": replicas * capacity_of(partial(placed, placement, replicas), means)}
-                for replicas in numbers
-            }
-            for placement in PLACEMENTS
-        },
-        "load": {
-            placement: {mean: placed(placement, numbers[-1], mean) for mean in means[:: 1 if options.quick else 5]}
-            for placement in PLACEMENTS
-        },
+        "rows": {placement: {replicas: row(placement, replicas) for replicas in numbers} for placement in PLACEMENTS},
+        "load": {placement: dict(load(placement)) for placement in PLACEMENTS},
     }  # fmt: skip
 
 
-def capacity_of(placed: Callable[[int], Mapping[str, float]], means: Sequence[int]) -> int:
-    """Return the largest mean number of robots a replica with at most `ALLOWED` violations; 0 if there is none."""
-    return next((mean for mean in reversed(means) if placed(mean)["violations"] <= ALLOWED), 0)
+def capacity_of(placed: Callable[[int], Mapping[str, float] | None], means: Sequence[int]) -> tuple[int, bool]:
+    """Return the largest mean number of robots a replica with at most `ALLOWED` violations; 0 if there is none.
+
+    placed: the figures at a mean; None where the fullest replica has more robots than were simulated. The second value
+    is whether the mean is the largest that has figures: the capacity may be more.
+    """
+    fuller = True
+    for mean in reversed(means):
+        row = placed(mean)
+        if row is not None:
+            if row["violations"] <= ALLOWED:
+                return mean, fuller
+            fuller = False
+    return 0, False
 
 
 def together(loads: Sequence[int], fleets: Mapping[int, Figures]) -> dict[str, float]:
-    """Return the figures of all replicas, each between the simulated fleets that are nearest in size."""
+    """Return the figures of all replicas, each between the simulated fleets that are nearest in size.
+
+    One with fewer robots than any fleet does by the robot what the smallest does. Raises ValueError for one with more
+    than the largest.
+    """
     known = sorted(fleets)
+    if max(loads) > known[-1]:
+        raise ValueError(f"a replica of {max(loads)} robots: fleets of at most {known[-1]} were simulated")
     every = np.array(loads, dtype=float)
     speeds = np.interp(every, known, [fleets[size].goodput / size for size in known])
     late = np.interp(every, known, [fleets[size].violations for size in known])
@@ -132,7 +154,7 @@ def together(loads: Sequence[int], fleets: Mapping[int, Figures]) -> dict[str, f
 
 COLUMNS = (
     Column("robots", "robots", ".0f"), Column("fullest", "fullest", ".0f"), Column("tokens/s", "goodput", ".0f"),
-    Column("late %", "violations", ".2f", 100.0), Column("capacity", "capacity", ".0f"),
+    Column("late %", "violations", ".2f", 100.0), Column("capacity", "most"),
 )  # fmt: skip
 
 
@@ -142,8 +164,12 @@ def report(data: Mapping[str, Any]) -> str:
     parts = [
         f"many replicas, {data['per_replica']} robots each on average, policy full_budget, mixed classes, WISP's "
         f"Appendix C; simulated: single fleets of {simulated} robots; capacity: most robots of which at most "
-        f"{ALLOWED:.0%} are too slow",
+        f"{ALLOWED:.0%} are too slow, one seed; >= where a larger fleet has replicas fuller than those simulated",
     ]
     for placement, rows in data["rows"].items():
-        parts += [f"\n{placement}", figures_table("replicas", {str(n): row for n, row in rows.items()}, COLUMNS)]
+        shown = {
+            str(number): row | {"most": f"{'>= ' if row['capacity_is_more'] else ''}{row['capacity']}"}
+            for number, row in rows.items()
+        }
+        parts += [f"\n{placement}", figures_table("replicas", shown, COLUMNS)]
     return "\n".join(parts)

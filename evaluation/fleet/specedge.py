@@ -345,7 +345,7 @@ def at_equal_latency(
 
     Between two batches of `server_sd` it is linear; in words where no batch that was run is as fast, or as slow.
     """
-    curve = [rows[best_of(rows)] for rows in batches.values()]
+    curve = sorted((rows[best_of(rows)] for rows in batches.values()), key=lambda each: float(each["itl_s"]))
     slow, speeds = [each["itl_s"] for each in curve], [each["tokens_per_s"]["median"] for each in curve]
     points = {
         f"{name}, batch {batch}": (rows[name]["itl_s"], rows[name]["tokens_per_s"]["median"])
@@ -390,7 +390,8 @@ def report(data: Mapping[str, Any]) -> str:
     """Return the tables in words."""
     parts = [
         f"SpecEdge's setting; measured from {data['window_s'][0]:g} s on, {data['window_s'][1]:g} s of robots' time; "
-        "spreads over seeds where there are several",
+        "batch 1 with several seeds, of which the spread is shown; all else (larger batches, sizes, per_row, exits, "
+        "depths) with one seed",
         "assumed, not in the paper: T_q grows with the batch as WISP's Table 12 has it; the server's draft forward "
         "takes T_p, too; how well the draft model foresees the target, in several models:",
         *(f"  {name}: {source}" for name, source in data["sources"].items()),
@@ -415,7 +416,7 @@ def report(data: Mapping[str, Any]) -> str:
             parts += ["", figures_table("at equal latency, over server_sd", equal, (Column("tokens/s", "times"),))]
             for title in ("sizes", "per_row", "exits"):
                 if title in figures:
-                    parts += [f"\n{pair}, {name}", figures_table(title, figures[title], PLAIN_COLUMNS)]
+                    parts += [f"\n{pair}, {name}", figures_table(f"{title}, one seed", figures[title], PLAIN_COLUMNS)]
     parts += ["\ndepth of SpecEdge's drafts by round trip, 32B, stretches",
               figures_table("RTT", data["depths"], DEPTH_COLUMNS)]  # fmt: skip
     return "\n".join([*parts, "", summary(data), "", *verdicts(data)])

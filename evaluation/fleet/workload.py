@@ -7,7 +7,7 @@ by pair.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -112,8 +112,15 @@ class Request:
     """The same behind a prefix that went wrong, where it knows no more than on average."""
 
     def beginning(self, share: float) -> Request:
-        """Return the request with so much of its answer, one token at least."""
-        return replace(self, answer=self.answer[: max(1, round(share * len(self.answer)))])
+        """Return what is left of the request where only this share of its answer, one token at least, is to come.
+
+        The rest is behind it: it counts as prompt, so that the context is as long as it is in the midst of an answer.
+        """
+        behind = len(self.answer) - max(1, round(share * len(self.answer)))
+        return Request(
+            self.prompt + behind, self.answer[behind:], self.firsts[behind:], self.ranks[behind:],
+            self.kinds[behind:], self.stops[behind:], self.strays[behind:],
+        )  # fmt: skip
 
     def right(self, position: int, most: int) -> int:
         """Return how many of the draft model's likeliest tokens from `position` on are right, counted up to `most`."""

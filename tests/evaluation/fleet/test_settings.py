@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from evaluation.fleet import specedge
 from evaluation.fleet.candidates import MODELS, tokens_of
 from evaluation.fleet.figures import Window, run
 from evaluation.fleet.plots import COLOURS
-from evaluation.fleet.replicas import BOUND, capacity_of, placed_by_hash, placed_least_loaded, together
+from evaluation.fleet.replicas import ALLOWED, BOUND, capacity_of, placed_by_hash, placed_least_loaded, together
 from evaluation.fleet.systems import Exit, Setting
 from evaluation.fleet.wisp import CLASSES, GOALS, MEANING, capacity_table, ratios, systems, times_of
 from evaluation.fleet.workload import Workload
@@ -84,13 +85,15 @@ def test_equal_latency_is_read_between_batches() -> None:
     def row(itl_s: float, speed: float) -> dict[str, Any]:
         return {"itl_s": itl_s, "tokens_per_s": {"median": speed}}
 
+    batches = ((1, row(0.04, 20.0), row(0.05, 60.0)), (2, row(0.06, 40.0), row(0.06, 80.0)))
     rows = {
         batch: {"server_sd 4": server, "specedge": edge, "ours": edge, "ours, exits": row(0.01, 1.0)}
-        for batch, server, edge in ((1, row(0.04, 20.0), row(0.05, 60.0)), (2, row(0.06, 40.0), row(0.06, 80.0)))
+        for batch, server, edge in batches
     }
     found = specedge.at_equal_latency(rows, {"ours, 3 a row": {"itl_s": 0.055, "tokens_per_s": 70.0}})
     assert found["ours, batch 1"] == pytest.approx(2.0) and found["specedge, batch 2"] == pytest.approx(2.0)
     assert found["ours, 3 a row"] == pytest.approx(2.0) and found["ours, exits, batch 1"] == specedge.FASTER
+    assert specedge.at_equal_latency(dict(reversed(rows.items())), {})["ours, batch 1"] == found["ours, batch 1"]
 
 
 @settings(max_examples=20, deadline=None)
@@ -122,11 +125,21 @@ def test_alike_replicas_add_up() -> None:
     assert row["violations"] == pytest.approx(fleet.violations) and row["fullest"] == 5
 
 
-@given(st.integers(1, 60), st.integers(0, 60))
-def test_capacity_is_the_last_mean_within_what_is_allowed(most: int, first: int) -> None:
-    means = range(first, first + 60)
-    found = capacity_of(lambda mean: {"violations": 0.0 if mean <= most else 0.5}, means)
-    assert found == next((mean for mean in reversed(means) if mean <= most), 0)
+@pytest.mark.parametrize(
+    ("late_from", "simulated", "found"),
+    [(130, 200, (128, False)), (200, 150, (150, True)), (151, 150, (150, True)), (150, 150, (148, False)),
+     (100, 200, (0, False)), (150, 90, (0, False))],
+)  # fmt: skip
+def test_capacity_is_searched_among_what_was_simulated(late_from: int, simulated: int, found: tuple[int, bool]) -> None:
+    def placed(mean: int) -> dict[str, float] | None:
+        return {"violations": 0.5 if mean >= late_from else ALLOWED} if mean <= simulated else None
+
+    assert capacity_of(placed, range(100, 201, 2)) == found
+
+
+def test_a_replica_fuller_than_any_simulated_fleet_has_no_figures() -> None:
+    with pytest.raises(ValueError, match="a replica of 6 robots: fleets of at most 5"):
+        together([5, 6], {5: Mock(goodput=1.0, violations=0.0)})
 
 
 def test_ratios_compare_with_each_baseline() -> None:
@@ -149,7 +162,7 @@ def test_the_command_prints_goals_and_keeps_a_plot(
     assert main(["fleet", "specedge", "--quick", "--jobs", "1", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "server_sd" in printed and "goal, Qwen3 32B/1.7B, stretches: tokens/s 2.50x server_sd" in printed
-    assert "2 cores" in printed or "cores" in printed
+    assert "settings: setting specedge" in printed and "quick True" in printed
     assert (tmp_path / "fleet_specedge.png").stat().st_size > 1000
     assert main(["fleet", "replicas", "--per-replica", "999", "--quick", "--out", str(tmp_path)]) == 2
     assert main(["fleet", "specedge", "--jobs", "0", "--out", str(tmp_path)]) == 2
