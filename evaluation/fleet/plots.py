@@ -107,7 +107,8 @@ def replicas_plot(data: Mapping[str, Any]) -> Figure:
         right.plot([int(each) for each in load], [100 * row["violations"] for row in load.values()], label=placement)
     left.set(xlabel="replicas", ylabel="robots a replica, at most 1 % too slow", xscale="log")
     right.set(xlabel=f"robots a replica, mean; {replicas[-1]} replicas", ylabel="requests too slow, %")
-    left.legend(title="triangle: that many at least")
+    known = [row["capacity_is_more"] for rows in data["rows"].values() for row in rows.values()]
+    right.legend(loc="upper left", title="triangle: that many at least" if any(known) else None)
     for axes in (left, right):
         plain(axes, "both")
     return figure
