@@ -22,6 +22,7 @@ PROGRAMS = {
     "decoding": "modes, round trips, ablation, queues, sweeps, cost",
     "break_even": "where edge speculation pays, on synthetic answers",
     "break_even_embedded": "where it pays on the embedded pair's recorded answers",
+    "self_draft": "a draft model beside the target: `full` with it and without it, and `server_sd`",
     "robots": "one verifier and 1 to 16 robots on this machine, under every policy",
     "formulas": "the papers' latency formulas beside virtual time",
     "fleet": "many robots and one verifier, or many: capacity, goodput, SpecEdge's pipeline, replicas",
@@ -29,6 +30,7 @@ PROGRAMS = {
 COMMANDS = {
     "decoding": ["benchmarks.decoding", "all"],
     "break_even_embedded": ["benchmarks.break_even", "--recording", str(EMBEDDED)],
+    "self_draft": ["benchmarks.self_draft", "--recording", str(EMBEDDED)],
     "fleet": ["evaluation", "fleet", "all"],
 }
 """Modules and words of those programs that are not just a module of their name."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from tqdm import tqdm
 
-from benchmarks.recordings import add_source, changed, source
+from benchmarks.recordings import add_cost, add_source, changed, source
 from edge_drafter import Mode
 from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.experiment.run import Arm
@@ -30,7 +31,7 @@ from evaluation.formulas import SYSTEMS
 from evaluation.plots import COLOURS, add_outputs, keep, new_figure
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
-from evaluation.virtual_time.timings import TABLE_9_LEAF
+from evaluation.virtual_time.timings import DEFAULT_COST, TABLE_9_LEAF
 
 VERIFY_S = 0.020
 """T_q of every place. Only ratios count, as long as no way takes so long that a draft is sent again (2 s)."""
@@ -113,19 +114,21 @@ def markers() -> list[Marker]:
     return found
 
 
-def declared(draft: float, way: float) -> Timings:
-    """Return the timings of a place of the map."""
-    return Timings("map", draft * VERIFY_S, TABLE_9_LEAF, VERIFY_S, one_way_s=way * VERIFY_S)
+def declared(draft: float, way: float, cost: str = DEFAULT_COST) -> Timings:
+    """Return the timings of a place of the map; `cost` as in `Timings.with_cost`."""
+    return Timings("map", draft * VERIFY_S, TABLE_9_LEAF, VERIFY_S, one_way_s=way * VERIFY_S).with_cost(cost)
 
 
-def at(draft: float, way: float, recording: Recording, mode: str, gammas: Sequence[int]) -> dict[str, Any]:
+def at(
+    draft: float, way: float, recording: Recording, mode: str, gammas: Sequence[int], cost: str = DEFAULT_COST
+) -> dict[str, Any]:
     """Return how many times faster than `cloud` each mode is, step by step, where T_p and T_c are so many T_q.
 
     sd and fsd are given for every gamma, and the best median of them.
     """
     arms = [Arm[Any](CLOUD, CLOUD), Arm[Any](mode, mode)]
     arms += [Arm(f"{name} {gamma}", name, {"gamma": gamma}) for name in (SD, FSD) for gamma in gammas]
-    run = VirtualTime(recording, declared(draft, way)).run(arms)
+    run = VirtualTime(recording, declared(draft, way, cost)).run(arms)
     faster = {arm.name: spread(run.ratios(CLOUD, arm.name)) for arm in arms[1:]}
     cell: dict[str, Any] = {"draft": draft, "way": way, mode: faster[mode]}
     for name in (SD, FSD):
@@ -137,11 +140,16 @@ def at(draft: float, way: float, recording: Recording, mode: str, gammas: Sequen
 
 
 def survey(
-    recording: Recording, drafts: Sequence[float], ways: Sequence[float], mode: str, gammas: Sequence[int]
+    recording: Recording,
+    drafts: Sequence[float],
+    ways: Sequence[float],
+    mode: str,
+    gammas: Sequence[int],
+    cost: str = DEFAULT_COST,
 ) -> list[dict[str, Any]]:
     """Return the map's cells, row by row of T_c / T_q."""
     places = [(draft, way) for way in ways for draft in drafts]
-    return [at(draft, way, recording, mode, gammas) for draft, way in tqdm(places, unit="cell", disable=None)]
+    return [at(draft, way, recording, mode, gammas, cost) for draft, way in tqdm(places, unit="cell", disable=None)]
 
 
 def grid(cells: Sequence[Mapping[str, Any]], columns: int, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -212,11 +220,13 @@ def report(systems: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, An
     rows = {f"{found['paper']}: {found['source'].split(':')[0]}": found for found in systems}
     worst = {name: min(cell[name]["median"] for cell in cells) for name in (mode, "sd_best", "fsd_best")}
     slowest = min(cell[mode]["min"] for cell in cells)
+    slower = {name: sum(cell[f"{name}_best"]["median"] < 1.0 for cell in cells) / len(cells) for name in (SD, FSD)}
     beaten = max(max(cell["sd_best"]["median"], cell["fsd_best"]["median"]) / cell[mode]["median"] for cell in cells)
     return (
         f"times faster than cloud, in the median of the steps\n{figures_table('system', rows, columns)}\n\n"
         f"worst place of {len(cells)}: {mode} {worst[mode]:.3f} (slowest step {slowest:.3f}), sd "
         f"{worst['sd_best']:.3f}, fsd {worst['fsd_best']:.3f}\n"
+        f"places where sd is slower than cloud {slower[SD]:.1%}, fsd {slower[FSD]:.1%}\n"
         f"sd or fsd at its best gamma against {mode} as shipped, best place: {beaten:.2f}"
     )
 
@@ -226,6 +236,7 @@ def parser() -> argparse.ArgumentParser:
     line = command_line("benchmarks.break_even", __doc__)
     add_source(line)
     line.add_argument("--mode", default=Mode.FULL.value, choices=SPECULATIVE, help="whose speed-up is the colour")
+    add_cost(line)
     line.add_argument("--gammas", help="draft lengths of sd and fsd, the best counts (default: 1,2,4,8; quick: 4)")
     add_outputs(line)
     return line
@@ -240,14 +251,15 @@ def run(options: argparse.Namespace) -> None:
     recording, gammas = source(options), _gammas(options.gammas)
     columns, rows = QUICK_GRID if options.quick else GRID
     drafts, ways = (np.geomspace(LEAST, most, n).tolist() for most, n in ((MOST_DRAFT, columns), (MOST_WAY, rows)))
-    cells = survey(recording, drafts, ways, options.mode, gammas)
+    cells = survey(recording, drafts, ways, options.mode, gammas, options.cost)
     systems = [
-        {"paper": each.paper, "source": each.source, **at(*each.place, recording, options.mode, gammas)}
+        {"paper": each.paper, "source": each.source, **at(*each.place, recording, options.mode, gammas, options.cost)}
         for each in markers()
     ]
     caption = _caption(options, recording, gammas)
     print(f"{caption}\n{report(systems, cells, options.mode)}")
     name = "break_even" if options.recording is None else f"break_even_{options.recording.stem}"
+    name += "" if options.cost == DEFAULT_COST else f"_cost_{Path(options.cost).stem}"
     keep(plot(cells, drafts, ways, options.mode, caption), name, options)
     if options.save:
         data = {"settings": settings_of(options), "source": dict(recording.notes), "verify_s": VERIFY_S}
@@ -277,7 +289,10 @@ def _caption(options: argparse.Namespace, recording: Recording, gammas: Sequence
         rates = changed(Synthetic(), options.synthetic, "--synthetic").rates
         what = f"synthetic, acceptance {sum(rates) / len(rates):.3g}"
     best = f" at their best gamma of {', '.join(map(str, gammas))}" if len(gammas) > 1 else f" at gamma {gammas[0]}"
-    return f"virtual time, {len(lengths)} answers of {median(lengths):g} tokens, {what}; sd and fsd{best}"
+    return (
+        f"virtual time, {len(lengths)} answers of {median(lengths):g} tokens, {what}; sd and fsd{best};\n"
+        f"{declared(1.0, 0.0, options.cost).cost_words}"
+    )
 
 
 if __name__ == "__main__":

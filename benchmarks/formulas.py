@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
+from benchmarks.recordings import add_cost
 from evaluation import formulas
 from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.experiment.run import Arm
@@ -25,6 +26,7 @@ from evaluation.plots import COLOURS, PAPER, add_outputs, keep, new_figure
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import PAPERS, Synthetic, Timings, VirtualTime
 from evaluation.virtual_time.figures import figures_of
+from evaluation.virtual_time.timings import DEFAULT_COST
 from speculation.acceptance import expected_tokens
 
 MODES = CLOUD, SD, FSD, PIPELINED = "cloud", "sd", "fsd", "pipelined"
@@ -35,8 +37,12 @@ LABELS = {CLOUD: "cloud (Early Exits, Table 4)", SD: "sd (Table 4)", FSD: "fsd (
 GO2 = PAPERS["go2"]
 QUICK_TOKENS = 60
 RTTS_MS, QUICK_RTTS_MS = (0, 50, 100, 150, 200, 250, 300), (0, 300)
-WAYS = {"formula": ("|", "#4c78a8", "paper's formula, Table 4"), "virtual": ("o", "#e45756", "virtual time"),
-        "printed": ("D", PAPER, "paper, measured")}  # fmt: skip
+WAYS = {
+    "formula": ("|", "#4c78a8", "paper's formula, Table 4"),
+    "virtual": ("o", "#e45756", "virtual time, as the formula: draft tokens cost nothing"),
+    "profile": ("s", "#eeca3b", "virtual time, draft tokens cost what was measured"),
+    "printed": ("D", PAPER, "paper, measured"),
+}
 """Marker, colour and label of each kind of speed-up."""
 COLUMNS = (
     *(Column(f"{slow} to {fast}: {way}", f"{ratio}.{way}") for ratio, (slow, fast) in RATIOS.items() for way in WAYS),
@@ -77,21 +83,25 @@ def virtual(modes: Sequence[str], source: Synthetic, steps: int, timings: Timing
     }
 
 
-def speed_ups(steps: int, tokens: int) -> dict[str, dict[str, Any]]:
-    """Return every system's speed-ups by Table 4, on virtual time, and as printed.
+def speed_ups(steps: int, tokens: int, cost: str = DEFAULT_COST) -> dict[str, dict[str, Any]]:
+    """Return every system's speed-ups by Table 4, on virtual time without and with what loads cost, and as printed.
 
-    Synthetic answers have the acceptance that gives the printed tau, the printed miss rate and mean exit.
+    Synthetic answers have the acceptance that gives the printed tau, the printed miss rate and mean exit. cost: as in
+    `Timings.with_cost`; the formulas have none.
     """
     found = {}
     for name, system in tqdm(SYSTEMS.items(), unit="system", disable=None):
         acceptance = formulas.acceptance_for(system.tau, GAMMA)
         source = Synthetic(tokens, acceptance, miss=system.miss, mean_exit=system.mean_exit, layers=system.layers)
-        ours = virtual((CLOUD, SD, FSD), source, steps, PAPERS[name])
+        ours, profiled = (
+            virtual((CLOUD, SD, FSD), source, steps, each) for each in (PAPERS[name], PAPERS[name].with_cost(cost))
+        )
         formula = {mode: answer_s(mode, system, acceptance, system.miss, system.tau) for mode in ours}
         found[name] = {
             ratio: {
                 "formula": formula[slow] / formula[fast],
                 "virtual": ours[slow]["token_s"] / ours[fast]["token_s"],
+                "profile": profiled[slow]["token_s"] / profiled[fast]["token_s"],
                 "printed": getattr(system, ratio),
             }
             for ratio, (slow, fast) in RATIOS.items()
@@ -100,9 +110,9 @@ def speed_ups(steps: int, tokens: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def plot_speed_ups(found: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Return speed-ups of Early Exits' systems three times: by Table 4, on virtual time, as printed."""
-    figure = new_figure(4.2)
+def plot_speed_ups(found: Mapping[str, Mapping[str, Any]], cost: str) -> Figure:
+    """Return speed-ups of Early Exits' systems in every way of `WAYS`; `cost`: what loads cost, in words."""
+    figure = new_figure(4.6)
     panels: Any = figure.subplots(1, 2, sharey=True)
     for axes, (ratio, modes) in zip(panels, RATIOS.items(), strict=True):
         for row, system in enumerate(found.values()):
@@ -116,9 +126,9 @@ def plot_speed_ups(found: Mapping[str, Mapping[str, Any]]) -> Figure:
         axes.grid(axis="x", alpha=0.3)
     panels[0].set_yticks(range(len(found)), [SYSTEMS[name].label for name in found], fontsize=9)
     panels[0].invert_yaxis()
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9)
     figure.suptitle("Early Exits: virtual time keeps to the formula where drafts can be ready; the printed figures "
-                    "differ", fontsize=12)  # fmt: skip
+                    f"differ\nsquares: {cost}", fontsize=12)  # fmt: skip
     return figure
 
 
@@ -138,7 +148,7 @@ def plot_round_trips(found: Mapping[str, Sequence[float]], rtts_s: Sequence[floa
     axes.grid(alpha=0.3)
     axes.set_xlabel("round trip, ms")
     axes.set_ylabel("ms per token")
-    axes.set_title("The Go2's times: formulas (lines) and virtual time (dots)")
+    axes.set_title("The Go2's times: formulas (lines), virtual time (dots), draft tokens cost nothing")
     axes.legend(fontsize=9, ncols=2, loc="lower right")
     return figure
 
@@ -147,6 +157,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = command_line("benchmarks.formulas", __doc__)
     line.add_argument("--steps", type=int, help="answers of each run (default: 8, quick: 1)")
+    add_cost(line)
     add_outputs(line)
     return line
 
@@ -155,15 +166,17 @@ def run(options: argparse.Namespace) -> None:
     """Print the table, plot both figures and save what was asked."""
     options.steps = options.steps or (1 if options.quick else 8)
     source = Synthetic(tokens=QUICK_TOKENS if options.quick else TOKENS)
-    systems = speed_ups(options.steps, source.tokens)
+    systems = speed_ups(options.steps, source.tokens, options.cost)
+    cost = GO2.with_cost(options.cost).cost_words
     rtts_s = [each / 1e3 for each in (QUICK_RTTS_MS if options.quick else RTTS_MS)]
     trips = [replace(GO2, one_way_s=rtt_s / 2.0) for rtt_s in rtts_s]
     found = [virtual(MODES, source, options.steps, timings) for timings in tqdm(trips, disable=None)]
     ours = {mode: [each[mode]["token_s"] for each in found] for mode in MODES}
     lines = {mode: [answer_s(mode, times, source.rates[0], source.miss) / TOKENS for times in trips] for mode in MODES}
     print(f"Early Exits, Tables 4, 5, 6 and 8; {options.steps} synthetic answers of {source.tokens} tokens")
+    print(f"virtual: each further token of a pass takes nothing, as in the formulas; profile: {cost}")
     print(figures_table("", {SYSTEMS[name].label: each for name, each in systems.items()}, COLUMNS))
-    keep(plot_speed_ups(systems), "formulas_early_exits", options)
+    keep(plot_speed_ups(systems, cost), "formulas_early_exits", options)
     keep(plot_round_trips(ours, rtts_s, source), "formulas_round_trip", options)
     if options.save:
         round_trips = {"rtt_s": rtts_s, "virtual_token_s": ours, "formula_token_s": lines}

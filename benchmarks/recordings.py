@@ -13,6 +13,7 @@ from evaluation.experiment.questions import add_questions, asked_of, check_promp
 from evaluation.experiment.run import Question
 from evaluation.setting import MEASURED_ORDER, add_pair, add_predictor, machine
 from evaluation.virtual_time import Recording, Synthetic
+from evaluation.virtual_time.timings import COST_HELP, DEFAULT_COST
 from spec_vlm_nav.graph import PROJECT
 from speculation.predictor import AUTO
 from speculation.vlm.folder import folder_fingerprint
@@ -51,6 +52,11 @@ def add_source(line: argparse.ArgumentParser) -> None:
     line.add_argument("--recording", type=Path, help="file of `python -m benchmarks.virtual_time record`")
     line.add_argument("--synthetic", metavar="NAME=VALUE,...", help=fields_help(Synthetic(), "synthetic recording"))
     line.add_argument("--steps", type=int, help="steps (default: 20 synthetic ones, all recorded ones)")
+
+
+def add_cost(line: argparse.ArgumentParser) -> None:
+    """Register --cost, as `load_timings` has it."""
+    line.add_argument("--cost", default=DEFAULT_COST, metavar="FILE|NAME", help=f"on virtual time, {COST_HELP}")
 
 
 def fields_help(defaults: Any, what: str) -> str:

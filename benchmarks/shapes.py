@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from evaluation.experiment.command import add_save
+from speculation.vlm.attention import attend_by_rows
 from speculation.vlm.folder import ModelFolderError
 from speculation.vlm.load import DTYPES, MODEL_CLASSES, Vlm
 from speculation.vlm.memory import BYTES, available_bytes, gigabytes
@@ -127,7 +128,7 @@ def build(name: str, device: str, dtype: str, layers: int | None = None) -> Vlm:
     with torch.device(device):
         model = _model(shape, DTYPES[dtype]).eval().requires_grad_(False)
     images: Any = bool(shape.vision) or None  # that it sees is all that is asked of an image processor here
-    return Vlm(
+    vlm = Vlm(
         model=model,
         processor=Processor(None, images, ""),
         num_layers=shape.text["num_hidden_layers"],
@@ -137,6 +138,8 @@ def build(name: str, device: str, dtype: str, layers: int | None = None) -> Vlm:
         tokenizer_fingerprint="none",
         folder=Path(name),
     )
+    attend_by_rows(vlm.text)
+    return vlm
 
 
 def _model(shape: Shape, dtype: torch.dtype) -> Any:

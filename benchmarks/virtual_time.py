@@ -26,7 +26,6 @@ from evaluation.tables import MS, Column, figures_table
 from evaluation.virtual_time import PAPERS, Recording, Timings, VirtualTime, load_timings
 from evaluation.virtual_time.figures import at_round_trip, report
 from evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
-from evaluation.virtual_time.timings import COST_HELP
 from speculation.profiles import DeviceProfile, load_profile
 
 MODES = (*(mode.value for mode in Mode), LAYER_SPLIT)
@@ -64,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     recordings.add_source(run)
     run.add_argument("--timings", default="go2", help=f"{', '.join(PAPERS)}, or a device profile (default: go2)")
     run.add_argument("--times", default="", metavar="NAME=VALUE,...", help=fields_help(Timings(), "changes of these"))
-    run.add_argument("--cost", default="", metavar="FILE|NAME", help=COST_HELP)
+    recordings.add_cost(run)
     run.add_argument("--split", default="", metavar="NAME=VALUE,...", help=fields_help(LayerSplit(), "layer_split"))
     run.add_argument("--modes", type=several(MODES), default=SHOWN, help=f"of {','.join(MODES)}")
     run.add_argument("--rtt-ms", type=milliseconds, help="round trips, e.g. 0,40,200 (default: the timings' own)")
@@ -95,8 +94,7 @@ def run_modes(options: argparse.Namespace) -> int:
     if options.edges < 1:
         raise ValueError(f"--edges {options.edges}: give at least 1")
     recording = recordings.source(options)
-    timings: Timings = changed(load_timings(options.timings), options.times, "--times")
-    timings = timings.with_cost(options.cost) if options.cost else timings
+    timings: Timings = changed(load_timings(options.timings, options.cost), options.times, "--times")
     split: LayerSplit = changed(LayerSplit(), options.split, "--split")
     timings.layer_ends(recording.layers)
     if Mode.SERVER_SD.value in options.modes and not timings.server_draft_s:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloud_verifier.config import ServerConfig, StartError, read_settings
 from cloud_verifier.logs import start_logging
-from speculation.cost_profile import COST_FILE, load_cost_profile
-from speculation.pass_cost import PassCost
+from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.settings import add_flags
 
 if TYPE_CHECKING:
@@ -84,10 +83,11 @@ def serve_model(config: ServerConfig) -> None:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise StartError(f"--device {config.model.device}: {reason}") from None
         trace = Trace() if config.output.trace is not None else None
-        cost = find_cost(config, vlm) if not profile.verify_s else None  # declared times are not the machine's
+        measured = find_cost(config, vlm) if not profile.verify_s else None  # declared times are not the machine's
         server = Server(
-            engine, config, profile, mailbox, trace, self_draft=self_draft, preparation_threads=THREADS, cost=cost
-        )
+            engine, config, profile, mailbox, trace, self_draft=self_draft, preparation_threads=THREADS,
+            cost=measured.cost if measured else None, encoding=measured.encoding if measured else None,
+        )  # fmt: skip
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: server.stop())
         need = blocks_for(limits.capacity)
@@ -106,8 +106,8 @@ def serve_model(config: ServerConfig) -> None:
         mailbox.close()
 
 
-def find_cost(config: ServerConfig, vlm: Vlm) -> PassCost | None:
-    """Return what a profile says that passes cost, the one that `config` names or the model's own; None without one.
+def find_cost(config: ServerConfig, vlm: Vlm) -> CostProfile | None:
+    """Return the profile of what passes cost, the one that `config` names or the model's own; None without one.
 
     Raises StartError for a file that was asked for and cannot be used.
     """
@@ -125,7 +125,7 @@ def find_cost(config: ServerConfig, vlm: Vlm) -> PassCost | None:
         _log.warning("no profile of what passes cost, it is learned while serving: %s", error)
         return None
     _log.info("passes are predicted by %s (test R2 %.4f, MAPE %.1f %%)", path, found.test.r2, 100 * found.test.mape)
-    return found.cost
+    return found
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from speculation.pass_cost import Load
 GROWTH = 0.1
 """Least share by which twice the rows must raise the tokens per second: beyond it rows only make each other wait."""
 UNKNOWN_BATCH = 8
-"""Rows of a forward of which nothing is known."""
+"""Rows of a forward while nobody knows what further ones cost: forwards of one row would never show it."""
 _TYPICAL = Load.row(5, 300)
 """A draft of four tokens behind a frame and its prompt: what a row is taken for until some were seen."""
 _BATCHES = 32
@@ -23,7 +23,7 @@ def best_batch(estimates: Estimates, row: Load, most: int) -> int:
 
     With T(B) = c + B u seconds for B rows like `row`, twice the rows bring c / (c + 2 B u) more.
     """
-    if not estimates.known:
+    if not estimates.priced:
         return min(UNKNOWN_BATCH, most)
     constant, more = _constant_and_row(estimates, row)
     enough = constant * (1.0 / GROWTH - 1.0) / 2.0

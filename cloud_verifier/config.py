@@ -171,7 +171,8 @@ class Scheduling(Settings, frozen=True):
         Meta(
             ge=0,
             le=1 << 20,
-            description="prompt tokens in one forward; 0: as many as at most double it while robots are being answered",
+            description="prompt tokens in one forward, at most: deadlines of wisp and full_budget may leave fewer; "
+            "0: as many as at most double a forward while robots are being answered",
         ),
     ] = 0
     pass_price: Annotated[

@@ -42,3 +42,9 @@ class DraftCosts:
             return None
         known = [median(turn) for turn in self._forwards[:depth]]
         return sum(known) + (depth - len(known)) * known[-1]
+
+    def forward_s(self, turn: int) -> float | None:
+        """Return the seconds of the forward that makes level `turn`, 1 the first; None before the first draft."""
+        if not self._forwards:
+            return None
+        return median(self._forwards[min(turn, len(self._forwards)) - 1])

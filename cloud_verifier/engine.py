@@ -40,6 +40,7 @@ from speculation.vlm.load import ModelFolderError, Vlm
 from speculation.vlm.memory import available_bytes, gigabytes
 from speculation.vlm.positions import Ints
 from speculation.vlm.sampling import choose_rows
+from speculation.vlm.speed import synchronise
 from speculation.wire import MAX_DRAFT_TOKENS
 
 _log = logging.getLogger("cloud_verifier")
@@ -149,7 +150,7 @@ class VlmEngine:
         self._draws_on_device = vlm.device.type != "cpu" if draws_on_device is None else draws_on_device
         self._cache = KVCache(vlm, rows, capacity, blocks)
         self._roots = [0] * rows
-        self._prefills: dict[int, _Prefill] = {}
+        self._prefills: dict[int, Prefill] = {}
         self._max_draft = max_draft
 
     @property
@@ -182,6 +183,10 @@ class VlmEngine:
         """See `Engine.size`."""
         return len(inputs.ids)
 
+    def image_tokens(self, inputs: Inputs) -> int:
+        """See `Engine.image_tokens`."""
+        return len(image_places(self._vlm, inputs))
+
     def release(self, index: int) -> None:
         """See `Engine.release`."""
         self._cache.clear(index)
@@ -190,7 +195,7 @@ class VlmEngine:
     def begin(self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int) -> int:
         """See `Engine.begin`."""
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
-        self._prefills[index] = prefill = _Prefill.of(self._vlm, inputs, committed)
+        self._prefills[index] = prefill = Prefill.of(self._vlm, inputs, committed)
         self._roots[index] = int(prefill.ids[-1])
         shared = prefill.words
         if self._encoder is not None:
@@ -200,12 +205,7 @@ class VlmEngine:
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
         """See `Engine.encode`; `stop` is called before and after the vision tower."""
-        prefill = self._prefills[index]
-        if stop is None or not stop():
-            prefill.features = encode_image(self._vlm, prefill.inputs)
-            self._finish()
-        if stop is not None and stop():
-            raise Abandoned
+        self._prefills[index].encode(self._vlm, stop)
 
     @torch.no_grad()
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
@@ -229,7 +229,8 @@ class VlmEngine:
                 found: Mapping[int, RowFeatures] = {}
                 if output.layer == last:
                     found = collected.features({}, self._following)
-                    self._finish()
+                    # What no verdict waits for would be measured as part of the next forward.
+                    synchronise(self._vlm.device)
                 yield LayerVerdicts(output.layer, {}, features=found)
 
     def keep(self, index: int, path: Sequence[int], token: int) -> None:
@@ -248,18 +249,13 @@ class VlmEngine:
         chunks = []
         for row in rows:
             before = self._prefills[row.index]
-            again = _Prefill.of(self._vlm, before.inputs, row.answer)
+            again = Prefill.of(self._vlm, before.inputs, row.answer)
             again.features = before.features
             self._cache.clear(row.index, before.inputs.delta)
             chunks.append(again.chunk(row.index, 0, len(again.ids) - 1))
         if chunks:
             for _ in forward_layers(self._vlm, self._cache, chunks):
                 pass
-
-    def _finish(self) -> None:
-        """Wait for the device: what no verdict waits for would be measured as part of the next forward."""
-        if self._vlm.device.type == "cuda":
-            torch.cuda.synchronize(self._vlm.device)
 
     def _chunk(self, row: Row) -> Chunk | PrefillChunk:
         length = self._cache.length[row.index]
@@ -309,7 +305,7 @@ class VlmEngine:
 
 
 @dataclass
-class _Prefill:
+class Prefill:
     """What a row's prefill feeds; the row's length is how much of it is fed."""
 
     inputs: Inputs
@@ -325,13 +321,21 @@ class _Prefill:
     """What is fed in their place."""
 
     @classmethod
-    def of(cls, vlm: Vlm, inputs: Inputs, committed: Sequence[int]) -> _Prefill:
+    def of(cls, vlm: Vlm, inputs: Inputs, committed: Sequence[int] = ()) -> Prefill:
         """Return a prefill of which nothing is fed."""
         count = len(inputs.ids)
         ids = np.concatenate([inputs.ids, np.array(committed, dtype=np.int64)])
         behind = np.tile(np.arange(count, len(ids)) + inputs.delta, (3, 1))
         positions = np.concatenate([inputs.positions, behind], axis=1)
         return cls(inputs, ids, positions, words_before_image(vlm, inputs), image_places(vlm, inputs))
+
+    def encode(self, vlm: Vlm, stop: Stop | None = None) -> None:
+        """Encode its image, and wait until the device has done so. Raises Abandoned where `stop` returns True."""
+        if stop is None or not stop():
+            self.features = encode_image(vlm, self.inputs)
+            synchronise(vlm.device)
+        if stop is not None and stop():
+            raise Abandoned
 
     def chunk(self, row: int, start: int, count: int) -> PrefillChunk:
         """Return `count` tokens from `start` on. Raises ValueError where there are fewer, or an image not encoded."""

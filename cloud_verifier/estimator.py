@@ -79,6 +79,11 @@ class Estimator:
         return self._profile is not None or bool(self._passes)
 
     @property
+    def priced(self) -> bool:
+        """Whether it is known what further tokens cost: from a profile, or from passes of more than one size."""
+        return self._profile is not None or len({each.tokens for each in self._passes}) > 1
+
+    @property
     def cost(self) -> PassCost:
         """What passes cost by all that is known; 0 before the first one was seen."""
         if self._stale:

@@ -2,7 +2,8 @@
 where a draft model stands beside the target, or wait a little.
 
 It takes what commits most tokens per second by its estimates, and spends only *credit*: the lead, in tokens, that the
-step has over decoding alone. So a step is never more than one plain decode behind, whatever link and draft do.
+step has over decoding alone. So a step is never more than one plain decode behind, whatever link and drafts do, those
+that are made here among them: their forwards, and the draft model's prefill, are paid from the same account.
 
 Terms: T_d a pass that decodes alone, T_v one that verifies; a the chance of one more accepted draft token, E(k) =
 1 + a + ... + a^k the tokens that a draft k deep commits (Leviathan et al., arXiv 2211.17192, Eq. 1). Times are seconds
@@ -11,15 +12,15 @@ on one clock that is given; no torch, no socket.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from cloud_verifier.draft_costs import DraftCosts
+from cloud_verifier.experience import TICK_S, Acceptance, Arrivals, Pace, Part
+from cloud_verifier.own_drafts import OWN_DEPTH, OWN_TOKENS, OwnDrafts
 from cloud_verifier.survival import Survival
 from cloud_verifier.tree import NOTHING, Tree
 from speculation.acceptance import expected_tokens
@@ -27,14 +28,10 @@ from speculation.pass_cost import NO_LOAD, Load
 
 PASS_PRICE = 0.5
 """Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md has the reason."""
-_TICK_S = 1e-6
-"""Shortest time that is counted with: a clock may stand still, and a wait must end."""
 _SLACK = 1e-9
 """Rounding of sums of tokens."""
 _WHOLE = 0.98
 """A draft is verified whole where that brings at least so much of what its best part would."""
-OWN_TOKENS, OWN_DEPTH = 32, 12
-"""Size of the trees that the verifier drafts by itself (SpecEdge, Appendix C), and their most levels."""
 _TRIES, _OWN_TRIES = 2, 3
 """How many verifications of one token a lost stake must leave room for: a step that has none left can only decode. Of
 the verifier's own drafts, which may be all that a step ever has, more."""
@@ -65,7 +62,11 @@ class Choice:
     size: int = 0
     """SELF: tokens of the draft that is to be made."""
     depth: int = 0
-    """SELF: its levels; 0 for a chain."""
+    """SELF: its levels at most; 0 for a chain."""
+    drafting_s: float | None = None
+    """SELF: seconds that the draft model is expected to take for it, prefill left out; None: as long as all levels."""
+    rate: float = 0.0
+    """SELF: tokens per second that a level more of the draft must bring."""
     gain: float = 1.0
     """Tokens that it is expected to commit."""
     until: float = 0.0
@@ -86,159 +87,12 @@ class Estimates(Protocol):
     def known(self) -> bool: ...
 
     @property
+    def priced(self) -> bool: ...
+
+    @property
     def spread(self) -> float: ...
 
     def seconds(self, load: Load) -> float: ...
-
-
-class Acceptance:
-    """Chance that the target accepts one more level of a draft: a running share, begun at one half with little weight.
-
-    What does not pay is left alone and so never judged; a try is due now and then, ever more rarely, because acceptance
-    may recover.
-    """
-
-    _SELDOM = (16, 256)
-
-    def __init__(self, kept: float = 0.95, accepted: float = 0.5, judged: float = 1.0) -> None:
-        """kept: how much of its past weighs after one more verdict; it begins with `accepted` of `judged` levels."""
-        self._kept = kept
-        self._accepted, self._judged = accepted, judged
-        self._declined, self._interval = 0, self._SELDOM[0]
-
-    @property
-    def chance(self) -> float:
-        return self._accepted / self._judged
-
-    @property
-    def due(self) -> bool:
-        return self._declined >= self._interval
-
-    def judged(self, accepted: int, levels: int) -> None:
-        """Learn from a verdict: `accepted` of `levels`; levels below the first rejection were not judged."""
-        if accepted:
-            self._interval = self._SELDOM[0]
-        elif self.due:
-            self._interval = min(2 * self._interval, self._SELDOM[1])
-        self._declined = 0
-        self._accepted = self._kept * self._accepted + accepted
-        self._judged = self._kept * self._judged + min(accepted + 1, levels)
-
-    def declined(self) -> None:
-        """A draft was at hand and left alone."""
-        self._declined += 1
-
-
-class Arrivals:
-    """When the next draft comes: delays from a commit to the first draft that follows it, as far as it kept us waiting.
-
-    Drafts that came ahead of their commit are no delays: what is asked is how long to wait where none did.
-    """
-
-    _KEPT = 16
-    _LEAST = 2
-    _LATE = 1.05
-    """A draft is taken to need so much longer than one before it: the deadline must not fall just ahead of it."""
-
-    def __init__(self) -> None:
-        self._delays: deque[float] = deque(maxlen=self._KEPT)
-        self._open: list[tuple[int, float]] = []
-
-    def clear(self) -> None:
-        """A step begins: no commit waits for its draft."""
-        self._open.clear()
-
-    def committed(self, position: int, in_hand: bool, now: float) -> None:
-        """A commit up to answer position `position` left; `in_hand`: a draft behind it was there already."""
-        if in_hand:
-            self._open.clear()
-        else:
-            self._open.append((position, now))
-
-    def came(self, start: int, usable: bool, now: float) -> None:
-        """A draft for answer position `start` arrived; it answers the latest commit that it can know of."""
-        answered = [at for position, at in self._open if position <= start]
-        if answered:
-            self._delays.append(now - answered[-1])
-        self._open = [] if usable else [each for each in self._open if each[0] > start]
-
-    def remaining(self, now: float) -> list[float]:
-        """Return, sorted, how much longer each remembered delay would still last; nothing where none is awaited.
-
-        Shorter ones have passed: an overdue draft leaves few, in the end none.
-        """
-        if not self._open or len(self._delays) < self._LEAST:
-            return []
-        waited = now - self._open[0][1]
-        left = (self._LATE * delay - waited for delay in self._delays)
-        return sorted(each for each in left if each > _TICK_S)
-
-
-class Part(NamedTuple):
-    """What a pass over the first `size` tokens of a draft, or over a draft so deep, brings and takes."""
-
-    size: int
-    tokens: float
-    """E, those that it commits."""
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds
-
-
-class OwnDrafts:
-    """What the verifier's own drafts are worth to a session.
-
-    Before one is made: the share of earlier ones that reached each level, of those that reached the level above. Once
-    it is there: the draft model's probability of each token's path, times the ratio of accepted to expected tokens of
-    earlier ones.
-    """
-
-    _KEPT = 0.98
-    _MOST = 2.0
-    _LENT = 4.0
-    """A level's share begins as that of the level above, with the weight of so many drafts."""
-
-    def __init__(self) -> None:
-        # Whoever gave the verifier a draft model expects something of it.
-        self.levels = Acceptance(self._KEPT, 2.8, 4.0)
-        self._shares = [(0.0, 0.0)] * OWN_DEPTH
-        """Passed and reached, by level."""
-        self._accepted = self._expected = 1.0
-        self._breadth = 1.0
-
-    def tokens(self, depth: int, most: int) -> int:
-        """Return about how many tokens of a draft so deep will be verified."""
-        return min(most, max(depth, round(self._breadth * depth)))
-
-    def gains(self, depth: int) -> list[float]:
-        """Return the tokens E that drafts of 1, 2, ... `depth` levels commit."""
-        chance, reach, tokens, found = self.levels.chance, 1.0, 1.0, list[float]()
-        for passed, reached in self._shares[:depth]:
-            chance = (passed + self._LENT * chance) / (reached + self._LENT)
-            reach *= chance
-            tokens += reach
-            found.append(tokens)
-        return found
-
-    def expected(self, tree: Tree) -> list[float]:
-        """Return the tokens that verifying the first 0, 1, 2, ... tokens of a draft commits."""
-        scale = min(self._MOST, self._accepted / self._expected)
-        return [1.0 + scale * sum_ for sum_ in itertools.accumulate(tree.reach, initial=0.0)]
-
-    def judged(self, tree: Tree, accepted: int) -> None:
-        """Learn from the verdict on the part of a draft that was verified."""
-        self.levels.judged(accepted, tree.levels[-1])
-        judged = min(accepted + 1, tree.levels[-1])
-        # What is not reached fades, too: a level that had bad luck is tried again.
-        self._shares = [
-            (self._KEPT * passed + (level < accepted), self._KEPT * reached + (level < judged))
-            for level, (passed, reached) in enumerate(self._shares)
-        ]
-        self._accepted = self._KEPT * self._accepted + accepted
-        self._expected = self._KEPT * self._expected + sum(tree.reach)
-        self._breadth += 0.25 * (len(tree.tokens) / tree.levels[-1] - self._breadth)
 
 
 class Ledger:
@@ -250,12 +104,22 @@ class Ledger:
         pass_price: float = PASS_PRICE,
         drafting: DraftCosts | None = None,
         own_tokens: int = OWN_TOKENS,
+        recompute: bool = False,
     ) -> None:
-        """`drafting`: of the draft model beside the target, if there is one; it drafts `own_tokens` at most."""
+        """`drafting`: of the draft model beside the target, if there is one; it drafts `own_tokens` at most.
+
+        `recompute`: every pass computes its prefix again, for the verifier has no cache.
+        """
+        self._recompute = recompute
         self._estimates = estimates
         self._price = pass_price
         self._drafting, self._own_tokens = drafting, own_tokens
         self._drafts, self._hints, self._own = Acceptance(), Acceptance(), OwnDrafts()
+        self._pace = Pace()
+        self._act, self._tokens = Act.DECODE, 1
+        """The latest pass and what it committed."""
+        self._rate = 0.0
+        """What a second of the pass under way is worth, in tokens, where it drafts here."""
         self.survival = {Act.VERIFY: Survival(), Act.HINT: Survival()}
         """Of the edge's draft tokens and of hints; for policies."""
         self._usual = 0.0
@@ -275,10 +139,12 @@ class Ledger:
         self._prompt = cached
         self._committed, self._plain, self._waiting_since = 0, 0.0, None
         self._arrivals.clear()
+        self._pace.clear()
 
     def pause(self) -> None:
-        """The edge is gone or back: no wait is under way."""
+        """The edge is gone or back: no wait is under way, and what comes next follows no pass."""
         self._waiting_since = None
+        self._pace.clear()
 
     @property
     def waits(self) -> bool:
@@ -292,8 +158,11 @@ class Ledger:
 
     def credit(self, now: float) -> float:
         """Return the lead over decoding alone in tokens; negative where the step is behind."""
-        waited = 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
-        return self._committed - self._plain - waited * self._caution / self._decode_s
+        return self._committed - self._plain - self._waited(now) * self._caution / self._decode_s
+
+    def _waited(self, now: float) -> float:
+        """Return the seconds of the wait that is under way."""
+        return 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
 
     def draft_came(self, start: int, usable: bool, depth: int, now: float) -> None:
         """Learn from a draft for answer position `start`, `depth` levels deep; `usable`: it continues the answer."""
@@ -306,12 +175,36 @@ class Ledger:
         At most one plain decode stays on the account: a deadline that was missed because the machine ran other steps is
         not charged.
         """
-        waited = 0.0 if self._waiting_since is None else max(0.0, now - self._waiting_since)
+        waited = self._waited(now)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0)
-        self._waiting_since = None
+        self._waiting_since, self._rate = None, choice.rate
         for act in choice.declined:
             self._acceptance(act).declined()
+            self._pace.forget(act)
         return waited
+
+    def charge(self, seconds: float) -> None:
+        """Enter seconds that the draft model beside the target spent on this step, other than on a draft."""
+        self._plain += seconds / self._decode_s * self._caution
+
+    def further(self, tree: Tree, spent_s: float, forward_s: float, now: float) -> float:
+        """Return the tokens that one level more would add to the draft that is being made for this step, less those
+        that the seconds of verifying it are worth.
+
+        It has taken `spent_s` so far and would take `forward_s` more; 0 where the account does not allow that.
+        """
+        depth = tree.levels[-1]
+        now_s, then_s = (
+            max(self._decode_s, self._seconds(1 + self._own.tokens(levels, self._own_tokens)))
+            for levels in (depth, depth + 1)
+        )
+        if spent_s + forward_s + then_s > self._limit(now) - self._own_tries_s:
+            return 0.0
+        return self._own.further(tree) - self._rate * (then_s - now_s)
+
+    def drafting_s(self, levels: int) -> float | None:
+        """Return the seconds that a draft of so many levels takes here; None where none was made yet."""
+        return self._drafting.forwards_s(levels) if self._drafting is not None else None
 
     def drafted(self, tree: Tree, seconds: float, now: float) -> Tree:
         """A draft of the verifier's own was made for this step in so many seconds, which are charged.
@@ -319,7 +212,8 @@ class Ledger:
         Returns as much of it as commits most per second, drafting included, and as the account allows; of equally good
         parts the largest.
         """
-        self._plain += seconds / self._decode_s * self._caution
+        self._own.drafted(tree)
+        self.charge(seconds)
         limit, least = self._limit(now), self._seconds(2)
         kept = max(limit - self._own_tries_s, min(least, limit))
         part = self._best(self._own.expected(tree), kept, seconds, whole=1.0)
@@ -331,22 +225,28 @@ class Ledger:
         It is charged by what it cost over a pass in which this session had decoded alone. The time of others' passes
         is not charged: decoding alone would have waited for them as well.
         """
+        self._act, self._tokens = act, committed
         loads = self._load(1) + beside, self._load(1 + len(tree.tokens)) + beside
         self._committed += committed
         self._plain += 1.0
         if not tree.tokens:
             return
         alone, shared = map(self._estimates.seconds, loads)
-        ratio = shared / alone if alone > _TICK_S else 1.0
+        ratio = shared / alone if alone > TICK_S else 1.0
         self._plain += max(0.0, ratio - 1.0) * self._caution
-        if act is Act.SELF:
-            self._own.judged(tree, accepted)
-        else:
+        if act is not Act.SELF:
             self._acceptance(act).judged(accepted, tree.levels[-1])
+        elif tree.reach:  # a draft of a size that its robot has set may come without
+            self._own.judged(tree, accepted)
 
     def committed(self, position: int, in_hand: bool, now: float) -> None:
         """A commit up to answer position `position` left; `in_hand`: a draft is there to go on with."""
         self._arrivals.committed(position, in_hand, now)
+        self._pace.committed(self._act, self._tokens, now)
+        soon_s, expected = self._arrivals.soon_s, self._expected()
+        if self._drafting is not None and soon_s is not None and expected is not None:
+            # As if one draft of three were at hand, and the others came soon.
+            self._pace.try_edge(expected.tokens / (expected.seconds + soon_s * 2.0 / 3.0))
 
     def compared(self, accepted: int, levels: int) -> None:
         """A draft that was left alone has `accepted` of its first `levels` levels in common with what was committed."""
@@ -369,7 +269,7 @@ class Ledger:
         """Return what to do now with the best current draft and a hint, if there are any.
 
         A draft that pays is verified, as much of it as pays and as the account allows, unless a draft of the
-        verifier's own commits more per second: `room` is how many levels that may have, 0 where there can be none, and
+        verifier's own is worth more (`Pace`): `room` is how many levels that may have, 0 where there can be none, and
         `prefilled` whether the draft model knows the prompt. Where there is no draft the step waits for as long as that
         is worth it, else it does what commits most per second: it drafts by itself, verifies the hint, or decodes. A
         query: a step that waits is noted by `wait`.
@@ -382,13 +282,13 @@ class Ledger:
             if not draft.tokens:
                 return Choice(Act.VERIFY, draft)
             part = self._stake(draft, self._drafts, now)
-            if part.size and (own is None or self._drafts.due or part.rate >= own.rate):
-                declined = (Act.SELF,) if own is None and room else ()
+            if part.size and (own is None or self._drafts.due or self._beats(part, own)):
+                declined = (Act.SELF,) if room and self._drafting is not None else ()
                 return Choice(Act.VERIFY, draft.head(part.size), gain=part.tokens, declined=declined)
         declined = (Act.VERIFY,) if draft is not None else ()
         part = self._stake(hint, self._hints, now) if hint is not None else Part(0, 1.0, self._decode_s)
         if own is not None and own.rate > part.rate:
-            alone = Choice(Act.SELF, size=self._own_tokens, depth=own.size, gain=own.tokens, declined=declined)
+            alone = self._draft_here(own, room, declined)
             part = own
         else:
             declined += (Act.SELF,) if room and self._drafting is not None else ()
@@ -400,6 +300,20 @@ class Ledger:
         if wait <= 0.0:
             return alone
         return Choice(Act.WAIT, until=now + wait)
+
+    def _draft_here(self, own: Part, room: int, declined: tuple[Act, ...]) -> Choice:
+        """Return the choice of a draft by itself: as deep as it pays, which is known best while it is made."""
+        assert self._drafting is not None, "only a draft model drafts here"
+        return Choice(
+            Act.SELF, size=self._own_tokens, depth=min(room, OWN_DEPTH), gain=own.tokens, declined=declined,
+            drafting_s=self._drafting.forwards_s(own.size) or 0.0, rate=self._pace.rate(own),
+        )  # fmt: skip
+
+    def _beats(self, part: Part, own: Part) -> bool:
+        """Whether to verify this part of an edge's draft rather than to draft here."""
+        rate = self._pace.rate(own)
+        verify, draft = (self._pace.advantage(act, each, rate) for act, each in ((Act.VERIFY, part), (Act.SELF, own)))
+        return verify >= draft
 
     def _acceptance(self, act: Act) -> Acceptance:
         return {Act.HINT: self._hints, Act.SELF: self._own.levels}.get(act, self._drafts)
@@ -432,7 +346,7 @@ class Ledger:
         answer as long as earlier ones, and must be paid from the account at once.
         """
         costs = self._drafting
-        if costs is None or room < 1:
+        if costs is None or room < 1 or self._pace.edge_leads:
             return None
         prefill_s = 0.0 if prefilled else costs.prefill_s
         if prefill_s is None:
@@ -496,35 +410,59 @@ class Ledger:
     def _wait(self, alone: Part, act: Act, now: float) -> float:
         """Return how many seconds to wait for a draft at most; 0 to go on alone at once.
 
-        A renewal-reward comparison of all deadlines d that a remembered delay suggests: with P = P(X <= d) for the
-        draft's remaining delay X, a cycle commits P E + (1 - P) G tokens in E[min(X, d)] + P T_v + (1 - P) H seconds
-        and P + (1 - P) n passes, where going on alone commits G in H seconds and n passes (`_alone`). Of them the best
-        has the most (tokens - price x passes) per second; d = 0 is going on at once, and "never" is one more
-        remembered delay. None may be slower than decoding alone, or than drafting here where that is the alternative,
-        whatever the price.
+        Of all deadlines d that a remembered delay suggests the one that is worth most; d = 0 is going on at once.
         Waiting must be paid from credit: even if nothing is accepted the step must not be behind after it,
         now + d + T_v <= t0 + (N + 1) T_d.
         """
         delays, expected = self._arrivals.remaining(now), self._expected()
         if not delays or expected is None:
             return 0.0
-        _, tokens, verify_s = expected
-        longest = (self.credit(now) + 1.0 + _SLACK) * self._decode_s / self._caution - verify_s
-        count = len(delays) + 1
-        floor = alone.rate if act is Act.SELF else 1.0 / self._decode_s
-        cycle = self._alone(alone, expected)
-        best, best_value = 0.0, -math.inf
-        for deadline in [0.0, *(delay for delay in dict.fromkeys(delays) if delay <= longest)]:
-            late = [delay - deadline for delay in delays if delay > deadline] + [math.inf]
-            came = 1.0 - len(late) / count
-            reward, seconds, passes = (sum(column) / count for column in zip(*map(cycle, late), strict=True))
-            reward += came * tokens
-            seconds += came * verify_s + sum(min(delay, deadline) for delay in [*delays, math.inf]) / count
-            value = (reward - self._price * (passes + came)) / seconds
-            as_fast = reward >= floor * seconds * (1.0 - _SLACK)
-            if value > best_value and (as_fast or not deadline):
-                best, best_value = deadline, value
-        return best
+        longest = (self.credit(now) + 1.0 + _SLACK) * self._decode_s / self._caution - expected.seconds
+        if act is Act.SELF:  # nobody knows for how long a robot is late: no longer than a draft here would take
+            longest = min(longest, alone.seconds - self._waited(now))
+        over = self._over_drafting if act is Act.SELF else self._over_decoding
+        worth: Callable[[float], float] = over(alone, expected, delays)
+        deadlines: list[float] = [0.0, *(delay for delay in dict.fromkeys(delays) if delay <= longest)]
+        return max(deadlines, key=worth)
+
+    def _over_drafting(self, own: Part, expected: Part, delays: Sequence[float]) -> Callable[[float], float]:
+        """Return what waiting until a deadline is worth where a draft is made here else: the advantage (`Pace`) of what
+        is then verified, less what the wait takes. "Never" is one more remembered delay."""
+        rate = self._pace.rate(own)
+        verify, draft = (
+            self._pace.advantage(act, part, rate) for act, part in ((Act.VERIFY, expected), (Act.SELF, own))
+        )
+
+        def worth(deadline: float) -> float:
+            waits = [min(delay, deadline) for delay in (*delays, math.inf)]
+            came = sum(delay <= deadline for delay in delays)
+            return (came * verify + (len(waits) - came) * draft - rate * sum(waits)) / len(waits)
+
+        return worth
+
+    def _over_decoding(self, alone: Part, expected: Part, delays: Sequence[float]) -> Callable[[float], float]:
+        """Return what waiting until a deadline d is worth where the step decodes, or verifies a hint, else.
+
+        A renewal-reward comparison: with P = P(X <= d) for the draft's remaining delay X, a cycle commits
+        P E + (1 - P) G tokens in E[min(X, d)] + P T_v + (1 - P) H seconds and P + (1 - P) n passes, where going on
+        alone commits G in H seconds and n passes (`_alone`). It is worth (tokens - price x passes) per second, but
+        nothing where it is slower than decoding alone, whatever the price. "Never" is one more remembered delay.
+        """
+        cycle, decode = self._alone(alone, expected), self._decode_s
+
+        def worth(deadline: float) -> float:
+            waits = [min(delay, deadline) for delay in (*delays, math.inf)]
+            late = [delay - deadline for delay in (*delays, math.inf) if delay > deadline]
+            came = 1.0 - len(late) / len(waits)
+            reward, seconds, passes = (sum(column) / len(waits) for column in zip(*map(cycle, late), strict=True))
+            reward += came * expected.tokens
+            seconds += came * expected.seconds + sum(waits) / len(waits)
+            if deadline and reward * decode < seconds * (1.0 - _SLACK):
+                return -math.inf
+            value: float = (reward - self._price * (passes + came)) / seconds
+            return value
+
+        return worth
 
     def _alone(self, alone: Part, expected: Part) -> Callable[[float], tuple[float, float, float]]:
         """Return a function of the draft's delay: tokens, seconds and passes of going on alone until it comes.
@@ -535,7 +473,7 @@ class Ledger:
         """
         depth, _, verify_s = expected
         chance = self._drafts.chance
-        gained, alone_s = alone.tokens, max(_TICK_S, alone.seconds)
+        gained, alone_s = alone.tokens, max(TICK_S, alone.seconds)
         cycles = []
         for count in range(1, int(depth / gained) + 1):
             usable = chance ** (count * gained)
@@ -551,14 +489,15 @@ class Ledger:
 
     def _load(self, tokens: int) -> Load:
         """Return what feeding so many tokens now computes."""
-        return Load.row(tokens, self._prompt + self._committed)
+        cached = self._prompt + self._committed
+        return Load.row(cached + tokens) if self._recompute else Load.row(tokens, cached)
 
     def _seconds(self, tokens: int) -> float:
         return self._estimates.seconds(self._load(tokens))
 
     @property
     def _decode_s(self) -> float:
-        return max(_TICK_S, self._seconds(1))
+        return max(TICK_S, self._seconds(1))
 
     @property
     def _caution(self) -> float:

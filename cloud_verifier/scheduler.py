@@ -15,10 +15,11 @@ from cloud_verifier.batching import Traffic, best_batch, best_wait
 from cloud_verifier.config import Limits, Scheduling
 from cloud_verifier.draft_costs import DraftCosts
 from cloud_verifier.estimator import Estimator
-from cloud_verifier.ledger import OWN_TOKENS, Act, Choice, Ledger
+from cloud_verifier.ledger import Act, Choice, Ledger
+from cloud_verifier.own_drafts import OWN_TOKENS
 from cloud_verifier.policies import POLICIES, Batch, Budget
 from cloud_verifier.step import Step, empty_digest
-from cloud_verifier.tree import ForeignDraft
+from cloud_verifier.tree import ForeignDraft, Tree
 from cloud_verifier.work import ModelInfo
 from speculation.pass_cost import Load
 from speculation.sampling import GREEDY, SamplingScheme
@@ -48,6 +49,7 @@ class Scheduler:
         limits: Limits | None = None,
         self_drafts: bool = False,
         estimates: Estimator | None = None,
+        images: Estimator | None = None,
     ) -> None:
         self._settings = settings = settings or Scheduling()
         limits = limits or Limits()
@@ -57,9 +59,13 @@ class Scheduler:
         self._recompute = limits.cache == "off"
         self._policy = POLICIES[settings.policy]()
         self.estimates = estimates or Estimator()
+        self.images = images or Estimator()
+        """Of encoding an image, over `Load.row(image tokens)`."""
         self._traffic = Traffic()
         self._limits = limits
         self._budget = self._make_budget()
+        self._pace = 0.0
+        """Tokens per second that the latest batch is expected to commit, drafting here included."""
         self._ledgers: dict[int, Ledger] = {}
         self._steps: dict[int, Step] = {}
         self._ended: dict[int, int] = {}
@@ -82,6 +88,17 @@ class Scheduler:
     def active(self, index: int) -> list[int]:
         """Return the other rows that have a step under way."""
         return [row for row, step in self._steps.items() if row != index and not (step.done or step.suspended)]
+
+    @property
+    def image_waits(self) -> bool:
+        """Whether a step's image is to be encoded."""
+        return any(step.can_prefill and not step.encoded for step in self._steps.values())
+
+    @property
+    def decoding_s(self) -> float:
+        """Predicted seconds of a forward in which every step that is being answered decodes."""
+        answered = [step for step in self._steps.values() if not (step.pending or step.suspended or step.done)]
+        return self.estimates.seconds(Load.total(step.load(Choice(Act.DECODE)) for step in answered))
 
     def idle(self, now: float, silent: Collection[int]) -> list[int]:
         """Return the rows whose steps can go on only when their edges act, the longest idle first.
@@ -143,6 +160,7 @@ class Scheduler:
             hint_tokens=self._settings.hint_tokens,
             recompute=self._recompute,
             features=self._model.prompt_features if features and begin.features else None,
+            estimates=self.estimates,
         )
         return step.repeat(step.position, 0)
 
@@ -210,6 +228,9 @@ class Scheduler:
         together = Load.total(loads.values())
         for step, choice in batch.choices.items():
             step.start(choice, now, together - loads[step])
+        self._pace = sum(choice.rate for choice in batch.choices.values())
+        if self.drafting is not None and self._pace:
+            self._pace = max(self._pace, self._rate(batch.choices))
         self._traffic.ran([loads[step] for step in batch.choices], now)
         self._budget = self._make_budget()
         return batch
@@ -225,7 +246,6 @@ class Scheduler:
         return Budget(
             rows=rows,
             tokens=rows * (1 + limits.max_draft),
-            free=limits.max_sessions * limits.capacity,
             collect_s=wait,
             chunk=settings.prefill_chunk,
             guard_s=settings.guard_s,
@@ -251,18 +271,34 @@ class Scheduler:
     def _rate(self, choices: Mapping[Step, Choice]) -> float:
         """Return the tokens per second that a batch is expected to commit, drafting here included."""
         assert self.drafting is not None, "only a draft model drafts here"
-        depths = [each.depth or each.size for each in choices.values() if each.act is Act.SELF]
         prefills = sum(step.draft_inputs is not None for step, each in choices.items() if each.act is Act.SELF)
-        drafting_s = (self.drafting.forwards_s(max(depths)) or 0.0) if depths else 0.0
+        drafting_s = max((self._drafting_s(each) for each in choices.values() if each.act is Act.SELF), default=0.0)
         drafting_s += prefills * (self.drafting.prefill_s or 0.0)
         verify_s = self.estimates.seconds(Load.total(step.load(each) for step, each in choices.items()))
         return sum(each.gain for each in choices.values()) / max(drafting_s + verify_s, 1e-9)
+
+    def _drafting_s(self, choice: Choice) -> float:
+        """Return the seconds that a draft which is made here is expected to take."""
+        if choice.drafting_s is not None or self.drafting is None:
+            return choice.drafting_s or 0.0
+        return self.drafting.forwards_s(choice.depth or choice.size) or 0.0
+
+    def goes_on(self, drafts: Mapping[int, Tree], turn: int, spent_s: float, now: float) -> bool:
+        """Return whether drafts, by row, that are being made here get one level more, which is `turn`.
+
+        What it adds is to be worth its forward by the tokens per second that the batch is expected to commit.
+        """
+        forward_s = self.drafting.forward_s(turn) if self.drafting is not None else None
+        if forward_s is None:
+            return True
+        steps = [(self._steps[row], tree) for row, tree in drafts.items() if row in self._steps]
+        return sum(step.further(tree, spent_s, forward_s, now) for step, tree in steps) > self._pace * forward_s
 
     # --- checks
 
     def _new_ledger(self) -> Ledger:
         tokens = min(OWN_TOKENS, self._max_draft)
-        return Ledger(self.estimates, self._settings.pass_price, self.drafting, tokens)
+        return Ledger(self.estimates, self._settings.pass_price, self.drafting, tokens, self._recompute)
 
     def _by_itself(self, begin: BeginStep) -> BeginStep:
         """Return a step that is drafted for here as one that never waits for its edge. Raises Refused."""

@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from cloud_verifier.config import StartError
-from cloud_verifier.engine import check_room
+from cloud_verifier.engine import Prefill, check_room
 from cloud_verifier.growth import Growth, Proposals
 from cloud_verifier.tree import Tree
 from cloud_verifier.work import Row
-from speculation.cancellation import Stop
+from speculation.cancellation import Abandoned, Stop
 from speculation.sampling import Prefix
 from speculation.vlm.cache import KVCache
-from speculation.vlm.forward import Chunk, final_logits, forward_layers, prefill, to_numpy
+from speculation.vlm.forward import Chunk, final_logits, forward_layers, image_places, to_numpy
 from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.inspect import inspect_folder
 from speculation.vlm.load import Vlm
+from speculation.vlm.speed import synchronise
 from speculation.wire import MAX_DRAFT_TOKENS, ROOT
 
 
@@ -102,6 +103,7 @@ class SelfDraft:
         self._ends = frozenset(ends)
         self._max_draft = max_draft
         self._roots = [0] * rows
+        self._prefills: dict[int, Prefill] = {}
         self._prompts = [0] * rows
         self._fed: list[list[int]] = [[] for _ in range(rows)]
         self._latest: list[_Draft | None] = [None] * rows
@@ -119,17 +121,44 @@ class SelfDraft:
         """See `DraftEngine.size`."""
         return len(inputs.ids)
 
+    def image_tokens(self, inputs: Inputs) -> int:
+        """See `DraftEngine.image_tokens`."""
+        return len(image_places(self._vlm, inputs))
+
     def release(self, index: int) -> None:
         """See `DraftEngine.release`."""
         self._cache.clear(index)
+        self._prefills.pop(index, None)
         self._fed[index] = []
 
-    def prefill(self, index: int, inputs: Inputs, max_tokens: int, stop: Stop | None = None) -> None:
-        """See `DraftEngine.prefill`. Answer tokens follow with the first draft."""
+    def begin(self, index: int, inputs: Inputs, max_tokens: int) -> int:
+        """See `DraftEngine.begin`. Answer tokens follow with the first draft."""
         check_room("the draft model", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
-        self._roots[index] = prefill(self._vlm, self._cache, index, inputs, stop)
-        self._prompts[index] = self._cache.length[index]
+        self._prefills[index] = prefill = Prefill.of(self._vlm, inputs)
+        self._roots[index], self._prompts[index] = int(prefill.ids[-1]), len(prefill.ids) - 1
         self._fed[index], self._latest[index] = [], None
+        return self._prompts[index] - self._cache.open(index, prefill.words, inputs.delta)
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        """See `DraftEngine.encode`; `stop` is called before and after the vision tower."""
+        self._prefills[index].encode(self._vlm, stop)
+
+    def feed(self, index: int, tokens: int, stop: Stop | None = None) -> None:
+        """See `DraftEngine.feed`."""
+        prefill, last = self._prefills[index], self._vlm.num_layers - 1
+        chunk = prefill.chunk(index, self._cache.length[index], tokens)
+        for output in forward_layers(self._vlm, self._cache, [chunk]):
+            if stop is not None and output.layer < last and stop():
+                raise Abandoned
+        # No logits are read: without this its time would be that of launching it.
+        synchronise(self._vlm.device)
+
+    def prefill(self, index: int, inputs: Inputs, max_tokens: int, stop: Stop | None = None) -> None:
+        """Make row `index` hold the inputs, all at once. Raises as `begin` and `feed`."""
+        tokens = self.begin(index, inputs, max_tokens)
+        self.encode(index, stop)
+        if tokens:
+            self.feed(index, tokens, stop)
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
         """See `DraftEngine.draft`; tokens are ranked by the draft half of each step's scheme."""
@@ -145,6 +174,9 @@ class SelfDraft:
     def _unfed(self, row: Row) -> list[int]:
         """Cut the row back to where it agrees with the answer; return what must be fed, the last token at least."""
         cache, index, known, latest = self._cache, row.index, self._fed[row.index], self._latest[row.index]
+        prefill = self._prefills.pop(index, None)
+        if prefill is not None:  # it is fed, and what it was fed from is not needed any more
+            cache.publish(index, prefill.words)
         tokens = [self._roots[index], *row.answer]
         same = 0
         while same < min(len(known), len(tokens) - 1) and known[same] == tokens[same]:

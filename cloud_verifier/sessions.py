@@ -119,9 +119,13 @@ class SessionTable:
         found = (s for s in self._sessions.values() if secrets.compare_digest(s.token.encode(), token.encode()))
         return next(found, None) if token else None
 
-    def open(self, peer: bytes, now: float) -> Session:
-        """Return a new session for `peer` on a free row. Raises ValueError where the table is full."""
-        index = next((index for index in range(self.limit) if index not in self._sessions), None)
+    def open(self, peer: bytes, now: float, row: int | None = None) -> Session:
+        """Return a new session for `peer` on a free row, on `row` if that is free.
+
+        Raises ValueError where the table is full.
+        """
+        rows = range(self.limit) if row is None else (row, *range(self.limit))
+        index = next((index for index in rows if index not in self._sessions), None)
         if index is None:
             raise ValueError(f"all {self.limit} sessions are taken")
         self.opened += 1

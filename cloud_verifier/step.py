@@ -12,6 +12,7 @@ Numbers: a token has an answer *position*; in a draft as it was sent it is a *no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from cloud_verifier.tree import ForeignDraft, Tree, continuation
 from cloud_verifier.work import Row, RowFeatures
 from speculation.acceptance import Verdict
 from speculation.ngrams import Ngrams
-from speculation.pass_cost import NO_LOAD, Load
+from speculation.pass_cost import NO_LOAD, Load, PassCost
 from speculation.sampling import GREEDY, Evidence, SamplingScheme, StepDraws
 from speculation.service import INTERACTIVE, ServiceClass
 from speculation.wire import (
@@ -109,11 +110,13 @@ class Step:
         hint_tokens: int = HINT_TOKENS,
         recompute: bool = False,
         features: int | None = None,
+        estimates: Estimator | None = None,
     ) -> None:
         """`ledger` is its session's. `digest` names the empty answer, see `empty_digest`; None: it is computed here.
 
         `features`: its edge gets the target's features, of so many tokens at the prompt's end and of all of the answer;
-        None: of none.
+        None: of none. `estimates` are what its ledger predicts by; with them a choice is kept for as long as nothing
+        that it rests on changes.
         """
         self.number = begin.step
         self.index = index
@@ -134,8 +137,12 @@ class Step:
         """Cache slots of image and prompt, from when its inputs are there."""
         self.prompt_left = 0
         """Tokens that its prefill still feeds; 0 before its inputs are there."""
+        self.image_tokens = 0
+        """Tokens that stand for its image, from when its inputs are there."""
+        self.encode_s = 0.0
+        """What encoding its image is predicted to take."""
         self.encoded = False
-        """Its image, if it has one, was encoded: its prefill may be fed."""
+        """Its image was encoded, or it has none: its prefill may be fed."""
         self.inputs: object = None
         """What the engine made of prompt and frame, until its prefill is done; None: nothing yet."""
         self.draft_inputs: object = None
@@ -171,6 +178,9 @@ class Step:
         for hint in reversed(begin.hints):
             self._earlier.remember(hint)
         self._waited_s = 0.0
+        self._estimates = estimates
+        self._kept: tuple[float | None, PassCost | None, Choice | None] | None = None
+        """A choice, when it was made, where that matters, and the price of a pass by which; None since any command."""
         self._declined: Tree | None = None
         """The draft that was at hand for the pass under way, and left alone."""
         self._beside = NO_LOAD
@@ -232,14 +242,27 @@ class Step:
         if self.pending or self.suspended or not self.free:
             return None
         room = self.max_tokens - self.position - 1
-        if self.idle is Idle.LEDGER:
+        ledger = self.idle is Idle.LEDGER
+        if ledger and (self._estimates is None or self.drafts_here or self.draft_inputs is not None):
             can_draft = drafting and (self.drafts_here or self.draft_inputs is not None)
             return self.ledger.choose(self._best, self._hint, now, room if can_draft else 0, self.drafts_here)
+        # A ledger with a draft at hand looks at the clock only while a wait is charged.
+        when = now if ledger and (self._best is None or self.ledger.waits) else None
+        cost = self._estimates.cost if ledger and self._estimates is not None else None
+        if self._kept is None or self._kept[0] != when or self._kept[1] is not cost:
+            self._kept = when, cost, self._choose(now, room)
+        return self._kept[2]
+
+    def _choose(self, now: float, room: int) -> Choice | None:
+        """Return the choice of a step whose verifier does not draft for its ledger."""
+        if self.idle is Idle.LEDGER:
+            return self.ledger.choose(self._best, self._hint, now)
         if self._best is not None:
             return Choice(Act.VERIFY, self._best, gain=self.ledger.expected(self._best))
         if self.self_draft and room > 0:
             size = self.self_draft if self.self_depth else min(self.self_draft, room)
-            return Choice(Act.SELF, size=size, depth=min(self.self_depth, room))
+            depth = min(self.self_depth, room)
+            return Choice(Act.SELF, size=size, depth=depth, drafting_s=self.ledger.drafting_s(depth or size))
         return Choice(Act.DECODE) if self.idle is Idle.DECODE else None
 
     @property
@@ -332,6 +355,7 @@ class Step:
 
     def resume(self, begin: BeginStep, now: float) -> None:
         """Its edge begins the step, or asks for it again."""
+        self._kept = None
         self.idle = begin.idle
         self.deadline = now + begin.time_left
         """When the answer is worth nothing any more."""
@@ -342,15 +366,26 @@ class Step:
 
     def suspend(self) -> None:
         """Its edge is gone: nothing runs until it asks again."""
+        self._kept = None
         self.suspended = True
         self.ledger.pause()
 
-    def prepared(self, inputs: object, seconds: float, tokens: int = 0, prompt_tokens: int | None = None) -> None:
+    def prepared(
+        self,
+        inputs: object,
+        seconds: float,
+        tokens: int = 0,
+        prompt_tokens: int | None = None,
+        image_tokens: int = 1,
+    ) -> None:
         """It may be prefilled with these inputs, which took so long: so many tokens, of prompt and answer.
 
         They are fewer than those of the whole prompt where its row shares the beginning; None: it shares none.
+        `image_tokens` of them stand for its image; 0: it has none.
         """
+        self._kept = None
         self.inputs = inputs
+        self.image_tokens, self.encoded = image_tokens, not image_tokens
         self.prompt_left = tokens
         self.prompt_tokens = max(0, tokens + 1 - self.position) if prompt_tokens is None else prompt_tokens
         self._fed = max(0, self.prompt_tokens + self.position - 1 - tokens)
@@ -362,6 +397,7 @@ class Step:
         With the last one the prefill is done: the step may be verified from now on. `features` are those of the last
         ones, see `chunk_features`.
         """
+        self._kept = None
         self._fed += tokens
         if self._features is not None and features is not None:
             self._features.add(self._fed + 1 - len(features.tokens) - self.prompt_tokens, features)
@@ -375,6 +411,7 @@ class Step:
 
     def draft_prefilled(self, done: bool = True) -> None:
         """The draft model beside the target knows prompt and frame or, not `done`, cannot take them."""
+        self._kept = None
         self.draft_inputs, self.drafts_here = None, done
 
     def wait(self, now: float) -> None:
@@ -389,7 +426,8 @@ class Step:
 
         `evidence` came with it, see `SamplingScheme.read`.
         """
-        self.suspended = False
+        if self.suspended:
+            self.suspended, self._kept = False, None
         before = self.choice(now)
         was_ready = before is not None and before.act is not Act.WAIT
         if before is not None and before.act is Act.WAIT:
@@ -402,6 +440,7 @@ class Step:
                 self._append([token])
                 self._refresh()
         commits = self._place(draft, evidence)
+        self._kept = None
         after = self.choice(now)
         if not was_ready and not self.pending and after is not None and after.act is not Act.WAIT:
             self.since = now
@@ -409,6 +448,7 @@ class Step:
             usable = draft.round in self._held and self._held[draft.round].start <= self.position
             depth = Tree(tokens=tuple(draft.tokens), parents=tuple(parents_of(draft))).levels[-1]
             self.ledger.draft_came(draft.start, usable, depth, now)
+            self._kept = None
         return commits
 
     def start(self, choice: Choice, now: float = 0.0, beside: Load = NO_LOAD) -> Row:
@@ -416,6 +456,7 @@ class Step:
 
         `beside` is what other steps feed in it. Of a draft that is not verified whole the rest stays held.
         """
+        self._kept = None
         exits = choice.act is Act.VERIFY
         for act in choice.declined:
             if act in self.ledger.survival:
@@ -450,6 +491,13 @@ class Step:
             self._best = self._current()
         return self.row
 
+    def further(self, tree: Tree, spent_s: float, forward_s: float, now: float) -> float:
+        """Return the tokens that one level more would add to the draft that the verifier makes for it; see `Ledger`.
+
+        Infinity where the draft has a size that its robot has set.
+        """
+        return self.ledger.further(tree, spent_s, forward_s, now) if self.idle is Idle.LEDGER else math.inf
+
     def draft_here(self, tree: Tree, seconds: float = 0.0, now: float = 0.0) -> None:
         """Let the pass under way verify a draft of the verifier's own, which took so long; the ledger may cut it."""
         assert self.row is not None, "a draft for a pass that was not started"
@@ -457,6 +505,11 @@ class Step:
             tree = self.ledger.drafted(tree, seconds, now)
         self.act, self.tree = Act.SELF if tree.tokens else Act.DECODE, tree
         self.row = self.row.with_draft(tree.tokens, tree.parents)
+
+    def not_drafted(self) -> None:
+        """Let the pass under way, for which no draft can be made yet, decode one token."""
+        assert self.row is not None, "no pass was started"
+        self.act, self.row = Act.DECODE, self.row.with_draft((), ())
 
     def accept(
         self, verdict: Verdict, now: float = 0.0, compute_s: float = 0.0, features: RowFeatures | None = None
@@ -466,6 +519,7 @@ class Step:
         The answer gets the tokens at `verdict.path`, then `verdict.token`, cut at its end; with `verdict.rest` not
         `token` follows them, but what the edge samples out of it.
         """
+        self._kept = None
         tree, start = self.tree, self.position
         last = [verdict.token] if verdict.rest is None else []
         self._append([*(tree.tokens[index] for index in verdict.path), *last])

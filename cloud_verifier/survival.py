@@ -49,6 +49,8 @@ class Survival:
         self._ranks: dict[int, _Share] = {}
         self._drafted = _Share()
         self._chances: dict[tuple[int, int], float] = {}
+        self._chain: list[float] = []
+        """Survival of the first tokens of a chain."""
 
     @property
     def share(self) -> float:
@@ -57,6 +59,8 @@ class Survival:
 
     def of(self, parents: Sequence[int]) -> list[float]:
         """Return the survival of every token of a tree; `parents[i]` < i is its parent's index or ROOT."""
+        if tuple(parents) == tuple(range(ROOT, len(parents) - 1)):
+            return self._of_chain(len(parents))
         depths: list[int] = []
         found: list[float] = []
         siblings: Counter[int] = Counter()
@@ -78,13 +82,22 @@ class Survival:
                 siblings[parent] += 1
                 self._places.setdefault((depth, rank), _Share()).learn(node in depths)
                 self._ranks.setdefault(rank, _Share()).learn(node in depths)
-        self._chances.clear()
+        self._forget_chances()
 
     def declined(self) -> None:
         """A draft was at hand and not verified: what was seen fades, so that drafts are tried again in the end."""
         for share in (*self._places.values(), *self._ranks.values(), self._drafted):
             share.forget()
+        self._forget_chances()
+
+    def _of_chain(self, size: int) -> list[float]:
+        for depth in range(len(self._chain) + 1, size + 1):
+            self._chain.append((self._chain[-1] if self._chain else 1.0) * self._chance(depth, 0))
+        return self._chain[:size]
+
+    def _forget_chances(self) -> None:
         self._chances.clear()
+        self._chain.clear()
 
     def _chance(self, depth: int, rank: int) -> float:
         place = min(depth, _DEEPEST), min(rank, _LAST)

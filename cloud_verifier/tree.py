@@ -42,6 +42,8 @@ class Tree:
     @cached_property
     def levels(self) -> tuple[int, ...]:
         """How deep the first 0, 1, 2, ... tokens reach."""
+        if self.parents == tuple(range(ROOT, len(self.parents) - 1)):
+            return tuple(range(1 + len(self.parents)))
         depths: list[int] = []
         deepest = [0]
         for parent in self.parents:
@@ -77,6 +79,8 @@ def continuation(draft: Draft, answer: Sequence[int]) -> Tree | None:
 
     The draft must start at or before the answer's end, behind a prefix of it.
     """
+    if draft.parents is None:
+        return _rest_of_chain(draft, answer[draft.start :])
     parents = parents_of(draft)
     root = ROOT
     for token in answer[draft.start :]:
@@ -100,3 +104,13 @@ def continuation(draft: Draft, answer: Sequence[int]) -> Tree | None:
         nodes=tuple(nodes),
         origin=root,
     )
+
+
+def _rest_of_chain(draft: Draft, passed: Sequence[int]) -> Tree | None:
+    """Return what `continuation` does, for a chain that passed these tokens: most drafts are chains."""
+    count, size = len(passed), len(draft.tokens)
+    if list(passed) != draft.tokens[:count] or count == size > 0:
+        return None
+    rest = draft.tokens[count:]
+    parents = tuple(range(ROOT, len(rest) - 1))
+    return Tree(draft.round, tuple(rest), parents, tuple(range(count, size)), count - 1 if count else ROOT)

@@ -162,6 +162,9 @@ class Engine(Protocol):
     def size(self, inputs: Any) -> int:
         """Return the tokens of image and prompt of what `prepare` gave."""
 
+    def image_tokens(self, inputs: Any) -> int:
+        """Return how many of these tokens stand for the image: 0 where there is none, and nothing to `encode`."""
+
     def release(self, index: int) -> None:
         """Let row `index` hold nothing: its blocks are free. No pass may be under way."""
 
@@ -206,18 +209,31 @@ class DraftEngine(Protocol):
     def size(self, inputs: Any) -> int:
         """Return the tokens of image and prompt, as `Engine.size` does."""
 
+    def image_tokens(self, inputs: Any) -> int:
+        """Return how many of these tokens stand for the image, as `Engine.image_tokens` does."""
+
     def release(self, index: int) -> None:
         """Let row `index` hold nothing, as `Engine.release` does."""
 
-    def prefill(self, index: int, inputs: Any, max_tokens: int, stop: Stop | None = None) -> None:
-        """Make row `index` hold the inputs, whatever it held before.
+    def begin(self, index: int, inputs: Any, max_tokens: int) -> int:
+        """Reserve row `index`, whatever it held before, for the inputs that `prepare` gave.
 
-        `stop` is called between layers. Raises CapacityError where prompt and `max_tokens` do not fit, Abandoned where
-        `stop` returns True.
+        Nothing is computed. Returns how many tokens are to be fed. Raises CapacityError where prompt and `max_tokens`
+        do not fit.
+        """
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        """Encode the image of a row that was begun; to be done before its first tokens are fed. Raises Abandoned."""
+
+    def feed(self, index: int, tokens: int, stop: Stop | None = None) -> None:
+        """Feed the next so many tokens of a row that was begun, in one forward.
+
+        `stop` is called between layers. Raises Abandoned, with nothing fed, where it returns True.
         """
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
-        """Draft for prefilled rows, each of which asks for at least one token (`Row.self_draft`, `Row.self_depth`).
+        """Draft for rows whose prompts are fed, each of which asks for at least one token (`Row.self_draft`,
+        `Row.self_depth`).
 
         Yields all drafts so far, by row index, after every draft forward, in the end whole ones; each has its `reach`,
         see `cloud_verifier.growth.Growth`. It need not be driven to its end.

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """What a pass computes, summed over its rows."""
 
     rows: int = 0
@@ -39,7 +39,14 @@ class Load:
     @classmethod
     def total(cls, loads: Iterable[Load]) -> Load:
         """Return the load of a pass over all of these."""
-        return sum(loads, NO_LOAD)
+        rows = new = interactions = cached = scored = 0
+        for load in loads:
+            rows += load.rows
+            new += load.new
+            interactions += load.interactions
+            cached += load.cached
+            scored += load.scored
+        return cls(rows, new, interactions, cached, scored)
 
     @property
     def mean(self) -> Load:
@@ -47,7 +54,7 @@ class Load:
         rows = self.rows
         return Load(1, self.new // rows, self.interactions // rows, self.cached // rows, self.scored // rows)
 
-    def __add__(self, other: Load) -> Load:
+    def __add__(self, other: Load) -> Load:  # type: ignore[override]
         """Return the load of both in one pass."""
         return Load(
             self.rows + other.rows,

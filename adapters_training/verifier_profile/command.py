@@ -11,7 +11,7 @@ writes, into --out or else the model's folder:
 example, on a machine that does little else:
   OMP_NUM_THREADS=1 python -m adapters_training profile-verifier --target models/target
 
-time: 5 minutes of one CPU core for the embedded target with --warm-up 1; --quick: 40 seconds.
+time: 12 minutes of one CPU core for the embedded target; --quick: 40 seconds.
 """
 
 from __future__ import annotations

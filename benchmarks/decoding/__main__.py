@@ -10,10 +10,9 @@ from functools import partial
 from types import ModuleType
 
 from benchmarks.decoding import ablation, batched, cost, modes, queues, sweeps
-from benchmarks.recordings import add_recording
+from benchmarks.recordings import add_cost, add_recording
 from evaluation.experiment.command import command_line, main_of
 from evaluation.plots import add_outputs
-from evaluation.virtual_time.timings import COST_HELP
 
 COMMANDS: dict[str, tuple[ModuleType, bool, str]] = {
     "modes": (modes, True, "every mode at every round trip, raw, declared and on virtual time"),
@@ -33,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     for name, (module, recorded, what) in COMMANDS.items():
         line = commands.add_parser(name, help=what, description=module.__doc__, formatter_class=top.formatter_class)
         add_outputs(line)
-        line.add_argument("--cost", default="", metavar="FILE|NAME", help=f"on virtual time, {COST_HELP}")
+        add_cost(line)
         full, quick, decoded = module.STEPS
         line.add_argument("--steps", type=int, help=f"{decoded} (default: {full}, with --quick {quick})")
         if hasattr(module, "add_options"):
@@ -43,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         line.set_defaults(action=partial(run_one, module))
     every = commands.add_parser("all", help="all of these, one after another")
     add_outputs(every)
-    every.add_argument("--cost", default="", metavar="FILE|NAME", help=f"on virtual time, {COST_HELP}")
+    add_cost(every)
     add_recording(every)
     every.set_defaults(action=run_all)
     return top

@@ -25,6 +25,7 @@ WITHOUT = {
     "trees (chains)": "draft_tokens=0,width=1",
     "second children": "width=1",
     "several leaves": "leaves=1",
+    "a large tree": "max_nodes=64",
     "earlier answers": "ngrams=off",
     "the ledger": "idle=wait",
     "partial drafts": "partial=off",
@@ -67,7 +68,8 @@ def run(options: argparse.Namespace) -> None:
         print(f"\n{name}: {len(sources[name].steps)} steps")
         for arm, first in (("without", "full without"), ("with", "sd with")):
             print(figures_table(first, {row["name"]: row for row in arms[arm]}, COLUMNS))
-    keep(plot_ablation({name: arms["without"][1:] for name, arms in found.items()}), "decoding_ablation", options)
+    bars = {name: arms["without"][1:] for name, arms in found.items()}
+    keep(plot_ablation(bars, timings.cost_words), "decoding_ablation", options)
     counts = {name: len(recording.steps) for name, recording in sources.items()}
     save("ablation", options, {"kind": VIRTUAL, "steps": counts, "sources": found}, timings, pair)
 

@@ -16,6 +16,7 @@ from edge_drafter import Mode
 from evaluation.experiment.run import Arm
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import Recording, Synthetic, Timings, VirtualTime
+from evaluation.virtual_time.timings import DEFAULT_COST
 
 STEPS = (6, 1, "synthetic answers for each device")
 SIZES = (2, 4, 8)
@@ -28,7 +29,7 @@ COLUMNS = (
 )
 
 
-def devices(cost: str = "") -> dict[str, tuple[Synthetic, Timings]]:
+def devices(cost: str = DEFAULT_COST) -> dict[str, tuple[Synthetic, Timings]]:
     """Return answers and times: the Go2's run, and GSM8K at two clients' times."""
     return {
         "go2": (replace(GO2_SYNTHETIC, variety=GSM8K_SYNTHETIC.variety), go2(cost)),

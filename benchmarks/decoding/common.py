@@ -12,6 +12,7 @@ from evaluation.experiment.run import Run
 from evaluation.formulas import acceptance_for
 from evaluation.virtual_time import Recording, Synthetic, Timings, load_timings
 from evaluation.virtual_time.figures import figures_of
+from evaluation.virtual_time.timings import DEFAULT_COST
 
 VIRTUAL = "virtual time: every forward, message and prefill takes the time that is declared for it"
 GO2_SYNTHETIC = Synthetic()
@@ -23,13 +24,12 @@ GSM8K_SYNTHETIC = Synthetic(
 exit 13. Seven of ten exits that are wrong name another token than the one before: the paper does not print it."""
 
 
-def declared(name: str, cost: str = "") -> Timings:
-    """Return timings of this name with a draft model beside the target and, where it is named, what loads cost."""
-    timings = load_timings(name).with_server_draft()
-    return timings.with_cost(cost) if cost else timings
+def declared(name: str, cost: str = DEFAULT_COST) -> Timings:
+    """Return timings of this name with a draft model beside the target; `cost` as in `load_timings`."""
+    return load_timings(name, cost).with_server_draft()
 
 
-def go2(cost: str = "") -> Timings:
+def go2(cost: str = DEFAULT_COST) -> Timings:
     """Return the times of Early Exits, Table 8."""
     return declared("go2", cost)
 

@@ -29,15 +29,7 @@ from evaluation.plots import keep
 from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
 from evaluation.tables import MS, Column, figures_table, spread_columns
 from evaluation.virtual_time import Recording, Timings, VirtualTime
-from evaluation.virtual_time.figures import (
-    SERVER_SD,
-    SERVER_SD_BEST,
-    best_sd,
-    best_server_sd,
-    compare,
-    figures_of,
-    sd_at,
-)
+from evaluation.virtual_time.figures import SERVER_SD, best_sd, best_server_sd, compare, figures_of, sd_at
 from evaluation.virtual_time.layer_split import LAYER_SPLIT
 from speculation.profiles import load_profile
 
@@ -49,6 +41,8 @@ WARM_UP = 1
 SPANS = 4000
 """More than a step on real sockets has."""
 LINKED = [mode.value for mode in Mode]
+ON_SOCKETS = [mode for mode in LINKED if mode != SERVER_SD]
+"""Without server_sd: its best draft is searched on virtual time, and a draft model beside the target changes `full`."""
 SD_BEST = "sd, best gamma"
 """`sd` at the draft length with which it is fastest there, of 1 to 12; the other modes keep theirs."""
 CLOUD, SD, EDGE = Mode.CLOUD.value, Mode.SD.value, Mode.EDGE.value
@@ -133,7 +127,8 @@ def run(options: argparse.Namespace) -> None:
         found[setting.title] = entries
         print(report(name, entries, options))
         save(f"modes_{name}", options, {"kind": setting.kind, **origin, "round_trips": entries}, recording=own)
-    keep(plot_modes(found), "decoding_modes", options)
+    virtual = [declared(each.times, options.cost).cost_words for each in chosen.values() if each.is_virtual]
+    keep(plot_modes(found, virtual[0] if virtual else ""), "decoding_modes", options)
 
 
 def on_sockets(
@@ -146,17 +141,17 @@ def on_sockets(
 ) -> Iterator[dict[str, Any]]:
     """Yield the figures of every mode at each round trip, over real sockets against one verifier process.
 
-    `before` warms up and is not counted. The round trip is declared in place of the profile's own, also where all else
-    is raw. Raises ValueError for models that cannot be used, RuntimeError and VerifierLost where the verifier does not
-    start or is lost.
+    All modes but server_sd. `before` warms up and is not counted. The round trip is declared in place of the profile's
+    own, also where all else is raw. Raises ValueError for models that cannot be used, RuntimeError and VerifierLost
+    where the verifier does not start or is lost.
     """
     from evaluation.experiment.sockets import sockets  # torch, late: virtual time needs none
 
     options = argparse.Namespace(**{**vars(options), "profile": profile, "exits": None})
-    with sockets(options, LINKED, trace=SPANS) as edges:
+    with sockets(options, ON_SOCKETS, trace=SPANS) as edges:
         for rtt_ms in rtts_ms:
             edge = edges.edge(rtt_s=rtt_ms / 1e3)
-            arms = [Arm(mode, mode, decode=_with_arrivals(edge, mode), exact=mode != EDGE) for mode in LINKED]
+            arms = [Arm(mode, mode, decode=_with_arrivals(edge, mode), exact=mode != EDGE) for mode in ON_SOCKETS]
             run = edges.run(arms, asked, before)
             edge.close()
             passes = sum(each.cloud_passes for each in run.stats(SD))
@@ -184,17 +179,18 @@ def on_virtual_time(
 ) -> Iterator[dict[str, Any]]:
     """Yield the same on virtual time, from recorded steps, with mode layer_split; `changes` as in `run_mode`.
 
-    What the draft would answer by itself is not recorded: mode edge takes its time for the target's answer.
+    What the draft would answer by itself is not recorded: mode edge takes its time for the target's answer. server_sd
+    drafts what is fastest there.
     """
-    own = {EDGE: {"recording": with_perfect_draft(recording)}}
-    arms = [Arm[Any](mode, mode, {**own.get(mode, {}), **changes}) for mode in (*LINKED, LAYER_SPLIT)]
+    alone = {"recording": with_perfect_draft(recording)}
     for rtt_ms in tqdm(rtts_ms, unit="round trip", desc=timings.name, disable=None):
         at = replace(timings, one_way_s=rtt_ms / 2e3)
         best = best_sd(recording, at)
         longest = Arm[Any](SD_BEST, SD, {"gamma": best[0], "stop_below": 0.0})
         here, _ = best_server_sd(recording, at)
-        tuned = [longest, Arm[Any](SERVER_SD_BEST, SERVER_SD, here)]
-        run = VirtualTime(recording, at, with_arrivals=True).run([*arms, *tuned])
+        own = {EDGE: {**alone, **changes}, SERVER_SD: here}
+        arms = [Arm[Any](mode, mode, own.get(mode, changes)) for mode in (*LINKED, LAYER_SPLIT)]
+        run = VirtualTime(recording, at, with_arrivals=True).run([*arms, longest])
         found = entry(rtt_ms, run, at, best, sd_at(4, recording, at)["tau"], words)
         yield {**found, "sd_best_gamma": best[0], "server_sd_best": here}
 

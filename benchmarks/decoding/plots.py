@@ -17,8 +17,11 @@ TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 CLOUD, EDGE, SD, FULL = (mode.value for mode in (Mode.CLOUD, Mode.EDGE, Mode.SD, Mode.FULL))
 
 
-def plot_modes(settings: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Return a panel for each setting: how many times faster than `cloud` each mode is, against the round trip."""
+def plot_modes(settings: Mapping[str, Sequence[Mapping[str, Any]]], cost: str) -> Figure:
+    """Return a panel for each setting: how many times faster than `cloud` each mode is, against the round trip.
+
+    cost: what loads cost on virtual time, in words; empty where nothing is virtual.
+    """
     columns = min(3, len(settings))
     rows = math.ceil(len(settings) / columns)
     figure = new_figure(1.3 + 3.0 * rows)
@@ -33,7 +36,8 @@ def plot_modes(settings: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     for axes in panels[::columns]:
         axes.set_ylabel("times faster than cloud")
     figure.legend(lines.values(), lines, loc="outside lower center", ncols=5, fontsize=10, frameon=False)
-    figure.suptitle("Speed-up over cloud-only decoding (median over frames; bands: 95 % interval)", fontsize=12)
+    title = "Speed-up over cloud-only decoding (median over frames; bands: 95 % interval)"
+    figure.suptitle(title + (f"\nvirtual: {cost}" if cost else ""), fontsize=12)
     return figure
 
 
@@ -60,8 +64,11 @@ def _speed_ups(axes: Any, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any
     return lines
 
 
-def plot_ablation(sources: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Return bars of a step's time without each technique over that of `full`, one panel for each recording."""
+def plot_ablation(sources: Mapping[str, Sequence[Mapping[str, Any]]], cost: str) -> Figure:
+    """Return bars of a step's time without each technique over that of `full`, one panel for each recording.
+
+    cost: what loads cost, in words.
+    """
     figure = new_figure(1.4 + 0.32 * max(len(rows) for rows in sources.values()))
     panels = figure.subplots(1, len(sources), sharey=True, squeeze=False)[0]
     for axes, (title, rows) in zip(panels, sources.items(), strict=True):
@@ -78,12 +85,16 @@ def plot_ablation(sources: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         axes.set_xlabel("step time, % more than full")
         plain(axes, "x")
     panels[0].invert_yaxis()
-    figure.suptitle("What full loses without one technique (Go2 times, virtual; line: 95 % interval)", fontsize=12)
+    title = "What full loses without one technique (Go2 times, virtual; line: 95 % interval)"
+    figure.suptitle(f"{title}\n{cost}", fontsize=12)
     return figure
 
 
-def plot_sweeps(data: Mapping[str, Sequence[Mapping[str, Any]]], paper: Mapping[str, float]) -> Figure:
-    """Return speed-ups above misses over threads, gamma and the number of exits, as Early Exits, Fig. 4."""
+def plot_sweeps(data: Mapping[str, Sequence[Mapping[str, Any]]], paper: Mapping[str, float], cost: str) -> Figure:
+    """Return speed-ups above misses over threads, gamma and the number of exits, as Early Exits, Fig. 4.
+
+    cost: what loads cost, in words.
+    """
     figure = new_figure(5.2)
     above, below = figure.subplots(2, 3, sharex="col", sharey="row")
     fsd, fifo, sd = COLOURS["fsd"], COLOURS["server_sd"], COLOURS["sd"]
@@ -116,5 +127,6 @@ def plot_sweeps(data: Mapping[str, Sequence[Mapping[str, Any]]], paper: Mapping[
     above[0].set_ylabel("times faster")
     below[0].set_ylabel("misses, %")
     figure.legend(loc="outside lower center", ncols=4, fontsize=10, frameon=False)
-    figure.suptitle("Vicuna-68M/7B at RTX times, GSM8K's tau and misses: synthetic answers, virtual time", fontsize=12)
+    title = "Vicuna-68M/7B at RTX times, GSM8K's tau and misses: synthetic answers, virtual time"
+    figure.suptitle(f"{title}\n{cost}", fontsize=12)
     return figure

@@ -17,6 +17,7 @@ from edge_drafter.config import QueuePolicy as EdgePolicy
 from evaluation.experiment.run import Arm
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import SERVER, Recording, Timings, VirtualTime
+from evaluation.virtual_time.timings import DEFAULT_COST
 
 STEPS = (6, 1, "synthetic answers")
 THREADS = (3, 5, 10)
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
     save("queues", options, {"kind": VIRTUAL, "synthetic": repr(GSM8K_SYNTHETIC), "rows": rows}, timings)
 
 
-def slow_link(message_s: float, cost: str = "") -> Timings:
+def slow_link(message_s: float, cost: str = DEFAULT_COST) -> Timings:
     """Return the RTX's times with a way down on which an early token takes `message_s` to leave."""
     return replace(declared("rtx_vicuna_7b", cost), down_bits_per_s=8.0 * EARLY_BYTES / message_s)
 

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
     )
     for name, (key, first) in SWEEPS.items():
         print(f"\n{figures_table(first, {str(row[key]): row for row in data[name]}, COLUMNS)}")
-    keep(plot_sweeps(data, GSM8K_RTX), "decoding_sweeps", options)
+    keep(plot_sweeps(data, GSM8K_RTX, timings.cost_words), "decoding_sweeps", options)
     data = {"kind": VIRTUAL, "synthetic": repr(GSM8K_SYNTHETIC), **data, "paper": GSM8K_RTX}
     save("sweeps", options, data, timings)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 from cloud_verifier.ledger import Act, Choice, Estimates
 from cloud_verifier.policies.base import Budget
@@ -46,8 +47,13 @@ class Candidate:
         return 1.0 if survival is None else max(1.0, survival.share * len(self.choice.tree.tokens))
 
     @cached_property
+    def alone_s(self) -> float:
+        """v of Eq. 17: a pass of its own, and the draft that is made here for it."""
+        return self.estimates.seconds(self.load) + (self.choice.drafting_s or 0.0)
+
+    @cached_property
     def seconds(self) -> float:
-        """v: what it adds to a pass."""
+        """v of Eq. 16: what it adds to a pass."""
         return max(_TICK_S, self.estimates.seconds(self.load + self.load) - self.estimates.seconds(self.load))
 
     @cached_property
@@ -68,17 +74,26 @@ class Candidate:
     @cached_property
     def late(self) -> bool:
         """Whether not even a pass of its own, begun now, would keep the deadline."""
-        return self.now + self.estimates.seconds(self.load) > self.deadline
+        return self.now + self.alone_s > self.deadline
 
     @property
     def due(self) -> float:
         """The deadline that a batch with this row has to keep: none that is lost already, it could only empty it."""
-        return math.inf if self.late else self.deadline
+        ends = self.now + self.alone_s
+        return min((each for each in (self.step.deadline, self.promised()) if ends <= each), default=math.inf)
+
+    @property
+    def asked(self) -> float:
+        """The step's own deadline alone, where it can be kept."""
+        return self.step.deadline if self.now + self.alone_s <= self.step.deadline else math.inf
 
     @property
     def utility(self) -> float:
         """U, Eq. 16: tokens per second."""
         return self.tokens / self.seconds
+
+
+Row = TypeVar("Row", bound=Candidate)
 
 
 def cut(step: Step, choice: Choice, size: int) -> Choice:
@@ -93,7 +108,7 @@ def cut(step: Step, choice: Choice, size: int) -> Choice:
     return replace(choice, tree=choice.tree.head(size), size=min(choice.size, size))
 
 
-def overdue(rows: Sequence[Candidate], now: float, budget: Budget) -> tuple[list[Candidate], list[Candidate]]:
+def overdue(rows: Sequence[Row], now: float, budget: Budget) -> tuple[list[Row], list[Row]]:
     """Return the rows that must go first so that nobody waits for ever, and the others; both in the order of waiting.
 
     The former are those that wait for longer than `Budget.patience_s`, a quarter of a batch at most, and one at least.
@@ -106,42 +121,47 @@ def overdue(rows: Sequence[Candidate], now: float, budget: Budget) -> tuple[list
 class Admission:
     """A batch of rows as it grows."""
 
-    def __init__(self, now: float, estimates: Estimates, budget: Budget) -> None:
-        self.now, self.estimates, self.budget = now, estimates, budget
+    def __init__(self, now: float, estimates: Estimates, budget: Budget, sessions: int = 1) -> None:
+        """sessions: how many something may come of, those that are not ready among them."""
+        self.now, self.estimates, self.budget, self.sessions = now, estimates, budget, sessions
         self.choices: dict[Step, Choice] = {}
         self.load = NO_LOAD
         self.tokens = 0
         """What is fed behind the cached tokens, which is what the budget counts, also where no prefix is cached."""
         self.due = math.inf
         """The earliest deadline that is to be kept."""
+        self.drafting_s = 0.0
+        """Of the longest draft that is made here for one of them, for which all wait."""
 
-    def admit(self, step: Step, choice: Choice, due: float = math.inf) -> bool:
-        """Take in a step where the budget allows for it and every deadline, `due` too, is kept; return whether it did.
+    def admit(self, step: Step, choice: Choice, load: Load, due: float = math.inf) -> bool:
+        """Take in a step, which computes `load`, where the budget allows for it and every deadline, `due` too, is kept.
 
-        FeasibleAdd of Algorithm 1.
+        FeasibleAdd of Algorithm 1. Returns whether it did.
         """
-        load, tokens, due = self.load + step.load(choice), self.tokens + choice.tokens, min(self.due, due)
-        if load.rows > self.budget.rows or tokens > min(self.budget.tokens, self.budget.free):
+        load, tokens, due = self.load + load, self.tokens + choice.tokens, min(self.due, due)
+        if load.rows > self.budget.rows or tokens > self.budget.tokens:
             return False
-        if not math.isinf(due) and self.now + self.estimates.seconds(load) > due:
+        drafting_s = max(self.drafting_s, choice.drafting_s or 0.0)
+        if not math.isinf(due) and self.now + drafting_s + self.estimates.seconds(load) > due:
             return False
         self.choices[step] = choice
-        self.load, self.tokens, self.due = load, tokens, due
+        self.load, self.tokens, self.due, self.drafting_s = load, tokens, due, drafting_s
         return True
 
     def add(self, row: Candidate, due: float = math.inf) -> bool:
         """Admit a row, which is to be done by `due`, if it fits, and return whether it did.
 
-        Of the first one as much as memory has room for: it must not keep the batch empty.
+        Of the first one as much as the budget has tokens for: it must not keep the batch empty.
         """
-        choice = row.choice
+        choice, load = row.choice, row.load
         if not self.choices:
-            choice = cut(row.step, choice, min(self.budget.tokens, self.budget.free) - 1)
-        return self.admit(row.step, choice, due)
+            choice = cut(row.step, choice, self.budget.tokens - 1)
+            load = row.step.load(choice)
+        return self.admit(row.step, choice, load, due)
 
     def invite(self, step: Step) -> None:
         """Let a step that waits for a draft decode one token where that is cheap."""
         choice, alone = Choice(Act.DECODE), self.estimates.seconds(self.load)
         load = step.load(choice)
         if self.choices and self.estimates.seconds(self.load + load) - alone <= CHEAP * alone:
-            self.admit(step, choice)
+            self.admit(step, choice, load)

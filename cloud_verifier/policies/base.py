@@ -17,13 +17,12 @@ class Budget:
     rows: int
     """Steps in one forward."""
     tokens: int
-    """Tokens of verifications and decodes in one forward, each step's root among them."""
-    free: int
-    """Cache slots that the rows of one forward may add at most; what a step needs is reserved when it begins."""
+    """Tokens of verifications and decodes in one forward, each step's root among them. Memory is no part of it: what a
+    step may come to hold is reserved when it begins, see `cloud_verifier.memory`."""
     collect_s: float
     """Seconds that a ready step may wait for others to share its forward."""
     chunk: int = 0
-    """Tokens of prefills in one forward, at most; 0: as many as the estimates allow."""
+    """Tokens of prefills in one forward, at most; deadlines may leave fewer. 0: as many as the estimates allow."""
     guard_s: float = 0.01
     """delta of WISP, Eq. 17: seconds before its latest start from which on a step is critical."""
     patience_s: float = 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from cloud_verifier.ledger import Estimates
@@ -17,16 +18,16 @@ def fit_chunks(
 ) -> dict[Step, int]:
     """Return how many tokens of each prefill, in this order, join a forward that computes `beside`.
 
-    As many as it is predicted to take within `limit_s` seconds or, with `most`, that number in all. Never none: what
-    comes first gets `LEAST` tokens, or what it has left, whatever they take.
+    As many as it is predicted to take within `limit_s` seconds and, with `most`, no more than that number in all. Never
+    none: what comes first gets `LEAST` tokens, or what it has left, whatever they take.
     """
     chunks: dict[Step, int] = {}
-    load, room = beside, most
+    load, room = beside, most or math.inf
     for step in prefills:
-        least = min(LEAST, step.prompt_left)
-        size = min(step.prompt_left, room) if most else _largest(step, load, estimates, limit_s)
-        if not most and size < least:
-            size = 0 if chunks else least
+        fits = _largest(step, load, estimates, limit_s)
+        if fits < min(LEAST, step.prompt_left):
+            fits = 0 if chunks else min(LEAST, step.prompt_left)
+        size = int(min(fits, room))
         if size:
             chunks[step], room, load = size, room - size, load + step.chunk_load(size)
     return chunks

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from cloud_verifier.policies.admission import Admission, Candidate
 from cloud_verifier.policies.row_policy import RowPolicy
+from cloud_verifier.policies.spending import leave_out_hopeless
 
 
 class Fcfs(RowPolicy):
-    """All steps with something to verify share a forward, the longest waiting first."""
+    """All steps with something to verify share a forward, the longest waiting first, without hopeless draft tokens."""
 
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`."""
-        for row in rows:
+        for row in leave_out_hopeless(rows, batch):
             if not batch.add(row):
                 break

@@ -4,56 +4,117 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import chain
-from typing import NamedTuple
+from functools import cached_property
 
-from cloud_verifier.ledger import Act
-from cloud_verifier.policies.admission import Admission, Candidate, cut, overdue
+from cloud_verifier.ledger import Act, Estimates
+from cloud_verifier.policies.admission import Admission, Candidate, overdue
 from cloud_verifier.policies.row_policy import RowPolicy
+from cloud_verifier.policies.spending import spend
 from speculation.pass_cost import NO_LOAD, Load
 
-_MARGIN = 1.25
-"""How much faster than its class an answer must be for its robot to wait."""
+_RESERVE = 8.0
+"""Tokens that an answer should be ahead of its class, against rejected drafts and the prompts of others."""
+_SHARE = 0.1
+"""A pass is filled, where more is ready, until its constant is no more than this share of it."""
 
 
 class Paced(Candidate):
     """A row that is due by the speed of its whole answer: a robot that is ahead of its class can wait."""
 
+    @classmethod
+    def of(cls, row: Candidate) -> Paced:
+        """Return a row as one that is due so."""
+        return cls(row.step, row.choice, row.now, row.estimates, row.accepted)
+
+    @cached_property
+    def tokens(self) -> float:
+        """What it is expected to commit: what is accepted, and the target's own token behind that."""
+        if self.choice.act is Act.SELF or not self.choice.tree.tokens:
+            return super().tokens
+        survival = self.step.ledger.survival[self.choice.act]
+        return 1.0 + (survival.share * len(self.choice.tree.tokens) if self.accepted is None else self.accepted)
+
     def promised(self) -> float:
-        """Return when the answer, from the beginning of its step on and with its prefill, would be no faster any more
-        than `_MARGIN` times its class.
+        """Return when the answer, from the beginning of its step on and with its prefill, would be no more than
+        `_RESERVE` tokens ahead of its class.
 
         Never sooner than by Eq. 6, so that a robot that has fallen behind is in time again with its next round.
         """
         step = self.step
-        tokens, speed = step.tally.tokens + self.tokens, _MARGIN * step.service_class.tokens_per_s
-        return max(super().promised(), step.begun_at + tokens / speed)
+        ahead_of = step.tally.tokens + self.tokens - _RESERVE
+        return max(super().promised(), step.begun_at + ahead_of / step.service_class.tokens_per_s)
+
+    def lost(self, pass_s: float) -> bool:
+        """Whether the answer will be slower than its class even if it gets every pass, of so many seconds, from now on.
+
+        It is taken to become as long as it may, which leaves it the most time to catch up.
+        """
+        step, speed = self.step, self.step.service_class.tokens_per_s
+        left = (step.max_tokens - step.position) / self.tokens
+        # A draft that waited grew meanwhile: its robot can send one every second pass.
+        round_s = min(step.edge_s(self.choice), pass_s) + pass_s
+        return self.now + left * round_s > step.begun_at + step.max_tokens / speed
 
 
 class FullBudget(RowPolicy):
-    """Draft tokens of all sessions compete, and a forward is split only for deadlines that are worth it.
+    """Draft tokens of all sessions compete, and a robot that is ahead of its class lends its place in a forward.
 
     The root of a row, which decodes, is a token for certain and work that is to be done in any case; a draft token is
     worth its survival. Tokens are taken in as long as the tokens per second of the whole grow; what is left out stays
     held. No session is given more than it would do itself, so that its ledger's promise holds.
 
-    Then as many rows run as `worth_running` says: those that can be in time by deadline, then the late ones.
+    Rows run in the order of their deadlines: those that are due before all that is ready could have run twice, then
+    those of answers that will miss their class in any case, then those that are ahead. As many run as `worth_running`
+    says, but, where any is due so soon, no more than are due, or than make the constant of a pass small: rows that can
+    wait make the pass of the others shorter, and their drafts grow.
     """
+
+    def due(self, rows: Sequence[Candidate]) -> float:
+        """See `RowPolicy.due`. A class is a promise about a whole answer, which an image beside it does not break."""
+        return min((row.asked for row in rows), default=math.inf)
 
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`."""
-        rows = spend(rows, batch)
-        first, rest = overdue(rows, batch.now, batch.budget)
-        rest.sort(key=lambda row: row.due)
-        order = [*first, *rest][: batch.budget.rows]
-        count, keeps = worth_running(order, batch)
+        paced = [Paced.of(row) for row in spend(rows, batch)]
+        together = paced[: batch.budget.rows]
+        soon = batch.now + 2.0 * batch.estimates.seconds(Load.total(row.load for row in together))
+        enough = _enough(together, batch.estimates)
+        pass_s = batch.estimates.seconds(Load.total(row.load for row in together[:enough]))
+        first, rest = overdue(paced, batch.now, batch.budget)
+        lost: list[Paced] = []
+        urgent: list[Paced] = []
+        ahead: list[Paced] = []
+        for row in rest:
+            (lost if row.lost(pass_s) else urgent if row.deadline < soon else ahead).append(row)
+        order = [*first, *_by_deadline(urgent), *lost, *_by_deadline(ahead)][: batch.budget.rows]
+        count = worth_running(order, batch)
+        if urgent:
+            count = min(count, max(len(first) + len(urgent), enough))
         for row in order[:count]:
-            if not batch.add(row, row.due if keeps else math.inf):
+            # A class is a promise about a whole answer, which a prompt beside the rows does not break.
+            if not batch.add(row, row.asked):
                 break
 
 
-def worth_running(rows: Sequence[Candidate], batch: Admission) -> tuple[int, bool]:
-    """Return how many of the rows to run now, and whether every deadline among these is kept.
+def _by_deadline(rows: Sequence[Paced]) -> list[Paced]:
+    """Return the rows that can be in time before those that are late, so that these break no deadline."""
+    return sorted(rows, key=lambda row: (row.late, row.deadline))
+
+
+def _enough(rows: Sequence[Candidate], estimates: Estimates) -> int:
+    """Return how many of the rows make the constant of a pass `_SHARE` of it, all where they do not."""
+    one = rows[0].load
+    constant_s = 2.0 * estimates.seconds(one) - estimates.seconds(one + one)
+    load = NO_LOAD
+    for count, row in enumerate(rows, start=1):
+        load += row.load
+        if constant_s <= _SHARE * estimates.seconds(load):
+            return count
+    return len(rows)
+
+
+def worth_running(rows: Sequence[Candidate], batch: Admission) -> int:
+    """Return how many of the rows to run now.
 
     Either all of them, or the first as long as their deadlines are kept and the others in passes of their own. The
     former takes less time in all, the latter may keep more deadlines: it is chosen where it keeps all of them, or where
@@ -70,8 +131,8 @@ def worth_running(rows: Sequence[Candidate], batch: Admission) -> tuple[int, boo
         more = sum(row.tokens for row in kept) - together
         extra_s = passes[-1][1] - batch.now - seconds
         if more * seconds <= extra_s * sum(row.tokens for row in rows):
-            return len(rows), False
-    return len(passes[0][0]), True
+            return len(rows)
+    return len(passes[0][0])
 
 
 def _passes(rows: Sequence[Candidate], batch: Admission) -> list[tuple[Sequence[Candidate], float]]:
@@ -93,75 +154,3 @@ def _passes(rows: Sequence[Candidate], batch: Admission) -> list[tuple[Sequence[
 
 def _keeps(row: Candidate, end: float) -> bool:
     return not row.late and end <= row.deadline
-
-
-def spend(rows: Sequence[Candidate], batch: Admission) -> list[Candidate]:
-    """Return the rows with as much of their drafts as makes a pass over the first of them, as many as a batch can have,
-    commit most tokens per second.
-
-    Where a token's price does not depend on what else is in the pass (WISP, Eq. 19), no other choice of tokens is
-    better: for a ratio of sums those are right that bring more than the ratio (Dinkelbach, 1967).
-    """
-    estimates = batch.estimates
-    if not estimates.known:
-        return [Paced(row.step, row.choice, row.now, estimates) for row in rows]
-    together = rows[: batch.budget.rows]
-    roots = Load.total(Load.row(1, row.step.cached) for row in together)
-    tokens, seconds = float(roots.rows), estimates.seconds(roots)
-    parts = [_parts(row, roots, seconds) for row in rows]
-    for part in sorted(chain.from_iterable(parts[: len(together)]), key=lambda part: -part.rate):
-        if part.rate * seconds < tokens:
-            break
-        tokens, seconds = tokens + part.tokens, seconds + part.seconds
-    rate = tokens / seconds if seconds > 0.0 else 0.0
-    return [_cut(row, mine, rate) for row, mine in zip(rows, parts, strict=True)]
-
-
-class Part(NamedTuple):
-    """Tokens of a draft that come together."""
-
-    end: int
-    """How many tokens of the draft there are with these."""
-    tokens: float
-    """How many of these are expected to be accepted."""
-    seconds: float
-    """What they add to a pass."""
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second."""
-        return self.tokens / self.seconds if self.seconds > 0.0 else math.inf
-
-
-def _parts(row: Candidate, roots: Load, roots_s: float) -> list[Part]:
-    """Return a draft in parts whose rates fall: a token that is worth more than those before it comes with them.
-
-    Its tokens are taken to cost the same; a later one only reads the earlier ones, besides.
-    """
-    survival, step = row.step.ledger.survival.get(row.choice.act), row.step
-    if survival is None or not row.choice.tree.tokens:
-        return []
-    price = row.estimates.seconds(roots + row.load - Load.row(1, step.cached)) - roots_s
-    price = max(0.0, price) / len(row.choice.tree.tokens)
-    parts: list[Part] = []
-    for end, chance in enumerate(survival.of(row.choice.tree.parents), start=1):
-        part = Part(end, chance, price)
-        while parts and parts[-1].rate <= part.rate:
-            part = Part(end, parts[-1].tokens + part.tokens, parts[-1].seconds + part.seconds)
-            parts.pop()
-        parts.append(part)
-    return parts
-
-
-def _cut(row: Candidate, parts: Sequence[Part], rate: float) -> Candidate:
-    """Return a row with the parts of its draft that bring at least so many tokens per second.
-
-    A draft that is yet to be made here has no parts, and stays.
-    """
-    if row.choice.act is Act.SELF:
-        return Paced(row.step, row.choice, row.now, row.estimates)
-    taken = [part for part in parts if part.rate >= rate]
-    choice = cut(row.step, row.choice, taken[-1].end if taken else 0)
-    if choice is row.choice:
-        taken = list(parts)
-    return Paced(row.step, choice, row.now, row.estimates, sum(part.tokens for part in taken))

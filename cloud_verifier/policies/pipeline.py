@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from cloud_verifier.policies.admission import Admission, Candidate
 from cloud_verifier.policies.base import Budget
 from cloud_verifier.policies.row_policy import RowPolicy, under_way
+from cloud_verifier.policies.spending import leave_out_hopeless
 from cloud_verifier.step import Step
 
 
@@ -29,6 +30,7 @@ class Pipeline(RowPolicy):
 
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
         """See `RowPolicy.fill`. A robot of the latest batch that is back already takes a place that is left."""
+        rows = leave_out_hopeless(rows, batch)
         for row in sorted(rows, key=lambda row: row.step.index in self._latest):
             if not batch.add(row):
                 break

@@ -24,11 +24,13 @@ class RowPolicy(ABC):
     A batch starts when enough steps are ready or one has waited for `Budget.collect_s`, at once where a prefill is to
     be fed. A prefill commits nothing and has no deadline, for classes are promises about what comes after it: it gets
     the place that its waiting gives it among the rows, and as many tokens as the deadlines in the batch leave, a
-    forward being at most about `_SLOWER` times one in which every robot under way decodes. Where it has waited for more
-    than `Budget.patience_s` no deadline counts. Where no robot is under way a prompt is fed whole.
+    forward being at most about `_SLOWER` times one in which every robot under way decodes, or of `Budget.chunk` tokens,
+    where these are given. Where it has waited for more than `Budget.patience_s` no deadline counts. Where no robot is
+    under way a prompt is fed whole.
 
-    An image is work of its own and never comes twice in a row while others wait, so none waits longer than one. A step
-    that waits for a draft joins a forward with its next token where that is cheap.
+    An image is work of its own and never comes twice in a row while others wait, so none waits longer than one. As a
+    chunk it gives way to deadlines that it is predicted to break, until it has waited for too long. A step that waits
+    for a draft joins a forward with its next token where that is cheap.
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,10 @@ class RowPolicy(ABC):
     def fill(self, batch: Admission, rows: Sequence[Candidate]) -> None:
         """Admit at least one of the ready rows, which come in the order of their waiting."""
 
+    def due(self, rows: Sequence[Candidate]) -> float:
+        """Return the earliest deadline of these rows that is to be kept: none, unless a policy keeps deadlines."""
+        return math.inf
+
     def size(self, steps: Collection[Step], budget: Budget) -> int:
         """Return how many ready rows start a batch at once: all that could come, or as many as it can hold."""
         return min(budget.rows, under_way(steps))
@@ -47,7 +53,7 @@ class RowPolicy(ABC):
         """See `Policy.schedule`."""
         begun = sorted((step for step in steps if step.can_prefill), key=lambda step: (step.begun_at, step.index))
         prefills = [step for step in begun if step.encoded]
-        choices = _choices(steps, now, budget)
+        choices = _choices(steps, now)
         # A forward with chunks runs anyway, so nobody waits for company then.
         start = now if prefills else self._start(steps, choices, now, budget)
         ready = [step for step, choice in choices.items() if choice.act is not Act.WAIT]
@@ -55,17 +61,20 @@ class RowPolicy(ABC):
         beside = Load.total(step.load(choices[step]) for step in ready[: budget.rows])
         fed = _chunks(prefills, beside, steps, estimates, budget)
         work = sorted((*ready, *fed), key=_order)
+        candidates = [Candidate(step, choices[step], now, estimates) for step in ready]
         image = next((step for step in begun if not step.encoded), None)
         if image is not None and (not work or (_order(image) < _order(work[0]) and not self._encoded)):
-            self._encoded = True
-            return Batch(encodes=(image,))
+            ends = now + image.encode_s + estimates.seconds(beside)
+            if not ready or ends <= self.due(candidates) or now - image.begun_at > budget.patience_s:
+                self._encoded = True
+                return Batch(encodes=(image,))
         if not work:
             return Batch()
         self._encoded = False
         places = [step for step in begun if step in work[: budget.rows]]
-        batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(places)))
+        batch = Admission(now, estimates, replace(budget, rows=budget.rows - len(places)), under_way(steps))
         if ready and batch.budget.rows:
-            self.fill(batch, [Candidate(step, choices[step], now, estimates) for step in ready])
+            self.fill(batch, candidates)
             for step, choice in choices.items():
                 if choice.act is Act.WAIT:
                     batch.invite(step)
@@ -77,7 +86,7 @@ class RowPolicy(ABC):
         """See `Policy.next_time`."""
         if any(step.can_prefill for step in steps):
             return now
-        return self._start(steps, _choices(steps, now, budget), now, budget)
+        return self._start(steps, _choices(steps, now), now, budget)
 
     def _start(
         self, steps: Collection[Step], choices: Mapping[Step, Choice], now: float, budget: Budget
@@ -94,10 +103,8 @@ def under_way(steps: Collection[Step]) -> int:
     return sum(not (step.suspended or step.done) for step in steps)
 
 
-def _choices(steps: Collection[Step], now: float, budget: Budget) -> dict[Step, Choice]:
-    """Return what those steps would do that may do anything: none without a free cache slot for its root."""
-    if not min(budget.tokens, budget.free):
-        return {}
+def _choices(steps: Collection[Step], now: float) -> dict[Step, Choice]:
+    """Return what those steps would do that may do anything."""
     return {step: choice for step in steps if (choice := step.choice(now)) is not None}
 
 
@@ -121,7 +128,9 @@ def _chunks(
     if estimates.seconds(beside + first.chunk_load(min(LEAST, first.prompt_left))) > most_s:
         return {}
     others = [step for step in steps if not (step.pending or step.suspended or step.done)]
-    if others:
+    if budget.chunk:
+        limit_s = math.inf
+    elif others:
         decoding = estimates.seconds(Load.total(step.load(Choice(Act.DECODE)) for step in others))
         limit_s = max(_SLOWER * decoding, estimates.seconds(beside))
     else:

@@ -35,7 +35,7 @@ from evaluation.journal import Journal
 from evaluation.setting import machine, milliseconds, several
 from evaluation.tables import MS, Column, figures_table
 from evaluation.virtual_time.record import Models
-from evaluation.virtual_time.timings import load_timings
+from evaluation.virtual_time.timings import DEFAULT_COST, WITH_COST, load_timings
 from simulation.dataset import encode_jpeg
 from simulation.episode import oracle_policy, run_episode
 from simulation.world import World
@@ -92,7 +92,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     line.add_argument("--rtt-ms", type=milliseconds, default=[0.0, 40.0, 200.0], metavar="MS[,MS]", help="round trips")
     line.add_argument("--behaviours", type=several([*BEHAVIOURS, *IN_BLACKOUTS]), help="default: all that fit")
     line.add_argument("--blackout", default="", metavar="PERIOD:LENGTH", help="seconds, e.g. 15:3 (default: none)")
-    line.add_argument("--timings", default="go2_a100_scaled", help="declared times (default: %(default)s)")
+    times = f"go2_a100_scaled{WITH_COST}{DEFAULT_COST}"
+    line.add_argument("--timings", default=times, help="declared times, and what loads cost (default: %(default)s)")
     line.add_argument("--target-model", type=Path, default=PROJECT / "models" / "target")
     line.add_argument("--draft-model", type=Path, default=PROJECT / "models" / "draft")
     line.add_argument("--max-tokens", type=int, default=96)

@@ -10,7 +10,7 @@ import argparse
 import os
 from typing import Any
 
-from evaluation.experiment.command import write_result
+from evaluation.experiment.command import settings_of, write_result
 from evaluation.fleet import plots, replicas, specedge, wisp
 from evaluation.plots import add_outputs, keep
 from evaluation.setting import machine
@@ -36,9 +36,11 @@ def run(options: argparse.Namespace) -> int:
     if options.jobs < 1 or options.seed < 0:
         raise ValueError(f"--jobs {options.jobs}, --seed {options.seed}: give at least 1 and at least 0")
     for name in SETTINGS if options.setting == "all" else [options.setting]:
-        data = {"machine": machine(), "seed": options.seed} | SETTINGS[name].measure(options)
-        print(f"\n{SETTINGS[name].report(data)}\n{data['machine']}; virtual time")
-        keep(PLOTS[name](data), f"fleet_{name}", options)
+        data = {"settings": settings_of(options), "machine": machine()} | SETTINGS[name].measure(options)
+        print("\nsettings: " + ", ".join(f"{each} {value}" for each, value in data["settings"].items()))
+        print(f"{SETTINGS[name].report(data)}\n{data['machine']}; virtual time")
+        kept = f"fleet_{data.get('name', name)}"
+        keep(PLOTS[name](data), kept, options)
         if options.save:
-            write_result(f"fleet_{name}", data)
+            write_result(kept, data)
     return 0

@@ -13,6 +13,9 @@ from evaluation.fleet.fleet import Asked, Fleet, Log
 from evaluation.fleet.systems import Setting
 from speculation.service import SERVICE_CLASSES
 
+_STRIDE = 0.15
+"""Share by which a search for the capacity first leaves its guess."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -42,6 +45,10 @@ class Figures:
     """Median end-to-end speed of each class's requests."""
     tokens_per_pass: float
     """tau: tokens per verified row."""
+    tokens_spread: float
+    """Its standard deviation."""
+    busy: float
+    """Share of the time in which the verifier worked."""
     accepted: float
     """Share of drafted tokens that were accepted; 0 where none were drafted."""
     rows: float
@@ -58,10 +65,18 @@ class Figures:
     """Median microseconds of this machine's processor that the scheduler took for a batch."""
 
 
-def run(setting: Setting, robots: int, seed: int = 0, window: Window | None = None, judged: bool = True) -> Figures:
+def run(
+    setting: Setting,
+    robots: int,
+    seed: int = 0,
+    window: Window | None = None,
+    judged: bool = True,
+    enough: float = 1.0,
+) -> Figures:
     """Run a fleet through the window and on, under the same load, until every request that began in it is decided.
 
-    judged: whether violations are wanted; without them the run ends with the window.
+    judged: whether violations are wanted; without them the run ends with the window. enough: it also ends once a larger
+    share than this is late, and violations are then those so far, with the open ones as kept.
     """
     window = window or Window()
     fleet = Fleet(setting, robots, seed)
@@ -73,10 +88,17 @@ def run(setting: Setting, robots: int, seed: int = 0, window: Window | None = No
         opened = iter(begun)
         waiting = next(opened, None)
 
+        asked_at = window.end
+
         def open_still() -> bool:
-            nonlocal waiting
-            while waiting is not None and waiting.late(fleet.events.now) is not None:
+            nonlocal waiting, asked_at
+            now = fleet.events.now
+            while waiting is not None and waiting.late(now) is not None:
                 waiting = next(opened, None)
+            if enough < 1.0 and now > asked_at + 1.0:
+                asked_at = now
+                if sum(asked.late(now) is True for asked in begun) > enough * len(begun):
+                    return False
             return waiting is not None
 
         fleet.events.run(limit + 1e-6, open_still)
@@ -100,6 +122,8 @@ def figures_of(log: Log, robots: int, window: Window, begun: list[Asked], now: f
         goodput=committed / (window.end - window.begin),
         tokens_per_s={name: median(group) for name, group in speeds.items() if group},
         tokens_per_pass=committed / len(within) if within else 0.0,
+        tokens_spread=float(np.std([each.committed for each in within])) if within else 0.0,
+        busy=sum(each.seconds for each in passes) / (window.end - window.begin),
         accepted=(committed - len(within)) / drafted if drafted else 0.0,
         rows=_mean([each.rows for each in passes]),
         pass_s=_mean([each.seconds for each in passes]),
@@ -116,21 +140,22 @@ def capacity(
     """Return the largest number of robots, up to `most`, with a share of violations of at most `allowed`; 0 for none.
 
     WISP, Eq. 20. violations: the share at a number of robots, taken to grow with it; it is asked at few numbers: the
-    search grows and halves from `guess`, then bisects, until it is within a share `near` below the exact number.
+    search leaves `guess` in strides that double, then bisects, until it is within a share `near` below the exact
+    number.
     """
     low, high = 0, most + 1
-    here = min(max(1, guess), most)
+    here, stride = min(max(1, guess), most), _STRIDE
     while high - low > max(1.0, near * low if high <= most else 1.0):
         if violations(here) <= allowed:
             low = here
         else:
             high = here
-        if low == 0:
-            here = max(1, here // 2)
-        elif high == most + 1:
-            here = min(most, math.ceil(1.5 * here) + 1)
-        else:
+        if low and high <= most:
             here = (low + high) // 2
+        elif low:
+            here, stride = min(most, math.ceil((1.0 + stride) * here)), 2.0 * stride
+        else:
+            here, stride = max(1, math.floor(here / (1.0 + stride))), 2.0 * stride
     return low
 
 

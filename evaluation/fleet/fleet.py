@@ -11,7 +11,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,13 @@ from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from cloud_verifier.work import ModelInfo, Row
 from evaluation.fleet.robots import ChainDrafter, Drafter, TreeDrafter, levels_of
-from evaluation.fleet.systems import Setting
+from evaluation.fleet.systems import Exit, Setting
 from evaluation.fleet.trees import best_tree
 from evaluation.fleet.workload import EOS, VOCABULARY, Request
 from speculation.acceptance import Verdict
 from speculation.pass_cost import Load
 from speculation.service import INTERACTIVE, SERVICE_CLASSES
-from speculation.wire import MAX_DRAFT_TOKENS, ROOT, BeginStep, Commit, Draft, begin_digest
+from speculation.wire import MAX_DRAFT_TOKENS, ROOT, BeginStep, Commit, Draft, EarlyTokens, begin_digest
 
 MODEL = ModelInfo("fleet", "", "", VOCABULARY, 1, (), (EOS,))
 BLOCK = 16
@@ -156,6 +156,11 @@ class KnownCost(Estimator):
         return True
 
     @property
+    def priced(self) -> bool:
+        """Always."""
+        return True
+
+    @property
     def spread(self) -> float:
         """Passes of one load take one time."""
         return 0.0
@@ -179,7 +184,8 @@ class Robot:
         drafting = setting.system.drafting
         self._drafter: Drafter | None = None
         if drafting is not None:
-            tree = TreeDrafter(drafting, setting.times.draft_s, setting.workload.kinds) if drafting.tree else None
+            workload, draft_s = setting.workload, setting.times.draft_s
+            tree = TreeDrafter(drafting, draft_s, workload.kinds, workload.shares) if drafting.tree else None
             self._drafter = tree or ChainDrafter(drafting, setting.times.draft_s)
 
     def ask(self) -> None:
@@ -232,6 +238,11 @@ class Robot:
             self._began = now
             self._plan()
 
+    def take_early(self, early: EarlyTokens) -> None:
+        """Take in what an exit says of the latest draft."""
+        if self._drafter is not None and (early.step, early.round) == (self.number, self._round):
+            self._drafter.early(early, self._fleet.events.now)
+
     def _plan(self) -> None:
         assert self._drafter is not None
         self._version += 1
@@ -273,14 +284,21 @@ class Fleet:
         names = setting.classes or (INTERACTIVE.name,)
         chosen = random.permutation(np.resize(np.arange(len(names)), robots))
         self.robots = [Robot(self, index, names[chosen[index]]) for index in range(robots)]
-        self.phases: tuple[float, ...] = tuple(random.random(robots).tolist())
+        phases, starts = random.random(robots), random.random(robots) * START_S
+        if blocks is not None:
+            # Who finds no room at the start is not in the midst of an answer.
+            order = np.argsort(starts)
+            needed = np.cumsum([blocks_of(setting.workload.request(int(index), 1)) for index in order])
+            phases[order[needed > blocks]] = 1.0
+        self.phases: tuple[float, ...] = tuple(phases.tolist())
         """What part of its first answer each robot is still to get: a fleet is never in step."""
-        for robot, start in zip(self.robots, random.random(robots) * START_S, strict=True):
+        for robot, start in zip(self.robots, starts, strict=True):
             self.events.at(float(start), robot.ask)
         self._busy = self._turning = False
         self._alarm = 0
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._memory = Admission(blocks, seed) if blocks is not None else None
+        self._random = np.random.default_rng([seed, 29])
 
     # --- messages, as they reach the verifier
 
@@ -376,7 +394,28 @@ class Fleet:
         seconds = self.setting.times.pass_s(load) if load.rows else 0.0
         if batch.chunks:
             self.log.prefill_s += seconds - (self.setting.times.pass_s(verified) if rows else 0.0)
+        self._plan_exits(batch, began + drafting_s, seconds)
         self.events.at(began + drafting_s + seconds, self._ran, batch, load, began, seconds)
+
+    def _plan_exits(self, batch: Batch, began: float, seconds: float) -> None:
+        """Let exits name verdicts on the drafts of a batch, as far as they know them."""
+        exits = self.setting.system.exits
+        for step in batch.choices if exits else ():
+            sampled = self._random.random()
+            for each in exits:
+                if step.row is not None and step.row.exits:
+                    self.events.at(began + each.after * seconds, self._exit, step, step.row, each, sampled < each.right)
+
+    def _exit(self, step: Step, row: Row, each: Exit, right: bool) -> None:
+        robot = self.robots[step.index]
+        if step.row is not row or not self.scheduler.is_current(step):
+            return
+        found = verdict(row, step.position, robot.request.answer)
+        if not right:
+            found = replace(found, token=(found.token + 1) % EOS)
+        early = step.early(each.layer, found, each.right)
+        if early is not None:
+            self.events.at(self.events.now + self.setting.times.one_way_s, robot.take_early, early)
 
     def _load(self, row: Row) -> Load:
         """Return what a row computes."""
@@ -395,8 +434,8 @@ class Fleet:
             request = self.robots[step.index].request
             levels = levels_of(request, step.position, depth, workload.kinds)
             shape = best_tree(levels, min(system.server_draft, step.row.self_draft), depth)
-            tokens = tuple(shape.tokens(request.firsts, step.position))
-            step.draft_here(Tree(0, tokens, shape.parents, tuple(range(len(tokens)))))
+            tokens = shape.tokens(request.firsts, step.position)
+            step.draft_here(Tree.own(tokens, shape.parents, shape.reach(levels)))
             deepest = max(deepest, depth)
         width = max(1, system.server_draft // max(1, system.server_depth))
         for _ in range(deepest):

@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from evaluation.fleet.specedge import AS_MEASURED, GOALS, SERVER, best_of
 from evaluation.fleet.wisp import CAPACITY, CLASSES
-from evaluation.plots import PAPER, new_figure
+from evaluation.plots import PAPER, new_figure, plain
 from speculation.service import SERVICE_CLASSES
 
 COLOURS = {
     "sled": "#9d9d9d", "central": "#4c78a8", "server_sd": "#b279a2", "fcfs": "#f58518", "wisp": "#54a24b",
     "fcfs, ahead": "#72b7b2", "full_budget": "#e45756", "full_budget, ledger": "#eeca3b",
 }  # fmt: skip
+SPECEDGE_BARS = {"specedge": "#72b7b2", "ours": "#e45756", "ours, exits": "#f58518"}
+SPEED_GOAL = GOALS["tokens/s"]
 PAPER_NAMES = {"sled": "SLED", "central": "centralised", "wisp": "WISP"}
 
 
@@ -45,31 +48,67 @@ def wisp_plot(data: Mapping[str, Any]) -> Figure:
 
 
 def specedge_plot(data: Mapping[str, Any]) -> Figure:
-    """Return tokens/s against inter-token latency of every system and batch, by pair of models."""
-    figure = new_figure(4.5)
-    every = figure.subplots(1, len(data["rows"]), squeeze=False)[0]
-    for axes, (pair, by_batch) in zip(every, data["rows"].items(), strict=True):
-        points: dict[str, list[tuple[float, float]]] = {}
-        for rows in by_batch.values():
-            for name, row in rows.items():
-                points.setdefault(name.split(" ")[0].rstrip(","), []).append(
-                    (1e3 * row["itl_s"]["median"], row["tokens_per_s"]["median"])
-                )
-        for name, found in points.items():
-            axes.plot(*zip(*found, strict=True), "o-", label=name)
-        axes.set(
-            xlabel="ms a token", ylabel="tokens/s of the server", title=f"{pair}, batch {', '.join(map(str, by_batch))}"
-        )
-        axes.legend(fontsize=8)
+    """Return tokens/s against latency for every batch by pair, with candidates as printed and as measured.
+
+    Below, what each system reaches over `server_sd` at batch 1 by model, under the ceiling.
+    """
+    figure = new_figure(7.5)
+    pairs = list(data["rows"])
+    every = figure.subplots(2, len(pairs), squeeze=False, height_ratios=(3, 2))
+    for place, pair in enumerate(pairs):
+        above, below = every[:, place]
+        by_model = data["rows"][pair]
+        for model, style in (("stretches", "-"), (AS_MEASURED, "--")):
+            batches = by_model[model]["batches"].values() if model in by_model else ()
+            for name, colour in {SERVER: COLOURS[SERVER], **SPECEDGE_BARS}.items():
+                rows = [each[best_of(each) if name == SERVER else name] for each in batches]
+                if rows:
+                    slow = [1e3 * row["itl_s"] for row in rows]
+                    fast = [row["tokens_per_s"]["median"] for row in rows]
+                    above.plot(
+                        slow, fast, "o" + style, color=colour, markersize=4, label=name if style == "-" else None
+                    )
+        above.set(
+            xlabel="ms a token", ylabel="tokens/s of the server", yscale="log",
+            title=f"{pair}, batch 1 to {list(next(iter(by_model.values()))['batches'])[-1]}",
+        )  # fmt: skip
+        plain(above, "both")
+        firsts = [next(iter(each["batches"].values())) for each in by_model.values()]
+        at = np.arange(len(by_model))
+        for number, (name, colour) in enumerate(SPECEDGE_BARS.items()):
+            values = [rows[name]["times"] for rows in firsts]
+            below.bar(at + 0.27 * (number - 1), values, 0.25, label=name, color=colour)
+        bases = [rows[best_of(rows)]["tokens_per_s"]["median"] for rows in firsts]
+        most = [next(iter(each["ceiling"].values())) for each in by_model.values()]
+        most = [ceiling / base for ceiling, base in zip(most, bases, strict=True)]
+        below.plot(at, most, "_", color=PAPER, markersize=28, label="ceiling")
+        below.axhline(SPEED_GOAL, color=PAPER, linewidth=0.8, linestyle="--")
+        below.set(ylabel="times server_sd, batch 1")
+        below.set_xticks(at, [name.replace(", ", ",\n").replace(" ", "\n") for name in by_model], fontsize=8)
+        plain(below)
+    lines, names = every[0, 0].get_legend_handles_labels()
+    title = "above: candidates brought to the paper (stretches), dashed: embedded pair as measured"
+    figure.legend(lines, names, loc="outside upper center", ncols=4, fontsize=8, title=title, title_fontsize=8)
+    every[1, 0].legend(fontsize=8, ncols=2)
     return figure
 
 
 def replicas_plot(data: Mapping[str, Any]) -> Figure:
-    """Return the robots that are served in time by the number of replicas."""
-    figure = new_figure(4.5)
-    axes = figure.subplots()
+    """Return the capacity by the number of replicas, and what the fullest replica does as the fleet grows."""
+    figure = new_figure(4.0)
+    left, right = figure.subplots(1, 2)
     for placement, rows in data["rows"].items():
-        axes.plot([int(each) for each in rows], [each["kept"] for each in rows.values()], "o-", label=placement)
-    axes.set(xlabel="replicas", ylabel="robots served in time")
-    axes.legend()
+        replicas = [int(each) for each in rows]
+        share = [row["capacity"] / number for number, row in zip(replicas, rows.values(), strict=True)]
+        (line,) = left.plot(replicas, share, "o-", label=placement)
+        more = [each for each in zip(replicas, share, rows.values(), strict=True) if each[2]["capacity_is_more"]]
+        left.plot([each[0] for each in more], [each[1] for each in more], "^", color=line.get_color(), markersize=10)
+        load = data["load"][placement]
+        right.plot([int(each) for each in load], [100 * row["violations"] for row in load.values()], label=placement)
+    left.set(xlabel="replicas", ylabel="robots a replica, at most 1 % too slow", xscale="log")
+    right.set(xlabel=f"robots a replica, mean; {replicas[-1]} replicas", ylabel="requests too slow, %")
+    known = [row["capacity_is_more"] for rows in data["rows"].values() for row in rows.values()]
+    right.legend(loc="upper left", title="triangle: that many at least" if any(known) else None)
+    for axes in (left, right):
+        plain(axes, "both")
     return figure

@@ -1,8 +1,9 @@
 """Up to 10,000 robots on many verifiers: where robots are placed, and how many replicas a promised speed needs.
 
-Every replica has a scheduler of its own and they share nothing, so that a replica is a fleet by itself. Of the fleets
-that a placement makes the fullest, the emptiest and some at random are simulated, and the rest are taken to be like
-those that are nearest in size. A request's robot stays on its replica: its keys and values are there.
+Every replica has a scheduler of its own and they share nothing, so that a replica is a fleet by itself. Fleets of a
+few sizes are simulated; what others do lies between their neighbours. A placement makes fleets of many sizes, and the
+fullest of them is late first: that is what placements differ in. A request's robot stays on its replica: its keys and
+values are there.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import argparse
 import bisect
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,10 @@ POINTS = 64
 """Places of a replica on the ring."""
 BOUND = 1.05
 """A replica takes at most so many times its mean share."""
-SAMPLE = 4
-"""Fleets that are simulated for each number of replicas, at most."""
-ALLOWED = 0.05
+SIZES = (0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 2.0, 2.4, 2.7, 3.0, 3.4)
+"""Fleets that are simulated, as shares of the mean; the fullest replica of every row is simulated, too."""
+ALLOWED = 0.01
+"""Share of requests that may be too slow for a fleet to be within its capacity (WISP, Eq. 20)."""
 
 
 def placed_by_hash(robots: int, replicas: int, bound: float | None = BOUND, seed: int = 0) -> list[int]:
@@ -71,15 +73,6 @@ PLACEMENTS: dict[str, Callable[[int, int, int], list[int]]] = {
 }
 
 
-def sampled(loads: Sequence[int], seed: int = 0, most: int = SAMPLE) -> list[int]:
-    """Return the sizes of the fleets that are simulated: fullest, emptiest and others at random, each size once."""
-    sizes = sorted(set(loads) - {0})
-    if len(sizes) <= most:
-        return sizes
-    between = np.random.default_rng([seed, 23]).choice(sizes[1:-1], most - 2, replace=False)
-    return sorted({sizes[0], sizes[-1], *map(int, between)})
-
-
 def add_options(line: argparse.ArgumentParser) -> None:
     """Register --robots and --per-replica."""
     line.add_argument("--per-replica", type=int, default=PER_REPLICA, help="robots a replica, mean (%(default)s)")
@@ -93,48 +86,75 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     numbers = (1, 8, 100) if options.quick else REPLICAS
     workload = replace(QUICK if options.quick else Workload(), seed=options.seed)
     setting = Setting(systems()["full_budget"], times_of("appendix C"), workload, CLASSES)
-    loads = {
-        (placement, replicas): place(options.per_replica * replicas, replicas, options.seed)
-        for placement, place in PLACEMENTS.items()
-        for replicas in numbers
-    }
-    chosen = {key: sampled(each, options.seed, 2 if options.quick else SAMPLE) for key, each in loads.items()}
-    sizes = sorted({size for each in chosen.values() for size in each})
-    if options.quick and len(sizes) > 3:
-        sizes = [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
-    cells = [(setting, size, options.seed, window) for size in sizes]
+    shares = (SIZES[0], 1.0, SIZES[-1]) if options.quick else SIZES
+    per_replica, seed = options.per_replica, options.seed
+    fullest = max(max(place(per_replica * number, number, seed)) for place in PLACEMENTS.values() for number in numbers)
+    sizes = sorted({fullest, *(max(1, round(share * per_replica)) for share in shares)})
+    cells = [(setting, size, seed, window) for size in sizes]
     fleets = dict(zip(sizes, run_cells("replicas", run, cells, options.jobs), strict=True))
-    rows = {
-        placement: {replicas: together(loads[placement, replicas], fleets) for replicas in numbers}
-        for placement in PLACEMENTS
-    }
+
+    def placed(placement: str, replicas: int, mean: int) -> dict[str, float] | None:
+        loads = PLACEMENTS[placement](mean * replicas, replicas, seed)
+        return together(loads, fleets) if max(loads) <= sizes[-1] else None
+
+    def row(placement: str, replicas: int) -> dict[str, Any]:
+        mean, at_least = capacity_of(partial(placed, placement, replicas), means)
+        found = together(PLACEMENTS[placement](per_replica * replicas, replicas, seed), fleets)
+        return found | {"capacity": replicas * mean, "capacity_is_more": at_least}
+
+    def load(placement: str) -> Iterator[tuple[int, dict[str, float]]]:
+        for mean in means[:: 1 if options.quick else 5]:
+            found = placed(placement, numbers[-1], mean)
+            if found is None:
+                return
+            yield mean, found
+
+    means = range(sizes[0], sizes[-1] + 1, 10 if options.quick else 2)
     return {
-        "per_replica": options.per_replica, "window_s": [window.begin, window.end], "simulated": sizes, "rows": rows,
+        "per_replica": per_replica, "window_s": [window.begin, window.end], "simulated": sizes,
         "fleets": {size: asdict(figures) for size, figures in fleets.items()},
+        "rows": {placement: {replicas: row(placement, replicas) for replicas in numbers} for placement in PLACEMENTS},
+        "load": {placement: dict(load(placement)) for placement in PLACEMENTS},
     }  # fmt: skip
 
 
-def together(loads: Sequence[int], fleets: Mapping[int, Figures]) -> dict[str, float]:
-    """Return the figures of all replicas, each like the simulated fleet that is nearest in size.
+def capacity_of(placed: Callable[[int], Mapping[str, float] | None], means: Sequence[int]) -> tuple[int, bool]:
+    """Return the largest mean number of robots a replica with at most `ALLOWED` violations; 0 if there is none.
 
-    kept: robots that a load balancer could promise their speed: those on replicas with at most `ALLOWED` violations.
+    placed: the figures at a mean; None where the fullest replica has more robots than were simulated. The second value
+    is whether the mean is the largest that has figures: the capacity may be more.
+    """
+    fuller = True
+    for mean in reversed(means):
+        row = placed(mean)
+        if row is not None:
+            if row["violations"] <= ALLOWED:
+                return mean, fuller
+            fuller = False
+    return 0, False
+
+
+def together(loads: Sequence[int], fleets: Mapping[int, Figures]) -> dict[str, float]:
+    """Return the figures of all replicas, each between the simulated fleets that are nearest in size.
+
+    One with fewer robots than any fleet does by the robot what the smallest does. Raises ValueError for one with more
+    than the largest.
     """
     known = sorted(fleets)
-    goodput = late = kept = 0.0
-    for size, count in Counter(loads).items():
-        figures = fleets[min(known, key=lambda each: abs(each - size))]
-        goodput += count * figures.goodput * size / figures.robots
-        late += count * size * figures.violations
-        kept += count * size * (figures.violations <= ALLOWED)
-    robots = sum(loads)
+    if max(loads) > known[-1]:
+        raise ValueError(f"a replica of {max(loads)} robots: fleets of at most {known[-1]} were simulated")
+    every = np.array(loads, dtype=float)
+    speeds = np.interp(every, known, [fleets[size].goodput / size for size in known])
+    late = np.interp(every, known, [fleets[size].violations for size in known])
     return {
-        "robots": robots, "fullest": max(loads), "goodput": goodput, "violations": late / robots, "kept": kept,
+        "robots": float(every.sum()), "fullest": float(every.max()), "goodput": float(speeds @ every),
+        "violations": float(late @ every / every.sum()),
     }  # fmt: skip
 
 
 COLUMNS = (
     Column("robots", "robots", ".0f"), Column("fullest", "fullest", ".0f"), Column("tokens/s", "goodput", ".0f"),
-    Column("late %", "violations", ".2f", 100.0), Column("robots served in time", "kept", ".0f"),
+    Column("late %", "violations", ".2f", 100.0), Column("capacity", "most"),
 )  # fmt: skip
 
 
@@ -143,9 +163,13 @@ def report(data: Mapping[str, Any]) -> str:
     simulated = ", ".join(map(str, data["simulated"]))
     parts = [
         f"many replicas, {data['per_replica']} robots each on average, policy full_budget, mixed classes, WISP's "
-        f"Appendix C; simulated: single fleets of {simulated} robots; every replica is taken to be like the "
-        "one that is nearest in size",
+        f"Appendix C; simulated: single fleets of {simulated} robots; capacity: most robots of which at most "
+        f"{ALLOWED:.0%} are too slow, one seed; >= where a larger fleet has replicas fuller than those simulated",
     ]
     for placement, rows in data["rows"].items():
-        parts += [f"\n{placement}", figures_table("replicas", {str(n): row for n, row in rows.items()}, COLUMNS)]
+        shown = {
+            str(number): row | {"most": f"{'>= ' if row['capacity_is_more'] else ''}{row['capacity']}"}
+            for number, row in rows.items()
+        }
+        parts += [f"\n{placement}", figures_table("replicas", shown, COLUMNS)]
     return "\n".join(parts)

@@ -50,14 +50,23 @@ GOALS = {
 CLASSES = tuple(SERVICE_CLASSES)
 QUICK = Workload(prompt=(32, 96), answer=(32, 96))
 """The workload of a quick look."""
-LOADS = (16, 32, 64, 96, 128, 160, 192, 256)
+LOADS = (64, 128, 192, 256)
 OVERLOAD = 10
+LIKELY = {"sled": 14, "central": 58, "server_sd": 46, "fcfs": 116, "fcfs, ahead": 138, "wisp": 105}
+"""Robots at 8 tokens a second with which the search for a capacity begins."""
+REQUESTS = 60
+"""About how many requests a window has."""
+BEGIN_S, LEAST_S = 12.0, 10.0
+"""When a window begins, and how long it is at least."""
+NEAR = 0.06
+"""Share of the capacity at which the search for it ends. One seed and some 60 requests a run decide each step, so that
+this is no error bound."""
 
 
 def systems() -> dict[str, System]:
     """Return what is compared, by name."""
     fixed, stopped = Drafting(FIXED_K), Drafting(8, predictor=True)
-    grows = Drafting(4, ahead=True, most=16)
+    grows = Drafting(4, ahead=True, most=10)
 
     def policy(name: str, **more: Any) -> Scheduling:
         return Scheduling(name, max_batch=more.pop("max_batch", BATCH), hint_tokens=0, **more)
@@ -75,6 +84,8 @@ def systems() -> dict[str, System]:
     return {each.name: each for each in every}
 
 
+NEEDED = ("sled", "central", "full_budget")
+"""What the goals are about."""
 MEANING = {
     "sled": f"static batches of 8 (100 ms), {FIXED_K} draft tokens, no cache",
     "central": "robots do not draft: continuous batching, first come first served",
@@ -82,7 +93,7 @@ MEANING = {
     "fcfs": "robots draft up to 8 tokens, predictor; first come first served",
     "fcfs, ahead": "first come first served with the drafts of full_budget: what of its lead they are",
     "wisp": "drafts of up to 8 tokens, predictor; WISP's policy",
-    "full_budget": "ours: drafts of 4 tokens that grow to 16 while they wait, one budget of draft tokens",
+    "full_budget": "ours: drafts of 4 tokens that grow to 10 while they wait, one budget of draft tokens",
     "full_budget, ledger": "the same where each robot is also promised never to be slower than decoding alone",
 }
 
@@ -93,46 +104,68 @@ def times_of(cost: str) -> Times:
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register --cost."""
+    """Register --cost, --systems, --classes and --loads."""
     line.add_argument("--cost", choices=list(COSTS), default="appendix C", help="WISP's coefficients (%(default)s)")
+    line.add_argument("--systems", nargs="+", choices=list(MEANING), default=[],
+                      help="these and what goals need (default: all, with --quick three)")  # fmt: skip
+    line.add_argument("--classes", nargs="+", choices=list(CLASSES), default=[],
+                      help="classes whose capacity is searched (default: all, with --quick the fastest); the slowest "
+                      "takes most of the time")  # fmt: skip
+    line.add_argument("--loads", nargs="+", type=int, default=[], metavar="ROBOTS",
+                      help=f"fleets of mixed classes (default: {', '.join(map(str, LOADS))})")  # fmt: skip
+
+
+def window_of(robots: int, classes: Sequence[str], workload: Workload) -> Window:
+    """Return a window in which about `REQUESTS` requests begin if all have just the speed of their class."""
+    speed = robots * sum(SERVICE_CLASSES[name].tokens_per_s for name in classes) / len(classes)
+    tokens = REQUESTS * (workload.answer[0] + workload.answer[1]) / 2.0
+    return Window(BEGIN_S, BEGIN_S + max(LEAST_S, tokens / speed))
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Return all figures of the setting."""
+    """Return all figures of the setting. Raises ValueError for a fleet without robots."""
+    if any(robots < 1 for robots in options.loads):
+        raise ValueError(f"--loads {' '.join(map(str, options.loads))}: give at least 1")
     quick, jobs, seed = options.quick, options.jobs, options.seed
     workload = replace(QUICK if quick else Workload(), seed=seed)
-    window = Window(4.0, 8.0) if quick else Window(20.0, 50.0)
-    chosen = systems()
-    if quick:
-        chosen = {name: chosen[name] for name in ("sled", "central", "full_budget")}
+    window = Window(4.0, 8.0) if quick else None
+    names = {*NEEDED, *(options.systems or ([] if quick else MEANING))}
+    chosen = {name: each for name, each in systems().items() if name in names}
     times = times_of(options.cost)
-    classes = CLASSES[-1:] if quick else CLASSES
+    classes = [name for name in CLASSES if name in (options.classes or (CLASSES[-1:] if quick else CLASSES))]
     cells = [
-        (Setting(system, times, workload, (name,)), window, seed, 0.3 if quick else 0.0)
-        for system in chosen.values()
+        (Setting(system, times, workload, (name,)), window, seed, 0.3 if quick else NEAR)
         for name in classes
+        for system in chosen.values()
     ]
     found = iter(run_cells("capacity", capacity_cell, cells, jobs))
-    capacities = {system: {name: next(found) for name in classes} for system in chosen}
-    loads = (32, 96) if quick else LOADS
-    curves = [(Setting(system, times, workload, CLASSES), robots, seed, window)
+    by_class = {name: {system: next(found) for system in chosen} for name in classes}
+    capacities = {system: {name: by_class[name][system] for name in classes} for system in chosen}
+    loads = options.loads or ((32, 96) if quick else LOADS)
+    curves = [(Setting(system, times, workload, CLASSES), robots, seed, window or window_of(robots, CLASSES, workload))
               for system in chosen.values() for robots in loads]  # fmt: skip
     found_runs = iter(run_cells("load", run, curves, jobs))
     load = {system: {robots: asdict(next(found_runs)) for robots in loads} for system in chosen}
     seeds = range(seed, seed + (1 if quick else 3))
-    predictor = predictor_runs(times, workload, window, seeds, jobs)
-    at = max(1, capacities["full_budget"][CLASSES[-1]]["robots"][-1])
+    predictor = predictor_runs(times, workload, window or Window(5.0, 25.0), seeds, jobs)
+    at = max(1, capacities["full_budget"][classes[-1]]["robots"][-1])
     overload = [
-        (Setting(chosen["full_budget"], times, workload, CLASSES), robots, at, seed, window)
+        (Setting(chosen["full_budget"], times, workload, CLASSES), robots, at, seed, Window(15.0, 35.0))
         for robots in (at, 2 * at, OVERLOAD * at)
         if not quick
     ]
     return {
+        "name": "wisp" if options.cost == "appendix C" else f"wisp_{options.cost.replace(' ', '_')}",
         "cost": options.cost,
         "times": asdict(times),
         "workload": asdict(workload),
-        "window_s": [window.begin, window.end],
+        "requests": REQUESTS,
+        "near": 0.3 if quick else NEAR,
         "systems": {name: MEANING[name] for name in chosen},
+        "left_out": [
+            *(name for name in MEANING if name not in chosen),
+            *(name for name in CLASSES if name not in classes),
+        ],
         "capacity": capacities,
         "load": load,
         "predictor": predictor,
@@ -142,20 +175,32 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def capacity_cell(setting: Setting, window: Window, seed: int, near: float) -> dict[str, Any]:
-    """Return the largest fleets with 1 % and 5 % of violations, and the figures of the latter."""
+def capacity_cell(setting: Setting, window: Window | None, seed: int, near: float) -> dict[str, Any]:
+    """Return the largest fleets with 1 % and 5 % of violations, and the figures of the latter.
+
+    window: None for one of about `REQUESTS` requests. A run ends once more than the largest share is late; its
+    violations are None then, as the share that a whole run would have is not known.
+    """
     seen: dict[int, Figures] = {}
 
     def violations(robots: int) -> float:
         if robots not in seen:
-            seen[robots] = run(setting, robots, seed, window)
+            within = window or window_of(robots, setting.classes, setting.workload)
+            seen[robots] = run(setting, robots, seed, within, enough=ALLOWED[-1])
         return seen[robots].violations
 
-    most = [capacity(violations, allowed, guess=48, near=near) for allowed in ALLOWED]
+    speed = max(SERVICE_CLASSES[name].tokens_per_s for name in setting.classes)
+    guess = round(LIKELY.get(setting.system.name, 150) * SERVICE_CLASSES[CLASSES[-1]].tokens_per_s / speed)
+    most: list[int] = []
+    for allowed in ALLOWED:
+        most.append(capacity(violations, allowed, guess=most[-1] if most and most[-1] else guess, near=near))
     return {
         "robots": most,
         "figures": asdict(seen[most[-1]]) if most[-1] else None,
-        "violations": {robots: figures.violations for robots, figures in sorted(seen.items())},
+        "violations": {
+            robots: figures.violations if figures.violations <= ALLOWED[-1] else None
+            for robots, figures in sorted(seen.items())
+        },
     }
 
 
@@ -253,7 +298,10 @@ def report(data: Mapping[str, Any]) -> str:
     """Return the tables in words."""
     parts = [
         f"WISP's setting, coefficients of {data['cost']}: {data['times']['cost']}",
-        f"workload: {data['workload']}; measured from {data['window_s'][0]:g} to {data['window_s'][1]:g} s",
+        f"workload: {data['workload']}; about {data['requests']} requests a run, of which all count that began behind "
+        f"{BEGIN_S:g} s (not with --quick); one seed, a search that ends {100 * data['near']:g} % from the next number "
+        "that failed; of fewer than 100 requests at most 1 % means none",
+        f"left out: {', '.join(data['left_out']) or 'nothing'}",
         "assumed, not in the paper: prompts and answers, a round trip of 20 ms, robots ask again at once, estimates "
         "are right, no limit of memory but under overload",
         "\n".join(f"  {name}: {meaning}" for name, meaning in data["systems"].items()),

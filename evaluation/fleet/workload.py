@@ -7,7 +7,7 @@ by pair.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class Workload:
     answer: tuple[int, int] = (128, 384)
     predictor: Predictor = Predictor()
     seed: int = 0
+    stay: float = 0.0
+    """Chance that a position has the kind of the one before it, whatever the shares: easy text comes in stretches."""
 
     def __post_init__(self) -> None:
         problems = {
@@ -56,6 +58,7 @@ class Workload:
             "shares": len(self.shares) != len(self.kinds)
             or min(self.shares) < 0.0
             or abs(sum(self.shares) - 1.0) > 1e-9,
+            "stay": not 0.0 <= self.stay < 1.0,
             "prompt": not 1 <= self.prompt[0] <= self.prompt[1],
             "answer": not 1 <= self.answer[0] <= self.answer[1] <= MAX_ANSWER_TOKENS,
         }
@@ -71,6 +74,9 @@ class Workload:
         firsts = random.integers(0, WORDS, length) * CANDIDATES
         none = CANDIDATES - 1
         kinds = np.searchsorted(np.cumsum(self.shares)[:-1], random.random(length), side="right")
+        if self.stay:
+            changes = np.random.default_rng([self.seed, robot, number, 1]).random(length) >= self.stay
+            kinds = kinds[np.maximum.accumulate(np.where(changes, np.arange(length), 0))]
         sampled, ranks = random.random(length), np.full(length, none)
         for kind, chances in enumerate(self.kinds):
             places = np.searchsorted(np.cumsum(chances), sampled, side="right")
@@ -106,8 +112,15 @@ class Request:
     """The same behind a prefix that went wrong, where it knows no more than on average."""
 
     def beginning(self, share: float) -> Request:
-        """Return the request with so much of its answer, one token at least."""
-        return replace(self, answer=self.answer[: max(1, round(share * len(self.answer)))])
+        """Return what is left of the request where only this share of its answer, one token at least, is to come.
+
+        The rest is behind it: it counts as prompt, so that the context is as long as it is in the midst of an answer.
+        """
+        behind = len(self.answer) - max(1, round(share * len(self.answer)))
+        return Request(
+            self.prompt + behind, self.answer[behind:], self.firsts[behind:], self.ranks[behind:],
+            self.kinds[behind:], self.stops[behind:], self.strays[behind:],
+        )  # fmt: skip
 
     def right(self, position: int, most: int) -> int:
         """Return how many of the draft model's likeliest tokens from `position` on are right, counted up to `most`."""

@@ -79,7 +79,8 @@ def decode(
     Several edges share the steps and one verifier. `trace` takes the spans of the first edge. collect: early tokens of
     a round reach the drafter once so many are there (batched pre-drafting of Early Exits, Appendix C), or never, where
     the commit comes first. A draft model stands beside the target where the mode needs one or `server` names one:
-    `beside`, the same answers with its predictions, or the edge's own. The same arguments give the same results to the
+    `beside`, the same answers with its predictions, or the edge's own. The verifier starts from the timings' cost, as
+    from a profile beside a model; without one it learns on line. The same arguments give the same results to the
     last bit. Raises RuntimeError where a step is interrupted: that is a fault of a policy.
     """
     timeline = Timeline()
@@ -93,6 +94,7 @@ def decode(
         mailbox,
         clock=timeline.clock,
         self_draft=RecordedServerDraft(beside or recording, timings, timeline.sleep) if has_draft else None,
+        cost=timings.pass_cost,
     )
     results: dict[int, StepResult] = {}
 

@@ -13,6 +13,7 @@ from evaluation.virtual_time.link import Channel
 from evaluation.virtual_time.recording import RecordedStep, Recording
 from evaluation.virtual_time.timeline import Timeline
 from evaluation.virtual_time.timings import Timings
+from speculation.pass_cost import Load
 from speculation.wire import Commit, encode
 
 LAYER_SPLIT = "layer_split"
@@ -54,9 +55,10 @@ class LayerSplit:
             timeline.sleep(stats.prefill_s)
             up.send(bytes(self.hidden_bytes * self.prompt_tokens), lambda: None)
             cloud_ready = timeline.now + timings.one_way_s + in_cloud * timings.cloud_prefill_s
-            cloud_s = in_cloud * timings.verify_s
             for place, token in enumerate(step.tokens):
-                timeline.sleep(self.share * timings.verify_s * self.slowdown)
+                pass_s = timings.target_forward_s(Load.row(1, timings.prompt_tokens + place))
+                cloud_s = in_cloud * pass_s
+                timeline.sleep(self.share * pass_s * self.slowdown)
                 send(up, bytes(self.hidden_bytes))
                 timeline.sleep(max(0.0, cloud_ready - timeline.now))
                 timeline.sleep(cloud_s)

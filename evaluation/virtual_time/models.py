@@ -274,6 +274,10 @@ class RecordedEngine:
         """See `Engine.size`."""
         return max(1, self._timings.prompt_tokens)
 
+    def image_tokens(self, inputs: bytes) -> int:
+        """See `Engine.image_tokens`. How large the image is was not recorded."""
+        return 1
+
     def release(self, index: int) -> None:
         """See `Engine.release`."""
         self._sessions.pop(index, None)
@@ -291,7 +295,7 @@ class RecordedEngine:
 
         Without a measured profile the chunks take all of it.
         """
-        tokens, cost = self._sessions[index].prefill, self._timings.cost
+        tokens, cost = self._sessions[index].prefill, self._timings.pass_cost
         if not tokens:
             self._sleep(self._timings.cloud_prefill_s)
         elif cost is not None:
@@ -399,6 +403,7 @@ class RecordedServerDraft:
         self._timings = timings
         self._sleep = sleep
         self._steps: dict[int, RecordedStep] = {}
+        self._prompt = max(1, timings.prompt_tokens - 1)
 
     @property
     def name(self) -> str:
@@ -416,10 +421,21 @@ class RecordedServerDraft:
     def release(self, index: int) -> None:
         """See `DraftEngine.release`. A row's model is used again."""
 
-    def prefill(self, index: int, inputs: bytes, max_tokens: int, stop: Stop | None = None) -> None:
-        """See `DraftEngine.prefill`."""
-        self._sleep(self._timings.server_draft_prefill_s)
+    def image_tokens(self, inputs: bytes) -> int:
+        """See `DraftEngine.image_tokens`. A recorded prefill is one figure, which the chunks take."""
+        return 0
+
+    def begin(self, index: int, inputs: bytes, max_tokens: int) -> int:
+        """See `DraftEngine.begin`."""
         self._steps[index] = self._recording.of_image(inputs)
+        return self._prompt
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        """See `DraftEngine.encode`. There is nothing to encode."""
+
+    def feed(self, index: int, tokens: int, stop: Stop | None = None) -> None:
+        """See `DraftEngine.feed`."""
+        self._sleep(self._timings.server_draft_prefill_s * tokens / self._prompt)
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
         """See `DraftEngine.draft`."""

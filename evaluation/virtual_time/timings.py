@@ -14,9 +14,12 @@ from speculation.profiles import DeviceProfile, load_profile, load_profiles
 
 WITH_COST = "+"
 """Between the name of timings and that of a cost."""
+FREE, DEFAULT_COST = "0", "wisp-32b"
+"""The cost of loads that take nothing beyond what is declared; the one taken where none is named."""
 COST_HELP = (
-    "what a target forward's load costs, scaled to T_q: a file of profile-verifier, a model folder that has one, or "
-    f"{', '.join(PAPER_COSTS)} (default: as declared; nothing in the papers' columns)"
+    "what a target forward's load costs, scaled to T_q: a file of profile-verifier, a model folder that has one, "
+    f"{', '.join(PAPER_COSTS)}, or {FREE} for what is declared alone, nothing in the papers' columns "
+    "(default: %(default)s)"
 )
 TABLE_9_LEAF = 0.0223
 """Share of a draft forward that every further leaf adds: 8 leaves take 15.6 % longer (Early Exits, Appendix C, Table 9:
@@ -35,11 +38,11 @@ class Timings:
     verify_s: float = 0.0
     """T_q: a target forward over one token."""
     verify_token_s: float = 0.0
-    """Added by each further token of a target forward."""
+    """Added by each further token of a target forward; none beside a `cost`."""
     verify_row_s: float = 0.0
-    """Added by each further session in it."""
+    """Added by each further session in it, whatever its tokens cost."""
     cost: PassCost | None = None
-    """A measured profile of target forwards, in place of the three above; see `with_cost`."""
+    """How target forwards grow with their load, a measured profile; None: by the two above alone. See `pass_cost`."""
     prompt_tokens: int = 0
     """Cache slots of image and prompt."""
     exit_s: float = 0.0
@@ -70,6 +73,11 @@ class Timings:
                 raise ValueError(f"timings {self.name!r}: {each.name} = {value} must be finite and not negative")
         if self.layer_shares and not (min(self.layer_shares) >= 0.0 and sum(self.layer_shares) > 0.0):
             raise ValueError(f"timings {self.name!r}: layer_shares {self.layer_shares} must be weights, not all 0")
+        if self.cost is not None and self.verify_token_s:
+            raise ValueError(
+                f"timings {self.name!r}: verify_token_s = {self.verify_token_s} beside a cost, which has what tokens "
+                f"take; give --cost {FREE}"
+            )
         if self.link:
             load_link(self.link)
 
@@ -91,28 +99,41 @@ class Timings:
         return self if self.server_draft_s else replace(self, server_draft_s=load_profile("go2_a100").server_draft_s)
 
     def with_cost(self, name: str) -> Timings:
-        """Return timings whose target forwards grow with their load as `name` has it (`load_cost`).
+        """Return timings whose target forwards grow with their load as `name` has it (`load_cost`), or FREE.
 
-        It is scaled so that a forward over one token takes T_q behind the prompt; where no T_q is declared it is as it
-        was measured. Raises ValueError for a cost that is unknown.
+        Raises ValueError for a cost that is unknown.
         """
-        cost = load_cost(name)
-        if self.verify_s:
-            cost = cost.scaled(self.verify_s / cost.seconds(Load.row(1, self.prompt_tokens)))
-        return replace(self, name=f"{self.name}{WITH_COST}{name}", cost=cost)
+        base = self.name.partition(WITH_COST)[0]
+        return replace(self, name=f"{base}{WITH_COST}{name}", cost=None if name == FREE else load_cost(name))
+
+    @cached_property
+    def pass_cost(self) -> PassCost | None:
+        """`cost`, scaled so that a forward over one token behind the prompt takes T_q; as it is without a T_q."""
+        if self.cost is None or not self.verify_s:
+            return self.cost
+        return self.cost.scaled(self.verify_s / self.cost.seconds(Load.row(1, self.prompt_tokens)))
 
     @property
     def load_words(self) -> str:
         """What the load of a target forward costs beside T_q, in words for a table's head."""
-        if self.cost is None:
-            token, row = (each / (self.verify_s or 1.0) for each in (self.verify_token_s, self.verify_row_s))
+        cost, row = self.pass_cost, self.verify_row_s / (self.verify_s or 1.0)
+        if cost is None:
+            token = self.verify_token_s / (self.verify_s or 1.0)
             return f"a target forward takes T_q; each further token {token:.3g} of it, each further session {row:.3g}"
-        one = self.cost.seconds(Load.row(1, self.prompt_tokens))
-        token, pair, cached = (each / one for each in (self.cost.token_s, self.cost.interaction_s, self.cost.cached_s))
+        one = cost.seconds(Load.row(1, self.prompt_tokens))
+        token, pair, cached = (each / one for each in (cost.token_s, cost.interaction_s, cost.cached_s))
         return (
             f"a target forward takes {1e3 * one:.4g} ms; of that each further token {token:.3g}, query-key pair "
-            f"{pair:.3g}, cached token {cached:.3g}"
+            f"{pair:.3g}, cached token {cached:.3g}, each further session {row:.3g}"
         )
+
+    @property
+    def cost_words(self) -> str:
+        """What one more token of a target forward costs, and by which cost, in words for a plot."""
+        one, two = (self.target_forward_s(Load.row(tokens, self.prompt_tokens)) for tokens in (1, 2))
+        words = f"each further token of a pass takes {(two - one) / (one or 1.0):.2%} of it"
+        name = self.name.partition(WITH_COST)[2]
+        return f"{words} ({name})" if name else words
 
     def __str__(self) -> str:
         return f"{self!r}\n{self.load_words}"
@@ -123,9 +144,10 @@ class Timings:
 
     def target_forward_s(self, load: Load) -> float:
         """Return the seconds of a target forward."""
-        if self.cost is not None:
-            return self.cost.seconds(load)
-        return self.verify_s + self.verify_token_s * max(0, load.new - 1) + self.verify_row_s * max(0, load.rows - 1)
+        rows_s = self.verify_row_s * max(0, load.rows - 1)
+        if self.pass_cost is not None:
+            return self.pass_cost.seconds(load) + rows_s
+        return self.verify_s + self.verify_token_s * max(0, load.new - 1) + rows_s
 
     def layer_ends(self, layers: int) -> tuple[float, ...]:
         """Return the part of a target forward that is over after each of `layers` layers, rising to 1.
@@ -147,13 +169,16 @@ PAPERS = {
 """The columns of Early Exits' Tables 5 and 8(a)."""
 
 
-def load_timings(name: str) -> Timings:
-    """Return the timings of a paper's table or of a device profile, as in `go2+wisp-32b` with what loads cost.
+def load_timings(name: str, cost: str = DEFAULT_COST) -> Timings:
+    """Return the timings of a paper's table or of a device profile, with what loads cost.
 
-    Raises ValueError, with the known names.
+    cost: as in `Timings.with_cost`, where the name has none of its own, as `go2+wisp-32b` has. Where no T_q is declared
+    the default is FREE. Raises ValueError, with the known names.
     """
-    base, _, cost = name.partition(WITH_COST)
+    base, _, own = name.partition(WITH_COST)
     known = PAPERS | {profile.name: Timings.of(profile) for profile in load_profiles().values()}
     if base not in known:
         raise ValueError(f"timings {base!r} are unknown; choose {', '.join(known)}")
-    return known[base].with_cost(cost) if cost else known[base]
+    if not own and cost == DEFAULT_COST and not known[base].verify_s:
+        own = FREE
+    return known[base].with_cost(own or cost)

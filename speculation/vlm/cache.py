@@ -6,13 +6,15 @@ slots, then scratch slots up to `used[r]`: tokens that were fed but not committe
 the slots that are not yet in their place.
 
 Attention reads a row in place where its blocks lie in order, as those of a lone session do; rows of other passes are
-gathered block by block, on a GPU too: there is no kernel here that reads through tables.
+gathered block by block, on a GPU too. Of what torch 2.13 has, nothing reads through tables here. `varlen_attn` with its
+`block_table` runs on a GPU alone and knows causal masks and windows only, so it could score prefills, decodes and
+chains, but no token trees. `flex_attention` knows any mask; on a CPU it is compiled for every shape, which took 38 s
+for the first, and not in float64, in which exactness is proven.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -23,6 +25,7 @@ from torch import Tensor
 
 from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for, prefix_keys
 from speculation.vlm.load import Vlm
+from speculation.vlm.plan import Plan
 
 PADDING = 1.25
 PADDING_PAIRS = 1.6
@@ -37,43 +40,6 @@ _Layout: TypeAlias = tuple[
 
 class CacheFull(RuntimeError):
     """A row, or the pool, has no slots left for the tokens that the row was given."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Where one forward writes and what it may see.
-
-    Its B rows lie *padded*, one below the other at the width of the longest, or *packed*, one behind the other as one
-    sequence in which every row sees its own keys alone. A chunk of a hundred tokens beside rows that feed one is
-    packed, so that nothing is computed for padding; rows much alike are padded, so that none scores the others' keys.
-    """
-
-    rows: tuple[int, ...]
-    counts: tuple[int, ...]
-    ends: tuple[int, ...]
-    """Slots of each row that are in use once its tokens are written."""
-    committed: tuple[bool, ...]
-    """Which rows lengthen their prefix; the tokens of the others are scratch."""
-    packed: bool
-    slots: Tensor
-    """Where the tokens go in the pool, [B, width], packed [1, width]; padding goes to the spare block."""
-    start: int | None
-    """Where the one row begins in the pool, which is read in place; None: rows are gathered."""
-    blocks: Tensor
-    """What is gathered otherwise, [B, blocks of the longest row], packed [1, blocks of all rows]."""
-    view: int
-    """Slots that are read of what is gathered: those of the longest row or, of several packed rows, whole blocks."""
-    positions: Tensor
-    """M-RoPE positions [3, B, width], packed [3, 1, width]."""
-    mask: Tensor | None
-    """bool [B, 1, width, view], packed [1, 1, width, view]; None where plain causal attention is right."""
-    epochs: tuple[int, ...]
-
-    def split(self, tokens: Tensor) -> list[Tensor]:
-        """Return each row's part [n_b, ...] of what a forward has made of its tokens, [B, width, ...] or packed."""
-        if self.packed:
-            return list(torch.split(tokens[0], list(self.counts)))
-        return [tokens[index, :count] for index, count in enumerate(self.counts)]
 
 
 class KVCache:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from speculation.cancellation import Abandoned, Stop
-from speculation.vlm.blocks import BLOCK, blocks_for
-from speculation.vlm.cache import KVCache, Plan
+from speculation.vlm.cache import KVCache
 from speculation.vlm.inputs import Inputs
 from speculation.vlm.load import Vlm
+from speculation.vlm.plan import Plan
 from speculation.vlm.positions import Ints
 
 Logits = npt.NDArray[np.floating]
@@ -198,38 +195,6 @@ def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tu
             plan=plan,
         )
         yield index, hidden
-
-
-def _attend(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    plan: Plan | None = None,
-    **settings: Any,
-) -> tuple[Tensor, None]:
-    """Return what sdpa does, [B, width, heads, head_dim]; of packed rows each is scored against its own keys alone.
-
-    Over all keys of a packed pass at once, two prompts of 1000 tokens would cost the scores of one of 2000.
-    """
-    if plan is None or not plan.packed or len(plan.rows) == 1:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
-    assert attention_mask is not None
-    parts: list[Tensor] = []
-    start = begin = 0
-    for count, end, committed in zip(plan.counts, plan.ends, plan.committed, strict=True):
-        rows, seen = slice(start, start + count), slice(begin, begin + end)
-        # A prompt's first tokens are plainly causal, which needs no mask.
-        mask = None if committed and count == end else attention_mask[:, :, rows, seen]
-        row = query[:, :, rows], key[:, :, seen], value[:, :, seen]
-        parts.append(sdpa_attention_forward(module, *row, mask, **settings)[0])
-        start, begin = start + count, begin + blocks_for(end) * BLOCK  # packed rows fill whole blocks
-    return torch.cat(parts, dim=1), None
-
-
-# Without a plan it is transformers' own function, which every other model in the process goes on using.
-AttentionInterface.register("sdpa", _attend)
 
 
 def _additive(plan: Plan, embeds: Tensor) -> Tensor:

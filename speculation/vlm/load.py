@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from speculation.vlm.attention import BY_ROWS, attend_by_rows
 from speculation.vlm.folder import (
     SEEING,
     ModelFolderError,
@@ -142,7 +143,8 @@ class Vlm:
     @property
     def attention(self) -> str:
         """The attention backend: sdpa takes boolean masks, eager additive ones."""
-        return str(self.text.config._attn_implementation)
+        name = str(self.text.config._attn_implementation)
+        return "sdpa" if name == BY_ROWS else name
 
     @property
     def dtype(self) -> torch.dtype:
@@ -180,6 +182,7 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     if settings.dtype == "float64":
         _use_exact_norms(model)
     text = _decoder(model)
+    attend_by_rows(text)
     _check_tokens(folder, model, processor)
     _log_what_is_not_applied(folder)
     return Vlm(

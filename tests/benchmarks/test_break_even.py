@@ -34,14 +34,16 @@ def test_only_ratios_of_times_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0] == pytest.approx(found[1])
 
 
-def test_the_saved_figures_are_those_of_this_code() -> None:
+@pytest.mark.parametrize(("name", "cost"), [("break_even", "wisp-32b"), ("break_even_cost_0", "0")])
+def test_the_saved_figures_are_those_of_this_code(name: str, cost: str) -> None:
     """The Go2's place of the map, to the last digit but for what another processor may round: no policy has changed."""
-    saved = json.loads((command.RESULTS / "break_even.json").read_text())
+    saved = json.loads((command.RESULTS / f"{name}.json").read_text())
     go2 = next(each for each in saved["systems"] if each["source"].startswith("Go2"))
     assert saved["settings"]["steps"] == "5" and saved["settings"]["gammas"] == "1,2,4,8"
-    cell = break_even.at(go2["draft"], go2["way"], Synthetic(tokens=48).draw(5), "full", [1, 2, 4, 8])
-    for name, figures in cell.items():
-        assert figures == pytest.approx(go2[name], rel=1e-12), name
+    assert saved["settings"]["cost"] == cost
+    cell = break_even.at(go2["draft"], go2["way"], Synthetic(tokens=48).draw(5), "full", [1, 2, 4, 8], cost)
+    for entry, figures in cell.items():
+        assert figures == pytest.approx(go2[entry], rel=1e-12), entry
 
 
 def test_every_marker_is_on_the_map_and_names_its_source() -> None:
@@ -64,6 +66,7 @@ def test_the_command_plots_and_saves(
     flags = "--save --gammas 4 --synthetic tokens=12,layers=6,mean_exit=2 --steps 1 --mode fsd"
     assert break_even.main(flags.split()) == 0
     printed = capsys.readouterr().out
+    assert "takes 0.22% of it (wisp-32b)" in printed and "places where sd is slower than cloud" in printed
     assert "worst place of 30: fsd 0." in printed and "1 answers of 12 tokens, synthetic, acceptance 0.727" in printed
     assert 5_000 < (tmp_path / "break_even.png").stat().st_size < 120_000
     saved = json.loads((tmp_path / "break_even.json").read_text())
@@ -77,6 +80,7 @@ def test_the_command_plots_and_saves(
         ("--gammas 0", "--gammas 0"),
         ("--gammas four", "--gammas four"),
         ("--steps 0", "--steps 0"),
+        ("--cost 0.175", "wisp-32b-main"),
         ("--recording none.npz", "none.npz"),
         ("--recording none.npz --synthetic tokens=4", "--synthetic and --recording"),
         ("--synthetic speed=1", "speed"),

@@ -22,7 +22,7 @@ def test_run_prints_a_table_and_writes_the_figures(
 ) -> None:
     monkeypatch.setattr(command, "RESULTS", tmp_path)
     flags = "run --synthetic tokens=12,layers=6,mean_exit=2 --steps 2 --modes cloud,sd,layer_split --rtt-ms 0,100"
-    assert virtual_time.main([*flags.split(), "--times", "verify_s=0.5", "--save", "trial"]) == 0
+    assert virtual_time.main([*flags.split(), "--times", "verify_s=0.5", "--cost", "0", "--save", "trial"]) == 0
     printed = capsys.readouterr().out
     assert "round trip 100 ms" in printed and "layer_split" in printed
     saved = json.loads((tmp_path / "virtual_time_trial.json").read_text())
@@ -30,6 +30,10 @@ def test_run_prints_a_table_and_writes_the_figures(
     cloud = saved["round_trips"][1]["modes"]["cloud"]
     assert cloud["total_s"]["median"] == pytest.approx(0.1 + 12 * 0.5)
     assert "machine" not in saved, "virtual times depend on none"
+    assert virtual_time.main([*flags.split()[:5], "--modes", "cloud", "--save", "trial"]) == 0
+    priced = json.loads((tmp_path / "virtual_time_trial.json").read_text())
+    assert priced["timings"]["name"] == "go2+wisp-32b"
+    assert "each further token 0.00223" in capsys.readouterr().out
 
 
 def test_the_check_sets_medians_side_by_side() -> None:
@@ -75,6 +79,8 @@ def test_record_and_check_from_the_command_line(
         ("run --times draft_s=fast", "draft_s=fast"),
         ("run --split share=2", "share"),
         ("run --timings orin", "orin"),
+        ("run --times verify_token_s=0.1", "--cost 0"),
+        ("run --cost 0.175", "wisp-32b-main"),
         ("run --steps 0", "--steps"),
         ("run --recording none.npz", "none.npz"),
         ("run --edges 0", "--edges"),

@@ -53,6 +53,8 @@ class FakeEngine:
     """A prompt whose row cannot be judged; the others can."""
     memory: int = 10_000
     """Blocks."""
+    words_alone: bool = False
+    """Its inputs have no image, whatever frame came."""
     released: list[int] = field(default_factory=list)
     rows: dict[int, FakeRow] = field(default_factory=dict)
     batches: list[tuple[int, ...]] = field(default_factory=list)
@@ -76,6 +78,9 @@ class FakeEngine:
     def size(self, inputs: tuple[str, bytes]) -> int:
         return len(inputs[0])
 
+    def image_tokens(self, inputs: tuple[str, bytes]) -> int:
+        return 0 if self.words_alone else 1
+
     def release(self, index: int) -> None:
         self.rows.pop(index, None)
         self.released.append(index)
@@ -84,10 +89,11 @@ class FakeEngine:
         if max_tokens > self.capacity:
             raise CapacityError(f"{max_tokens} tokens do not fit {self.capacity}")
         tokens = max(0, len(inputs[0]) - 1 + len(committed))
-        self.rows[index] = FakeRow(*inputs, list(committed), tokens)
+        self.rows[index] = FakeRow(*inputs, list(committed), tokens, encoded=self.words_alone)
         return tokens
 
     def encode(self, index: int, stop: Stop | None = None) -> None:
+        assert not self.words_alone, "there is nothing to encode"
         self.rows[index].encoded = True
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
@@ -147,6 +153,11 @@ class FakeSelfDraft:
     fail_on: str = ""
     """A prompt whose drafting raises."""
     rows: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
+    """Tokens of prompts that are still to be fed, by row."""
+    encoded: set[int] = field(default_factory=set)
+    chunks: list[tuple[int, int]] = field(default_factory=list)
+    """Rows and tokens that were fed; 0 for an image."""
     batches: list[dict[int, int]] = field(default_factory=list)
 
     @property
@@ -161,11 +172,28 @@ class FakeSelfDraft:
 
     def release(self, index: int) -> None:
         self.rows.pop(index, None)
+        self.left.pop(index, None)
 
-    def prefill(self, index: int, inputs: tuple[str, bytes], max_tokens: int, stop: Stop | None = None) -> None:
-        self.rows[index] = inputs
+    def image_tokens(self, inputs: tuple[str, bytes]) -> int:
+        return 1
+
+    def begin(self, index: int, inputs: tuple[str, bytes], max_tokens: int) -> int:
+        self.rows[index], self.left[index] = inputs, len(inputs[0]) - 1
+        self.encoded.discard(index)
+        return self.left[index]
+
+    def encode(self, index: int, stop: Stop | None = None) -> None:
+        assert index not in self.encoded
+        self.encoded.add(index)
+        self.chunks.append((index, 0))
+
+    def feed(self, index: int, tokens: int, stop: Stop | None = None) -> None:
+        assert index in self.encoded and 0 < tokens <= self.left[index]
+        self.left[index] -= tokens
+        self.chunks.append((index, tokens))
 
     def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
+        assert not any(self.left[row.index] for row in rows), "a row drafts before its prompt is fed"
         self.batches.append({row.index: row.self_draft for row in rows})
         if any(self.rows[row.index][0] == self.fail_on for row in rows):
             raise RuntimeError("out of memory")

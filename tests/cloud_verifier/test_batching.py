@@ -45,6 +45,17 @@ def test_nothing_known_is_as_before() -> None:
     assert best_wait(times, Load.row(5), 0.0) == 0.0
 
 
+def test_passes_of_one_size_show_no_price() -> None:
+    """By the price that is assumed meanwhile a row of 33 tokens would have every forward for itself, for ever."""
+    times, row = Estimator(), Load.row(33, 200)
+    for _ in range(20):
+        times.observe(row, 0.6)
+    assert best_batch(times, row, 256) == UNKNOWN_BATCH
+    for _ in range(20):
+        times.observe(row + row, 0.61)
+    assert best_batch(times, row, 256) > UNKNOWN_BATCH
+
+
 @given(costs, rows, st.floats(0.0, 0.2))
 def test_a_wait_pays_for_the_two_that_share_the_forward(cost: PassCost, row: Load, gap_s: float) -> None:
     times = Estimator(cost)

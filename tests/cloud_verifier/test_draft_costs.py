@@ -9,7 +9,7 @@ from cloud_verifier.draft_costs import DraftCosts
 
 def test_nothing_is_known_before_the_first() -> None:
     costs = DraftCosts()
-    assert costs.prefill_s is None and costs.forwards_s(3) is None
+    assert costs.prefill_s is None and costs.forwards_s(3) is None and costs.forward_s(1) is None
 
 
 def test_every_turn_has_its_median_and_deeper_ones_last_as_long_as_the_deepest_known() -> None:
@@ -20,6 +20,7 @@ def test_every_turn_has_its_median_and_deeper_ones_last_as_long_as_the_deepest_k
         costs.prefill(first)
     assert costs.prefill_s == 2.0
     assert [costs.forwards_s(depth) for depth in (1, 2, 4)] == [2.0, 5.5, 12.5]
+    assert [costs.forward_s(turn) for turn in (1, 2, 4)] == [2.0, 3.5, 3.5]
 
 
 def test_a_machine_that_changes_is_followed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -32,8 +32,8 @@ def test_a_prediction_is_never_negative_and_grows_with_every_term(
     for each in seen:
         times.observe(Load.row(each[1], each[2]) + Load(rows=each[0] - 1), each[3])
     assert times.known is (bool(seen) or profile is not None) and times.spread >= 0.0
-    load = replace(Load.row(new), rows=rows)
-    more = Load(**{each.name: data.draw(st.integers(0, 5000), label=each.name) for each in fields(Load)})
+    load = Load.row(new)._replace(rows=rows)
+    more = Load(**{each: data.draw(st.integers(0, 5000), label=each) for each in Load._fields})
     assert 0.0 <= times.seconds(load) <= times.seconds(load + more)
 
 

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cloud_verifier.config import Scheduling
 from cloud_verifier.estimator import Estimator
@@ -223,6 +224,31 @@ def test_it_drafts_by_itself_about_as_fast_as_the_best_depth_would(own_share: fl
     speed = 20 * 60 * DECODE_S / (line.now - begun)
     best = max(expected_tokens(0.75, k) / (k * own_share + 1.0 + slope * k) for k in range(1, 13))
     assert speed > 0.93 * best
+
+
+def test_a_draft_made_here_goes_on_while_its_leaves_are_likely_and_ends_at_a_doubtful_one() -> None:
+    """The draft model knows which of its tokens are right, the depth that is best on average does not."""
+    rng = random.Random(9)
+    line = Timeline(Scheduler(MODEL, self_drafts=True), lambda n: DECODE_S, own_s=0.1 * DECODE_S)
+    assert line.scheduler.drafting is not None
+    line.scheduler.drafting.prefill(0.0)
+    line.run(answer(rng, 30))
+    step = line.scheduler
+    begin = line.begun
+    step.begin(0, replace(begin, step=begin.step + 1, max_tokens=30), line.now)
+    current = step.step(0)
+    assert current is not None
+    current.prepared((), 0.0)
+    step.next(line.now)
+    current.draft_inputs = ()
+    current.draft_prefilled()
+    current.fed(0, line.now)
+    (choice,) = step.next(line.now).choices.values()
+    assert choice.act is Act.SELF and choice.depth > 4
+    sure, doubtful = (Tree.own([1, 2], [-1, 0], [0.9, reach]) for reach in (0.85, 0.05))
+    assert step.goes_on({0: sure}, 3, 0.02 * DECODE_S, line.now)
+    assert not step.goes_on({0: doubtful}, 3, 0.02 * DECODE_S, line.now)
+    assert not step.goes_on({0: sure}, 3, 1.5 * DECODE_S, line.now)  # the account does not allow it
 
 
 def test_a_useless_draft_model_is_left_alone_and_its_prefill_is_paid_only_where_it_is_used() -> None:

@@ -32,7 +32,7 @@ def found(folder: Path, fingerprint: str = PROFILE.fingerprint, **settings: Any)
 def test_the_models_own_profile_is_taken_where_it_fits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert found(tmp_path) is None
     PROFILE.save(tmp_path / COST_FILE)
-    assert found(tmp_path) == PROFILE.cost
+    assert found(tmp_path) == PROFILE
     with caplog.at_level(logging.WARNING):
         assert found(tmp_path, "e" * 16) is None
         assert found(tmp_path, dtype="bfloat16") is None
@@ -45,6 +45,6 @@ def test_one_that_was_asked_for_must_fit(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"--pass-cost: .*mine\.json"):
         found(tmp_path, pass_cost=path)
     PROFILE.save(path)
-    assert found(tmp_path, pass_cost=path) == PROFILE.cost
+    assert found(tmp_path, pass_cost=path) == PROFILE
     with pytest.raises(StartError, match="model"):
         found(tmp_path, "e" * 16, pass_cost=path)

@@ -154,6 +154,59 @@ def test_who_was_refused_for_long_may_wait_in_line() -> None:
     assert memory.line == (101, 1)
 
 
+def test_a_session_does_not_inherit_what_the_one_before_on_its_row_has_used() -> None:
+    memory = Admission(BLOCKS)
+    for _ in range(20):
+        for index in (0, 1):
+            memory.ask(index, BLOCKS // 2, 0.0)
+        memory.grant(0.0)
+        for index in (0, 1):
+            memory.release(index, 0.1)
+            if index:
+                memory.forget(index)
+    for index in (2, 3, 4):
+        memory.ask(index, BLOCKS // 2, 0.2)
+        memory.grant(0.2)
+    with pytest.raises(NoRoom, match="had its share"):
+        memory.ask(0, 1, 0.2)
+    memory.ask(1, 1, 0.2)
+    assert memory.line == (4, 1)
+
+
+def test_a_refusal_counts_as_long_as_its_robot_is_expected_back() -> None:
+    """Whoever stays away has no age when it comes again, and the waits of others do not grow by it."""
+
+    def refused(memory: Admission, index: int, now: float) -> float:
+        with pytest.raises(NoRoom) as error:
+            memory.ask(index, 1, now)
+        return error.value.retry_after_s
+
+    crowded, left = full(), full()
+    for index in range(20):
+        refused(crowded, index, 0.0)
+        refused(left, index, 0.0)
+    for index in range(20):
+        refused(crowded, index, 90.0)
+    assert refused(left, 0, 100.0) < 0.5 * refused(crowded, 30, 90.0)
+
+
+def test_a_turn_is_put_off_by_the_longest_wait_at_most() -> None:
+    """Whatever a robot has used: after that time nobody who asks later goes before it."""
+    memory = Admission(BLOCKS)
+    for now in range(200):
+        memory.ask(1, 1, float(now))
+        memory.ask(0, BLOCKS - 1, float(now))
+        memory.grant(float(now))
+        memory.release(0, now + 0.9)
+        memory.release(1, now + 0.9)
+    now = 200.0 + MOST_WAIT_S
+    memory.ask(2, BLOCKS, now)
+    memory.grant(now)
+    memory.ask(0, 1, now)
+    memory.ask(3, 1, now + 0.1)
+    assert memory.line == (0, 3)
+
+
 def test_wrong_requests_are_refused_by_name() -> None:
     memory = full()
     for blocks in (0, BLOCKS + 1):

@@ -14,6 +14,7 @@ import pytest
 
 from cloud_verifier.config import ServerConfig, StartError
 from cloud_verifier.engine import VlmEngine, cache_blocks
+from cloud_verifier.policies import POLICIES
 from cloud_verifier.server import Server
 from cloud_verifier.work import Row, prefill_at_once
 from speculation.profiles import RAW
@@ -140,11 +141,11 @@ class Robot:
         return encode(Draft(self.step, self.round, len(self.answer), digest, [*right, self.dice.randrange(300)]))
 
 
-@pytest.mark.parametrize(("steps", "seed"), [(1.0, 0), (2.3, 1)])
+@pytest.mark.parametrize(("steps", "seed", "policy"), [*((1.0, 0, policy) for policy in POLICIES), (2.3, 1, "fcfs")])
 def test_answers_are_the_targets_own_when_memory_is_short(
-    talkative: Vlm, truths: list[list[int]], steps: float, seed: int
+    talkative: Vlm, truths: list[list[int]], steps: float, seed: int, policy: str
 ) -> None:
-    config = ServerConfig.of(Path("target"), max_sessions=8, max_draft=MAX_DRAFT, idle_s=86400.0)
+    config = ServerConfig.of(Path("target"), max_sessions=8, max_draft=MAX_DRAFT, idle_s=86400.0, policy=policy)
     engine = VlmEngine(talkative, 8, CAPACITY, max_draft=MAX_DRAFT, blocks=int(steps * need(talkative)))
     post = FakePost()
     server = Server(engine, config, RAW, post, clock=post.clock)

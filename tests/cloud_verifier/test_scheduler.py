@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_verifier.ledger import Act
+from cloud_verifier.config import Limits, Scheduling
+from cloud_verifier.estimator import Estimator
+from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.policies import POLICIES
-from cloud_verifier.scheduler import Refused
-from speculation.pass_cost import Load
+from cloud_verifier.scheduler import Refused, Scheduler
+from speculation.pass_cost import Load, PassCost
 from speculation.wire import (
     ROOT,
     BeginStep,
@@ -22,7 +24,7 @@ from speculation.wire import (
     begin_digest,
     extend_digest,
 )
-from tests.cloud_verifier.fake_target import EOS, VOCABULARY, greedy
+from tests.cloud_verifier.fake_target import EOS, VOCABULARY, FakeEngine, greedy
 from tests.cloud_verifier.scheduling import JPEG, Bench, rows_of, waiting_bench
 
 
@@ -347,3 +349,40 @@ def test_a_draft_made_here_may_not_cost_the_others_of_its_batch_more_than_it_bri
     batch = scheduler.next(bench.now)
     assert len(batch.choices) == 4 and batch.choices[step].act is in_company
     assert step.row is not None and bool(step.row.self_draft) is (in_company is Act.SELF)
+
+
+class Asked(Estimator):
+    """Notes what it is asked about. A forward takes 10 ms, and 0.1 ms a token."""
+
+    def __init__(self) -> None:
+        super().__init__(PassCost(1e-4, 0.0, 0.0, 0.01))
+        self.loads: list[Load] = []
+
+    def seconds(self, load: Load) -> float:
+        self.loads.append(load)
+        return super().seconds(load)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_without_a_cache_every_prediction_sees_the_prefix_that_is_computed_again(policy: str) -> None:
+    estimates = Asked()
+    limits = Limits(cache="off")
+    scheduler = Scheduler(FakeEngine().model, Scheduling(policy=policy, collect_s=0.0), limits, estimates=estimates)
+    for row, prompt in enumerate((100, 150)):
+        message = BeginStep(1, f"long {row}", JPEG, max_tokens=9, idle=Idle.LEDGER)
+        scheduler.begin(row, message, 0.0)
+        step = scheduler.step(row)
+        assert step is not None
+        step.prepared((), 0.0, prompt, image_tokens=0)
+        step.fed(prompt, 0.0)
+        scheduler.offer(row, Draft(1, 1, 0, begin_digest(message.prompt, JPEG), [1, 2, 3]), 0.0)
+    estimates.loads.clear()
+    batch = scheduler.next(0.0)
+    assert batch.choices and all(row.recompute for row in rows_of(batch))
+    asked = [load for load in estimates.loads if load.rows > 0]
+    assert asked and all(load.cached == 0 and load.new > 100 * load.rows for load in asked)
+    for step, choice in batch.choices.items():
+        assert step.row is not None and step.row.load == step.load(choice)
+        estimates.loads.clear()
+        step.ledger.finish(choice.act, choice.tree, 0, 1)
+        assert all(load in (step.load(choice), step.load(Choice(Act.DECODE))) for load in estimates.loads)

@@ -13,6 +13,7 @@ from cloud_verifier.engine import VlmEngine
 from cloud_verifier.self_draft import SelfDraft, check_pair
 from cloud_verifier.tree import Tree
 from cloud_verifier.work import CapacityError, Row, prefill_at_once
+from speculation.cancellation import Abandoned
 from speculation.sampling import Coupled, DraftSampler, Prefix, StepDraws, choose
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
@@ -191,6 +192,24 @@ def test_a_new_step_forgets_the_old_one(draft: Vlm) -> None:
     drafted(drafts, asking(0, (3, 4), 4))
     drafts.prefill(0, drafts.prepare(PROMPTS[1], jpeg(1)), ANSWER)
     assert drafted(drafts, asking(0, (), 4))[0] == alone(draft, 1, (), 4)
+
+
+def test_a_prompt_may_be_read_in_any_chunks_between_the_drafts_of_others(draft: Vlm) -> None:
+    drafts, dice = beside(draft), np.random.default_rng(3)
+    for _ in range(4):
+        inputs = drafts.prepare(PROMPTS[1], jpeg(1))
+        left = drafts.begin(1, inputs, ANSWER)
+        with pytest.raises(ValueError, match="are to be fed before it was encoded"):
+            drafts.feed(1, left)
+        drafts.encode(1)
+        while left:
+            with pytest.raises(Abandoned):
+                drafts.feed(1, left, stop=lambda: True)
+            size = int(dice.integers(1, left + 1))
+            drafts.feed(1, size)
+            left -= size
+            assert drafted(drafts, asking(0, (3,), 3))[0] == alone(draft, 0, (3,), 3)
+        assert drafted(drafts, asking(1, (), 4))[1] == alone(draft, 1, (), 4)
 
 
 def test_what_does_not_fit_is_given_in_numbers(draft: Vlm) -> None:

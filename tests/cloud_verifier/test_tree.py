@@ -53,3 +53,11 @@ def test_agrees_counts_what_a_tree_has_in_common_with_an_answer() -> None:
     tree = Tree.own([5, 6, 7, 8], [ROOT, ROOT, 1, 2], [0.5, 0.4, 0.3, 0.2])
     assert [tree.agrees(tokens) for tokens in ([5, 7], [6, 7, 8], [6, 8], [6, 7, 8, 9], [9], [])] == [1, 3, 1, 3, 0, 0]
     assert tree.head(2) == Tree.own([5, 6], [ROOT, ROOT], [0.5, 0.4])
+
+
+@given(st.lists(st.integers(1, 2), max_size=6), st.lists(st.integers(1, 2), max_size=6), st.integers(0, 3))
+def test_a_chain_without_parents_is_the_same_as_one_with_them(tokens: list[int], answer: list[int], start: int) -> None:
+    chain, spelt_out = (Draft(7, 1, start, bytes(8), tokens, each) for each in (None, list(range(-1, len(tokens) - 1))))
+    assert continuation(chain, answer) == continuation(spelt_out, answer)
+    if (tree := continuation(chain, answer)) is not None:
+        assert tree.levels == tuple(range(1 + len(tree.tokens)))

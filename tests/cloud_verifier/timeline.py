@@ -39,7 +39,7 @@ class Timeline:
     """Runs steps whose answer is `truth`. `pass_s(tokens)` is T_q; `noise(nominal)` is what it really takes.
 
     Where the scheduler has a draft model, `own(truth from here on, levels)` are the tokens that it drafts, a chain, in
-    `own_s` a level.
+    `own_s` a level, and takes each of them for right with probability `own_sure`.
 
     Whoever drafts listens to `on_commit` and sends with `at` and `draft`.
     """
@@ -50,6 +50,7 @@ class Timeline:
     on_commit: Callable[[Commit], None] = lambda commit: None
     own: Callable[[list[int], int], list[int]] = lambda rest, levels: rest[:levels]
     own_s: float = 0.0
+    own_sure: float = 0.8
     own_prefill_s: float = 0.0
     now: float = 0.0
     truth: list[int] = field(default_factory=list)
@@ -137,7 +138,10 @@ class Timeline:
         for turn in range(1, levels + 1):
             self._deliver(self.now + self.own_s)
             self.scheduler.drafting.forward(turn, self.own_s)
-        tree = Tree.own(tokens, range(ROOT, len(tokens) - 1), [0.8 ** (1 + place) for place in range(len(tokens))])
+            reach = [self.own_sure ** (1 + place) for place in range(min(turn, len(tokens)))]
+            tree = Tree.own(tokens[:turn], range(ROOT, len(reach) - 1), reach)
+            if not self.scheduler.goes_on({step.index: tree}, turn + 1, self.now - began, self.now):
+                break
         step.draft_here(tree, self.now - began, self.now)
 
     def _deliver(self, until: float) -> None:

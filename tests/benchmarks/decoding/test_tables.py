@@ -37,7 +37,7 @@ def test_the_ablation_compares_with_the_whole_mode_answer_by_answer(monkeypatch:
     sd, fsd = arms["with"]
     assert sd["miss_rate"] == 1.0 and fsd["miss_rate"] < 1.0 and fsd["slower"][2] < 1.0
     assert without["drafting"] == "early_tokens=off" and without["useful"] < whole["useful"]
-    assert len(plot_ablation({"synthetic": arms["without"][1:]}).axes) == 1
+    assert len(plot_ablation({"synthetic": arms["without"][1:]}, "free").axes) == 1
 
 
 def test_queues_matter_where_threads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_sweeps_have_a_row_for_each_value() -> None:
     assert many["miss_rate"] < one["miss_rate"]
     # The largest number of threads, gamma 4 and all exits are one and the same run.
     assert data["threads"][-1]["fsd_over_sd"] == data["gammas"][-1]["fsd_over_sd"] == data["exits"][-1]["fsd_over_sd"]
-    assert len(plot_sweeps(data, GSM8K_RTX).axes) == 6
+    assert len(plot_sweeps(data, GSM8K_RTX, "free").axes) == 6
 
 
 def test_collecting_early_tokens_is_told_from_taking_those_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:

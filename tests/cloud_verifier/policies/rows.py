@@ -12,7 +12,7 @@ from speculation.pass_cost import Load, PassCost
 from speculation.service import INTERACTIVE, ServiceClass
 from speculation.wire import BeginStep, Draft, Idle, begin_digest
 
-BUDGET = Budget(rows=8, tokens=1000, free=1000, collect_s=0.0)
+BUDGET = Budget(rows=8, tokens=1000, collect_s=0.0)
 
 
 class Declared(Estimator):
@@ -24,6 +24,10 @@ class Declared(Estimator):
 
     @property
     def known(self) -> bool:
+        return True
+
+    @property
+    def priced(self) -> bool:
         return True
 
     def observe(self, load: Load, seconds: float) -> None: ...

@@ -132,25 +132,45 @@ def test_a_pass_is_split_where_more_comes_in_time_by_it_and_not_else() -> None:
 
 def test_a_robot_that_is_ahead_of_its_class_can_wait_and_one_that_fell_behind_is_in_time_again() -> None:
     step = waiting(0, 0.0, service=RELAXED)
-    for _ in range(9):
+    for _ in range(19):
         step.start(choice_of(step), 0.5)
         step.accept(Verdict((), 1, 1.0), 0.6)
     cost = Declared(PassCost(0.0, 0.0, 0.0, 0.01))
-    assert Paced(step, choice_of(step), 0.6, cost).deadline == pytest.approx(10 / (1.25 * 2.0))
+    assert Paced(step, choice_of(step), 0.6, cost).deadline == pytest.approx((20 - 8) / 2.0)
     step.start(choice_of(step), 0.6)
     step.accept(Verdict((), 1, 1.0), 20.0)
     assert Paced(step, choice_of(step), 20.0, cost).deadline == pytest.approx(20.0 + 1 / 2.0)
 
 
-def test_memory_cuts_the_first_draft_and_is_never_exceeded() -> None:
+def test_robots_that_are_ahead_are_left_out_where_others_are_due_and_not_else() -> None:
+    """Passes of 10 ms and 10 ms a row, so that five rows make the constant small: 110 ms for all ten."""
+    cost = Declared(PassCost(0.0, 0.0, 1e-4, 0.01))
+    ahead = [waiting(n, -0.01 * n, service=RELAXED) for n in range(1, 10)]
+    assert len(FullBudget().schedule(ahead, 0.0, cost, replace(BUDGET, rows=99)).choices) == 9
+    behind = waiting(0, 0.0, service=SERVICE_CLASSES["interactive"])
+    chosen = FullBudget().schedule([*ahead, behind], 0.0, cost, replace(BUDGET, rows=99)).choices
+    assert behind in chosen and len(chosen) == len({*chosen}) < 10
+
+
+def test_an_answer_that_is_lost_comes_after_those_that_are_due_and_before_those_ahead() -> None:
+    """Ten tokens, 2 a second: after 4.99 s no pass of 20 ms brings nine of them in time."""
+    cost = Declared(PassCost(0.0, 0.0, 1e-4, 0.01))
+    lost = waiting(0, -0.45, service=RELAXED, max_tokens=10)
+    lost.begun_at = -4.99
+    due, ahead = waiting(1, -0.45, service=RELAXED), waiting(2, 0.0, service=RELAXED)
+    rows = [Paced(step, choice_of(step), 0.0, cost) for step in (lost, due, ahead)]
+    assert [row.lost(0.02) for row in rows] == [True, False, False]
+    order = FullBudget().schedule([ahead, lost, due], 0.0, cost, BUDGET).choices
+    assert list(order)[:2] == [due, lost]
+
+
+def test_the_budget_of_tokens_cuts_the_first_draft_and_is_never_exceeded() -> None:
     steps = [waiting(index, draft=[1, 2, 3], judged=[(3, 3)] * 9) for index in range(3)]
     cost = Declared(PassCost(0.0001, 0.0, 0.0, 0.01))
-    for free in range(13):
-        batch = FullBudget().schedule(steps, 0.0, cost, replace(BUDGET, free=free))
+    for most in range(1, 13):
+        batch = FullBudget().schedule(steps, 0.0, cost, replace(BUDGET, tokens=most))
         used = sum(1 + len(choice.tree.tokens) for choice in batch.choices.values())
-        assert used == min(4, free) + 4 * max(0, min(2, free // 4 - 1))
-        if not free:
-            assert FullBudget().next_time(steps, 0.0, cost, replace(BUDGET, free=free)) is None
+        assert used == min(4, most) + 4 * max(0, min(2, most // 4 - 1))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -162,7 +182,7 @@ def test_a_session_is_never_given_more_than_its_ledger_chose(seed: int) -> None:
             for index in range(4)
         ]
         cost = Declared(PassCost(rng.random() * 0.01, 1e-8, 1e-6, 0.01))
-        batch = FullBudget().schedule(steps, 0.0, cost, Budget(4, 100, 100, 0.0))
+        batch = FullBudget().schedule(steps, 0.0, cost, Budget(4, 100, 0.0))
         for step, choice in batch.choices.items():
             whole = choice_of(step).tree
             assert choice.tree.tokens == whole.tokens[: len(choice.tree.tokens)]

@@ -227,6 +227,27 @@ def test_queries_change_nothing(
     assert seen[0] == seen[1]
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    operations=operations,
+    asked=st.lists(st.floats(0.0, 3.0), min_size=40, max_size=40),
+    idles=st.tuples(*[st.sampled_from([Idle.LEDGER, Idle.LEDGER, Idle.WAIT, Idle.DECODE])] * 3),
+)
+def test_a_choice_that_was_kept_is_the_one_that_would_be_made_again(
+    operations: list[tuple[str, int, int, float]], asked: list[float], idles: tuple[Idle, ...]
+) -> None:
+    bench = waiting_bench(max_batch=2, hint_tokens=3)
+    for (what, row, number, seconds), offset in zip(operations, asked, strict=False):
+        do(bench, what, row, number, seconds, idles[row])
+        for index in range(3):
+            step = bench.step(index)
+            for now in (bench.now, bench.now + offset, bench.now):
+                kept = step.choice(now)
+                room = step.max_tokens - step.position - 1
+                runs = step.free and not (step.pending or step.suspended)
+                assert kept == (step._choose(now, room) if runs else None)
+
+
 def do(bench: Bench, what: str, row: int, number: int, seconds: float, idle: Idle) -> object:
     """Do one thing to a verifier and return all that comes of it."""
     step = bench.scheduler.step(row)

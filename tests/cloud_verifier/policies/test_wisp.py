@@ -60,7 +60,9 @@ def algorithm_1(rows: Sequence[Candidate], now: float, guard: float, room: int) 
         earliest = min(each.deadline for each in tentative)
         return memory <= room and now + COST.seconds(Load.total(each.load for each in tentative)) <= earliest
 
-    critical = [row for row in rows if now >= row.deadline - row.seconds - guard]
+    # Eq. 17: the latest start is the deadline less the row's predicted verification, on its own, and the guard time.
+    latest_start = {row: row.deadline - COST.seconds(row.load) - guard for row in rows}
+    critical = [row for row in rows if now >= latest_start[row]]
     others = [row for row in rows if row not in critical]
     critical.sort(key=lambda row: row.deadline)
     others.sort(key=lambda row: row.tokens / row.seconds, reverse=True)
@@ -98,7 +100,7 @@ def queues(draw: st.DrawFn, most: int = 6) -> list[Step]:
 @given(steps=queues(), guard=st.sampled_from([0.0, 0.02, 0.1, 1.0]), room=st.integers(8, 40))
 def test_batches_are_those_of_the_algorithm_where_nothing_is_late(steps: list[Step], guard: float, room: int) -> None:
     in_time = [step for step in steps if not candidate(step, 0.0).late]
-    batch = Wisp().schedule(in_time, 0.0, COST, replace(BUDGET, free=room, guard_s=guard))
+    batch = Wisp().schedule(in_time, 0.0, COST, replace(BUDGET, tokens=room, guard_s=guard))
     assert list(batch.choices) == algorithm_1([candidate(step, 0.0) for step in in_time], 0.0, guard, room)
 
 
@@ -116,7 +118,7 @@ def test_late_rows_empty_no_batch_and_break_no_deadline(steps: list[Step], patie
 def test_one_that_is_late_would_empty_the_batch_for_ever_under_the_algorithm() -> None:
     late, other = waiting(0, -1.0, service=CLASSES[3]), waiting(1, 0.0, service=CLASSES[0])
     assert algorithm_1([candidate(late, 0.0), candidate(other, 0.0)], 0.0, 0.0, 99) == []
-    assert list(Wisp().schedule([late, other], 0.0, COST, BUDGET).choices) == [other, late]
+    assert list(Wisp().schedule([late, other], 0.0, COST, BUDGET).choices) == [late, other]
 
 
 @settings(max_examples=150, deadline=None)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from unittest.mock import ANY
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.fleet.figures import Window, capacity, run
-from evaluation.fleet.systems import Setting
-from evaluation.fleet.wisp import CLASSES, systems, times_of
+from evaluation.fleet.systems import Setting, Times
+from evaluation.fleet.wisp import CLASSES, LEAST_S, REQUESTS, systems, times_of, window_of
 from evaluation.fleet.workload import Workload
+from speculation.pass_cost import PassCost
 
 
 @given(st.integers(0, 130), st.integers(1, 120), st.integers(1, 200))
@@ -36,6 +40,26 @@ def test_more_robots_are_slower_and_late_in_the_end() -> None:
     assert few.tokens_per_pass == 1.0 and few.accepted == 0.0
     assert many.goodput > few.goodput > 4 * 8.0
     assert few.requests >= 4 and few.rows <= 4.0
+    known = run(setting, 150, 0, Window(2.0, 5.0), enough=0.05)
+    assert 0.05 < known.violations <= many.violations and known.requests == many.requests
+    assert run(setting, 4, 0, Window(2.0, 5.0), enough=0.05) == replace(few, deciding_us=ANY)
+
+
+def test_robots_that_are_ahead_lend_their_place_to_others() -> None:
+    """The same drafts, and classes of 2 to 8 tokens a second: what differs is who is in a forward."""
+    times = Times("few robots fill it", PassCost(1e-4, 0.0, 1e-4, 0.015))
+    workload = Workload(prompt=(16, 32), answer=(48, 64))
+    kept = {}
+    for name in ("fcfs, ahead", "full_budget"):
+        setting = Setting(systems()[name], times, workload, CLASSES)
+        kept[name] = run(setting, 64, 0, Window(4.0, 8.0))
+    assert kept["full_budget"].violations < 0.5 * kept["fcfs, ahead"].violations
+
+
+def test_a_window_is_as_long_as_so_many_requests_take() -> None:
+    few, many = (window_of(robots, CLASSES[-1:], Workload(answer=(200, 300))) for robots in (10, 1000))
+    assert few.end - few.begin == pytest.approx(REQUESTS * 250 / (10 * 8.0))
+    assert many.end - many.begin == LEAST_S
 
 
 def test_an_empty_window_is_refused() -> None:

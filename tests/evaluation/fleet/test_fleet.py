@@ -50,11 +50,21 @@ def test_every_answer_is_the_targets_whole(policy: str, drafting: str) -> None:
     numbers: dict[int, int] = {}
     for asked in fleet.log.asked:
         numbers[asked.robot] = number = numbers.get(asked.robot, 0) + 1
-        answer = SHORT.request(asked.robot, number).answer[: asked.tokens]
+        answer = SHORT.request(asked.robot, number).answer[-asked.tokens :]
         assert tuple(asked.committed) == (answer if asked.ended is not None else answer[: len(asked.committed)])
     committed = sum(each.committed for each in fleet.log.verified)
     assert committed == sum(each.committed for each in fleet.log.passes)
     assert 0 <= committed - sum(len(asked.committed) for asked in fleet.log.asked) <= 13 * len(fleet.robots)
+
+
+def test_only_who_finds_room_starts_in_the_midst_of_an_answer() -> None:
+    setting = Setting(system("fcfs", Drafting(4)), times_of("appendix C"), SHORT, CLASSES)
+    needed = [blocks_of(SHORT.request(robot, 1)) for robot in range(12)]
+    free, half = Fleet(setting, 12), Fleet(setting, 12, blocks=sum(needed) // 2)
+    begun = [robot for robot in range(12) if half.phases[robot] < 1.0]
+    assert [half.phases[robot] for robot in begun] == [free.phases[robot] for robot in begun]
+    assert sum(needed) // 2 - max(needed) < sum(needed[robot] for robot in begun) <= sum(needed) // 2
+    assert Fleet(setting, 12, blocks=sum(needed)).phases == free.phases
 
 
 @pytest.mark.parametrize(

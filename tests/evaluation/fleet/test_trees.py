@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.fleet.trees import best_tree, expected_tokens
+from evaluation.fleet.trees import best_tree, expected_tokens, widened_tree
 from speculation.wire import ROOT
 
 CHANCES = st.lists(st.floats(0.01, 0.9), min_size=1, max_size=3).map(lambda each: tuple(sorted(each, reverse=True)))
@@ -36,11 +36,31 @@ def test_the_best_tree_has_the_largest_products(
     known = {(), *shape.nodes}
     next_ones = sorted((value[path] for path in every if path not in known and path[:-1] in known), reverse=True)
     assert sorted((value[head] for head in shape.heads), reverse=True) == pytest.approx(next_ones[:heads])
+    assert shape.chances == pytest.approx([value[head] for head in shape.heads])
 
 
 def test_levels_that_were_drafted_beside_others_are_narrow() -> None:
     levels = ((0.4, 0.3, 0.2),) * 4
-    wide, narrow = best_tree(levels, 8, 4), best_tree(levels, 8, 4, heads=8, narrow=2)
+    wide, narrow = best_tree(levels, 8, 4), best_tree(levels, 8, 4, heads=8, widths=(1, 1))
     assert [sum(len(node) == level for node in narrow.nodes) for level in (1, 2)] == [1, 1]
     assert sum(len(node) == 1 for node in wide.nodes) == 3
     assert all(len(node) <= 2 for node in wide.within(2).nodes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(LEVELS.filter(lambda levels: len(levels) > 1), st.integers(2, 10), st.integers(1, 4), st.integers(0, 4))
+def test_what_was_drafted_ahead_is_never_worse_than_to_begin_again(
+    levels: tuple[tuple[float, ...], ...], size: int, forwards: int, ahead: int
+) -> None:
+    fresh = expected_tokens(best_tree(levels, size, forwards), levels)
+    narrow = expected_tokens(widened_tree(levels, size, forwards, widths=(1,) * ahead), levels)
+    wide = expected_tokens(widened_tree(levels, size, forwards, widths=(size,) * ahead), levels)
+    assert fresh <= narrow + 1e-9 and narrow <= wide + 1e-9
+    assert wide == pytest.approx(expected_tokens(best_tree(levels, size, forwards + ahead), levels))
+
+
+@given(LEVELS, st.lists(st.integers(0, 3), max_size=5))
+def test_accepted_is_the_longest_path(levels: tuple[tuple[float, ...], ...], ranks: list[int]) -> None:
+    shape = best_tree(levels, 6, len(levels))
+    longest = max((len(node) for node in shape.nodes if node == tuple(ranks[: len(node)])), default=0)
+    assert shape.accepted(ranks) == longest

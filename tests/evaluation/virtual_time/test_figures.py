@@ -8,7 +8,7 @@ import pytest
 
 from evaluation.experiment.run import Arm
 from evaluation.formulas import cloud_s, fsd_s, sd_s
-from evaluation.virtual_time import PAPERS, Synthetic, VirtualTime, decode, drafting, load_timings
+from evaluation.virtual_time import PAPERS, Synthetic, VirtualTime, decode, drafting, figures, load_timings, run_mode
 from evaluation.virtual_time.figures import at_round_trip, figures_of
 from evaluation.virtual_time.layer_split import LayerSplit
 
@@ -57,3 +57,22 @@ def test_a_round_trip_replaces_the_timings_own() -> None:
     assert cloud["total_s"]["median"] == pytest.approx(0.1 + 12 * 0.62) and cloud["times_cloud"] == 1.0
     assert cloud["useful"] == pytest.approx(12 * 0.62 / (0.1 + 12 * 0.62) / entry["sd_best_tau"])
     assert entry["formulas_s"]["cloud"] == pytest.approx(cloud["total_s"]["median"])
+
+
+def test_server_sd_is_tuned_at_every_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is searched on few answers first is about as fast as the fastest on all of them."""
+    monkeypatch.setattr(figures, "FIRST", 2)
+    monkeypatch.setattr(figures, "GAMMAS", (1, 3, 6))
+    recording = Synthetic(tokens=12, acceptance=0.6).draw(4)
+    timings = replace(load_timings("go2"), server_draft_s=0.05)
+    entry = at_round_trip(0.1, ["cloud", "server_sd"], recording, timings, LayerSplit(), gamma=1)
+    at = replace(timings, one_way_s=0.05)
+    seconds = {
+        (depth, size): figures_of(run_mode("server_sd", recording, at, gamma=depth, draft_tokens=size), at)["total_s"]
+        for depth in (1, 3, 6)
+        for size in (32, 0)
+    }
+    best, found = entry["server_sd_best"], entry["modes"]["server_sd"]
+    assert found["total_s"] == seconds[best["gamma"], best["draft_tokens"]] and found["times_cloud"] > 1.0
+    assert found["total_s"]["median"] <= 1.02 * min(each["median"] for each in seconds.values())
+    assert best["gamma"] > 1, "--gamma is not its own"

@@ -218,6 +218,7 @@ def test_the_chunks_of_a_prefill_take_its_time_together(
     """However it is cut, alone or beside a decoding robot; with a profile, each chunk what the profile says."""
     recording, spent = recorded(), list[float]()
     timings = Timings(verify_s=0.1, cloud_prefill_s=2.0, prompt_tokens=prompt, cost=cost)
+    cost = timings.pass_cost
     engine = RecordedEngine(recording, timings, spent.append)
     prefill_at_once(engine, 1, engine.prepare("prompt 1", recording.image(1)), (), 20)
     spent.clear()

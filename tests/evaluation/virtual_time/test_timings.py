@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from evaluation.virtual_time.timings import PAPERS, Timings, load_timings
@@ -49,21 +51,53 @@ def test_a_cost_has_the_shape_of_its_profile_and_the_declared_time_of_one_token(
     assert behind.target_forward_s(Load.row(1, 500)) == pytest.approx(0.1)
 
 
+def test_a_cost_keeps_to_times_that_change_after_it() -> None:
+    """The shape is the profile's; T_q and the prompt may be declared before or after it."""
+    early = replace(Timings("t", verify_s=0.3).with_cost("wisp-32b"), verify_s=0.6, prompt_tokens=90)
+    late = Timings("t", verify_s=0.6, prompt_tokens=90).with_cost("wisp-32b")
+    assert early == late and early.pass_cost == late.pass_cost
+    assert early.target_forward_s(Load.row(1, 90)) == pytest.approx(0.6)
+
+
 def test_a_cost_without_a_declared_time_is_as_it_was_measured() -> None:
     timings = load_timings("raw+wisp-32b")
-    assert timings.cost == PAPER_COSTS["wisp-32b"]
+    assert timings.pass_cost == PAPER_COSTS["wisp-32b"]
+    assert load_timings("raw").pass_cost is None, "nothing is declared, so nothing is scaled"
 
 
-def test_an_unknown_cost_is_refused_and_an_empty_one_is_none() -> None:
+def test_the_default_cost_is_a_measured_one_and_0_is_the_declared_times_alone() -> None:
+    assert load_timings("go2") == load_timings("go2+wisp-32b") == load_timings("go2+")
+    assert replace(load_timings("go2+0"), name="go2") == PAPERS["go2"]
+    assert load_timings("go2", "0") == load_timings("go2+0") == load_timings("go2+0", "wisp-32b")
+    assert load_timings("go2").with_cost("0") == load_timings("go2+0")
+
+
+def test_a_further_session_costs_what_is_declared_beside_a_cost_too() -> None:
+    free, profiled = (replace(load_timings(name), verify_row_s=0.062) for name in ("go2+0", "go2+wisp-32b"))
+    two = Load.row(1) + Load.row(1)
+    assert free.target_forward_s(two) == pytest.approx(0.62 + 0.062)
+    assert profiled.target_forward_s(two) == pytest.approx(0.062 + load_timings("go2").target_forward_s(two))
+
+
+def test_tokens_have_one_price_only() -> None:
+    with pytest.raises(ValueError, match="verify_token_s = 0.1 beside a cost.*--cost 0"):
+        replace(load_timings("go2"), verify_token_s=0.1)
+    assert replace(load_timings("go2+0"), verify_token_s=0.1).target_forward_s(Load(1, 3)) == pytest.approx(0.82)
+
+
+def test_an_unknown_cost_is_refused() -> None:
     with pytest.raises(ValueError, match="wisp-32b-main"):
         load_timings("go2+gpt")
+    with pytest.raises(ValueError, match="wisp-32b-main"):
+        load_timings("go2", "0.175")
     with pytest.raises(ValueError, match="'go3' are unknown"):
         load_timings("go3+wisp-32b")
-    assert load_timings("go2+") == load_timings("go2")
 
 
 def test_timings_say_what_a_load_costs() -> None:
-    assert "each further token 0 of it" in str(load_timings("go2"))
+    assert "each further token 0 of it" in str(load_timings("go2+0"))
+    assert load_timings("go2+0").cost_words == "each further token of a pass takes 0.00% of it (0)"
+    assert load_timings("go2").cost_words == "each further token of a pass takes 0.22% of it (wisp-32b)"
     assert "each further token 0.175 of it, each further session 0.5" in str(
         Timings(verify_s=2.0, verify_token_s=0.35, verify_row_s=1.0)
     )

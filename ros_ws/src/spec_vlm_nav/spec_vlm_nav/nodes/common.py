@@ -31,6 +31,8 @@ from spec_vlm_nav.parameters import Parameters
 from speculation.settings import Field
 
 LONGEST_WAIT_S = 2.0
+END_S = 2.0
+"""How long callbacks that still run are waited for where a node ends."""
 COMMAND_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 """Only the newest command counts, and a late joiner must never be handed an old one."""
 LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -148,6 +150,20 @@ def sample_of(odometry: Odometry, with_twist: bool = False) -> OdometrySample:
     )
 
 
+class Pool(MultiThreadedExecutor):
+    """Runs callbacks in threads, and waits for them at its end, which rclpy's own does not."""
+
+    def shutdown(self, timeout_sec: float | None = None) -> bool:
+        """Let the callbacks that were begun, or are in the queue, end within `timeout_sec` seconds, None for ever.
+
+        Returns whether they did. Where one did not, what it uses may be gone before it ends.
+        """
+        ending = threading.Thread(target=self._executor.shutdown, daemon=True)
+        ending.start()
+        ending.join(timeout_sec)
+        return bool(super().shutdown(timeout_sec)) and not ending.is_alive()
+
+
 def run(
     make: Callable[[], N],
     close: Callable[[N], None] = lambda _: None,
@@ -157,20 +173,27 @@ def run(
     """Run a node until SIGINT or SIGTERM and return the process's exit status, as `status` has it at the end.
 
     ROS's own signal handlers would end the context at once; here `close` may still publish. A node that cannot be
-    built for a reason of its user's (ValueError, OSError) is reported in one line, with status 2.
+    built for a reason of its user's (ValueError, OSError, a parameter's) is reported in one line, with status 2. A
+    callback that outlasts END_S is logged, and its node destroyed all the same: the process is to end.
     """
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    problem = ""
     try:
         try:
             node = make()
         except (ValueError, OSError, rclpy.exceptions.ParameterException) as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            problem = str(error) or type(error).__name__
+        if problem:
+            print(f"error: {problem}", file=sys.stderr, flush=True)
+            # The error's traceback held the half-built node, whose cycles would keep the middleware's threads running
+            # while the process ends.
+            gc.collect()
             return 2
         keep_loaded()
-        executor: Executor = MultiThreadedExecutor(threads) if threads > 1 else SingleThreadedExecutor()
+        executor: Executor = Pool(threads) if threads > 1 else SingleThreadedExecutor()
         executor.add_node(node)
         try:
             while not ended.is_set():
@@ -185,10 +208,9 @@ def run(
                 except Exception as error:
                     # One callback's failure must not take the others, nor `close`, their time: a stop may be under way.
                     node.get_logger().error(f"while the node ends: {error!r}", throttle_duration_sec=1.0)
-            # `shutdown` does not wait for callbacks in other threads: take them their supply, then give them a moment.
             executor.remove_node(node)
-            time.sleep(0.1 if threads > 1 else 0.0)
-            executor.shutdown(timeout_sec=1.0)
+            if not executor.shutdown(timeout_sec=END_S):
+                node.get_logger().error(f"{node.get_name()}: a callback still runs {END_S:g} s after the node's end")
             node.destroy_node()
         return status(node)
     finally:

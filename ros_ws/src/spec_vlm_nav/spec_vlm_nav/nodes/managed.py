@@ -70,6 +70,14 @@ class ManagedNode(LifecycleNodeMixin, Node):
         self._stop_acting("the node ends")
         self.cleanup()
 
+    def destroy_node(self) -> None:
+        """Destroy the node, with the state machine that rclpy leaves behind.
+
+        While that is there the middleware's threads run on into the end of the process, where what they use is gone.
+        """
+        self._state_machine.destroy_when_not_in_use()
+        super().destroy_node()
+
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """See rclpy."""
         if not self._try("configure", self.configure):

@@ -114,6 +114,12 @@ class VlmNav(ManagedNode):
             gc.unfreeze()
             decoder.close()
 
+    def destroy_node(self) -> None:
+        """Destroy the node, with the action server that rclpy leaves behind."""
+        self._heartbeat.close()
+        self._server.destroy()
+        super().destroy_node()
+
     def health(self) -> Iterable[Status]:
         """See `ManagedNode`."""
         yield self.senses.health(self.config.stale_s)

@@ -81,6 +81,11 @@ class Web(Node):
             time.sleep(POLL_S)
         self._page.close()
 
+    def destroy_node(self) -> None:
+        """Destroy the node, with the action client that rclpy leaves behind."""
+        self._client.destroy()
+        super().destroy_node()
+
     def _snapshot(self) -> dict[str, Any]:
         with self._lock:
             return self.view.snapshot(time.monotonic())

@@ -1,0 +1,45 @@
+"""Plan: where one forward over rows of a cache writes, and what each of its tokens may see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where one forward writes and what it may see.
+
+    Its B rows lie *padded*, one below the other at the width of the longest, or *packed*, one behind the other as one
+    sequence in which every row sees its own keys alone. A chunk of a hundred tokens beside rows that feed one is
+    packed, so that nothing is computed for padding; rows much alike are padded, so that none scores the others' keys.
+    """
+
+    rows: tuple[int, ...]
+    counts: tuple[int, ...]
+    ends: tuple[int, ...]
+    """Slots of each row that are in use once its tokens are written."""
+    committed: tuple[bool, ...]
+    """Which rows lengthen their prefix; the tokens of the others are scratch."""
+    packed: bool
+    slots: Tensor
+    """Where the tokens go in the pool, [B, width], packed [1, width]; padding goes to the spare block."""
+    start: int | None
+    """Where the one row begins in the pool, which is read in place; None: rows are gathered."""
+    blocks: Tensor
+    """What is gathered otherwise, [B, blocks of the longest row], packed [1, blocks of all rows]."""
+    view: int
+    """Slots that are read of what is gathered: those of the longest row or, of several packed rows, whole blocks."""
+    positions: Tensor
+    """M-RoPE positions [3, B, width], packed [3, 1, width]."""
+    mask: Tensor | None
+    """bool [B, 1, width, view], packed [1, 1, width, view]; None where plain causal attention is right."""
+    epochs: tuple[int, ...]
+
+    def split(self, tokens: Tensor) -> list[Tensor]:
+        """Return each row's part [n_b, ...] of what a forward has made of its tokens, [B, width, ...] or packed."""
+        if self.packed:
+            return list(torch.split(tokens[0], list(self.counts)))
+        return [tokens[index, :count] for index, count in enumerate(self.counts)]

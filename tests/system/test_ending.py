@@ -1,0 +1,81 @@
+"""How a node's process ends: callbacks first, then what they use, and nothing of the middleware is left running."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from rclpy.node import Node
+
+from spec_vlm_nav.graph import PROJECT
+from spec_vlm_nav.nodes import common
+from tests.forked import run
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (["draft_model:=/no/such", "autostart:=true"], 2),
+        (["mode:=nonsense"], 2),
+        (["port:=0", "host:=127.0.0.1"], 0),
+    ],
+)
+def test_nothing_of_a_node_runs_when_its_process_ends(options: list[str], status: int) -> None:
+    """The status was now and then that of a crash: threads of the middleware ran while its memory was taken down."""
+    given = [word for option in options for word in ("-p", option)]
+    code, errors = run([sys.executable, "-m", "tests.system.ending", "--ros-args", *given], PROJECT)
+    assert code == status and "threads that are left: []" in errors, errors
+
+
+def test_a_callback_that_runs_is_waited_for_before_its_node_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = dict[int, object]()
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    order = []
+
+    class Slow(Node):
+        def __init__(self) -> None:
+            super().__init__("slow", enable_rosout=False)
+            self.begun = threading.Event()
+            self.create_timer(0.01, self._work)
+
+        def _work(self) -> None:
+            if not self.begun.is_set():
+                self.begun.set()
+                handlers[signal.SIGTERM](signal.SIGTERM, None)  # type: ignore[operator]
+                time.sleep(0.5)
+                order.append("callback")
+
+        def destroy_node(self) -> None:
+            order.append("destroyed")
+            super().destroy_node()
+
+    assert common.run(Slow, threads=2) == 0
+    assert order == ["callback", "destroyed"]
+
+
+def test_a_callback_that_does_not_end_is_named_and_keeps_no_process(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    handlers = dict[int, object]()
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(common, "END_S", 0.05)
+    released = threading.Event()
+
+    class Stuck(Node):
+        def __init__(self) -> None:
+            super().__init__("stuck", enable_rosout=False)
+            self.create_timer(0.01, self._work)
+
+        def _work(self) -> None:
+            handlers[signal.SIGTERM](signal.SIGTERM, None)  # type: ignore[operator]
+            released.wait(20.0)
+
+    try:
+        assert common.run(Stuck, threads=2) == 0
+        assert not released.is_set()
+    finally:
+        released.set()
+    assert "stuck: a callback still runs 0.05 s after the node's end" in capfd.readouterr().err
