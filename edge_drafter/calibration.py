@@ -43,8 +43,8 @@ Numbers = npt.NDArray[np.float64]
 Cells = tuple[int, ...]
 
 _PRIOR: Numbers = np.array([0.0, 1.0, 0.0])
-_PRECISION: Numbers = np.array([1.0 / deviation**2 for deviation in (2.0, 0.5, 0.5)])
-"""Of the prior, for a, b and c."""
+_PRECISION: Numbers = np.array([1.0 / deviation**2 for deviation in (1.0, 0.25, 0.25)])
+"""Of the prior, for a, b and c: a calibrated draft loses nothing in its first answers, a flat one learns in three."""
 _TINY = 1e-12
 _MOST_STEPS = 50
 _CENTRES: Numbers = np.linspace(-LARGEST, LARGEST, BINS)

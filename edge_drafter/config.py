@@ -102,8 +102,17 @@ class DraftingConfig(msgspec.Struct, frozen=True):
         int, Meta(ge=1, description="tokens that one draft forward feeds side by side (threads of Early Exits, 4.1)")
     ] = 1
     least: Annotated[
-        float, Meta(ge=0, le=1, description="a token less likely, given the root, is neither sent in a tree nor grown")
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="a token less likely than this, given the place where the draft begins, is neither sent in a "
+            "tree nor grown; the likeliest gamma tokens in a row go in any case",
+        ),
     ] = 0.02
+    calibrate: Annotated[
+        bool, Meta(description="the draft's probabilities are corrected by what was committed (Platt, 1999)")
+    ] = True
     own_guess: Annotated[
         bool,
         Meta(description="pre-draft past the draft in flight, as if it were accepted (SpecEdge, 4.2; PicoSpec, 3.2)"),

@@ -405,6 +405,9 @@ class EdgeDecoder:
                 self.predictor.target,
                 welcome.model,
             )
+        if self._known_target not in ("", welcome.model):
+            # What was measured and learned of one target holds for no other.
+            self._drafters.clear()
         self._known_target = welcome.model
 
     def _compare_profiles(self, welcome: Welcome) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edge_drafter.calibration import Calibration
+from edge_drafter.calibration import Calibration, Cells
 from edge_drafter.protocols import DraftModel
 from edge_drafter.sampled import SampledModel, sampled
 from edge_drafter.sources import DraftSource
@@ -107,7 +107,7 @@ class ModelSource(DraftSource):
             if node is None:
                 return
             place = tree[node]
-            if place.proposals is not None:
+            if place.proposals is not None and place.cells:
                 self._calibration.learn(place.proposals, place.cells, token)
             node = place.children.get(token)
 
@@ -153,15 +153,16 @@ class ModelSource(DraftSource):
         What a look-up proposed gets the model's probability, and so does what was proposed before, unless an exit named
         it.
         """
-        tree = self._step.tree
+        tree, config = self._step.tree, self._step.config
         above = tree[tree.root].depth - 1
         depths = [tree[node].depth - above for node in nodes]
         known = [tuple(tree[node].children) for node in nodes]
         found = self._proposals(rows, depths, known)
         likeliest = []
-        calibrate, width = self._calibration.chances, self._step.config.width
         for node, depth, proposals in zip(nodes, depths, found, strict=True):
-            proposals, cells = calibrate(proposals, width, depth)
+            cells: Cells = ()
+            if config.calibrate:
+                proposals, cells = self._calibration.chances(proposals, config.width, depth)
             tree.score(node, proposals, cells)
             for token, probability in proposals:
                 child = tree.add(node, token, probability, Origin.DRAFT)

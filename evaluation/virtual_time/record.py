@@ -24,6 +24,9 @@ from evaluation.experiment.run import Question
 from evaluation.virtual_time.recording import RecordedStep, Recording, Table
 from speculation.exits import ExitHeads, Head
 from speculation.predictor import Predictor, features, find
+from speculation.sampling import GREEDY, Prefix, SamplingScheme
+from speculation.sampling.distribution import choose
+from speculation.sampling.noise import StepDraws
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_numpy
 from speculation.vlm.inputs import prepare
@@ -82,9 +85,19 @@ class Models:
         return short.ids if short is not None else None
 
 
-def record(models: Models, asked: Sequence[Question], max_tokens: int, top: int = TOP) -> Recording:
-    """Return a recording of every question; answers have at most `max_tokens`, draft rows keep their `top` tokens."""
-    recorder = _Recorder(models, max_tokens, top)
+def record(
+    models: Models,
+    asked: Sequence[Question],
+    max_tokens: int,
+    top: int = TOP,
+    sampling: SamplingScheme = GREEDY,
+) -> Recording:
+    """Return a recording of every question; answers have at most `max_tokens`, draft rows keep their `top` tokens.
+
+    With `sampling`, each answer by a key of its own, rows are ranked and named as that scheme does on the edge and in
+    the exits.
+    """
+    recorder = _Recorder(models, max_tokens, top, sampling)
     steps = tuple(recorder.step(question) for question in tqdm(asked, unit="frame", disable=None))
     target, exits, predictor = models.target, models.exits, models.predictor
     tables = exits.table if exits is not None else {}
@@ -110,8 +123,9 @@ def record(models: Models, asked: Sequence[Question], max_tokens: int, top: int 
 
 
 class _Recorder:
-    def __init__(self, models: Models, max_tokens: int, top: int) -> None:
+    def __init__(self, models: Models, max_tokens: int, top: int, sampling: SamplingScheme) -> None:
         self._models = models
+        self._sampling, self._key = sampling, 0
         self._max_tokens = max_tokens
         self._top = min(top, models.draft.vocabulary)
         self._target = VlmSession(models.target, CAPACITY)
@@ -121,8 +135,9 @@ class _Recorder:
         self.edge_prefill_s: list[float] = []
 
     def step(self, question: Question) -> RecordedStep:
-        greedy = self._target.greedy(question.prompt, question.jpeg, self._max_tokens)
-        tokens = [token for token, _ in greedy]
+        self._key += 1
+        alone = self._target.sampled(question.prompt, question.jpeg, self._max_tokens, self._sampling, self._key)
+        tokens = [token for token, _ in alone]
         exit_tokens, exit_probabilities = self._exits(question, tokens)
         started = time.perf_counter()
         self._draft.begin(question.prompt, question.jpeg)
@@ -130,6 +145,9 @@ class _Recorder:
         rows = self._draft.root_logits()[None]
         if len(tokens) > 1:
             rows = np.concatenate([rows, self._draft.extend(tokens[:-1], range(-1, len(tokens) - 2))])
+        sampler = self._sampling.sampler(self._key)
+        if sampler is not None:
+            rows = np.stack([sampler.rank(row, Prefix(place, b"")) for place, row in enumerate(rows)])
         wide = rows.astype(np.float64)
         softmax = np.exp(wide - wide.max(axis=1, keepdims=True))
         softmax /= softmax.sum(axis=1, keepdims=True)
@@ -167,11 +185,12 @@ class _Recorder:
         chunk = draft_chunk(self._cache, 0, root, tokens[:-1], range(-1, len(tokens) - 2))
         for output in forward_layers(models.target, self._cache, [chunk]):
             if output.layer in models.exit_layers:
-                rows = to_numpy(exits.logits(output.layer, output.hidden[0])).astype(np.float64)
-                best = rows.argmax(axis=1)
-                place = models.exit_layers.index(output.layer)
-                exit_tokens[:, place] = best if models.short_list is None else models.short_list[best]
-                probabilities[:, place] = 1.0 / np.exp(rows - rows.max(axis=1, keepdims=True)).sum(axis=1)
+                listed, place = models.short_list, models.exit_layers.index(output.layer)
+                short = None if listed is None else listed.astype(np.int64)
+                for at, row in enumerate(to_numpy(exits.logits(output.layer, output.hidden[0]))):
+                    best, chance = choose(row, self._sampling, StepDraws(self._key, at), short)
+                    exit_tokens[at, place] = best if short is None else short[best]
+                    probabilities[at, place] = chance
         return exit_tokens, probabilities
 
 

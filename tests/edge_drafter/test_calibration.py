@@ -85,7 +85,7 @@ def listed(weights: list[float], rest: float) -> Proposals:
     return tuple((token, (1.0 - rest) * weight / total) for token, weight in enumerate(weights))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(PLACES, st.integers(1, 4))
 def test_any_history_gives_the_lines_of_a_recount_of_all_of_it(
     places: list[tuple[list[float], float, int, int]], ranked: int
@@ -126,7 +126,7 @@ def test_old_answers_fade_as_the_recount_has_it(monkeypatch: pytest.MonkeyPatch)
 
 
 @given(PLACES, st.lists(WEIGHTS, min_size=1), st.floats(0.0, 1.0), st.integers(1, 12))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_chances_are_shares_of_one_whole_and_keep_the_tokens(
     places: list[tuple[list[float], float, int, int]], others: list[list[float]], rest: float, depth: int
 ) -> None:
@@ -188,7 +188,7 @@ def test_each_rank_and_depth_is_worth_what_it_was() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, CELLS - 1), st.integers(0, 40), st.integers(0, 40)), max_size=12))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_no_line_nearby_explains_the_counts_better(cells: list[tuple[int, int, int]]) -> None:
     """Slow reference: the posterior written out, which is concave, so that a local maximum is the maximum."""
     asked, right = np.zeros(CELLS), np.zeros(CELLS)
@@ -197,7 +197,7 @@ def test_no_line_nearby_explains_the_counts_better(cells: list[tuple[int, int, i
         right[cell] += hits
 
     def posterior(a: float, b: float, c: float) -> float:
-        value = -0.5 * ((a / 2.0) ** 2 + ((b - 1.0) / 0.5) ** 2 + (c / 0.5) ** 2)
+        value = -0.5 * (a**2 + ((b - 1.0) / 0.25) ** 2 + (c / 0.25) ** 2)
         for cell in asked.nonzero()[0]:
             depth, place = divmod(int(cell), BINS)
             odds = a + b * (place * BIN - LARGEST) + c * math.log2(depth + 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_drafter import StepResult
+from edge_drafter import Mode, StepResult
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.link import LinkState
 from edge_drafter.reply import AnswerLate, VerifierLost, VerifierRefused
@@ -24,6 +24,7 @@ from speculation.prompts import VOCABULARY_FILE, Vocabulary
 from speculation.sampling import Coupled, question_key
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
+from speculation.wire import Welcome
 from tests.cloud_verifier.process import Verifier, start
 from tests.cloud_verifier.test_engine import jpeg
 from tests.models import tiny_model, tiny_text_model
@@ -179,6 +180,15 @@ def test_a_predictor_cuts_drafts_short_and_changes_no_answer(
     assert rounds - 1 <= tokens <= rounds, "one token a round, but for a last one without room"
     assert drafted["off"] == drafted["auto"] and drafted["off"][0] > drafted["off"][1]
     assert "trained for target t" in caplog.text
+
+
+def test_another_target_begins_anew_with_what_was_measured_and_learned(tiny_draft: Path, draft: Vlm) -> None:
+    edge = EdgeDecoder(config(tiny_draft, "tcp://127.0.0.1:1", mode="edge"), vlm=draft)
+    first = edge._drafter(Mode.EDGE, None, 0)
+    for model, same in (("one", True), ("one", True), ("two", False)):
+        edge._compare_targets(Welcome("session", model, "tokens", 8, 2, [], [1]))
+        assert (edge._drafter(Mode.EDGE, None, 0) is first) is same
+    edge.close()
 
 
 def test_a_predictor_beside_a_draft_named_by_its_hub_name_is_found(hub: Path, target: Vlm) -> None:

@@ -6,18 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter import DraftingConfig, StepRequest
+from edge_drafter.calibration import FIRST_FIT
 from edge_drafter.controller import Controller
 from edge_drafter.sources.model import ModelSource, propose
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin, Rerooting, TokenTree
 from speculation.distributions import Distributions
+from speculation.sampling import GREEDY, Coupled, SamplingScheme
 from tests.edge_drafter.fakes import EOS, FakeClock, FakeModel, hashed_target
 from tests.speculation.test_predictor import network
 
 
-def begun(source: ModelSource) -> TokenTree:
+def begun(source: ModelSource, sampling: SamplingScheme = GREEDY, **changes: int) -> TokenTree:
     """Begin a step with this source; return its token tree."""
-    step = Step(DraftingConfig(), StepRequest(1, "p", b"j", (EOS,)), Controller(None), FakeClock())
+    request = StepRequest(1, "p", b"j", (EOS,), sampling=sampling)
+    step = Step(DraftingConfig(**changes), request, Controller(None), FakeClock())  # type: ignore[arg-type]
     source.begin(step)
     return step.tree
 
@@ -141,3 +144,65 @@ def test_a_predictors_chances_multiply_to_the_reach() -> None:
         reach *= chance
         assert tree[node].chance == pytest.approx(chance)
         assert tree[node].reach == pytest.approx(reach)
+
+
+def committed(source: ModelSource, tree: TokenTree, tokens: list[int]) -> None:
+    """Commit as `StepDrafter` does: the verdict while the tree stands, what follows it afterwards."""
+    source.judge(tokens)
+    source.commit(tree.reroot(tokens), None)
+
+
+@given(st.integers(0, 1000), st.lists(st.tuples(st.lists(st.integers(0, 20), max_size=4), st.booleans()), max_size=9))
+def test_a_verdict_is_learned_at_every_fed_place_of_its_path_and_at_no_other(
+    seed: int, rounds: list[tuple[list[int], bool]]
+) -> None:
+    """The twin looks at all fed places of the tree, and asks which are on the path, with what proposed there."""
+    source = ModelSource(FakeModel(hashed_target(seed)))
+    tree = begun(source, width=2)
+    learned: list[tuple[list[int], int]] = []
+    source._calibration.learn = lambda named, cells, token: learned.append(  # type: ignore[method-assign]
+        ([each for each, _ in named], token)
+    )
+    for fed, agrees in rounds:
+        for place in fed:
+            node = list(tree.ids())[place % len(tree)]
+            if tree[node].proposals is None:
+                source.grow([node])
+        path = tree.likeliest_path(tree.root, 2)
+        tokens = [*(tree[node].token for node in path), 3] if agrees else [6, 3]
+        expected = []
+        for node in tree.ids():
+            above = [tree[each].token for each in tree.path_to(node)]
+            named = tree[node].proposals
+            if named is not None and len(above) < len(tokens) and tokens[: len(above)] == above:
+                expected.append(([each for each, _ in named], tokens[len(above)]))
+        committed(source, tree, tokens)
+        assert sorted(learned) == sorted(expected)
+        learned.clear()
+
+
+def test_chances_follow_what_is_committed_for_as_long_as_answers_are_sampled_alike() -> None:
+    """A draft that is flat, and always right: at first its token is one of eight, then nearly sure."""
+    source = ModelSource(FakeModel(hashed_target(3), sureness=lambda prefix: 0.1))
+    tree = begun(source)
+
+    def next_chance() -> float:
+        if tree[tree.root].proposals is None:
+            source.grow([tree.root])
+        (child,) = tree[tree.root].children.values()
+        return tree[child].chance
+
+    first = next_chance()
+    assert first == pytest.approx(np.exp(0.1) / (7 + np.exp(0.1)))
+    for count in range(2 * FIRST_FIT):
+        before = next_chance()
+        assert count >= FIRST_FIT or before == first
+        committed(source, tree, [tree[tree.likeliest_path(tree.root, 1)[0]].token])
+    assert next_chance() > 0.7
+    tree = begun(source)
+    assert next_chance() > 0.7, "it lives as long as its source"
+    tree = begun(source, calibrate=False)
+    assert next_chance() == first
+    tree = begun(source, Coupled(temperature=0.7))
+    tree = begun(source)
+    assert next_chance() == first, "what was learned of other answers holds no longer"
