@@ -37,6 +37,8 @@ class Node:
     depth: int
     proposals: Proposals | None = None
     """The likeliest next tokens with their probabilities; None until a draft forward was fed with this node."""
+    cells: tuple[int, ...] = ()
+    """Where `Calibration` counts them."""
     children: dict[int, int] = field(default_factory=dict)
     """Token -> node."""
     forwards: int = 0
@@ -137,9 +139,10 @@ class TokenTree:
         content.chance = chance
         self._change(node, self._nodes[content.parent].reach * chance)
 
-    def score(self, node: int, proposals: Proposals) -> None:
-        """Store what a draft forward expects after `node`, likeliest first."""
-        self._nodes[node].proposals = proposals
+    def score(self, node: int, proposals: Proposals, cells: tuple[int, ...] = ()) -> None:
+        """Store what a draft forward expects after `node`, likeliest first, and where that is calibrated."""
+        content = self._nodes[node]
+        content.proposals, content.cells = proposals, cells
 
     def charge(self, nodes: Sequence[int], seconds: float) -> None:
         """Charge a forward to the first of the nodes that it proposed, and its time to all of them alike."""
