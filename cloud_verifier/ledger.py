@@ -30,7 +30,7 @@ from speculation.pass_cost import NO_LOAD, Load
 PASS_PRICE = 0.5
 """Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md has the reason."""
 MOST_LENT, LENT_SHARE = 1.0, 0.25
-"""Credit that a step begins with, in tokens at most, and as a share of the lead with which the steps before it ended."""
+"""Credit that a step begins with: tokens at most, and as a share of the lead with which the steps before it ended."""
 _SLACK = 1e-9
 """Rounding of sums of tokens."""
 _WHOLE = 0.98
@@ -185,8 +185,8 @@ class Ledger:
     def start(self, choice: Choice, now: float) -> float:
         """A pass for this step begins. Returns the seconds that were waited for a draft before it.
 
-        At most one plain decode, and what was lent, stays on the account: a deadline that was missed because the machine ran other steps is
-        not charged.
+        At most one plain decode, and what was lent, stays on the account: a deadline that was missed because the
+        machine ran other steps is not charged.
         """
         waited = self._waited(now)
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0 + self.lent)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from edge_drafter.alone import decode_alone
 from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
+from edge_drafter.effort import Effort
 from edge_drafter.loop import StepLoop
 from edge_drafter.protocols import Clock, Link
 from edge_drafter.question import Question
@@ -51,6 +52,7 @@ class Drafter:
         self._trace = trace if trace is not None else Trace(clock)
         self._max_draft = max_draft
         self._cpu_clock = cpu_clock
+        self._effort = Effort(config.effort)
         largest = min(LONGEST_DRAFT, max_draft)
         rule = config.gamma if isinstance(config.gamma, str) else None
         self.controller = Controller(rule, min(config.fixed_gamma, max_draft), max(largest, config.fixed_gamma))
@@ -74,4 +76,6 @@ class Drafter:
         return result
 
     def _step(self, request: StepRequest, question: Question | None) -> Step:
-        return Step(self.config, request, self.controller, self._clock, self._max_draft, question, self._cpu_clock)
+        return Step(
+            self.config, request, self.controller, self._clock, self._max_draft, question, self._cpu_clock, self._effort
+        )  # fmt: skip

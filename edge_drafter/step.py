@@ -8,6 +8,7 @@ from edge_drafter.answer import Answer
 from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
 from edge_drafter.cutting import Cutter
+from edge_drafter.effort import Effort
 from edge_drafter.protocols import Clock
 from edge_drafter.question import Question
 from edge_drafter.request import Interruption, StepInterrupted, StepRequest
@@ -25,7 +26,7 @@ class Step:
     """One question from its request to its last commit: settings, answer, token tree, sent drafts, figures.
 
     Draft sources grow the tree, the policy reads it, `StepDrafter` re-roots it and sends drafts out of it. The
-    controller outlives the step.
+    controller and the effort outlive the step.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class Step:
         max_draft: int = MAX_DRAFT_TOKENS,
         question: Question | None = None,
         cpu_clock: Clock = time.process_time,
+        effort: Effort | None = None,
     ) -> None:
         """`max_draft`: tokens of a draft that the verifier takes. `question` watches the step and may cancel it."""
         self.config = config
         self.request = request
         self.controller = controller
+        self.effort = effort or Effort()
         self.clock = clock
         self.started = clock()
         self._cpu_clock, self._cpu_started = cpu_clock, cpu_clock()
