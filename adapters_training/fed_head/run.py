@@ -80,7 +80,7 @@ def dry_run(config: FedHeadConfig) -> str:
     prepared = prepare(config)
     with tempfile.TemporaryDirectory(prefix="fed-head-") as folder:
         small = msgspec.structs.replace(
-            config, steps=DRY_STEPS, minutes=0.0, held_out_samples=DRY_SAMPLES, out=folder, workers=0
+            config, steps=DRY_STEPS, minutes=0.0, held_out_samples=DRY_SAMPLES, out=folder, workers=0, kept=""
         )
         seconds = FedTrainer(replace(prepared, config=small)).seconds_a_step()
         results = train(small, replace(prepared, config=small))
@@ -94,10 +94,11 @@ def dry_run(config: FedHeadConfig) -> str:
     )
     epochs = steps * plan.records_a_step / plan.records
     head, bottleneck = results["weights of the head"] / 1e6, results["weights of the bottleneck"] / 1e6
+    with_target = ", the target's forward among them" if config.kept else ""
     return (
         f"dry run: {DRY_STEPS} steps, {results['tokens']:,} tokens judged, head saved and loaded. A full run: "
         f"{plan.records:,} records, {steps:,} steps of {plan.records_a_step} = {epochs:.2f} epochs, a head of "
         f"{head:.2f} M weights with {results['short list']:,} tokens, features of layers {list(prepared.layers)} "
         f"through a bottleneck of {bottleneck:.2f} M weights to {results['bytes a token']} bytes a token, about "
-        f"{gigabytes(prepared.need.total)}; at {seconds:.2f} s a step about {duration(steps * seconds)}"
+        f"{gigabytes(prepared.need.total)}; at {seconds:.2f} s a step{with_target} about {duration(steps * seconds)}"
     )
