@@ -17,7 +17,7 @@ from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.measuring import measure
 from adapters_training.fed_head.training import FedTrainer, prepare
 from speculation.features import SCALE_BYTES
-from speculation.fed.files import load_encoder, load_head, save
+from speculation.fed.files import load_encoder, load_head, round_weights, save
 from speculation.vlm.load import load_vlm
 from speculation.vlm.memory import gigabytes
 
@@ -46,6 +46,7 @@ def _finish(trainer: FedTrainer, asked: FedHeadConfig, config: FedHeadConfig) ->
     draft = load_vlm(config.draft, config.model(device, "float32")) if config.draft else None
     for module in (trainer.encoder, trainer.head):
         module.requires_grad_(False).eval()
+        round_weights(module)  # before they are measured: those that are measured are those that are served
     batches = prepared.held_out(config.held_out_samples)
     found = measure(prepared.vlm, trainer.encoder, trainer.head, batches, config.gamma, draft, config.head_tokens)
     shape = save(out, trainer.encoder, trainer.head)
