@@ -21,6 +21,9 @@ from speculation.fed.files import load_encoder, load_head, round_weights, save
 from speculation.vlm.load import load_vlm
 from speculation.vlm.memory import gigabytes
 
+SHOWN_DEPTHS = 16
+"""Depths of a draft whose shares of right tokens results.json has."""
+
 
 def train(config: FedHeadConfig, prepared: Prepared[FedHeadConfig] | None = None) -> dict[str, Any]:
     """Train or go on, measure on held-out data, write the head's folder; return what results.json holds.
@@ -44,11 +47,12 @@ def _finish(trainer: FedTrainer, asked: FedHeadConfig, config: FedHeadConfig) ->
     prepared, counts, out = trainer.prepared, trainer.counts, Path(config.out)
     device = str(prepared.vlm.device)
     draft = load_vlm(config.draft, config.model(device, "float32")) if config.draft else None
-    for module in (trainer.encoder, trainer.head):
+    modules = trainer.encoder, trainer.head
+    for module in modules:
         module.requires_grad_(False).eval()
         round_weights(module)  # before they are measured: those that are measured are those that are served
     batches = prepared.held_out(config.held_out_samples)
-    found = measure(prepared.vlm, trainer.encoder, trainer.head, batches, config.gamma, draft, config.head_tokens)
+    found = measure(prepared.vlm, *modules, batches, config.gamma, draft, config.head_tokens, SHOWN_DEPTHS)
     shape = save(out, trainer.encoder, trainer.head)
     results = {
         "asked": plain(asked),
