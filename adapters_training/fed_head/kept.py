@@ -31,7 +31,7 @@ from speculation.vlm.memory import gigabytes
 
 PART = 64
 """Records of a part."""
-SETTINGS_FILE = "kept.json"
+SETTINGS_FILE, RUNS = "kept.json", "runs"
 _DECIDE = ("packed", "questions", "batch", "context", "max_pixels", "seed", "dtype", "quantisation", "mixed_precision")
 """Settings that decide what the target makes of a record, besides target, data and layers."""
 
@@ -46,22 +46,23 @@ class KeptRuns:
         self._parts = [numbers[at : at + PART] for at in range(0, len(numbers), PART)]
         self._place = {int(number): divmod(place, PART) for place, number in enumerate(numbers)}
         """Part and place in it, by the record's number."""
-        self._layers = len(prepared.layers)
         self._open: dict[int, Any] = {}
         self._claim(prepared, prompt_tokens)
         self._compute(prepared, prompt_tokens)
         prepared.accelerator.wait_for_everyone()
 
-    def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Runs:
-        """Return the runs of a batch; the seed decides nothing, what is kept stands."""
+    def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Runs | None:
+        """Return the runs of a batch, None where it has no answer; the seed decides nothing, what is kept stands."""
         tokens, labels, outputs, rows = list[Tensor](), list[Tensor](), list[Tensor](), list[int]()
         for row, place in enumerate(range(first, first + count)):
             part, within = self._place[number(place)]
             file = self._file(part)
-            for _, low, high in (each for each in file.get_tensor("runs").tolist() if each[0] == within):
+            for _, low, high in (each for each in file.get_tensor(RUNS).tolist() if each[0] == within):
                 for name, kept in (("tokens", tokens), ("labels", labels), ("outputs", outputs)):
                     kept.append(file.get_slice(name)[low:high])
                 rows.append(row)
+        if not rows:
+            return None
         whole = pad_sequence(outputs, batch_first=True).unbind(2)
         return Runs(
             pad_sequence(tokens, batch_first=True),
@@ -135,7 +136,8 @@ class KeptRuns:
                     columns[name].append(each.cpu())
                 runs.append((first + row, end, end + len(parts[0])))
                 end += len(parts[0])
-        return {name: torch.cat(parts) for name, parts in columns.items()} | {"runs": torch.tensor(runs)}
+        found = {name: torch.cat(parts) if parts else torch.empty(0) for name, parts in columns.items()}
+        return found | {RUNS: torch.tensor(runs).reshape(-1, 3)}
 
     def _runs(
         self,

@@ -110,11 +110,11 @@ class FedTrainer(Trainer[FedHeadConfig]):
         """See `Trainer.settings`."""
         return super().settings | {"short list tokens": list(self.head.config.short_list)}
 
-    def _maker(self) -> Maker[Batch | Runs]:
+    def _maker(self) -> Maker[Batch | Runs | None]:
         config = self.prepared.config
         return KeptRuns(self.prepared, config.prompt_tokens) if config.kept else self.prepared.maker
 
-    def learn(self, batches: Sequence[Batch | Runs]) -> StepLosses:
+    def learn(self, batches: Sequence[Batch | Runs | None]) -> StepLosses:
         """See `Trainer.learn`."""
         vlm, accelerator, config = self.prepared.vlm, self.prepared.accelerator, self.prepared.config
         total = StepLosses(torch.zeros(config.depths, 2, dtype=torch.float64), 0, 0, {"cut": 0, "passed": 0})
@@ -130,8 +130,10 @@ class FedTrainer(Trainer[FedHeadConfig]):
             total.learned += float((runs.labels != IGNORE).sum())
         return total
 
-    def _runs(self, batch: Batch | Runs, total: StepLosses) -> Runs | None:
+    def _runs(self, batch: Batch | Runs | None, total: StepLosses) -> Runs | None:
         vlm, config = self.prepared.vlm, self.prepared.config
+        if batch is None:
+            return None
         if isinstance(batch, Runs):
             total.tokens += batch.tokens.numel()
             return batch.to(vlm.device)

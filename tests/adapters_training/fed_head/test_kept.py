@@ -55,6 +55,7 @@ def test_kept_runs_are_those_of_the_target(prepared: Prepared[FedHeadConfig]) ->
         truth = computed(prepared, numbers, first)
         count = int(truth.rows.max()) + 1
         found = keeper(lambda place: numbers[place], first, count, 99)
+        assert found is not None
         assert found.rows.tolist() == truth.rows.tolist()
         for row, labels in enumerate(truth.labels):
             length = int((labels != IGNORE).nonzero().max()) + 1
@@ -94,6 +95,16 @@ def test_a_full_disk_is_an_error(
     monkeypatch.setattr(kept.shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
     with pytest.raises(ValueError, match="--kept .* more, .* are free"):
         KeptRuns(replace(prepared, config=full), prepared.config.prompt_tokens)
+
+
+def test_records_without_an_answer_are_kept_as_such(
+    prepared: Prepared[FedHeadConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kept, "gather", lambda *given: None)
+    empty = msgspec.structs.replace(prepared.config, kept=str(tmp_path / "outputs"))
+    keeper = KeptRuns(replace(prepared, config=empty), prepared.config.prompt_tokens)
+    number = int(prepared.plan.order(0)[0])
+    assert keeper(lambda place: number, 0, 2, 0) is None
 
 
 def test_a_training_on_them_learns(prepared: Prepared[FedHeadConfig], tmp_path: Path) -> None:
