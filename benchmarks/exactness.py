@@ -23,22 +23,22 @@ MODES = [mode.value for mode in Mode if mode is not Mode.EDGE]
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    return command.experiment_line("benchmarks.exactness", __doc__, 200, drafting=True, dtype="float64")
+    return command.experiment_line("benchmarks.exactness", __doc__, 200, modes=MODES, drafting=True, dtype="float64")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the comparison. Returns 1 for a flip that is no near tie."""
     asked = asked_of(options, options.steps)
     alone = TargetAlone(load_vlm(options.target_model, dtype=options.dtype), options.max_tokens)
-    with sockets(options, MODES) as edges:
-        measured = edges.run([alone.arm(), *modes_as_arms(MODES)], asked, (), command.journal_of(options))
+    with sockets(options, options.modes) as edges:
+        measured = edges.run([alone.arm(), *modes_as_arms(options.modes)], asked, (), command.journal_of(options))
     flips = alone.flips(measured, asked)
     count = sum(stats.tokens for stats in measured.stats(TARGET))
     print(f"{command.described(options)}; {count} tokens of the target alone")
-    for mode, found in margins(flips, MODES).items():
+    for mode, found in margins(flips, options.modes).items():
         shown = f", margins {', '.join(f'{margin:.2g}' for margin in found[:10])}" if found else ""
         print(f"{mode:9s} identical on {options.steps - len(found)} of {options.steps}{shown}")
-    wrong = bugs(flips, options.dtype, MODES)
+    wrong = bugs(flips, options.dtype, options.modes)
     if options.dtype in LIMITS:
         print(f"flips above the limit of {LIMITS[options.dtype]:g} for {options.dtype}: {len(wrong)}")
     command.finish(options, "exactness", {"tokens": count, "flips": [asdict(flip) for flip in flips]})

@@ -40,8 +40,8 @@ STEPS = "steps"
 OWN_VERIFIER = "its own"
 FINGERPRINT_BYTES = 1 << 16
 SETTINGS = (
-    "modes", "rtt_ms", "profile", "link", "gamma", "drafting", "max_tokens", "dtype", "topic", "skip", "fps", "limit",
-    "instruction", "anew", "response_order", "check",
+    "modes", "rtt_ms", "profile", "link", "gamma", "drafting", "fed_head", "max_tokens", "dtype", "topic", "skip",
+    "fps", "limit", "instruction", "anew", "response_order", "check",
 )  # fmt: skip
 """Options that shape what is measured, beside the bags and the models."""
 

@@ -18,7 +18,7 @@ from edge_drafter.config import read_gamma
 from simulation.speed import host
 from spec_vlm_nav.graph import GUIDE, PROJECT, RESPONSE_ORDER
 from spec_vlm_nav.runner import free_address
-from speculation.predictor import AUTO
+from speculation.predictor import AUTO, OFF
 from speculation.prompts import ResponseOrder
 from speculation.vlm.load import DTYPES
 
@@ -58,6 +58,12 @@ def verifier(model: Path, *flags: str) -> Iterator[str]:
 def draft_flags(modes: Sequence[str], draft_model: Path) -> list[str]:
     """Return a verifier's flags for these modes: a draft model beside the target where one of them needs it."""
     return ["--draft-model", str(draft_model)] if Mode.SERVER_SD.value in modes else []
+
+
+def head_flags(options: argparse.Namespace) -> list[str]:
+    """Return a verifier's flags for a fed head that --fed-head names, if it does."""
+    folder = getattr(options, "fed_head", OFF)
+    return [] if folder == OFF else ["--fed-head", str(Path(folder).resolve())]
 
 
 def machine() -> str:
@@ -108,7 +114,7 @@ def add_decoding(line: argparse.ArgumentParser, modes: Sequence[str], max_tokens
                       help=f"some of {', '.join(modes)} (default: cloud,sd,fsd,full)")  # fmt: skip
     line.add_argument("--rtt-ms", type=milliseconds, default=[0.0], metavar="MS[,MS]",
                       help="round trips declared on top of the profile's own (default: 0)")  # fmt: skip
-    for add in (add_prompt_options, add_profile, add_link, add_pair, add_drafting, add_predictor):
+    for add in (add_prompt_options, add_profile, add_link, add_pair, add_drafting, add_predictor, add_fed_head):
         add(line)
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: where the verifier finds them)")
     line.add_argument("--max-tokens", type=int, default=max_tokens, help="(default: %(default)s)")
@@ -134,6 +140,12 @@ def add_predictor(line: argparse.ArgumentParser) -> None:
     line.add_argument("--predictor", default=AUTO, metavar="FOLDER", help=shown)
 
 
+def add_fed_head(line: argparse.ArgumentParser) -> None:
+    """Register --fed-head, as `EdgeConfig.fed_head` has it."""
+    shown = "fed head that drafts in the draft model's place, e.g. models/fed_head (default: none)"
+    line.add_argument("--fed-head", default=OFF, metavar="FOLDER", help=shown)
+
+
 def add_link(line: argparse.ArgumentParser) -> None:
     """Register --link, as `EdgeConfig.link` has it."""
     shown = "link of config/links.json to emulate, the profile's delay on top (default: none)"
@@ -151,7 +163,9 @@ def add_drafting(line: argparse.ArgumentParser) -> None:
 def drafted_as(options: argparse.Namespace) -> str:
     """Return the options of `add_drafting` in words."""
     changes = getattr(options, "drafting", "")
-    return f"gamma {options.gamma}" + (f", {changes}" if changes else "")
+    head = getattr(options, "fed_head", OFF)
+    drafts = "" if head == OFF else f", drafted by the fed head {head}"
+    return f"gamma {options.gamma}" + (f", {changes}" if changes else "") + drafts
 
 
 def gamma(text: str) -> int | str:

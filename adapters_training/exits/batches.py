@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,10 +56,13 @@ class Batch:
         )  # fmt: skip
 
 
-class Maker(Protocol):
+B_co = TypeVar("B_co", covariant=True)
+
+
+class Maker(Protocol[B_co]):
     """Makes a batch of `count` records, from place `first` on in the endless row of them that `number` numbers."""
 
-    def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> Batch: ...
+    def __call__(self, number: Callable[[int], int], first: int, count: int, seed: int) -> B_co: ...
 
 
 class Conversations:
@@ -176,14 +179,14 @@ class Plan:
         return ((step * self.accumulation + forward) * self.processes + process) * self.batch
 
 
-class Run(Dataset[Batch]):
+class Run(Dataset[B_co], Generic[B_co]):
     """The forwards of one process in a run: item k is forward k % accumulation of step k // accumulation."""
 
-    def __init__(self, plan: Plan, maker: Maker, seed: int, process: int) -> None:
+    def __init__(self, plan: Plan, maker: Maker[B_co], seed: int, process: int) -> None:
         self._plan, self._maker, self._seed, self._process = plan, maker, seed, process
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index: int) -> B_co:
         step, forward = divmod(index, self._plan.accumulation)
         first = self._plan.first(step, forward, self._process)
         return self._maker(self._number, first, self._plan.batch, self._seed)
@@ -194,7 +197,7 @@ class Run(Dataset[Batch]):
             self._epoch, self._order = epoch, self._plan.order(epoch)
         return int(self._order[index])
 
-    def stream(self, first_step: int, last_step: int, workers: int) -> Iterator[list[Batch]]:
+    def stream(self, first_step: int, last_step: int, workers: int) -> Iterator[list[B_co]]:
         """Yield the batches of each step."""
         accumulation = self._plan.accumulation
         loader = DataLoader(

@@ -95,7 +95,7 @@ class FrozenTargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         Quantisation, Meta(description="of the target while loading: none, nf4, int8 or int8_weight_only")
     ] = Quantisation.NONE
     max_pixels: Annotated[int, Meta(ge=0, description="images are resized to at most so many; 0: the model's own")] = 0
-    mixed_precision: Annotated[Precision, Meta(description="no or bf16: of a float32 target's forward")] = Precision.NO
+    mixed_precision: Annotated[Precision, Meta(description="no or bf16: of float32 forwards")] = Precision.NO
     head_tokens: Annotated[
         int, Meta(ge=1, description="tokens whose logits are in memory at once; less is less memory")
     ] = 512

@@ -43,7 +43,7 @@ class Prepared(Generic[C]):
     vlm: Vlm
     layers: tuple[int, ...]
     plan: Plan
-    maker: Maker
+    maker: Maker[Batch]
     held_out: Callable[[int], Iterator[Batch]]
     need: memory.Need
 
@@ -156,7 +156,7 @@ def _order(data: Mixture, numbers: npt.NDArray[np.int64], seed: int) -> Callable
     return order
 
 
-def _maker(config: FrozenTargetConfig, data: Mixture, vlm: Vlm, augment: bool) -> Maker:
+def _maker(config: FrozenTargetConfig, data: Mixture, vlm: Vlm, augment: bool) -> Maker[Batch]:
     if config.packed:
         return PackedFrames(data, vlm, config.questions, augment)
     pad = vlm.tokenizer.pad_token_id

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from adapters_training.exits.batches import Batch, Run
+from adapters_training.exits.batches import Maker, Run
 from adapters_training.exits.config import FREE, FrozenTargetConfig, Schedule
 from adapters_training.exits.preparation import C, Prepared
 from adapters_training.files import read_checkpoint, replacing
@@ -75,7 +75,7 @@ class Trainer(ABC, Generic[C]):
         self.step, self.counts = 0, Counts()
         self.out = Path(config.out)
         self.checkpoint = self.out / CHECKPOINT_FILE
-        self._run = Run(prepared.plan, prepared.maker, config.seed, accelerator.process_index)
+        self._run = Run(prepared.plan, self._maker(), config.seed, accelerator.process_index)
         found = self._found()
         if found is not None and config.minutes and not config.steps:
             self.steps = int(found["steps"])
@@ -98,13 +98,17 @@ class Trainer(ABC, Generic[C]):
     def name(self) -> str:
         """What the progress bar calls it."""
 
+    def _maker(self) -> Maker[Any]:
+        """Return what makes the batches that are learned from."""
+        return self.prepared.maker
+
     @property
     def clipped_apart(self) -> Sequence[nn.Module]:
         """The modules each of whose gradients is clipped by itself."""
         return (self.modules,)
 
     @abstractmethod
-    def learn(self, batches: Sequence[Batch]) -> StepLosses:
+    def learn(self, batches: Sequence[Any]) -> StepLosses:
         """Add the gradients of one step's forwards, summed over their tokens."""
 
     @abstractmethod

@@ -23,14 +23,15 @@ def depth_losses(vlm: Vlm, encoder: FeatureEncoder, head: FedHead, runs: Runs, d
     learned there too, as far as the run reaches back.
     """
     states = head.up(rounded(encoder(runs.hidden)))
-    outputs = unroll(head, head.rows(runs.tokens), states, depths)
     places = (runs.labels != IGNORE).nonzero()
+    begin = int(places[:, 1].min())
+    outputs = unroll(head, head.rows(runs.tokens), states, depths, begin)
     truths, choices = _truths(vlm, runs.last[places[:, 0], places[:, 1]], head, head_tokens)
     losses = []
     for depth, each in enumerate(outputs):
         learned = places[:, 1] >= depth
         chosen = places[learned]
-        log = head.logits(each[chosen[:, 0], chosen[:, 1]]).log_softmax(-1)
+        log = head.logits(each[chosen[:, 0], chosen[:, 1] - begin]).log_softmax(-1)
         hits = head.get_buffer("ids")[log.detach().argmax(-1)] == choices[learned]
         losses.append(torch.stack([-(truths[learned] * log).sum(), hits.sum().to(log.dtype)]))
     return torch.stack(losses)

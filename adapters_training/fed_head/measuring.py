@@ -84,17 +84,20 @@ def measure(
     gamma: int,
     draft: Vlm | None = None,
     head_tokens: int = 512,
+    depths: int = 0,
 ) -> dict[str, Any]:
     """Return what the head, as it is served, and the draft model are worth on the answers of these batches.
 
-    `agreement` is how often the head's first choice at each depth is the target's, and `cross-entropy` that to the
-    target's distribution, nats a token. `own` is the share of the answers' tokens that the target itself would have
-    chosen: where that is near 1, tokens a verification are exact. Raises ValueError without an answer to
-    measure on, and for a draft model that does not read what the target reads.
+    `gamma` tokens are drafted for a verification; shares by depth go to `depths` where that is more. `agreement` is how
+    often the head's first choice at each depth is the target's, and `cross-entropy` that to the target's distribution,
+    nats a token. `own` is the share of the answers' tokens that the target itself would have chosen: where that is near
+    1, tokens a verification are exact. Raises ValueError without an answer to measure on, and for a draft model that
+    does not read what the target reads.
     """
     shape, fed, other, own, tokens = head.config, Tally(gamma), Tally(gamma), 0, 0
-    losses = torch.zeros(gamma, 2, dtype=torch.float64)
-    counts = torch.zeros(gamma, dtype=torch.float64)
+    depths = max(gamma, depths)
+    losses = torch.zeros(depths, 2, dtype=torch.float64)
+    counts = torch.zeros(depths, dtype=torch.float64)
     for batch in batches:
         batch = batch.to(vlm.device)
         runs = gather(vlm, batch, shape.layers, shape.prompt_tokens)
@@ -102,16 +105,16 @@ def measure(
             continue
         states = head.up(rounded(encoder(runs.hidden)))
         ids = head.get_buffer("ids")
-        found = [ids[head.logits(each).argmax(-1)] for each in unroll(head, head.rows(runs.tokens), states, gamma)]
+        found = [ids[head.logits(each).argmax(-1)] for each in unroll(head, head.rows(runs.tokens), states, depths)]
         right = torch.stack([each == runs.labels for each in found])
         _enter(fed, right, runs)
         chosen = runs.labels != IGNORE
-        losses += depth_losses(vlm, encoder, head, runs, gamma, head_tokens).double().cpu()
-        counts += torch.tensor([float(chosen[:, depth:].sum()) for depth in range(gamma)], dtype=torch.float64)
+        losses += depth_losses(vlm, encoder, head, runs, depths, head_tokens).double().cpu()
+        counts += torch.tensor([float(chosen[:, depth:].sum()) for depth in range(depths)], dtype=torch.float64)
         own += int((final_logits(vlm, runs.last[chosen]).argmax(-1) == runs.labels[chosen]).sum())
         tokens += int(chosen.sum())
         if draft is not None:
-            _enter(other, _drafted(draft, batch, vlm, shape.prompt_tokens)[None].expand(gamma, -1, -1), runs)
+            _enter(other, _drafted(draft, batch, vlm, shape.prompt_tokens)[None].expand(depths, -1, -1), runs)
     if not tokens:
         raise ValueError("the held-out data hold no answer to measure a fed head on")
     means = (losses / counts.clamp(min=1.0)[:, None]).T.tolist()

@@ -17,9 +17,12 @@ from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.measuring import measure
 from adapters_training.fed_head.training import FedTrainer, prepare
 from speculation.features import SCALE_BYTES
-from speculation.fed.files import load_encoder, load_head, save
+from speculation.fed.files import load_encoder, load_head, round_weights, save
 from speculation.vlm.load import load_vlm
 from speculation.vlm.memory import gigabytes
+
+SHOWN_DEPTHS = 16
+"""Depths of a draft whose shares of right tokens results.json has."""
 
 
 def train(config: FedHeadConfig, prepared: Prepared[FedHeadConfig] | None = None) -> dict[str, Any]:
@@ -44,10 +47,12 @@ def _finish(trainer: FedTrainer, asked: FedHeadConfig, config: FedHeadConfig) ->
     prepared, counts, out = trainer.prepared, trainer.counts, Path(config.out)
     device = str(prepared.vlm.device)
     draft = load_vlm(config.draft, config.model(device, "float32")) if config.draft else None
-    for module in (trainer.encoder, trainer.head):
+    modules = trainer.encoder, trainer.head
+    for module in modules:
         module.requires_grad_(False).eval()
+        round_weights(module)  # before they are measured: those that are measured are those that are served
     batches = prepared.held_out(config.held_out_samples)
-    found = measure(prepared.vlm, trainer.encoder, trainer.head, batches, config.gamma, draft, config.head_tokens)
+    found = measure(prepared.vlm, *modules, batches, config.gamma, draft, config.head_tokens, SHOWN_DEPTHS)
     shape = save(out, trainer.encoder, trainer.head)
     results = {
         "asked": plain(asked),
@@ -80,7 +85,7 @@ def dry_run(config: FedHeadConfig) -> str:
     prepared = prepare(config)
     with tempfile.TemporaryDirectory(prefix="fed-head-") as folder:
         small = msgspec.structs.replace(
-            config, steps=DRY_STEPS, minutes=0.0, held_out_samples=DRY_SAMPLES, out=folder, workers=0
+            config, steps=DRY_STEPS, minutes=0.0, held_out_samples=DRY_SAMPLES, out=folder, workers=0, kept=""
         )
         seconds = FedTrainer(replace(prepared, config=small)).seconds_a_step()
         results = train(small, replace(prepared, config=small))
@@ -94,10 +99,11 @@ def dry_run(config: FedHeadConfig) -> str:
     )
     epochs = steps * plan.records_a_step / plan.records
     head, bottleneck = results["weights of the head"] / 1e6, results["weights of the bottleneck"] / 1e6
+    with_target = ", the target's forward among them" if config.kept else ""
     return (
         f"dry run: {DRY_STEPS} steps, {results['tokens']:,} tokens judged, head saved and loaded. A full run: "
         f"{plan.records:,} records, {steps:,} steps of {plan.records_a_step} = {epochs:.2f} epochs, a head of "
         f"{head:.2f} M weights with {results['short list']:,} tokens, features of layers {list(prepared.layers)} "
         f"through a bottleneck of {bottleneck:.2f} M weights to {results['bytes a token']} bytes a token, about "
-        f"{gigabytes(prepared.need.total)}; at {seconds:.2f} s a step about {duration(steps * seconds)}"
+        f"{gigabytes(prepared.need.total)}; at {seconds:.2f} s a step{with_target} about {duration(steps * seconds)}"
     )

@@ -26,6 +26,13 @@ class Runs:
     """[R, n], what follows each entry; IGNORE in prompts and padding."""
     last: Tensor
     """Output of the last layer [R, n, hidden], before the final norm: what the target makes of each entry."""
+    rows: Tensor
+    """Row of the batch that each answer is of, [R], ascending."""
+
+    def to(self, device: torch.device) -> Runs:
+        """Return the runs on a device."""
+        hidden = [each.to(device) for each in self.hidden]
+        return Runs(self.tokens.to(device), hidden, self.labels.to(device), self.last.to(device), self.rows.to(device))
 
 
 def spans(labels: Tensor, positions: Tensor, prompt_tokens: int) -> Iterator[tuple[int, int, int, int]]:
@@ -76,4 +83,4 @@ def gather(vlm: Vlm, batch: Batch, layers: Sequence[int], prompt_tokens: int) ->
         last = hidden
         if index in layers:
             kept[index] = hidden[rows, places - 1]
-    return Runs(batch.ids[rows, places], [kept[layer] for layer in layers], labels, last[rows, places])
+    return Runs(batch.ids[rows, places], [kept[layer] for layer in layers], labels, last[rows, places], rows[:, 0])

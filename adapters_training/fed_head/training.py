@@ -12,14 +12,15 @@ from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from adapters_training.exits.batches import Batch
+from adapters_training.exits.batches import Batch, Maker
 from adapters_training.exits.memory import Need
 from adapters_training.exits.preparation import Prepared, open_target
 from adapters_training.exits.trainer import StepLosses, Trainer
 from adapters_training.fed_head import memory
 from adapters_training.fed_head.config import FedHeadConfig
+from adapters_training.fed_head.kept import KeptRuns
 from adapters_training.fed_head.losses import depth_losses
-from adapters_training.fed_head.runs import gather
+from adapters_training.fed_head.runs import Runs, gather
 from adapters_training.packing import IGNORE
 from speculation.fed.config import FedConfig
 from speculation.fed.encoder import FeatureEncoder
@@ -109,26 +110,40 @@ class FedTrainer(Trainer[FedHeadConfig]):
         """See `Trainer.settings`."""
         return super().settings | {"short list tokens": list(self.head.config.short_list)}
 
-    def learn(self, batches: Sequence[Batch]) -> StepLosses:
+    def _maker(self) -> Maker[Batch | Runs | None]:
+        config = self.prepared.config
+        return KeptRuns(self.prepared, config.prompt_tokens) if config.kept else self.prepared.maker
+
+    def learn(self, batches: Sequence[Batch | Runs | None]) -> StepLosses:
         """See `Trainer.learn`."""
         vlm, accelerator, config = self.prepared.vlm, self.prepared.accelerator, self.prepared.config
         total = StepLosses(torch.zeros(config.depths, 2, dtype=torch.float64), 0, 0, {"cut": 0, "passed": 0})
         for batch in batches:
-            for problem in batch.problems:
-                tqdm.write(f"passed over: {problem}")
-            total.tokens += batch.ids.numel()
-            total.counts["cut"] += batch.truncated
-            total.counts["passed"] += len(batch.problems)
-            with accelerator.autocast():
-                runs = gather(vlm, batch.to(vlm.device), self.head.config.layers, config.prompt_tokens)
+            runs = self._runs(batch, total)
             if runs is None:
                 continue
-            losses = depth_losses(vlm, self.encoder, self.head, runs, config.depths, config.head_tokens)
+            with accelerator.autocast():
+                losses = depth_losses(vlm, self.encoder, self.head, runs, config.depths, config.head_tokens)
             weights = torch.tensor([config.depth_weight**depth for depth in range(config.depths)], device=vlm.device)
             accelerator.backward((losses[:, 0] * weights).sum())
             total.losses += losses.detach().double().cpu()
             total.learned += float((runs.labels != IGNORE).sum())
         return total
+
+    def _runs(self, batch: Batch | Runs | None, total: StepLosses) -> Runs | None:
+        vlm, config = self.prepared.vlm, self.prepared.config
+        if batch is None:
+            return None
+        if isinstance(batch, Runs):
+            total.tokens += batch.tokens.numel()
+            return batch.to(vlm.device)
+        for problem in batch.problems:
+            tqdm.write(f"passed over: {problem}")
+        total.tokens += batch.ids.numel()
+        total.counts["cut"] += batch.truncated
+        total.counts["passed"] += len(batch.problems)
+        with self.prepared.accelerator.autocast():
+            return gather(vlm, batch.to(vlm.device), self.head.config.layers, config.prompt_tokens)
 
     def log(self, writer: SummaryWriter, means: Tensor) -> float:
         """See `Trainer.log`."""

@@ -17,30 +17,37 @@ from torch import Tensor
 from speculation.fed.head import FedHead, Projected
 
 
-def unroll(head: FedHead, rows: Tensor, states: Tensor, depths: int) -> list[Tensor]:
-    """Return the outputs [R, n, width] at depths 1 to `depths` of R texts of n entries.
+def unroll(head: FedHead, rows: Tensor, states: Tensor, depths: int, begin: int = 0) -> list[Tensor]:
+    """Return the outputs [R, n - begin, width] at depths 1 to `depths` of R texts of n entries, from entry `begin` on.
 
     `rows` [R, n] are the rows of the embedding that stand for the tokens, `states` [R, n, width] what the target's
     features come to. Padding belongs on the right, where nobody looks. Outputs of depth m at entries below m - 1 mean
-    nothing: there was nothing to draft from.
+    nothing: there was nothing to draft from. Entries before `begin` - `depths` + 1 are projected only.
     """
     count = rows.shape[1]
     positions = torch.arange(count, device=rows.device).expand(rows.shape)
-    levels = [head.enter(rows, states, positions)]
-    outputs = [head.leave(states, _attend(levels))]
+    # Chains that end at `begin` were drafted from here on.
+    first = max(0, begin - depths + 1)
+    fed = head.enter(rows, states, positions)
+    rows, states, positions = rows[:, first:], states[:, first:], positions[:, first:]
+    levels = [Projected(fed.queries[:, first:], fed.keys[:, first:], fed.values[:, first:])]
+    outputs = [head.leave(states, _attend(fed, levels, first))]
     for _ in range(1, depths):
         states = _later(outputs[-1], 1)
         levels.append(head.enter(rows, states, positions))
-        outputs.append(head.leave(states, _attend(levels)))
-    return outputs
+        outputs.append(head.leave(states, _attend(fed, levels, first)))
+    return [each[:, begin - first :] for each in outputs]
 
 
-def _attend(levels: list[Projected]) -> Tensor:
-    """Return what entries at the deepest level attend, [R, n, heads, head_dim]."""
-    first, queries, depth = levels[0], levels[-1].queries, len(levels)
-    count, scale = queries.shape[1], queries.shape[-1] ** -0.5
+def _attend(first: Projected, levels: list[Projected], offset: int) -> Tensor:
+    """Return what entries at the deepest level attend, [R, n - offset, heads, head_dim].
+
+    `first` has all n entries as they were fed, `levels` those from `offset` on at every depth.
+    """
+    queries, depth = levels[-1].queries, len(levels)
+    count, scale = first.keys.shape[1], queries.shape[-1] ** -0.5
     fed = torch.einsum("rihd,rjhd->rihj", queries, first.keys) * scale
-    seen = torch.ones(count, count, dtype=torch.bool, device=queries.device).tril(1 - depth)
+    seen = torch.ones(count - offset, count, dtype=torch.bool, device=queries.device).tril(offset + 1 - depth)
     scores = [fed.masked_fill(~seen[:, None], -torch.inf)]
     own = [(level, depth - number) for number, level in enumerate(levels[1:], start=2)]
     scores += [(queries * _later(level.keys, back)).sum(-1, keepdim=True) * scale for level, back in own]

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from cloud_verifier.config import FED_HEAD_FILE
 from evaluation.bags.files import BagWriter
 from evaluation.live import DECODING, add_graph_flags, prepare
 from evaluation.report.tables import decoding_table, step_lines
@@ -20,12 +21,15 @@ from spec_vlm_nav.runner import Log, Runner
 from spec_vlm_nav.simulated_go2 import scene_of
 
 READY_LIMIT_S = 120.0
+MODEL, FED = "model", "fed"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register `demo`."""
     line = commands.add_parser("demo", help="a simulated Go2 finds an object", description=__doc__)
     add_graph_flags(line, SIM_GRAPH, "seed", "difficulty", "layout", "target", *DECODING, seed="3")
+    shown = "who drafts: the draft model, or the fed head beside the target (default: %(default)s)"
+    line.add_argument("--draft", default=MODEL, choices=(MODEL, FED), help=shown)
     line.add_argument("--instruction", help="given to the robot (default: find the TARGET)")
     line.add_argument("--time", type=float, default=270.0, help="seconds that the robot has (default: 270)")
     line.add_argument("--out", type=Path, default=PROJECT / "out" / "demo", help="bag, log and report go here")
@@ -68,11 +72,23 @@ class StepPrinter:
             print(f"         {line}", flush=True)
 
 
+def head_beside(target: str) -> Path:
+    """Return the folder of the fed head beside a target. Raises ValueError, in one sentence, where there is none."""
+    folder = Path(target).resolve().parent / "fed_head"
+    if not (folder / FED_HEAD_FILE).is_file():
+        raise ValueError(
+            f"--draft {FED}: no fed head in {folder} ({FED_HEAD_FILE} is missing); train one with "
+            "`python -m adapters_training fed-head` (docs/fed_head.md), or leave the option out"
+        )
+    return folder
+
+
 def run(options: argparse.Namespace) -> int:
     """Run the demo and return its exit status. Raises ValueError or StartError, in one sentence, if it cannot."""
     scene = scene_of(options.seed, options.difficulty, options.target, options.layout)
     trace = options.out / "trace.json"
-    arguments = prepare(SIM_GRAPH, options, trace=str(trace.resolve()))
+    head = {"fed_head": str(head_beside(options.target_model))} if options.draft == FED else {}
+    arguments = prepare(SIM_GRAPH, options, trace=str(trace.resolve()), **head)
     # rclpy and OpenGL start only once the ROS domain is chosen and the options are known to be good.
     from evaluation.nodes.observer import Observer
     from evaluation.report.command import write_report
@@ -86,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
         Observer(printer, bag) as observer,
     ):
         count = len(SIM_GRAPH.processes)
-        print(f"room {scene.seed} ({options.difficulty}), mode {options.mode}; starting {count} processes")
+        drafter = "a fed head drafts" if head else "the draft model drafts"
+        print(f"room {scene.seed} ({options.difficulty}), mode {options.mode}, {drafter}; starting {count} processes")
         runner.start()
         runner.wait_until(observer.ready, "all nodes ready", READY_LIMIT_S)
         print(f'instruction: "{instruction}"', flush=True)

@@ -13,9 +13,19 @@ from typing import Any
 from evaluation.experiment.questions import add_questions, in_words
 from evaluation.experiment.run import Run
 from evaluation.journal import Journal
-from evaluation.setting import add_drafting, add_link, add_pair, add_predictor, add_profile, drafted_as, machine
+from evaluation.setting import (
+    add_drafting,
+    add_fed_head,
+    add_link,
+    add_pair,
+    add_predictor,
+    add_profile,
+    drafted_as,
+    machine,
+)
 from spec_vlm_nav.graph import PROJECT
 from speculation.links import load_link
+from speculation.predictor import OFF
 from speculation.profiles import load_profile
 
 RESULTS = PROJECT / "benchmarks" / "results"
@@ -68,6 +78,7 @@ def experiment_line(
         line.add_argument("--modes", nargs="+", default=list(chosen or modes), choices=modes, help=shown)
     if drafting:
         add_drafting(line)
+        add_fed_head(line)
     if predictor:
         add_predictor(line)
     add_questions(line, dtype)
@@ -154,14 +165,15 @@ def result_name(base: str, source: str) -> str:
 def finish(options: argparse.Namespace, base: str, data: Mapping[str, Any], run: Run | None = None) -> None:
     """Print the machine; with --save, write `data` with settings and machine, and every step's time of a run.
 
-    The result's name is `base` with the source, profile, link, round trip and dtype of the options.
+    The result's name is `base` with the source, fed head, profile, link, round trip and dtype of the options.
     """
     print(measured_on := machine())
     if not options.save:
         return
     rtt_ms = getattr(options, "rtt_ms", None)
     trip = "" if rtt_ms is None else f"rtt_{rtt_ms:g}_ms"
-    parts = [getattr(options, "profile", ""), getattr(options, "link", ""), trip, options.dtype]
+    drafter = "" if getattr(options, "fed_head", OFF) == OFF else "fed_head"
+    parts = [drafter, getattr(options, "profile", ""), getattr(options, "link", ""), trip, options.dtype]
     measured: dict[str, Any] = {}
     if run is not None:
         times = {arm: [round(seconds, 4) for seconds in run.seconds(arm)] for arm in run.answers}

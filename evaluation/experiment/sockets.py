@@ -14,7 +14,7 @@ from edge_drafter.settings import EdgeConfig
 from evaluation.experiment.questions import check_prompts, in_words, text_flags
 from evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
 from evaluation.journal import Journal
-from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, draft_flags, verifier
+from evaluation.setting import CONNECT_LIMIT_S, SILENCE_S, draft_flags, head_flags, verifier
 from speculation.settings import fields_of
 from speculation.trace import Trace
 from speculation.vlm.load import Vlm, load_vlm
@@ -112,6 +112,7 @@ def sockets(
     named = [name for name in ("profile", "dtype", "threads") if hasattr(options, name)]
     own = [word for name in named for word in (f"--{name}", str(getattr(options, name)))]
     own += [*text_flags(in_words(getattr(options, "frames", ""))), *draft_flags(modes, options.draft_model)]
+    own += head_flags(options)
     vlm = vlm or load_vlm(options.draft_model, dtype=options.dtype, threads=getattr(options, "threads", 1))
     with ExitStack() as stack:
         if not address and set(modes) != {Mode.EDGE.value}:

@@ -10,7 +10,7 @@ import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from speculation.fed.config import FORMAT, FedConfig
 from speculation.fed.encoder import FeatureEncoder
@@ -26,12 +26,15 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def save(folder: Path, encoder: FeatureEncoder, head: FedHead) -> FedConfig:
-    """Write a head with its bottleneck and return its config; a writing that is broken off leaves the old files."""
+    """Write a head with its bottleneck and return its config; a writing that is broken off leaves the old files.
+
+    Weights that bfloat16 holds exactly, see `round_weights`, are stored so.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     config = msgspec.structs.replace(head.config, features=fingerprint(encoder))
     parts = {name: folder / f"{name}.part" for name in (ENCODER_FILE, HEAD_FILE, CONFIG_FILE)}
     for name, module in ((ENCODER_FILE, encoder), (HEAD_FILE, head)):
-        weights = {key: weight.detach().cpu().contiguous() for key, weight in module.state_dict().items()}
+        weights = {key: _smallest(weight.detach().cpu()).contiguous() for key, weight in module.state_dict().items()}
         save_file(weights, str(parts[name]))
     parts[CONFIG_FILE].write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=1) + b"\n")
     for name, part in parts.items():
@@ -88,6 +91,18 @@ def fingerprint(encoder: FeatureEncoder) -> str:
     for name, weight in sorted(encoder.state_dict().items()):
         digest.update(name.encode() + weight.detach().float().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+@torch.no_grad()
+def round_weights(module: nn.Module) -> None:
+    """Round all weights to what bfloat16 holds, in the dtype that they have: half the bytes in a file."""
+    for weight in module.parameters():
+        weight.copy_(weight.to(torch.bfloat16))
+
+
+def _smallest(weight: Tensor) -> Tensor:
+    short = weight.to(torch.bfloat16)
+    return short if torch.equal(short.to(weight.dtype), weight) else weight
 
 
 def _filled(module: M, folder: Path, name: str) -> M:

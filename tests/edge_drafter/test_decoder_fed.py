@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from edge_drafter import decoder
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierRefused
 from speculation.fed.files import CONFIG_FILE, save
+from speculation.profiles import DeviceProfile
 from speculation.vlm.load import ModelFolderError, Vlm
 from tests.cloud_verifier.process import start
 from tests.cloud_verifier.test_engine import jpeg
@@ -56,12 +58,16 @@ def test_a_fed_robot_gets_the_targets_own_tokens(
     assert results["sd"].stats.drafted > 0 and results["sd"].stats.resent == 0
 
 
-def test_what_does_not_fit_is_refused_before_anything_connects(folder: Path, tiny_draft: Path, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_before_anything_connects(
+    folder: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = "tcp://127.0.0.1:5999"
     with pytest.raises(ModelFolderError, match="has no fed_head.json"):
         EdgeDecoder(config(tiny_draft, address, fed_head=str(tmp_path)))
-    with pytest.raises(ValueError, match="profile go2_a100 declares draft_s and no fed_s"):
-        EdgeDecoder(config(tiny_draft, address, fed_head=str(folder), profile="go2_a100"))
+    monkeypatch.setattr(decoder, "load_profile", lambda name: DeviceProfile("slow", draft_s=0.07))
+    with pytest.raises(ValueError, match="profile slow declares draft_s and no fed_s"):
+        EdgeDecoder(config(tiny_draft, address, fed_head=str(folder)))
+    monkeypatch.undo()
     stranger = tiny_model(tmp_path / "stranger", layers=1, vocabulary=300)
     with pytest.raises(ModelFolderError, match="target and draft model must share one"):
         EdgeDecoder(config(stranger, address, fed_head=str(folder)))

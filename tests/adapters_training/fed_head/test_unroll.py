@@ -67,3 +67,13 @@ def test_a_session_that_is_given_the_root_alone_agrees() -> None:
     np.testing.assert_allclose(
         unrolled([(tokens, features)], 1)[0][0, -1].numpy(), session.root_logits()[list(CONFIG.short_list)], atol=1e-9
     )
+
+
+@pytest.mark.parametrize("begin", [0, 2, DEPTHS, 9])
+def test_a_pass_that_begins_later_finds_the_same(begin: int) -> None:
+    tokens, features = text(6, 12)
+    rows, states = HEAD.rows(tokens)[None], HEAD.up(torch.from_numpy(features).double())[None]
+    whole, later = unroll(HEAD, rows, states, DEPTHS), unroll(HEAD, rows, states, DEPTHS, begin)
+    for depth, (all_of, some) in enumerate(zip(whole, later, strict=True)):
+        meant = max(0, depth - begin)
+        torch.testing.assert_close(some[:, meant:], all_of[:, begin + meant :], rtol=0, atol=1e-12)

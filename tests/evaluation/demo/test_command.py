@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import runpy
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from evaluation.demo.command import StepPrinter
+from cloud_verifier.config import FED_HEAD_FILE
+from evaluation.demo.command import StepPrinter, head_beside
+from spec_vlm_nav.graph import PROJECT, SIM_GRAPH, CommandSpec, NodeSpec
 from spec_vlm_nav.messages import CLOUD_VERIFIED, EDGE_ONLY, FALLBACK, HOLD, figures, to_numbers
+from speculation.fed.inspect import inspect_head
 from speculation.prompts import STOP, ActionSize, NavigationAction
+from speculation.vlm.inspect import inspect_folder
 from tests.evaluation.report.recording import FIGURES, FORWARD
 
 
@@ -69,3 +74,27 @@ def test_the_demo_is_a_module_and_a_command(
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     printed = capsys.readouterr().out
     assert end.value.code == 0 and "--difficulty {easy,middle,hard}" in printed and "--no-movie" in printed
+
+
+def test_a_fed_head_is_looked_for_beside_the_target(tmp_path: Path) -> None:
+    target, head = tmp_path / "target", tmp_path / "fed_head"
+    with pytest.raises(ValueError, match="--draft fed: no fed head in .*/fed_head .fed_head.json is missing.; train"):
+        head_beside(str(target))
+    head.mkdir()
+    (head / FED_HEAD_FILE).write_text("{}")
+    assert head_beside(str(target)) == head
+    arguments = SIM_GRAPH.values({"fed_head": str(head)})
+    verifier, edge = SIM_GRAPH.processes[0], next(each for each in SIM_GRAPH.processes if each.name == "vlm_nav")
+    assert isinstance(verifier, CommandSpec) and isinstance(edge, NodeSpec)
+    assert SIM_GRAPH.command(verifier, arguments)[-2:] == ["--fed-head", str(head)]
+    assert SIM_GRAPH.given(edge, arguments)["fed_head"] == str(head)
+    none = SIM_GRAPH.values({})
+    assert "--fed-head" not in SIM_GRAPH.command(verifier, none) and "fed_head" not in SIM_GRAPH.given(edge, none)
+
+
+def test_the_shipped_head_goes_with_the_shipped_pair() -> None:
+    models = PROJECT / "models"
+    report = inspect_head(
+        head_beside(str(models / "target")), [inspect_folder(models / name) for name in ("target", "draft")]
+    )
+    assert not report.problems and report.bytes_a_token <= 256

@@ -10,7 +10,16 @@ import pytest
 import torch
 
 from speculation.fed.config import FedConfig
-from speculation.fed.files import CONFIG_FILE, ENCODER_FILE, HEAD_FILE, load_encoder, load_head, read_config, save
+from speculation.fed.files import (
+    CONFIG_FILE,
+    ENCODER_FILE,
+    HEAD_FILE,
+    load_encoder,
+    load_head,
+    read_config,
+    round_weights,
+    save,
+)
 from speculation.vlm.load import ModelFolderError, Vlm
 from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
 
@@ -85,3 +94,19 @@ def test_layers_that_the_target_lacks_are_refused(folder: Path, target: Vlm) -> 
     save(folder, random_encoder(deeper), random_head(deeper))
     with pytest.raises(ModelFolderError, match="reads layers that the target does not have"):
         load_encoder(folder, target)
+
+
+def test_rounded_weights_take_half_the_bytes_and_come_back_as_they_are(
+    folder: Path, target: Vlm, tmp_path: Path
+) -> None:
+    config = read_config(folder)
+    encoder, head = random_encoder(config), random_head(config)
+    for module in (encoder, head):
+        round_weights(module)
+    rounded = save(tmp_path / "rounded", encoder, head)
+    assert rounded.features != config.features
+    assert (tmp_path / "rounded" / HEAD_FILE).stat().st_size < 0.6 * (folder / HEAD_FILE).stat().st_size
+    found = load_head(tmp_path / "rounded", config.tokenizer, dtype=torch.float64)
+    assert all(torch.equal(found.state_dict()[name], weight) for name, weight in head.state_dict().items())
+    hidden = [torch.randn(2, config.hidden) for _ in config.layers]
+    assert torch.equal(load_encoder(tmp_path / "rounded", target)(hidden), encoder(hidden))

@@ -313,6 +313,12 @@ VERIFIER_ADDRESS = Argument(
 )
 TARGET = Argument("target_model", str(PROJECT / "models" / "target"), "folder of the target model")
 DRAFT = Argument("draft_model", str(PROJECT / "models" / "draft"), "folder of the draft model")
+FED_HEAD = argument_of(
+    EdgeConfig,
+    "fed_head",
+    default="",
+    description="folder of a fed head, which drafts from the target's features in the draft model's place; empty: none",
+)
 KEYS = Argument("keys", "", "folder of CURVE keys for the link; empty: plain TCP, for loopback only")
 ALLOW_PLAIN = Argument(
     "allow_plain",
@@ -371,6 +377,7 @@ VERIFIER = CommandSpec(
         "--allow-plain", Use("allow_plain"), "--draft-model", Use("server_draft"), "--device", Use("target_device"),
         "--dtype", Use("target_dtype"), "--quantisation", Use("target_quantisation"),
         "--max-sessions", Use("max_sessions"), "--max-batch", Use("max_batch"), "--capacity", Use("capacity"),
+        "--fed-head", Use("fed_head"),
     ),
     settings=VERIFIER_CONFIG.name,
 )  # fmt: skip
@@ -383,6 +390,7 @@ _NAVIGATION = (
     ("verifier", Use("verifier")),
     ("mode", Use("mode")),
     ("drafting", Use("drafting")),
+    ("fed_head", Use("fed_head")),
     ("profile", Use("profile")),
     ("link", Use("link")),
     ("keys", Use("keys")),
@@ -397,8 +405,8 @@ _NAVIGATION = (
 )
 ROS = (NAMESPACE, LOG_LEVEL, PARAMS_FILE)
 NAVIGATING = (
-    MODE, DRAFTING, DRAFT, *DRAFTING_MODEL, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, SERVICE_CLASS, TRACE,
-    RESPONSE_ORDER, GUIDE,
+    MODE, DRAFTING, DRAFT, FED_HEAD, *DRAFTING_MODEL, VERIFIER_ADDRESS, PROFILE, LINK, KEYS, ALLOW_PLAIN, SERVICE_CLASS,
+    TRACE, RESPONSE_ORDER, GUIDE,
 )  # fmt: skip
 """Of every graph with a navigation node."""
 
@@ -418,7 +426,9 @@ def view(config: str, *remaps: tuple[str, Value]) -> NodeSpec:
     return NodeSpec("nav_view", config, remaps=remaps, respawns=ALWAYS, when=lambda values: values[VIEW.name] == YES)
 
 
-VERIFIER_GRAPH = Graph((TARGET, SERVER_DRAFT, VERIFIER_ADDRESS, PROFILE, KEYS, ALLOW_PLAIN, *SERVING), (VERIFIER,))
+VERIFIER_GRAPH = Graph(
+    (TARGET, SERVER_DRAFT, FED_HEAD, VERIFIER_ADDRESS, PROFILE, KEYS, ALLOW_PLAIN, *SERVING), (VERIFIER,)
+)
 """The cloud side alone."""
 
 SIM_GRAPH = Graph(
