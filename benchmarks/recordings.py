@@ -31,6 +31,7 @@ def add_models(line: argparse.ArgumentParser) -> None:
     """Register the options that a recording is made with."""
     add_pair(line)
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
+    line.add_argument("--fed-head", type=Path, help="folder of a fed head (default: as the verifier finds it)")
     add_predictor(line)
     add_questions(line)
 
@@ -44,7 +45,7 @@ def add_recording(line: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_pair(line)
     add_questions(line)
-    line.set_defaults(exits=None, predictor=AUTO)
+    line.set_defaults(exits=None, predictor=AUTO, fed_head=None)
 
 
 def add_source(line: argparse.ArgumentParser) -> None:
@@ -155,7 +156,7 @@ def record_questions(options: argparse.Namespace, count: int, top: int = TOP) ->
     asked = asked_of(options, count)
     models = Models.load(
         options.target_model, options.draft_model, options.exits, options.predictor, options.dtype,
-        in_words(options.frames),
+        in_words(options.frames), options.fed_head,
     )  # fmt: skip
     check_prompts(models.target, asked, options.max_tokens)
     return record(models, asked, options.max_tokens, top), asked
