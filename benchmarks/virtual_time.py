@@ -73,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     run.set_defaults(action=run_modes)
     record = commands.add_parser("record", help="write what a pair of models predicts on held-out frames")
     recordings.add_models(record)
+    recordings.add_recorded_head(record)
     record.add_argument("--count", type=int, default=200, help="frames (default: 200)")
     record.add_argument("--top", type=int, default=TOP, help=f"draft tokens kept for each place (default: {TOP})")
     record.add_argument("--out", type=Path, required=True, help="the file, .npz")
