@@ -30,7 +30,7 @@ class FedSource(ModelSource):
         self._fed = model
         self._places = {token: place for place, token in enumerate(model.tokens.tolist())}
         self._waiting: list[Features] = []
-        """What may have come while a forward ran."""
+        """What was not fed yet: it may have come while a forward ran."""
         self._began = False
         self._warned = False
 
@@ -54,8 +54,17 @@ class FedSource(ModelSource):
         return self._began or bool(self._waiting)
 
     def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
-        """See `DraftSource.grow`."""
-        self._take_waiting()
+        """See `DraftSource.grow`.
+
+        A forward with new features computes the root first, and a child of the root one level later: twice the time.
+        So they wait where the likeliest leaf is such a child and the root's proposals stand; else the other leaves that
+        are wait.
+        """
+        if self._waiting and (self._root_is_due or not self._began or not self._feeds_a_child_of_the_root(leaves[0])):
+            stood = not self._root_is_due
+            self._take_waiting()
+            if stood:
+                leaves = [leaf for leaf in leaves if not self._feeds_a_child_of_the_root(leaf)]
         if not self._began:
             raise Abandoned
         return super().grow(leaves, stop)
@@ -64,10 +73,9 @@ class FedSource(ModelSource):
         """See `DraftSource.commit`."""
         super().commit(rerooting, message)
         self._began = True
-        # The prompt's end first: what comes behind it is of no use without it.
-        self._take_waiting()
         if message is not None and message.features:
-            self._take(message.tokens, message.start + len(message.tokens), message.features)
+            end = message.start + len(message.tokens)
+            self._waiting.append(Features(message.step, end, message.tokens, message.features))
 
     @property
     def _root_is_due(self) -> bool:
@@ -79,6 +87,10 @@ class FedSource(ModelSource):
         inside = [[self._places[token] for token in tokens if token in self._places] for tokens in known]
         found = propose(Distributions(rows[:, listed]), depths, inside, width=self._step.config.width)
         return [tuple((int(listed[place]), chance) for place, chance in proposals) for proposals in found]
+
+    def _feeds_a_child_of_the_root(self, leaf: int) -> bool:
+        tree = self._step.tree
+        return any(tree.parent(node) == tree.root for node in self._unfed([leaf]))
 
     def _take_waiting(self) -> None:
         for message in self._waiting:
