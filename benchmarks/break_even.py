@@ -47,8 +47,8 @@ CONTOURS = (1.02, 1.5, 2.0, 3.0, 4.0)
 """Speed-ups with a line. The first is where `full` leaves plain cloud decoding; at 1 it is level over a wide area."""
 FED_CONTOURS, FED_COLOUR = (1.1, 1.5), "#7b2d8b"
 FED_SHARE = 0.1
-"""T_p of a fed head over that of the draft model on the same robot, a stand-in: of the weights of Qwen2-VL-2B a layer of
-its own width, with a list of 4,096 tokens, has 5 %, and one of Qwen2-VL-7B's width 15 %."""
+"""T_p of a fed head over that of the draft model on the same robot, a stand-in: of the weights of Qwen2-VL-2B a
+layer of its own width, with a list of 4,096 tokens, has 5 %, and one of Qwen2-VL-7B's width 15 %."""
 FED = "fed head"
 CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
 SPECULATIVE = tuple(mode.value for mode in Mode if mode.drafts)
@@ -193,7 +193,8 @@ def head_over_draft(
     """
     heads, models = grid(cells, len(drafts), FED), grid(cells, len(drafts), mode)
     wanted, known = np.log(np.array(drafts) * FED_SHARE), np.log(drafts)
-    return np.stack([np.interp(wanted, known, row) for row in heads]) / models
+    over: np.ndarray[Any, np.dtype[np.float64]] = np.stack([np.interp(wanted, known, row) for row in heads]) / models
+    return over
 
 
 def plot(
