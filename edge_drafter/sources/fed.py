@@ -54,20 +54,22 @@ class FedSource(ModelSource):
         return self._began or bool(self._waiting)
 
     def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
-        """See `DraftSource.grow`.
+        """See `DraftSource.grow`; of each way to a leaf the first node that is not fed, since every further one takes
+        a forward of its own.
 
-        A forward with new features computes the root first, and a child of the root one level later: twice the time.
-        So they wait where the likeliest leaf is such a child and the root's proposals stand; else the other leaves that
-        are wait.
+        For the same reason a child of the root does not share a forward with the root. Where the likeliest node is one,
+        and what follows the root is known, new features wait; else the children wait.
         """
-        if self._waiting and (self._root_is_due or not self._began or not self._feeds_a_child_of_the_root(leaves[0])):
-            stood = not self._root_is_due
+        tree, root = self._step.tree, self._step.tree.root
+        level = list(dict.fromkeys(next(iter(self._unfed([leaf])), leaf) for leaf in leaves))
+        children = [node for node in level if node != root and tree.parent(node) == root]
+        if self._root_is_due or not self._began or level[0] not in children:
             self._take_waiting()
-            if stood:
-                leaves = [leaf for leaf in leaves if not self._feeds_a_child_of_the_root(leaf)]
         if not self._began:
             raise Abandoned
-        return super().grow(leaves, stop)
+        if self._root_is_due:
+            level = [node for node in level if node not in children] or [root]
+        return super().grow(level, stop)
 
     def commit(self, rerooting: Rerooting, message: Commit | None) -> None:
         """See `DraftSource.commit`."""
@@ -87,10 +89,6 @@ class FedSource(ModelSource):
         inside = [[self._places[token] for token in tokens if token in self._places] for tokens in known]
         found = propose(Distributions(rows[:, listed]), depths, inside, width=self._step.config.width)
         return [tuple((int(listed[place]), chance) for place, chance in proposals) for proposals in found]
-
-    def _feeds_a_child_of_the_root(self, leaf: int) -> bool:
-        tree = self._step.tree
-        return any(tree.parent(node) == tree.root for node in self._unfed([leaf]))
 
     def _take_waiting(self) -> None:
         for message in self._waiting:

@@ -153,6 +153,20 @@ def test_features_wait_where_they_would_double_a_forward() -> None:
     assert tree[children[1]].proposals is not None
 
 
+def test_a_forward_feeds_one_level_of_what_others_proposed() -> None:
+    """A draft model takes a looked-up chain at once; to a head each of its tokens is a forward of its own."""
+    source, model, tree = begun(hashed_target(3, eos_rate=0.0))
+    source.feed(prompt())
+    source.grow([tree.root])
+    chain, node = [], tree.root
+    for token in (4, 5, 6):
+        node = tree.add(node, token, 0.9, Origin.LOOKUP)
+        chain.append(node)
+    for fed in range(1, 4):
+        source.grow([chain[-1]])
+        assert [tree[each].proposals is not None for each in chain] == [True] * fed + [False] * (3 - fed)
+
+
 def test_tokens_outside_the_short_list_are_neither_proposed_nor_rated() -> None:
     """What a look-up proposed keeps its chance where the head does not know the token."""
     target = hashed_target(2, eos_rate=0.0)
