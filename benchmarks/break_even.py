@@ -201,7 +201,7 @@ def plot(
     cells: Sequence[Mapping[str, Any]], drafts: Sequence[float], ways: Sequence[float], mode: str, caption: str
 ) -> Figure:
     """Return the map; `caption` is one line about what was decoded."""
-    figure = new_figure(6.3)
+    figure = new_figure(7.2)
     axes = figure.add_subplot(xscale="log", yscale="log", xlim=(drafts[0], drafts[-1]), ylim=(ways[0], ways[-1]))
     entries = {mode: mode, **{name: f"{name}_best" for name in (SD, FSD) if name != mode}}
     medians = {name: grid(cells, len(drafts), entry) for name, entry in entries.items()}
@@ -218,7 +218,7 @@ def plot(
         best = grid(cells, len(drafts), f"{name}_best")
         if best.min() < 1.0 < best.max():
             axes.contour(drafts, ways, best, levels=[1.0], colors=COLOURS[name], linewidths=2.6, linestyles=style)
-        axes.plot([], [], style, color=COLOURS[name], linewidth=2.6, label=f"{name}: slower than cloud beyond")
+        axes.plot([], [], style, color=COLOURS[name], linewidth=2.6, label=f"{name}: slower than cloud right of it")
     has_head = FED in cells[0]
     if has_head:
         fed = grid(cells, len(drafts), FED)
@@ -229,9 +229,9 @@ def plot(
         over = head_over_draft(cells, drafts, mode)
         if over.min() < 1.0 < over.max():
             axes.contour(drafts, ways, over, levels=[1.0], colors=FED_COLOUR, linewidths=1.6, linestyles=":")
-        axes.plot([], [], "-.", color=FED_COLOUR, linewidth=1.8, label=f"{mode} with a {FED} of this T_p")
+        axes.plot([], [], "-.", color=FED_COLOUR, linewidth=1.8, label=f"{mode}, a {FED} of this T_p drafts")
         axes.plot([], [], ":", color=FED_COLOUR, linewidth=1.6,
-                  label=f"a {FED} of a tenth of this T_p is faster beyond")  # fmt: skip
+                  label=f"right of it a {FED} of T_p / 10 is faster")  # fmt: skip
     for paper, (shape, fill) in STYLES.items():
         if has_head or paper != "the same with a fed head":
             axes.plot([], [], shape, color=fill, markeredgecolor="black", label=paper)
@@ -249,7 +249,7 @@ def plot(
             fontweight="bold" if each.label == "Go2" else "normal",
             zorder=6, bbox={"facecolor": "white", "alpha": 0.6, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
-    axes.legend(loc="lower right", fontsize=9, framealpha=0.9)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     bar = figure.colorbar(heat, ax=axes, pad=0.01, aspect=30, label=f"{mode}: times faster than cloud decoding")
     bar.set_ticks([each for each in (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if each <= most])
     bar.ax.yaxis.set_minor_locator(NullLocator())

@@ -155,7 +155,7 @@ def test_features_wait_where_they_would_double_a_forward() -> None:
 
 def test_a_forward_feeds_one_level_of_what_others_proposed() -> None:
     """A draft model takes a looked-up chain at once; to a head each of its tokens is a forward of its own."""
-    source, model, tree = begun(hashed_target(3, eos_rate=0.0))
+    source, _, tree = begun(hashed_target(3, eos_rate=0.0))
     source.feed(prompt())
     source.grow([tree.root])
     chain, node = [], tree.root
