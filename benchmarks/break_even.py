@@ -3,8 +3,9 @@
     python -m benchmarks.break_even --save
 
 At every place of the map the same answers are decoded by `cloud`, by plain `sd` and `fsd` (each at the best of
---gammas) and by --mode as it is shipped. Only the ratios of T_p, T_q and T_c count. `cloud` streams its tokens, so the
-link is paid once an answer, not once a token.
+--gammas) and by --mode as it is shipped, once with the draft model and, where the answers have a fed head's drafts,
+once with that. Only the ratios of T_p, T_q and T_c count; T_p is that of whatever drafts, so one robot stands at two
+places of the map. `cloud` streams its tokens, so the link is paid once an answer, not once a token.
 """
 
 from __future__ import annotations
@@ -39,10 +40,16 @@ LEAST, MOST_DRAFT, MOST_WAY = 0.03, 12.0, 6.0
 """Ends of the axes: T_p / T_q and T_c / T_q."""
 GRID, QUICK_GRID = (12, 10), (6, 5)
 """Places over T_p / T_q and T_c / T_q."""
-SYNTHETIC = "tokens=48"
+SYNTHETIC = "tokens=48,fed=0.727"
+"""A head that is right as often as the draft model, at every depth."""
 TICKS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 CONTOURS = (1.02, 1.5, 2.0, 3.0, 4.0)
 """Speed-ups with a line. The first is where `full` leaves plain cloud decoding; at 1 it is level over a wide area."""
+FED_CONTOURS, FED_COLOUR = (1.1, 1.5), "#7b2d8b"
+FED_SHARE = 0.1
+"""T_p of a fed head over that of the draft model on the same robot, a stand-in: of the weights of Qwen2-VL-2B a
+layer of its own width, with a list of 4,096 tokens, has 5 %, and one of Qwen2-VL-7B's width 15 %."""
+FED = "fed head"
 CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
 SPECULATIVE = tuple(mode.value for mode in Mode if mode.drafts)
 STYLES = {
@@ -50,6 +57,7 @@ STYLES = {
     "PicoSpec (Jetson AGX)": ("s", "#72b7b2"),
     "SpecEdge (RTX 4090)": ("D", "#eeca3b"),
     "Orin, fast server": ("^", "#e45756"),
+    "the same with a fed head": ("^", "#c9a0dc"),
 }
 """Marker shape and colour by `Marker.paper`."""
 
@@ -114,9 +122,23 @@ def markers() -> list[Marker]:
     return found
 
 
+def with_head(marker: Marker) -> Marker:
+    """Return where the robot of a marker stands when a fed head drafts on it."""
+    source = f"{marker.source}, times {FED_SHARE:g}"
+    return marker._replace(
+        paper="the same with a fed head", label="", draft_s=FED_SHARE * marker.draft_s, source=source
+    )
+
+
+def heads() -> list[Marker]:
+    """Return the Orin against fast servers with a fed head."""
+    return [with_head(each) for each in markers() if each.paper == "Orin, fast server"]
+
+
 def declared(draft: float, way: float, cost: str = DEFAULT_COST) -> Timings:
     """Return the timings of a place of the map; `cost` as in `Timings.with_cost`."""
-    return Timings("map", draft * VERIFY_S, TABLE_9_LEAF, VERIFY_S, one_way_s=way * VERIFY_S).with_cost(cost)
+    draft_s, way_s = draft * VERIFY_S, way * VERIFY_S
+    return Timings("map", draft_s, TABLE_9_LEAF, VERIFY_S, one_way_s=way_s, fed_s=draft_s).with_cost(cost)
 
 
 def at(
@@ -124,13 +146,17 @@ def at(
 ) -> dict[str, Any]:
     """Return how many times faster than `cloud` each mode is, step by step, where T_p and T_c are so many T_q.
 
-    sd and fsd are given for every gamma, and the best median of them.
+    sd and fsd are given for every gamma, and the best median of them; `mode` also with the recording's fed head, if it
+    has one, whose T_p is that of the place.
     """
     arms = [Arm[Any](CLOUD, CLOUD), Arm[Any](mode, mode)]
+    arms += [Arm[Any](FED, mode, {"fed": True})] if recording.fed is not None else []
     arms += [Arm(f"{name} {gamma}", name, {"gamma": gamma}) for name in (SD, FSD) for gamma in gammas]
     run = VirtualTime(recording, declared(draft, way, cost)).run(arms)
     faster = {arm.name: spread(run.ratios(CLOUD, arm.name)) for arm in arms[1:]}
     cell: dict[str, Any] = {"draft": draft, "way": way, mode: faster[mode]}
+    if FED in faster:
+        cell[FED] = faster[FED]
     for name in (SD, FSD):
         tried = {gamma: faster[f"{name} {gamma}"] for gamma in gammas}
         best = max(gammas, key=lambda gamma: tried[gamma]["median"])
@@ -157,11 +183,25 @@ def grid(cells: Sequence[Mapping[str, Any]], columns: int, name: str) -> np.ndar
     return np.array([cell[name]["median"] for cell in cells]).reshape(-1, columns)
 
 
+def head_over_draft(
+    cells: Sequence[Mapping[str, Any]], drafts: Sequence[float], mode: str
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return, for a robot at each place, the speed-up with a fed head over that with its draft model [rows, columns].
+
+    The head's is that of the place FED_SHARE to the left, between places by the logarithm of T_p; beyond the map's left
+    end that of the end.
+    """
+    heads, models = grid(cells, len(drafts), FED), grid(cells, len(drafts), mode)
+    wanted, known = np.log(np.array(drafts) * FED_SHARE), np.log(drafts)
+    over: np.ndarray[Any, np.dtype[np.float64]] = np.stack([np.interp(wanted, known, row) for row in heads]) / models
+    return over
+
+
 def plot(
     cells: Sequence[Mapping[str, Any]], drafts: Sequence[float], ways: Sequence[float], mode: str, caption: str
 ) -> Figure:
     """Return the map; `caption` is one line about what was decoded."""
-    figure = new_figure(6.3)
+    figure = new_figure(7.2)
     axes = figure.add_subplot(xscale="log", yscale="log", xlim=(drafts[0], drafts[-1]), ylim=(ways[0], ways[-1]))
     entries = {mode: mode, **{name: f"{name}_best" for name in (SD, FSD) if name != mode}}
     medians = {name: grid(cells, len(drafts), entry) for name, entry in entries.items()}
@@ -178,9 +218,29 @@ def plot(
         best = grid(cells, len(drafts), f"{name}_best")
         if best.min() < 1.0 < best.max():
             axes.contour(drafts, ways, best, levels=[1.0], colors=COLOURS[name], linewidths=2.6, linestyles=style)
-        axes.plot([], [], style, color=COLOURS[name], linewidth=2.6, label=f"{name}: slower than cloud beyond")
+        axes.plot([], [], style, color=COLOURS[name], linewidth=2.6, label=f"{name}: slower than cloud right of it")
+    has_head = FED in cells[0]
+    if has_head:
+        fed = grid(cells, len(drafts), FED)
+        shown = [level for level in FED_CONTOURS if fed.min() < level < fed.max()]
+        if shown:
+            lines = axes.contour(drafts, ways, fed, levels=shown, colors=FED_COLOUR, linewidths=1.8, linestyles="-.")
+            axes.clabel(lines, fmt=lambda level: f"{FED} {level:g}x", fontsize=8)
+        over = head_over_draft(cells, drafts, mode)
+        if over.min() < 1.0 < over.max():
+            axes.contour(drafts, ways, over, levels=[1.0], colors=FED_COLOUR, linewidths=1.6, linestyles=":")
+        axes.plot([], [], "-.", color=FED_COLOUR, linewidth=1.8, label=f"{mode}, a {FED} of this T_p drafts")
+        axes.plot([], [], ":", color=FED_COLOUR, linewidth=1.6,
+                  label=f"right of it a {FED} of T_p / 10 is faster")  # fmt: skip
     for paper, (shape, fill) in STYLES.items():
-        axes.plot([], [], shape, color=fill, markeredgecolor="black", label=paper)
+        if has_head or paper != "the same with a fed head":
+            axes.plot([], [], shape, color=fill, markeredgecolor="black", label=paper)
+    for each, start in zip(heads(), (one for one in markers() if one.paper == "Orin, fast server"), strict=True):
+        if has_head:
+            shape, fill = STYLES[each.paper]
+            arrow = {"arrowstyle": "->", "color": "#555555", "shrinkA": 6, "shrinkB": 6}
+            axes.annotate("", each.place, start.place, arrowprops=arrow, zorder=4)
+            axes.plot(*each.place, shape, color=fill, markeredgecolor="black", markersize=8, zorder=5)
     for each in markers():
         shape, fill = STYLES[each.paper]
         axes.plot(*each.place, shape, color=fill, markeredgecolor="black", markersize=8, zorder=5)
@@ -189,7 +249,7 @@ def plot(
             fontweight="bold" if each.label == "Go2" else "normal",
             zorder=6, bbox={"facecolor": "white", "alpha": 0.6, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
-    axes.legend(loc="lower right", fontsize=9, framealpha=0.9)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     bar = figure.colorbar(heat, ax=axes, pad=0.01, aspect=30, label=f"{mode}: times faster than cloud decoding")
     bar.set_ticks([each for each in (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if each <= most])
     bar.ax.yaxis.set_minor_locator(NullLocator())
@@ -217,6 +277,8 @@ def report(systems: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, An
             Column(name, f"{name}_best.median"), Column("gamma", f"{name}_best.gamma", ".0f"))),
         *(Column(f"{mode} {name}", f"{mode}.{name}") for name in ("min", "median", "max")),
     ]  # fmt: skip
+    if FED in cells[0]:
+        columns += [Column(f"{FED} {name}", f"{FED}.{name}") for name in ("min", "median", "max")]
     rows = {f"{found['paper']}: {found['source'].split(':')[0]}": found for found in systems}
     worst = {name: min(cell[name]["median"] for cell in cells) for name in (mode, "sd_best", "fsd_best")}
     slowest = min(cell[mode]["min"] for cell in cells)
@@ -252,9 +314,10 @@ def run(options: argparse.Namespace) -> None:
     columns, rows = QUICK_GRID if options.quick else GRID
     drafts, ways = (np.geomspace(LEAST, most, n).tolist() for most, n in ((MOST_DRAFT, columns), (MOST_WAY, rows)))
     cells = survey(recording, drafts, ways, options.mode, gammas, options.cost)
+    places = markers() + (heads() if recording.fed is not None else [])
     systems = [
         {"paper": each.paper, "source": each.source, **at(*each.place, recording, options.mode, gammas, options.cost)}
-        for each in markers()
+        for each in places
     ]
     caption = _caption(options, recording, gammas)
     print(f"{caption}\n{report(systems, cells, options.mode)}")

@@ -8,6 +8,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from evaluation.experiment.command import settings_of
 from evaluation.experiment.questions import add_questions, asked_of, check_prompts, in_words
 from evaluation.experiment.run import Question
@@ -33,6 +35,13 @@ def add_models(line: argparse.ArgumentParser) -> None:
     line.add_argument("--exits", type=Path, help="folder of exit heads (default: as the verifier finds them)")
     add_predictor(line)
     add_questions(line)
+    line.set_defaults(recorded_head=None)
+
+
+def add_recorded_head(line: argparse.ArgumentParser) -> None:
+    """Register --fed-head, of what is recorded alone: no robot is started with it."""
+    shown = "folder of a fed head (default: as the verifier finds it)"
+    line.add_argument("--fed-head", dest="recorded_head", type=Path, metavar="FOLDER", help=shown)
 
 
 def add_recording(line: argparse.ArgumentParser) -> None:
@@ -44,7 +53,7 @@ def add_recording(line: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_pair(line)
     add_questions(line)
-    line.set_defaults(exits=None, predictor=AUTO)
+    line.set_defaults(exits=None, predictor=AUTO, recorded_head=None)
 
 
 def add_source(line: argparse.ArgumentParser) -> None:
@@ -155,7 +164,7 @@ def record_questions(options: argparse.Namespace, count: int, top: int = TOP) ->
     asked = asked_of(options, count)
     models = Models.load(
         options.target_model, options.draft_model, options.exits, options.predictor, options.dtype,
-        in_words(options.frames),
+        in_words(options.frames), options.recorded_head,
     )  # fmt: skip
     check_prompts(models.target, asked, options.max_tokens)
     return record(models, asked, options.max_tokens, top), asked
@@ -171,5 +180,22 @@ def write_recording(options: argparse.Namespace, path: Path, count: int, top: in
     right = sum(map(int.__eq__, tokens, drafted)) / len(tokens)
     print(
         f"{len(recording.steps)} steps, {len(tokens)} tokens, exits after {list(recording.exit_layers) or 'none'}, the "
-        f"draft's likeliest token is right in {right:.1%}: {path}, {path.stat().st_size} bytes"
+        f"draft's likeliest token is right in {right:.1%}{_fed_shares(recording)}: {path}, {path.stat().st_size} bytes"
     )
+
+
+def fed_shares(recording: Recording) -> list[float]:
+    """Return how often a fed head's likeliest token is right, by depth; behind every place, whatever came before."""
+    right = np.concatenate([
+        each.fed_tokens[:, :, 0] == np.asarray(each.tokens)[:, None]
+        for each in recording.steps
+        if each.fed_tokens is not None
+    ])  # fmt: skip
+    shares: list[float] = right.mean(axis=0).tolist()
+    return shares
+
+
+def _fed_shares(recording: Recording) -> str:
+    if recording.fed is None:
+        return ""
+    return ", a fed head's in " + ", ".join(f"{share:.1%}" for share in fed_shares(recording)) + " by depth"

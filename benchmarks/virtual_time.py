@@ -68,11 +68,13 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--modes", type=several(MODES), default=SHOWN, help=f"of {','.join(MODES)}")
     run.add_argument("--rtt-ms", type=milliseconds, help="round trips, e.g. 0,40,200 (default: the timings' own)")
     add_drafting(run)
+    run.add_argument("--fed", action="store_true", help="the recording's fed head drafts, in the draft model's place")
     run.add_argument("--edges", type=int, default=1, help="robots that share the verifier and the steps (default: 1)")
     run.add_argument("--save", metavar="NAME", help="write the figures to benchmarks/results/virtual_time_NAME.json")
     run.set_defaults(action=run_modes)
     record = commands.add_parser("record", help="write what a pair of models predicts on held-out frames")
     recordings.add_models(record)
+    recordings.add_recorded_head(record)
     record.add_argument("--count", type=int, default=200, help="frames (default: 200)")
     record.add_argument("--top", type=int, default=TOP, help=f"draft tokens kept for each place (default: {TOP})")
     record.add_argument("--out", type=Path, required=True, help="the file, .npz")
@@ -104,7 +106,7 @@ def run_modes(options: argparse.Namespace) -> int:
         )
     started = time.perf_counter()
     round_trips = [None] if options.rtt_ms is None else [each / 1e3 for each in options.rtt_ms]
-    changes = {"gamma": options.gamma, "text": options.drafting}
+    changes = {"gamma": options.gamma, "text": options.drafting, "fed": options.fed}
     entries = [
         at_round_trip(rtt_s, options.modes, recording, timings, split, options.edges, **changes)
         for rtt_s in tqdm(round_trips, unit="round trip", disable=None)

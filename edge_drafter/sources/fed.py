@@ -30,7 +30,7 @@ class FedSource(ModelSource):
         self._fed = model
         self._places = {token: place for place, token in enumerate(model.tokens.tolist())}
         self._waiting: list[Features] = []
-        """What may have come while a forward ran."""
+        """What was not fed yet: it may have come while a forward ran."""
         self._began = False
         self._warned = False
 
@@ -54,20 +54,30 @@ class FedSource(ModelSource):
         return self._began or bool(self._waiting)
 
     def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
-        """See `DraftSource.grow`."""
-        self._take_waiting()
+        """See `DraftSource.grow`; of each way to a leaf the first node that is not fed, since every further one takes
+        a forward of its own.
+
+        For the same reason a child of the root does not share a forward with the root. Where the likeliest node is one,
+        and what follows the root is known, new features wait; else the children wait.
+        """
+        tree, root = self._step.tree, self._step.tree.root
+        level = list(dict.fromkeys(next(iter(self._unfed([leaf])), leaf) for leaf in leaves))
+        children = [node for node in level if node != root and tree.parent(node) == root]
+        if self._root_is_due or not self._began or level[0] not in children:
+            self._take_waiting()
         if not self._began:
             raise Abandoned
-        return super().grow(leaves, stop)
+        if self._root_is_due:
+            level = [node for node in level if node not in children] or [root]
+        return super().grow(level, stop)
 
     def commit(self, rerooting: Rerooting, message: Commit | None) -> None:
         """See `DraftSource.commit`."""
         super().commit(rerooting, message)
         self._began = True
-        # The prompt's end first: what comes behind it is of no use without it.
-        self._take_waiting()
         if message is not None and message.features:
-            self._take(message.tokens, message.start + len(message.tokens), message.features)
+            end = message.start + len(message.tokens)
+            self._waiting.append(Features(message.step, end, message.tokens, message.features))
 
     @property
     def _root_is_due(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, cast
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.server import Server
 from edge_drafter import Drafter, DraftingConfig, Mode, StepInterrupted, StepRequest, StepResult, sources_of
+from evaluation.virtual_time.fed import RecordedFedModel
 from evaluation.virtual_time.layer_split import LAYER_SPLIT, LayerSplit
 from evaluation.virtual_time.link import VirtualLink, VirtualMailbox
 from evaluation.virtual_time.models import FINGERPRINT, RecordedDraftModel, RecordedEngine, RecordedServerDraft
@@ -44,18 +45,21 @@ def run_mode(
     trace: Trace | None = None,
     collect: int = 1,
     beside: Recording | None = None,
+    fed: bool = False,
     **changes: Any,
 ) -> list[StepResult]:
     """Decode a recording in one mode, `layer_split` among them; `changes` are those of its `DraftingConfig`.
 
-    `trace`, `collect` and `beside` as in `decode`; `layer_split` has none of them. Raises RuntimeError where an answer
-    is not the target's own: that is a fault of a policy.
+    `trace`, `collect`, `beside` and `fed` as in `decode`; `layer_split` has none of them. Raises RuntimeError where an
+    answer is not the target's own: that is a fault of a policy.
     """
     if mode == LAYER_SPLIT:
         return (split or LayerSplit()).decode(recording, timings)
+    if fed:  # The predictor knows the draft model's logits alone, as on the robot.
+        changes.setdefault("stop_below", 0.0)
     config = drafting(mode, recording, **changes)
     results = decode(
-        recording, timings, config, edges=edges, server=server, trace=trace, collect=collect, beside=beside
+        recording, timings, config, edges=edges, server=server, trace=trace, collect=collect, beside=beside, fed=fed
     )
     for index, (result, step) in enumerate(zip(results, recording.steps, strict=True)):
         if mode != Mode.EDGE and result.tokens != step.tokens:
@@ -73,19 +77,25 @@ def decode(
     trace: Trace | None = None,
     collect: int = 1,
     beside: Recording | None = None,
+    fed: bool = False,
 ) -> list[StepResult]:
     """Decode the steps of a recording one after another and return their results in that order.
 
     Several edges share the steps and one verifier. `trace` takes the spans of the first edge. collect: early tokens of
     a round reach the drafter once so many are there (batched pre-drafting of Early Exits, Appendix C), or never, where
     the commit comes first. A draft model stands beside the target where the mode needs one or `server` names one:
-    `beside`, the same answers with its predictions, or the edge's own. The verifier starts from the timings' cost, as
-    from a profile beside a model; without one it learns on line. The same arguments give the same results to the
-    last bit. Raises RuntimeError where a step is interrupted: that is a fault of a policy.
+    `beside`, the same answers with its predictions, or the edge's own. fed: the recording's fed head drafts on the edge
+    in the draft model's place, from features that cross the link when the prefill is done and with the commits. The
+    verifier starts from the timings' cost, as from a profile beside a model; without one it learns on line. The same
+    arguments give the same results to the last bit. Raises RuntimeError where a step is interrupted: that is a fault of
+    a policy; ValueError, with `fed`, for a recording without a head, and for timings that declare a draft model's time
+    and no head's.
     """
+    if fed and timings.draft_s and not timings.fed_s:
+        raise ValueError(f"timings {timings.name} declare draft_s and no fed_s, the time of a fed head's forward")
     timeline = Timeline()
     mailbox = VirtualMailbox(timeline)
-    engine = RecordedEngine(recording, timings, timeline.sleep)
+    engine = RecordedEngine(recording, timings, timeline.sleep, recording.fed if fed else None)
     has_draft = config.self_draft or server.target.draft_model is not None
     verifier = Server(
         engine,
@@ -100,13 +110,15 @@ def decode(
 
     def edge(number: int) -> None:
         link = VirtualLink(timeline, timings, mailbox, f"edge {number}".encode(), collect)
-        link.send(Hello(engine.model.tokenizer_fingerprint, engine.model.vocabulary))
+        features = engine.model.features
+        link.send(Hello(engine.model.tokenizer_fingerprint, engine.model.vocabulary, features=features))
         welcome = link.receive(float("inf"))
         if not isinstance(welcome, Welcome):
             raise RuntimeError(f"the verifier answers Hello with {welcome}")
         draft = RecordedDraftModel(recording, timings, timeline.sleep, link.wait_for_message)
+        head = RecordedFedModel(recording, timings, timeline.sleep) if fed else None
         drafter = Drafter(
-            sources_of(config, draft, cast(Predictor, draft.predictor)),
+            sources_of(config, draft, cast(Predictor, draft.predictor), head),
             link,
             config,
             clock=timeline.clock,

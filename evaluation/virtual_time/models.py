@@ -14,8 +14,8 @@ import numpy as np
 
 from cloud_verifier.growth import Growth, Proposals
 from cloud_verifier.tree import Tree
-from cloud_verifier.work import LayerVerdicts, ModelInfo, Row
-from evaluation.virtual_time.recording import RecordedStep, Recording
+from cloud_verifier.work import LayerVerdicts, ModelInfo, Row, RowFeatures
+from evaluation.virtual_time.recording import FedShape, RecordedStep, Recording
 from evaluation.virtual_time.timings import Timings
 from speculation.acceptance import Verdict
 from speculation.cancellation import Abandoned, Stop
@@ -29,9 +29,11 @@ DRAFT_LAYERS = 28
 """How often a draft forward checks whether it should be given up: Qwen2-VL-2B has so many layers."""
 _TAG = -60.0
 """Logit below which a row's last column keeps the place that the row is about: e^-60 is nothing to a softmax."""
-_LEAST = 1e-12
+LEAST = 1e-12
 _WRONGS = 1 << 16
 """Salts between two wrong verdicts of one place."""
+_PROMPT_TOKEN = 300
+"""Stands for each of a prompt: three bytes on the wire, as most of a real vocabulary are."""
 _TRUE_PATH = 0
 """The key of a prefix of the answer; a prefix that has left it has its hash."""
 
@@ -78,7 +80,7 @@ def _noise(prefix: _Prefix, salt: int, recording: Recording) -> int:
     return token
 
 
-def _noises(prefix: _Prefix, count: int, recording: Recording) -> list[int]:
+def noises(prefix: _Prefix, count: int, recording: Recording) -> list[int]:
     """Return so many different ones."""
     found: dict[int, None] = {}
     for salt in itertools.count():
@@ -139,27 +141,22 @@ class RecordedDraftModel:
         self._spend(self._timings.edge_prefill_s)
         step = self._recording.of_image(image)
         if step is not self.predictor.step:
-            self._step = self.predictor.step = step
+            self.predictor.step = step
             self._rows, self._rest = _rows(step, self._recording.vocabulary)
-        self._root, self._pending = _after(step, committed), 1 + len(committed)
-        self._forget_nodes()
+        self._take_step(step, committed)
 
     def root_logits(self, stop: Stop | None = None) -> Logits:
         """See `DraftModel.root_logits`."""
         if self._pending:
             self._forward(0, stop)
-        return self._row(self._root)
+        return self._row(ROOT)
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int], stop: Stop | None = None) -> Logits:
         """See `DraftModel.extend`."""
         self._forward(len(tokens), stop)
         first = len(self._nodes)
-        for token, parent in zip(tokens, parents, strict=True):
-            before = self._root if parent == ROOT else self._nodes[parent]
-            self._nodes.append(before.then(token, self._step.tokens))
-        self._tokens += tokens
-        self._parents += parents
-        rows = [self._row(node) for node in self._nodes[first:]]
+        self._add(tokens, parents)
+        rows = [self._row(node) for node in range(first, len(self._nodes))]
         return rows[0][None] if len(rows) == 1 else np.stack(rows)
 
     def commit(self, path: Sequence[int], next_token: int) -> dict[int, int]:
@@ -205,11 +202,26 @@ class RecordedDraftModel:
         self._sleep(seconds)
         self.busy_s += seconds
 
+    def _take_step(self, step: RecordedStep, committed: Sequence[int]) -> None:
+        """Stand behind so many tokens of a step's answer, with nothing fed."""
+        self._step = step
+        self._root, self._pending = _after(step, committed), 1 + len(committed)
+        self._forget_nodes()
+
+    def _add(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+        """Add nodes, no forward."""
+        for token, parent in zip(tokens, parents, strict=True):
+            before = self._root if parent == ROOT else self._nodes[parent]
+            self._nodes.append(before.then(token, self._step.tokens))
+        self._tokens += tokens
+        self._parents += parents
+
     def _forget_nodes(self) -> None:
         self._nodes, self._tokens, self._parents = [], [], []
 
-    def _row(self, prefix: _Prefix) -> Logits:
-        step = self._step
+    def _row(self, node: int) -> Logits:
+        """Return the logits after a node or the root."""
+        step, prefix = self._step, self._root if node == ROOT else self._nodes[node]
         place = min(prefix.place, len(step.tokens) - 1)
         row: Logits = self._rows[place]
         if prefix.on_path(step.tokens):
@@ -217,7 +229,7 @@ class RecordedDraftModel:
         likely, known = step.draft_tokens[place], row[step.draft_tokens[place]]
         row = row.copy()
         row[likely] = self._rest[place]
-        row[_noises(prefix, len(known), self._recording)] = known
+        row[noises(prefix, len(known), self._recording)] = known
         return row
 
 
@@ -228,8 +240,8 @@ def _rows(step: RecordedStep, vocabulary: int) -> tuple[Logits, Logits]:
     that the row is about.
     """
     n, known = step.draft_tokens.shape
-    probabilities = np.maximum(step.draft_probabilities.astype(np.float64), _LEAST)
-    rest = np.log(np.maximum(1.0 - probabilities.sum(axis=1), _LEAST) / max(1, vocabulary - known))
+    probabilities = np.maximum(step.draft_probabilities.astype(np.float64), LEAST)
+    rest = np.log(np.maximum(1.0 - probabilities.sum(axis=1), LEAST) / max(1, vocabulary - known))
     rows = np.repeat(rest[:, None], vocabulary + 1, axis=1)
     np.put_along_axis(rows, step.draft_tokens.astype(np.intp), np.log(probabilities), axis=1)
     rows[:, -1] = _TAG - np.arange(n)
@@ -251,17 +263,22 @@ class _Session:
 class RecordedEngine:
     """A `cloud_verifier.work.Engine`: the target and its exits."""
 
-    def __init__(self, recording: Recording, timings: Timings, sleep: Sleep) -> None:
+    def __init__(self, recording: Recording, timings: Timings, sleep: Sleep, fed: FedShape | None = None) -> None:
+        """`fed`: robots may ask for the features that such a head continues from; a prompt of which no length is
+        declared is then as long as what has features."""
         self._recording = recording
         self._timings = timings
         self._sleep = sleep
+        self._fed = fed
+        self._prompt = timings.prompt_tokens or (0 if fed is None else 1 + fed.prompt_tokens)
         self._ends = timings.layer_ends(recording.layers)
         self._at_once = (0.0,) * (recording.layers - 1) + (1.0,)
         self._exit_index = {layer: index for index, layer in enumerate(recording.exit_layers)}
         self._sessions: dict[int, _Session] = {}
         self._model = ModelInfo(
             FINGERPRINT, FINGERPRINT, FINGERPRINT, recording.vocabulary + 1, recording.layers, recording.exit_layers,
-            recording.eos, reliability=recording.reliability,
+            recording.eos, reliability=recording.reliability, features="" if fed is None else FINGERPRINT,
+            prompt_features=0 if fed is None else fed.prompt_tokens,
         )  # fmt: skip
 
     @property
@@ -280,7 +297,7 @@ class RecordedEngine:
 
     def size(self, inputs: bytes) -> int:
         """See `Engine.size`."""
-        return max(1, self._timings.prompt_tokens)
+        return max(1, self._prompt)
 
     def image_tokens(self, inputs: bytes) -> int:
         """See `Engine.image_tokens`. How large the image is was not recorded."""
@@ -294,7 +311,7 @@ class RecordedEngine:
         """See `Engine.begin`."""
         step = self._recording.of_image(inputs)
         lists = (None if array is None else array.tolist() for array in (step.agrees, step.confidences))
-        tokens = max(0, self._timings.prompt_tokens - 1 + len(committed))
+        tokens = max(0, self._prompt - 1 + len(committed))
         self._sessions[index] = _Session(step, _after(step, committed), tokens, *lists)
         return tokens
 
@@ -304,7 +321,7 @@ class RecordedEngine:
         Without a measured profile the chunks take all of it.
         """
         tokens, cost = self._sessions[index].prefill, self._timings.pass_cost
-        if not tokens:
+        if not tokens or not self._timings.prompt_tokens:
             self._sleep(self._timings.cloud_prefill_s)
         elif cost is not None:
             self._sleep(self._timings.cloud_prefill_s - cost.seconds(Load.row(tokens)))
@@ -323,9 +340,30 @@ class RecordedEngine:
             last = layer == len(self._ends) - 1
             asked = [] if index is None or last else [(row, index) for row in with_exits]
             early = {row.index: self._exit_verdict(row, layer, place, final[row.index]) for row, place in asked}
-            yield LayerVerdicts(layer, final if last else {n: each for n, each in early.items() if each is not None})
+            verdicts = final if last else {n: each for n, each in early.items() if each is not None}
+            yield LayerVerdicts(layer, verdicts, features=self._features(rows, final) if last else {})
+
+    def _features(self, rows: Sequence[Row], final: Mapping[int, Verdict]) -> dict[int, RowFeatures]:
+        """Return features of the rows that ask, as many bytes as real ones. Of a prompt its length alone is known."""
+        found = {}
+        for row in (row for row in rows if row.features and self._fed is not None):
+            assert self._fed is not None
+            if row.chunk:
+                end = row.cached + row.chunk + 1
+                places = range(end - row.features - self._prompt, end - self._prompt)
+                answer = self._sessions[row.index].step.tokens
+                tokens = tuple(answer[place] if place >= 0 else _PROMPT_TOKEN for place in places)
+            else:
+                verdict = final[row.index]
+                tokens = (*(row.tokens[node] for node in verdict.path), verdict.token)
+            found[row.index] = RowFeatures(tokens, bytes(len(tokens) * self._fed.token_bytes))
+        return found
 
     def _forward_s(self, rows: Sequence[Row]) -> float:
+        if not self._timings.prompt_tokens:  # `encode` took all that was declared
+            rows = [row for row in rows if not row.chunk]
+            if not rows:
+                return 0.0
         if self._timings.cost is not None:
             return self._timings.target_forward_s(Load.total(row.load for row in rows))
         chunks = sum(row.chunk / self._sessions[row.index].prefill for row in rows if row.chunk)
@@ -468,6 +506,6 @@ def _proposals(step: RecordedStep, prefix: _Prefix, recording: Recording) -> Pro
     place = min(prefix.place, len(step.tokens) - 1)
     tokens: list[int] = step.draft_tokens[place].tolist()
     if not prefix.on_path(step.tokens):
-        tokens = _noises(prefix, len(tokens), recording)
-    chances = np.maximum(step.draft_probabilities[place].astype(np.float64), _LEAST)
+        tokens = noises(prefix, len(tokens), recording)
+    chances = np.maximum(step.draft_probabilities[place].astype(np.float64), LEAST)
     return list(zip(tokens, np.log(chances).tolist(), strict=True))

@@ -1,13 +1,13 @@
 """Record what a target, its exits and a draft predict on held-out frames, by teacher forcing.
 
 The target answers by itself; then one forward of each model over the whole answer gives its predictions, those of the
-exits and those of the draft at every place of it.
+exits and those of the draft at every place of it; so does one unrolled pass of a fed head, at every depth of a draft.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -18,27 +18,48 @@ import numpy.typing as npt
 import torch
 from tqdm import tqdm
 
+from adapters_training.fed_head.unroll import unroll
 from cloud_verifier.config import ServerConfig
-from cloud_verifier.engine import find_exits
+from cloud_verifier.engine import Prefill, find_encoder, find_exits
 from evaluation.experiment.run import Question
-from evaluation.virtual_time.recording import RecordedStep, Recording, Table
+from evaluation.virtual_time.recording import FedShape, RecordedStep, Recording, Table
 from speculation.exits import ExitHeads, Head
+from speculation.features import SCALE_BYTES
+from speculation.fed.encoder import FeatureEncoder, rounded
+from speculation.fed.files import fingerprint, load_head
+from speculation.fed.head import FedHead
 from speculation.predictor import Predictor, features, find
 from speculation.sampling import GREEDY, Prefix, SamplingScheme
 from speculation.sampling.distribution import choose
 from speculation.sampling.noise import StepDraws
 from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import draft_chunk, forward_layers, prefill, to_numpy
-from speculation.vlm.inputs import prepare
+from speculation.vlm.inputs import Inputs, prepare
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 
 TOP = 5
+FED_DEPTHS = 12
+"""Depths at which a fed head's drafts are recorded."""
 LARGEST_VOCABULARY = 4096
 """Of more tokens than these, only the ones that occur are kept, under new numbers: rows of logits stay short."""
 FIRST_WORD, SPARE_WORDS = 256, 256
 """New numbers begin at `FIRST_WORD`, so that they have three bytes on the wire; spare ones serve as wrong tokens."""
 CAPACITY = 2048
+
+
+@dataclass(frozen=True)
+class FedPair:
+    """A fed head and the bottleneck that makes its features."""
+
+    encoder: FeatureEncoder
+    head: FedHead
+
+    @property
+    def shape(self) -> FedShape:
+        """What virtual time needs of it."""
+        config = self.head.config
+        return FedShape(SCALE_BYTES + config.size, config.prompt_tokens, config.short_list)
 
 
 @dataclass(frozen=True)
@@ -49,6 +70,7 @@ class Models:
     draft: Vlm
     exits: ExitHeads | None
     predictor: Predictor | None
+    fed: FedPair | None = None
 
     @classmethod
     def load(
@@ -59,19 +81,22 @@ class Models:
         predictor: str = "auto",
         dtype: str = "float32",
         text_only: bool = False,
+        fed_head: Path | None = None,
     ) -> Models:
-        """Load all parts; `text_only`: a pair of language models alone, asked without frames.
+        """Load all parts; `text_only`: a pair of language models alone, asked without frames. Exits and fed head are,
+        where no folder is given, those that a verifier finds by itself.
 
         Raises ValueError, in one sentence, for a folder that cannot be used or does not fit.
         """
-        config = ServerConfig.of(target, exits=exits, dtype=dtype, text_only=text_only)
+        config = ServerConfig.of(target, exits=exits, dtype=dtype, text_only=text_only, fed_head=fed_head)
         config.check_exits()
+        config.check_fed_head()
         vlm, small = load_vlm(config.model_folder, dtype=dtype), load_vlm(draft, dtype=dtype)
         if vlm.tokenizer_fingerprint != small.tokenizer_fingerprint:
             raise ValueError(f"draft {draft} has another tokenizer than target {target}; they must share one")
         folder = find(predictor, small.folder)
         guess = Predictor.load(folder, small.fingerprint) if folder is not None else None
-        return cls(vlm, small, find_exits(config, vlm), guess)
+        return cls(vlm, small, find_exits(config, vlm), guess, _find_fed(config, vlm))
 
     @property
     def exit_layers(self) -> tuple[int, ...]:
@@ -114,12 +139,51 @@ def record(
         {
             "target": target.fingerprint,
             "draft": models.draft.fingerprint,
+            "fed_head": "" if models.fed is None else fingerprint(models.fed.encoder),
             "predictor": predictor is not None,
             "cloud_prefill_s": median(recorder.cloud_prefill_s),
             "edge_prefill_s": median(recorder.edge_prefill_s),
         },
+        None if models.fed is None else models.fed.shape,
     )
     return compact(recording) if recording.vocabulary > LARGEST_VOCABULARY else recording
+
+
+def _find_fed(config: ServerConfig, vlm: Vlm) -> FedPair | None:
+    encoder, folder = find_encoder(config, vlm), config.fed_head_folder
+    if encoder is None or folder is None:
+        return None
+    return FedPair(encoder, load_head(folder, vlm.tokenizer_fingerprint))
+
+
+@torch.no_grad()
+def fed_drafts(
+    target: Vlm, cache: KVCache, pair: FedPair, inputs: Inputs, tokens: Sequence[int], top: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Return a fed head's `top` likeliest tokens at every place of an answer by depth, and their probabilities,
+    [n, FED_DEPTHS, top] each, the likeliest first.
+
+    One unrolled pass (`adapters_training.fed_head.unroll`) over the features of prompt's end and answer, rounded as
+    they are on a link. Row 0 of the cache is used.
+    """
+    config = pair.head.config
+    text = Prefill.of(target, inputs, tokens[:-1])
+    text.encode(target)
+    cache.clear(0, inputs.delta)
+    fed = len(text.ids) - 1
+    count = min(fed, config.prompt_tokens + len(tokens) - 1)
+    hidden = [
+        output.hidden[0][-count:]
+        for output in forward_layers(target, cache, [text.chunk(0, 0, fed)])
+        if output.layer in config.layers
+    ]
+    dtype = pair.head.embed.weight.dtype
+    states = pair.head.up(rounded(pair.encoder(hidden)).to(dtype))[None]
+    rows = pair.head.rows(text.ids[-count:].tolist())[None]
+    levels = torch.stack([each[0, -len(tokens) :] for each in unroll(pair.head, rows, states, FED_DEPTHS)], dim=1)
+    likely = pair.head.logits(levels).double().softmax(-1).topk(min(top, len(config.short_list)), dim=-1)
+    found = pair.head.get_buffer("ids")[likely.indices]
+    return to_numpy(found).astype(np.int32), to_numpy(likely.values).astype(np.float32)
 
 
 class _Recorder:
@@ -154,10 +218,20 @@ class _Recorder:
         likeliest = np.argsort(-wide, axis=1, kind="stable")[:, : self._top]
         probabilities = np.take_along_axis(softmax, likeliest, axis=1)
         acceptance = self._acceptance(rows, probabilities)
+        fed_tokens, fed_probabilities = self._fed(question, tokens)
         return RecordedStep(
             question.prompt, len(question.jpeg), tuple(tokens), likeliest.astype(np.int32),
             probabilities.astype(np.float32), acceptance.astype(np.float32), exit_tokens, exit_probabilities,
+            fed_tokens=fed_tokens, fed_probabilities=fed_probabilities,
         )  # fmt: skip
+
+    def _fed(
+        self, question: Question, tokens: list[int]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]] | tuple[None, None]:
+        target, pair = self._models.target, self._models.fed
+        if pair is None:
+            return None, None
+        return fed_drafts(target, self._cache, pair, prepare(target, question.prompt, question.jpeg), tokens, self._top)
 
     def _acceptance(self, rows: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the chance of each place's likeliest token by depth [n, depths]; without a predictor the draft's."""
@@ -199,6 +273,7 @@ def compact(recording: Recording) -> Recording:
     arrays = [np.asarray(step.tokens) for step in recording.steps]
     arrays += [step.draft_tokens for step in recording.steps]
     arrays += [step.exit_tokens for step in recording.steps if step.exit_tokens is not None]
+    arrays += [step.fed_tokens for step in recording.steps if step.fed_tokens is not None]
     used = np.unique(np.concatenate([np.array(recording.eos, dtype=int), *(each.ravel() for each in arrays)]))
 
     def renumber(tokens: npt.ArrayLike) -> npt.NDArray[np.integer]:
@@ -210,14 +285,22 @@ def compact(recording: Recording) -> Recording:
             tokens=tuple(renumber(step.tokens).tolist()),
             draft_tokens=renumber(step.draft_tokens),
             exit_tokens=renumber(step.exit_tokens) if step.exit_tokens is not None else None,
+            fed_tokens=renumber(step.fed_tokens) if step.fed_tokens is not None else None,
         )
         for step in recording.steps
     )
-    short = recording.short_list
+
+    def listed(tokens: Iterable[int]) -> list[int]:
+        """Return those of a short list that occur, ascending."""
+        found: list[int] = renumber(sorted(set(tokens).intersection(used.tolist()))).tolist()
+        return found
+
+    short, fed = recording.short_list, recording.fed
     return replace(
         recording,
         steps=steps,
         vocabulary=FIRST_WORD + len(used) + SPARE_WORDS,
         eos=tuple(renumber(recording.eos).tolist()),
-        short_list=None if short is None else frozenset(renumber(sorted(short.intersection(used.tolist()))).tolist()),
+        short_list=None if short is None else frozenset(listed(short)),
+        fed=None if fed is None else replace(fed, short_list=tuple(listed(fed.short_list))),
     )

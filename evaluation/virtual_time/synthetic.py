@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from evaluation.virtual_time.recording import RecordedStep, Recording
+from evaluation.virtual_time.recording import FedShape, RecordedStep, Recording
+from speculation.wire import MAX_FEATURE_BYTES
 
 EOS = 1
 FIRST_WORD, VOCABULARY = 256, 512
 """Tokens are words of three bytes on the wire, as most of a real vocabulary's are."""
 LEAST = 1e-6
+FED_PROMPT_TOKENS = 32
+"""Tokens at a prompt's end that have features."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,10 @@ class Synthetic:
     """The same for exits."""
     variety: float = 0.0
     """The chance that an exit which is wrong names another token than the exit before it; 0: all name the same."""
+    fed: tuple[float, ...] = ()
+    """The chance that a fed head's likeliest token is the target's, by depth (`RecordedStep.fed_tokens`), not rising:
+    what is right at one depth is so at all before it. Empty for no head. Second choices and sharpness are the
+    draft's."""
     image_bytes: int = 20_000
     seed: int = 0
 
@@ -55,6 +63,10 @@ class Synthetic:
         shares = ("second", "miss", "sharpness", "exit_sharpness", "variety")
         limits = {name: (0.0 <= getattr(self, name) <= 1.0, "outside 0 to 1") for name in shares}
         limits["acceptance"] = (all(0.0 <= each <= 1.0 for each in self.rates), "outside 0 to 1")
+        limits["fed"] = (
+            all(a >= b for a, b in itertools.pairwise((1.0, *self.fed, 0.0))),
+            "not falling within 1 to 0",
+        )
         limits["tokens"] = (1 <= self.tokens <= 512, "outside 1 to 512")
         limits["exits"] = (rise, f"not rising within 0 to {self.layers - 2}")
         limits["mean_exit"] = (named, "outside the exits")
@@ -77,27 +89,46 @@ class Synthetic:
         random = np.random.default_rng([self.seed, 7])
         every = tuple(self._step(number, random) for number in range(steps))
         notes = {"synthetic": repr(self)}
-        return Recording(every, VOCABULARY, (EOS,), self.layers, self.exit_layers, self.tokens, notes=notes)
+        fed = FedShape(MAX_FEATURE_BYTES, FED_PROMPT_TOKENS, tuple(range(VOCABULARY))) if self.fed else None
+        return Recording(every, VOCABULARY, (EOS,), self.layers, self.exit_layers, self.tokens, fed=fed, notes=notes)
 
     def _step(self, number: int, random: np.random.Generator) -> RecordedStep:
         n = self.tokens
         tokens = random.integers(FIRST_WORD, VOCABULARY, n)
         tokens[-1] = EOS
         rates = np.resize(np.array(self.rates), n)
-        right = random.random(n) < rates
+        drafted, likely, chance = self._draft(tokens, random.random(n) < rates, rates, random)
+        agrees, confidences = self._exits(n, random)
+        wrong = np.cumsum(random.random(agrees.shape) < self.variety, axis=1, dtype=int) if self.variety else None
+        fed_tokens, fed_chances = self._fed(number, tokens) if self.fed else (None, None)
+        return RecordedStep(
+            f"synthetic step {number}", self.image_bytes, tuple(tokens.tolist()), drafted, likely, chance[:, None],
+            agrees=agrees, confidences=confidences, wrong_choices=wrong, fed_tokens=fed_tokens,
+            fed_probabilities=fed_chances,
+        )  # fmt: skip
+
+    def _fed(self, number: int, tokens: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Return the head's two choices and their probabilities, [n, depths, 2] each; all else is as without a head."""
+        random = np.random.default_rng([self.seed, 8, number])
+        luck = random.random(len(tokens))
+        drafted = [self._draft(tokens, luck < rate, np.full(len(tokens), rate), random) for rate in self.fed]
+        return np.stack([each[0] for each in drafted], axis=1), np.stack([each[1] for each in drafted], axis=1)
+
+    def _draft(
+        self,
+        tokens: npt.NDArray[np.int64],
+        right: npt.NDArray[np.bool_],
+        rates: npt.NDArray[np.float64],
+        random: np.random.Generator,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return first and second choices [n, 2], their probabilities [n, 2], and the first's as calibrated [n]."""
         chance = _calibrated(right, rates, self.sharpness, random)
-        saved = ~right & (random.random(n) < self.second)
+        saved = ~right & (random.random(len(tokens)) < self.second)
         first = np.where(right, tokens, _other(tokens, 1, random))
         second = np.where(saved, tokens, _other(tokens, 2, random))
         likely = np.maximum(chance, LEAST)
         less = np.clip((1.0 - chance) * self.second, LEAST / 2, 0.999 * likely)
-        agrees, confidences = self._exits(n, random)
-        wrong = np.cumsum(random.random(agrees.shape) < self.variety, axis=1, dtype=int) if self.variety else None
-        return RecordedStep(
-            f"synthetic step {number}", self.image_bytes, tuple(tokens.tolist()), np.stack([first, second], axis=1),
-            np.stack([likely, less], axis=1), chance[:, None], agrees=agrees, confidences=confidences,
-            wrong_choices=wrong,
-        )  # fmt: skip
+        return np.stack([first, second], axis=1), np.stack([likely, less], axis=1), chance
 
     def _exits(self, n: int, random: np.random.Generator) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
         layers = self.exit_layers

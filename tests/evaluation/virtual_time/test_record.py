@@ -10,12 +10,15 @@ from cloud_verifier.work import Row, prefill_at_once
 from evaluation.experiment.questions import questions
 from evaluation.experiment.run import Question
 from evaluation.virtual_time import Recording, Timings, decode, drafting
+from evaluation.virtual_time.fed import RecordedFedModel
 from evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
-from evaluation.virtual_time.record import Models, record
+from evaluation.virtual_time.record import FedPair, Models, record
 from speculation.exits import ExitHeads, Head, Reliability
+from speculation.fed.session import FedSession
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
+from tests.speculation.fed.heads import random_encoder, random_head, tiny_config
 
 LIMIT = 12
 
@@ -34,8 +37,18 @@ def exits(target: Vlm) -> ExitHeads:
 
 
 @pytest.fixture(scope="module")
-def recording(target: Vlm, draft: Vlm, exits: ExitHeads, asked: list[Question]) -> Recording:
-    return record(Models(target, draft, exits, None), asked, LIMIT, top=3)
+def fed(target: Vlm) -> FedPair:
+    """A random bottleneck and head; every second token is on its list."""
+    config = tiny_config(
+        target=target.fingerprint, tokenizer=target.tokenizer_fingerprint, vocabulary=target.vocabulary,
+        hidden=target.hidden_size, short_list=tuple(range(0, target.vocabulary, 2)),
+    )  # fmt: skip
+    return FedPair(random_encoder(config), random_head(config, scale=2.0))
+
+
+@pytest.fixture(scope="module")
+def recording(target: Vlm, draft: Vlm, exits: ExitHeads, fed: FedPair, asked: list[Question]) -> Recording:
+    return record(Models(target, draft, exits, None, fed), asked, LIMIT, top=3)
 
 
 def nothing(seconds: float) -> None: ...
@@ -83,6 +96,36 @@ def test_target_and_exits_predict_as_the_engine(
                         assert verdict.confidence == pytest.approx(again.confidence, rel=1e-4)
                         compared += 1
     assert compared > 20
+
+
+def test_the_fed_head_drafts_as_its_session(
+    recording: Recording, target: Vlm, fed: FedPair, asked: list[Question]
+) -> None:
+    """Chains of four behind every third place, from the verifier's own features: tokens and probabilities."""
+    engine, session = VlmEngine(target, 1, 512, encoder=fed.encoder), FedSession(fed.head)
+    model = RecordedFedModel(recording, Timings(), nothing)
+    for number, (step, question) in enumerate(zip(recording.steps, asked, strict=True)):
+        for place in range(0, len(step.tokens) - 3, 3):
+            answer = step.tokens[:place]
+            left = engine.begin(0, engine.prepare(question.prompt, question.jpeg), answer, LIMIT)
+            engine.encode(0)
+            *_, output = engine.verify([Row(0, chunk=left, features=4 + place)])
+            known = output.features[0]
+            session.begin("p", b"", answer)
+            session.feed(known.tokens, place, known.packed)
+            model.begin("p", recording.image(number), answer)
+            model.feed(known.tokens, place, known.packed)
+            for depth in range(4):
+                if depth:
+                    token = [step.tokens[place + depth - 1]]
+                    real, virtual = (each.extend(token, [depth - 2])[0] for each in (session, model))
+                else:
+                    real, virtual = session.root_logits(), model.root_logits()
+                chances = np.exp(real - np.logaddexp.reduce(real))
+                # Features are rounded to int8, and forwards of other sizes round otherwise before.
+                assert np.exp(virtual.max()) == pytest.approx(chances.max(), abs=0.02)
+                assert chances[int(virtual.argmax())] > chances.max() - 0.02
+                assert np.isneginf(virtual[1::2]).all() and np.exp(virtual).sum() == pytest.approx(1.0)
 
 
 def test_a_short_list_is_recorded_as_it_is_used(

@@ -1,0 +1,221 @@
+"""Other eyes for the draft model: half of the frame's width and height, none, or both kinds averaged (TABED).
+
+    python -m benchmarks.draft_arms --recording out/embedded.npz --save
+
+Each arm is the same draft model on the same held-out frames. tau: tokens a verification at --gamma as mode `sd` commits
+them, by forwards over the target's own answer. TABED (arXiv 2601.20357) drafts with the mean of the distributions with
+and without the frame; here with equal weights, where the paper's follow what was accepted. Prefill and forward are this
+processor's time on one thread, of both views one after the other. The last columns are mode `full` on virtual time,
+n-grams off, times as fast as `cloud`: T_p grows with an arm's forward, two views in a batch cost what a second leaf
+does, and both sides' prefills are as many forwards long as here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from adapters_training.fed_head.measuring import Tally
+from benchmarks.fed_arms import ORIN
+from benchmarks.recordings import TOP, add_recording, recorded
+from edge_drafter import Mode
+from evaluation.experiment.command import add_save, command_line, main_of, settings_of, write_result
+from evaluation.experiment.questions import asked_of
+from evaluation.experiment.run import Arm, Question
+from evaluation.figures import spread
+from evaluation.setting import machine
+from evaluation.tables import MS, Column, figures_table
+from evaluation.virtual_time import Recording, Timings, VirtualTime, load_timings
+from speculation.frames import Frame, decode_jpeg
+from speculation.vlm.load import Vlm, load_vlm
+from speculation.vlm.session import VlmSession
+
+CAPACITY = 2048
+FORWARDS = 4
+"""Forwards of one token that are timed on each frame."""
+ANSWERS = 12
+"""Of those on virtual time."""
+View = Callable[[Frame], "Frame | None"]
+CLOUD, FULL = Mode.CLOUD.value, Mode.FULL.value
+
+
+def halved(frame: Frame) -> Frame:
+    """Return a frame of half the width and height, the mean of each four pixels; an odd row or column is left out."""
+    rows, columns = frame.shape[0] // 2, frame.shape[1] // 2
+    blocks = frame[: 2 * rows, : 2 * columns].reshape(rows, 2, columns, 2, 3)
+    small: Frame = np.rint(blocks.mean(axis=(1, 3))).astype(np.uint8)
+    return small
+
+
+def whole(frame: Frame) -> Frame:
+    """Return the frame."""
+    return frame
+
+
+def none(frame: Frame) -> None:
+    """Return no frame."""
+
+
+ARMS: dict[str, tuple[View, ...]] = {
+    "whole frame": (whole,),
+    "half the width and height": (halved,),
+    "blind": (none,),
+    "TABED": (whole, none),
+    "TABED, half": (halved, none),
+}
+"""What the draft model sees; several views: the mean of its distributions."""
+COLUMNS = (
+    Column("tau min", "tau.min"),
+    Column("median", "tau.median"),
+    Column("max", "tau.max"),
+    Column("right", "right", ".1%"),
+    Column("prefill ms", "prefill_s", ".1f", MS),
+    Column("forward ms", "forward_s", ".2f", MS),
+    Column("full, Go2", "times_cloud.go2"),
+    Column("full, fast server", "times_cloud.fast"),
+)
+
+
+class Seen(NamedTuple):
+    """What a view gives on one frame: probabilities [n, vocabulary] and seconds."""
+
+    probabilities: npt.NDArray[np.float64]
+    prefill_s: float
+    forward_s: float
+
+
+def seen(session: VlmSession, question: Question, tokens: Sequence[int], view: View) -> Seen:
+    """Return what the model drafts at every place of an answer behind this view of the frame."""
+    image = view(decode_jpeg(question.jpeg))
+    started = time.process_time()
+    session.begin(question.prompt, image)
+    rows = [session.root_logits()[None]]
+    prefill_s, forwards = time.process_time() - started, []
+    for place, token in enumerate(tokens[: min(FORWARDS, len(tokens) - 1)]):
+        started = time.process_time()
+        rows.append(session.extend([token], [place - 1]))
+        forwards.append(time.process_time() - started)
+    if len(rows) < len(tokens):
+        first = len(rows) - 1
+        rows.append(session.extend(tokens[first:-1], range(first - 1, len(tokens) - 2)))
+    logits = np.concatenate(rows).astype(np.float64)
+    chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return Seen(chances / chances.sum(axis=1, keepdims=True), prefill_s, median(forwards) if forwards else 0.0)
+
+
+def measured(
+    draft: Vlm, recording: Recording, asked: Sequence[Question], gamma: int
+) -> tuple[dict[str, dict[str, Any]], dict[str, Recording]]:
+    """Return every arm's figures, and the recording with its drafts."""
+    session = VlmSession(draft, CAPACITY)
+    found: dict[str, list[list[Seen]]] = {name: [] for name in ARMS}
+    for step, question in zip(tqdm(recording.steps, unit="frame", disable=None), asked, strict=True):
+        views = {view: seen(session, question, step.tokens, view) for view in dict.fromkeys(sum(ARMS.values(), ()))}
+        for name, chosen in ARMS.items():
+            found[name].append([views[view] for view in chosen])
+    figures, recordings = {}, {}
+    for name, frames in found.items():
+        taus, steps, right = [], [], []
+        for step, each in zip(recording.steps, frames, strict=True):
+            mean = np.mean([one.probabilities for one in each], axis=0)
+            likely = np.argsort(-mean, axis=1, kind="stable")[:, :TOP]
+            chances = np.take_along_axis(mean, likely, axis=1)
+            hits = likely[:, 0] == np.asarray(step.tokens)
+            tally = Tally(gamma)
+            tally.add([hits] * gamma)
+            taus.append(tally.tau)
+            right.append(hits)
+            # The predictor is that of the draft model as it is: an arm is judged without one.
+            steps.append(replace(step, draft_tokens=likely, draft_probabilities=chances, acceptance=chances[:, :1]))
+        recordings[name] = replace(recording, steps=tuple(steps), stop_below=0.0)
+        figures[name] = {
+            "tau": spread(taus),
+            "right": float(np.concatenate(right).mean()),
+            "prefill_s": median(sum(one.prefill_s for one in each) for each in frames),
+            "forward_s": median(sum(one.forward_s for one in each) for each in frames),
+            "batched_s": median(
+                max(one.forward_s for one in each) * (1.0 + ORIN.draft_leaf * (len(each) - 1)) for each in frames
+            ),
+        }
+    return figures, recordings
+
+
+def target_prefill(target: Vlm, asked: Sequence[Question]) -> float:
+    """Return how many of its forwards the target's prefill takes."""
+    session = VlmSession(target, CAPACITY)
+    timed = [seen(session, question, [0, 0, 0], whole) for question in asked]
+    return median(each.prefill_s for each in timed) / median(each.forward_s for each in timed)
+
+
+def on_virtual_time(
+    figures: dict[str, dict[str, Any]], recordings: dict[str, Recording], cloud_forwards: float
+) -> None:
+    """Add to every arm how many times faster than `cloud` mode `full` is with it, at the Go2's times and at ORIN's."""
+    forward_s = figures["whole frame"]["forward_s"]
+    places = {"go2": load_timings("go2"), "fast": replace(ORIN, name="fast").with_cost("wisp-32b")}
+    for name, own in figures.items():
+        own["times_cloud"] = {}
+        for place, timings in places.items():
+            at = scaled(timings, own["batched_s"] / forward_s, own["prefill_s"] / forward_s, cloud_forwards)
+            some = replace(recordings[name], steps=recordings[name].steps[:ANSWERS])
+            run = VirtualTime(some, at).run([Arm(CLOUD, CLOUD), Arm(FULL, FULL, {"ngrams": False})])
+            own["times_cloud"][place] = median(run.seconds(CLOUD)) / median(run.seconds(FULL))
+
+
+def scaled(timings: Timings, forwards: float, prefill: float, cloud_forwards: float) -> Timings:
+    """Return timings of an arm whose token takes so many of the draft model's forwards, and its prefill so many."""
+    return replace(
+        timings,
+        draft_s=timings.draft_s * forwards,
+        edge_prefill_s=timings.draft_s * prefill,
+        cloud_prefill_s=timings.verify_s * cloud_forwards,
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = command_line("benchmarks.draft_arms", __doc__)
+    line.add_argument("--count", type=int, default=40, help="held-out frames (default: 40)")
+    line.add_argument("--gamma", type=int, default=4, help="draft tokens a verification (default: 4)")
+    add_recording(line)
+    add_save(line)
+    line.set_defaults(quick=False)
+    return line
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the arms, and save what was asked. Raises ValueError, in one sentence, where it cannot."""
+    if min(options.count, options.gamma) < 1:
+        raise ValueError(f"--count {options.count}, --gamma {options.gamma}: give at least 1")
+    recording, asked = recorded(options, options.count), asked_of(options, options.count)
+    draft = load_vlm(options.draft_model, dtype=options.dtype)
+    if not draft.sees_images:
+        raise ValueError(
+            f"--draft-model {options.draft_model} is a language model alone: it has no frame to do without"
+        )
+    figures, recordings = measured(draft, recording, asked, options.gamma)
+    cloud_forwards = target_prefill(load_vlm(options.target_model, dtype=options.dtype), asked[:5])
+    on_virtual_time(figures, recordings, cloud_forwards)
+    print(f"{len(asked)} frames ({options.frames}), gamma {options.gamma}; the target's prefill takes "
+          f"{cloud_forwards:.1f} of its forwards")  # fmt: skip
+    print(figures_table("what the draft sees", figures, COLUMNS))
+    print(machine())
+    if options.save:
+        about = {"settings": settings_of(options), "machine": machine(), "cloud_prefill_forwards": cloud_forwards}
+        write_result("draft_arms", {**about, "arms": figures})
+
+
+main = partial(main_of, parser, run)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Other eyes for the draft model, on the tiny pair."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import draft_arms
+from benchmarks.fed_arms import ORIN
+from evaluation.experiment import command
+from evaluation.experiment.questions import questions
+from evaluation.virtual_time.record import Models, record
+from speculation.vlm.load import Vlm
+
+
+def test_a_halved_frame_has_the_means_of_its_pixels() -> None:
+    frame = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
+    small = draft_arms.halved(frame)
+    assert small.shape == (2, 3, 3) and small.dtype == np.uint8
+    assert small[1, 2, 0] == round(float(frame[2:4, 4:6, 0].mean()))
+
+
+def test_every_arm_drafts_what_its_views_give(target: Vlm, draft: Vlm) -> None:
+    """The whole frame is the recording's own draft; the mean of two views is the mean of their distributions."""
+    asked = questions("random", 2)
+    recording = record(Models(target, draft, None, None), asked, 10)
+    figures, recordings = draft_arms.measured(draft, recording, asked, 4)
+    for step, again in zip(recording.steps, recordings["whole frame"].steps, strict=True):
+        np.testing.assert_array_equal(step.draft_tokens, again.draft_tokens)
+        np.testing.assert_allclose(step.draft_probabilities, again.draft_probabilities, rtol=1e-4)
+    step = recording.steps[0]
+    views = [draft_arms.seen(draft_arms.VlmSession(draft, 512), asked[0], step.tokens, view)
+             for view in draft_arms.ARMS["TABED"]]  # fmt: skip
+    mean = np.mean([each.probabilities for each in views], axis=0)
+    found = recordings["TABED"].steps[0]
+    np.testing.assert_array_equal(found.draft_tokens[:, 0], mean.argmax(axis=1))
+    assert np.abs(views[0].probabilities - views[1].probabilities).max() > 1e-4, "the frame makes a difference"
+    assert 1.0 <= figures["TABED"]["tau"]["min"] <= figures["TABED"]["tau"]["max"] <= 5.0
+    assert figures["TABED"]["forward_s"] > figures["TABED"]["batched_s"]
+
+
+def test_a_longer_forward_and_prefill_take_their_share() -> None:
+    at = draft_arms.scaled(ORIN, 1.5, 10.0, 4.0)
+    assert at.draft_s == pytest.approx(0.108) and at.edge_prefill_s == pytest.approx(0.72)
+    assert at.cloud_prefill_s == pytest.approx(0.06)
+
+
+def test_the_command_prints_and_saves(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(command, "RESULTS", tmp_path)
+    pair = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --max-tokens 6"
+    flags = f"{pair} --count 1 --recording {tmp_path / 'recording.npz'} --save"
+    assert draft_arms.main(flags.split()) == 0
+    assert "TABED, half" in capsys.readouterr().out
+    saved = json.loads((tmp_path / "draft_arms.json").read_text())
+    assert set(saved["arms"]) == set(draft_arms.ARMS) and saved["arms"]["blind"]["times_cloud"]["go2"] > 0.0
+    assert draft_arms.main([*flags.split(), "--gamma", "0"]) == 2
+    assert "--gamma 0" in capsys.readouterr().err
