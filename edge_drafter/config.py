@@ -48,8 +48,8 @@ class Mode(str, Enum):
         "full",
         {
             "idle": Idle.LEDGER, "width": 2, "draft_tokens": 40, "leaves": 8, "max_nodes": 256, "own_guess": True,
-            "early_tokens": True, "best_first": True, "ahead": True, "ahead_above": 0.1, "send_gain": 0.7,
-            "partial": True, "truncate": True, "interrupt": True, "ngrams": True,
+            "early_tokens": True, "exit_gain": 0.1, "best_first": True, "ahead": True, "ahead_above": 0.1,
+            "send_gain": 0.7, "partial": True, "truncate": True, "interrupt": True, "ngrams": True,
         },
     )  # fmt: skip
 
@@ -111,6 +111,14 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     early_tokens: Annotated[
         bool, Meta(description="pre-draft where an early exit predicts the verdict to end (Early Exits, Sec. 3)")
     ] = False
+    exit_gain: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="exits run for a step while, by a second of verification, they name landings that the draft "
+            "does not have so many seconds before their commits; 0: always",
+        ),
+    ] = 0.0
     best_first: Annotated[
         bool, Meta(description="pre-draft the likeliest leaf of the whole tree, instead of branch after branch")
     ] = False
