@@ -3,7 +3,8 @@ where a draft model stands beside the target, or wait a little.
 
 It takes what commits most tokens per second by its estimates, and spends only *credit*: the lead, in tokens, that the
 step has over decoding alone. So a step is never more than one plain decode behind, whatever link and drafts do, those
-that are made here among them: their forwards, and the draft model's prefill, are paid from the same account.
+that are made here among them: their forwards, and the draft model's prefill, are paid from the same account. Where the
+steps before it ended far ahead it is lent a token more, so that it can wait for its first draft (`Ledger.lent`).
 
 Terms: T_d a pass that decodes alone, T_v one that verifies; a the chance of one more accepted draft token, E(k) =
 1 + a + ... + a^k the tokens that a draft k deep commits (Leviathan et al., arXiv 2211.17192, Eq. 1). Times are seconds
@@ -28,6 +29,8 @@ from speculation.pass_cost import NO_LOAD, Load
 
 PASS_PRICE = 0.5
 """Tokens that one more target forward must bring before it is preferred to waiting; docs/verifier.md has the reason."""
+MOST_LENT, LENT_SHARE = 1.0, 0.25
+"""Credit that a step begins with: tokens at most, and as a share of the lead with which the steps before it ended."""
 _SLACK = 1e-9
 """Rounding of sums of tokens."""
 _WHOLE = 0.98
@@ -123,7 +126,10 @@ class Ledger:
         self.survival = {Act.VERIFY: Survival(), Act.HINT: Survival()}
         """Of the edge's draft tokens and of hints; for policies."""
         self._usual = 0.0
-        self._arrivals = Arrivals()
+        self._arrivals, self._first = Arrivals(), Arrivals()
+        """When drafts come behind a commit, and when the first one of a step does."""
+        self._lead = 0.0
+        """With how many tokens of lead steps end, at least: a low one counts at once, a high one slowly."""
         self._depth = 1.0
         self._prompt = 0
         self._committed = 0
@@ -132,13 +138,20 @@ class Ledger:
 
     # --- the account: what decoding alone would have by now, and what is there
 
-    def begin(self, cached: int = 0) -> None:
-        """Open the account of a step, which may decode from now on, behind so many tokens in the cache."""
+    def begin(self, cached: int = 0, position: int = 0, in_hand: bool = False, now: float = 0.0) -> None:
+        """Open the account of a step, which may decode from now on, behind so many tokens in the cache.
+
+        Its answer has `position` tokens, and a draft is there to go on with, or not.
+        """
         if self._committed:
+            lead = self._committed - self._plain
+            self._lead += (1.0 if lead < self._lead else 0.25) * (lead - self._lead)
             self._usual += (0.25 if self._usual else 1.0) * (self._committed - self._usual)
         self._prompt = cached
         self._committed, self._plain, self._waiting_since = 0, 0.0, None
         self._arrivals.clear()
+        self._first.clear()
+        self._first.committed(position, in_hand, now)
         self._pace.clear()
 
     def pause(self) -> None:
@@ -166,17 +179,17 @@ class Ledger:
 
     def draft_came(self, start: int, usable: bool, depth: int, now: float) -> None:
         """Learn from a draft for answer position `start`, `depth` levels deep; `usable`: it continues the answer."""
-        self._arrivals.came(start, usable, now)
+        (self._arrivals if self._committed else self._first).came(start, usable, now)
         self._depth += 0.25 * (depth - self._depth)
 
     def start(self, choice: Choice, now: float) -> float:
         """A pass for this step begins. Returns the seconds that were waited for a draft before it.
 
-        At most one plain decode stays on the account: a deadline that was missed because the machine ran other steps is
-        not charged.
+        At most one plain decode, and what was lent, stays on the account: a deadline that was missed because the
+        machine ran other steps is not charged.
         """
         waited = self._waited(now)
-        self._plain = min(self._committed - self.credit(now), self._committed + 1.0)
+        self._plain = min(self._committed - self.credit(now), self._committed + 1.0 + self.lent)
         self._waiting_since, self._rate = None, choice.rate
         for act in choice.declined:
             self._acceptance(act).declined()
@@ -320,8 +333,14 @@ class Ledger:
 
     def _limit(self, now: float) -> float:
         """Return how long what begins now may take: it must end before decoding alone is two tokens ahead,
-        now + T_v <= t0 + (N + 2) T_d."""
-        return (1.0 + (self.credit(now) + 1.0 + _SLACK) / self._caution) * self._decode_s
+        now + T_v <= t0 + (N + 2) T_d, or what is lent more."""
+        return (1.0 + (self.credit(now) + self.lent + 1.0 + _SLACK) / self._caution) * self._decode_s
+
+    @property
+    def lent(self) -> float:
+        """Tokens of credit that a step begins with where those before it ended far ahead: else it would decode alone
+        first, whatever its drafts are worth."""
+        return min(MOST_LENT, LENT_SHARE * max(0.0, self._lead))
 
     def _stake(self, tree: Tree, acceptance: Acceptance, now: float) -> Part:
         """Return what of the tree to verify now; nothing where decoding alone is better or all is spent.
@@ -414,10 +433,11 @@ class Ledger:
         Waiting must be paid from credit: even if nothing is accepted the step must not be behind after it,
         now + d + T_v <= t0 + (N + 1) T_d.
         """
-        delays, expected = self._arrivals.remaining(now), self._expected()
+        arrivals = self._arrivals if self._committed else self._first
+        delays, expected = arrivals.remaining(now), self._expected()
         if not delays or expected is None:
             return 0.0
-        longest = (self.credit(now) + 1.0 + _SLACK) * self._decode_s / self._caution - expected.seconds
+        longest = (self.credit(now) + self.lent + 1.0 + _SLACK) * self._decode_s / self._caution - expected.seconds
         if act is Act.SELF:  # nobody knows for how long a robot is late: no longer than a draft here would take
             longest = min(longest, alone.seconds - self._waited(now))
         over = self._over_drafting if act is Act.SELF else self._over_decoding

@@ -409,7 +409,7 @@ class Step:
         if self.prompt_left == 0:
             self.begin = self.inputs = None
             self.committed_at = now
-            self.ledger.begin(self.cached)
+            self.ledger.begin(self.cached, self.position, self._best is not None, now)
 
     def draft_prefilled(self, done: bool = True) -> None:
         """The draft model beside the target knows prompt and frame or, not `done`, cannot take them."""

@@ -49,7 +49,7 @@ class Mode(str, Enum):
         {
             "idle": Idle.LEDGER, "width": 2, "draft_tokens": 40, "leaves": 8, "max_nodes": 256, "own_guess": True,
             "early_tokens": True, "exit_gain": 0.1, "best_first": True, "ahead": True, "ahead_above": 0.1,
-            "send_gain": 0.7, "partial": True, "truncate": True, "interrupt": True, "ngrams": True,
+            "send_gain": 0.7, "partial": True, "truncate": True, "interrupt": True, "ngrams": True, "effort": 0.5,
         },
     )  # fmt: skip
 
@@ -155,6 +155,15 @@ class DraftingConfig(msgspec.Struct, frozen=True):
             "predictor or, without one, by the draft itself (WISP, Sec. 4.1); 0 never stops",
         ),
     ] = 0.0
+    effort: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="1: the edge drafts wherever it may save time; 0: only what saves more than it takes the "
+            "processor; below 1 it leaves drafting alone where that does not pay",
+        ),
+    ] = 1.0
     max_nodes: Annotated[int, Meta(ge=1, description="the pre-draft stops growing at this many nodes of the tree")] = (
         128
     )

@@ -76,7 +76,11 @@ class Cutter:
         return len(path) >= want or self.closes(path[-1] if path else node)
 
     def cut(self, anchor: int) -> list[int]:
-        """Return the nodes of the best draft behind `anchor`, parents first: a chain, or a tree."""
+        """Return the nodes of the best draft behind `anchor`, parents first: a chain, or a tree.
+
+        A tree holds the likeliest chain of a full draft, however little the draft thinks of it, and is filled up with
+        the likeliest other nodes: so no draft is empty before it is known what the draft's chances are worth.
+        """
         if not self._config.draft_tokens:
             return self.path(anchor, self.need(anchor))
         self._drop_stale()
@@ -84,6 +88,11 @@ class Cutter:
         if nodes is None:
             limit = min(self._config.draft_tokens, self._max_draft)
             nodes = self._tree.best_nodes(anchor, limit, self.room(anchor), self._config.least, self._ends)
+            chain = self.path(anchor, min(self.need(anchor), limit))
+            if not set(chain).issubset(nodes):
+                others = [node for node in nodes if node not in chain][: limit - len(chain)]
+                tree = self._tree
+                nodes = sorted([*chain, *others], key=lambda node: (-tree[node].reach, node))
             self._cuts[anchor] = nodes
         return nodes
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from edge_drafter.alone import decode_alone
 from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
+from edge_drafter.effort import Effort
 from edge_drafter.exit_experience import ExitExperience
 from edge_drafter.loop import StepLoop
 from edge_drafter.protocols import Clock, Link
@@ -33,8 +34,11 @@ class Drafter:
         clock: Clock = time.perf_counter,
         trace: Trace | None = None,
         max_draft: int = MAX_DRAFT_TOKENS,
+        cpu_clock: Clock = time.process_time,
     ) -> None:
         """`sources`: those of the mode, see `sources_of`. `max_draft` is the verifier's limit from `Welcome`.
+
+        `cpu_clock` is what `DecodingStats.cpu_s` is read from.
 
         Raises ValueError if the mode needs a part that is missing.
         """
@@ -48,6 +52,8 @@ class Drafter:
         self._clock = clock
         self._trace = trace if trace is not None else Trace(clock)
         self._max_draft = max_draft
+        self._cpu_clock = cpu_clock
+        self._effort = Effort(config.effort)
         largest = min(LONGEST_DRAFT, max_draft)
         rule = config.gamma if isinstance(config.gamma, str) else None
         self.controller = Controller(rule, min(config.fixed_gamma, max_draft), max(largest, config.fixed_gamma))
@@ -72,4 +78,7 @@ class Drafter:
         return result
 
     def _step(self, request: StepRequest, question: Question | None) -> Step:
-        return Step(self.config, request, self.controller, self._clock, self._max_draft, question, self._exits)
+        return Step(
+            self.config, request, self.controller, self._clock, self._max_draft, question, self._cpu_clock,
+            self._effort, self._exits,
+        )  # fmt: skip

@@ -27,6 +27,7 @@ from speculation.wire import (
     FaultCode,
     Features,
     Fetch,
+    Idle,
 )
 
 NO_DEADLINE_S = 3600.0
@@ -44,7 +45,9 @@ class StepLoop:
         self._sources = sources
         self._link = link
         self._trace = StepTrace(trace, step.request.step, step.started)
-        self._drafter = StepDrafter(step, sources) if step.config.drafts else None
+        # Only a verifier that goes on by itself can be left alone.
+        drafts = step.config.drafts and (step.config.idle is not Idle.LEDGER or step.effort.drafts)
+        self._drafter = StepDrafter(step, sources) if drafts else None
         self._bytes = (link.bytes_up, link.bytes_down)
         self._commit_received_at = step.started
         """When the last commit arrived, repeated ones too."""
@@ -175,6 +178,7 @@ class StepLoop:
         step, stats, drafter = self._step, self._step.stats, self._drafter
         now = step.clock()
         stats.rounds += 1
+        step.effort.committed(len(tokens), now - self._committed_at, commit.compute_s / max(1, commit.passes))
         if stats.first_commit_s is None:
             stats.first_commit_s = now - step.started
         current = step.sent.current
@@ -254,8 +258,10 @@ class StepLoop:
     def _finish(self) -> None:
         step, stats = self._step, self._step.stats
         if self._drafter is not None:
-            self._drafter.close()
             step.controller.write_to(stats)
         stats.bytes_up = self._link.bytes_up - self._bytes[0]
         stats.bytes_down = self._link.bytes_down - self._bytes[1]
-        self._trace.step(stats, step.finish())
+        ended = step.finish()
+        if step.answer.done:
+            step.effort.answered(stats, self._drafter is not None)
+        self._trace.step(stats, ended)

@@ -23,6 +23,7 @@ class Policy:
         self._config = step.config
         self._clock = step.clock
         self._controller = step.controller
+        self._effort = step.effort
         self._tree = step.tree
         self._cutter = step.cutter
         self._sent = step.sent
@@ -47,7 +48,7 @@ class Policy:
     def _choose_draft(self) -> int | None:
         root, current, cutter = self._tree.root, self._sent.current, self._cutter
         if current is None:
-            ready = cutter.is_full(root) or (self._config.truncate and self._is_late(root))
+            ready = cutter.is_full(root) or (self._config.truncate and self._is_late(root)) or not self.next_leaves()
             # A verifier that decodes by itself needs no empty draft to go on.
             return root if ready and (self._config.idle is Idle.WAIT or cutter.cut(root)) else None
         if (
@@ -74,8 +75,10 @@ class Policy:
 
     def _is_worth_a_start(self, anchor: int) -> bool:
         """Whether a verifier should begin with the part of a draft that is there rather than wait for a forward."""
+        if not self._config.partial:
+            return False
         verify_s = self._controller.estimates.verify_s
-        return self._config.partial and verify_s is not None and self._waiting_costs(anchor, verify_s)
+        return (verify_s is not None and self._waiting_costs(anchor, verify_s)) or not self.next_leaves()
 
     def _has_grown(self, draft: SentDraft) -> bool:
         value = self._cutter.value(draft.anchor, self._cutter.cut(draft.anchor))
@@ -100,7 +103,17 @@ class Policy:
     # --- what to draft
 
     def next_leaves(self) -> list[int]:
-        """Return the nodes whose common draft forward pays most now; empty where nothing is to be drafted."""
+        """Return the nodes whose common draft forward pays most now; empty where none is worth its effort."""
+        leaves = self._likely_leaves()
+        return leaves if leaves and self._is_worth(leaves) else []
+
+    def _is_worth(self, leaves: Sequence[int]) -> bool:
+        """Whether a forward over `leaves` is worth its effort."""
+        tree = self._tree
+        places = [(tree.ahead(leaf) + 1, tree.new_behind(leaf)) for leaf in leaves]
+        return self._effort.is_worth(places, self._controller.estimates.draft_s)
+
+    def _likely_leaves(self) -> list[int]:
         tree, cutter, root = self._tree, self._cutter, self._tree.root
         if self._sent.current is None:
             if cutter.is_full(root):
@@ -158,6 +171,7 @@ class Policy:
 
     def on_forward(self) -> None:
         """A draft forward ended."""
+        self._effort.ran()
         self._is_stale = True
 
     def on_sent(self, draft: SentDraft) -> None:

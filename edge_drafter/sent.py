@@ -71,11 +71,15 @@ class SentDrafts:
     def decide(self, round: int, tree: TokenTree) -> None:
         """The tree was re-rooted by the verdict on `round`: forget it, and every draft that is void now."""
         root = tree.root
+        # Of drafts for one place the verifier holds the newest; an older one counts only where it is verified already.
+        newest = {draft.anchor: number for number, draft in self._by_round.items()}
         self._by_round = {
             number: draft
             for number, draft in self._by_round.items()
-            if number != round and (draft.covers(root, tree) or (draft.anchor in tree and draft.anchor != root))
-        }
+            if number != round
+            and ((draft.anchor in tree and draft.anchor != root)
+                 or (number == newest[draft.anchor] and draft.covers(root, tree)))
+        }  # fmt: skip
         self._inside = {node for draft in self for node in draft.nodes}
         self._anchors = {draft.anchor for draft in self}
         current = (draft for draft in reversed(self._by_round.values()) if draft.covers(root, tree))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from edge_drafter.tree import Node
@@ -38,7 +38,8 @@ class DecodingStats:
     """Hits whose place an exit had named, by the first exit layer that named it."""
     draft_forwards: int = 0
     wasted_forwards: int = 0
-    """Draft forwards that proposed tokens that were never committed."""
+    """Draft forwards of whose proposals, the likeliest token behind each leaf, none was committed, or that were given
+    up."""
     wasted_s: float = 0.0
     """Their time (WDT)."""
     cloud_passes: int = 0
@@ -66,6 +67,9 @@ class DecodingStats:
     """Draft forwards while one ran."""
     wait_s: float = 0.0
     """Idle at the link."""
+    cpu_s: float = 0.0
+    """Processor time of the edge's process, all threads, from the request to the answer; on virtual time the declared
+    time of its forwards, prefill among them."""
     first_commit_s: float | None = None
     """Request to first committed token (TTFT)."""
     total_s: float = 0.0
@@ -100,21 +104,24 @@ class DecodingStats:
         return self.total_s / self.tokens if self.tokens else 0.0
 
     def add_forward(self, seconds: float, *, verifying: bool, abandoned: bool) -> None:
-        """Count a draft forward, run while a verification was `verifying` or not."""
+        """Count a draft forward, run while a verification was `verifying` or not: as wasted until it is `used`."""
         self.draft_forwards += 1
+        self.wasted_forwards += 1
+        self.wasted_s += seconds
         if verifying:
             self.predraft_s += seconds
         else:
             self.draft_s += seconds
-        if abandoned:
-            self.abandoned += 1
-            self.wasted_forwards += 1
-            self.wasted_s += seconds
+        self.abandoned += abandoned
 
-    def add_waste(self, nodes: Collection[Node]) -> None:
-        """Count the draft work behind nodes that were never committed."""
-        self.wasted_forwards += sum(node.forwards for node in nodes)
-        self.wasted_s += sum(node.seconds for node in nodes)
+    def used(self, nodes: Iterable[Node]) -> None:
+        """Count the forwards that proposed these nodes, which were committed, as used."""
+        for node in nodes:
+            forward = node.proposed.forward if node.proposed is not None else None
+            if forward is not None and not forward.used:
+                forward.used = True
+                self.wasted_forwards -= 1
+                self.wasted_s -= forward.seconds
 
     def add_passes(self, commit: Commit) -> None:
         """Count the target forwards behind a commit, and the verifier's seconds."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from edge_drafter.answer import Answer
 from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
 from edge_drafter.cutting import Cutter
+from edge_drafter.effort import Effort
 from edge_drafter.exit_experience import ExitExperience
 from edge_drafter.protocols import Clock
 from edge_drafter.question import Question
@@ -24,7 +27,7 @@ class Step:
     """One question from its request to its last commit: settings, answer, token tree, sent drafts, figures.
 
     Draft sources grow the tree, the policy reads it, `StepDrafter` re-roots it and sends drafts out of it. The
-    controller and what is known about exits outlive the step.
+    controller, the effort and what is known about exits outlive the step.
     """
 
     def __init__(
@@ -35,14 +38,18 @@ class Step:
         clock: Clock,
         max_draft: int = MAX_DRAFT_TOKENS,
         question: Question | None = None,
+        cpu_clock: Clock = time.process_time,
+        effort: Effort | None = None,
         exits: ExitExperience | None = None,
     ) -> None:
         """`max_draft`: tokens of a draft that the verifier takes. `question` watches the step and may cancel it."""
         self.config = config
         self.request = request
         self.controller = controller
+        self.effort = effort or Effort()
         self.clock = clock
         self.started = clock()
+        self._cpu_clock, self._cpu_started = cpu_clock, cpu_clock()
         self.answer = Answer(
             request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed, request.sampling,
             request.key,
@@ -79,9 +86,10 @@ class Step:
         return deadline is not None and now >= self.started + deadline
 
     def finish(self) -> float:
-        """Write tokens and time into the figures; return when the step ended."""
+        """Write tokens, time and processor time into the figures; return when the step ended."""
         self.stats.tokens = self.answer.position - len(self.request.committed)
         self.stats.total_s = self.clock() - self.started
+        self.stats.cpu_s = self._cpu_clock() - self._cpu_started
         return self.started + self.stats.total_s
 
     def interrupted(self, cause: Interruption, message: str, code: FaultCode | None = None) -> StepInterrupted:

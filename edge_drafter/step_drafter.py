@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -12,7 +12,7 @@ from edge_drafter.policy import Policy
 from edge_drafter.sent import SentDraft
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
-from edge_drafter.tree import Rerooting
+from edge_drafter.tree import Forward, Proposed, Rerooting
 from speculation.cancellation import Abandoned, Stop
 from speculation.wire import MAX_DRAFT_MS, ROOT, Commit, Draft, EarlyTokens, Features, extend_digest
 
@@ -94,14 +94,14 @@ class StepDrafter:
         fed = [*leaves, *self.policy.lookup_ends(looked_up)]
         stop = step.stop if poll is None else self._stop(poll, leaves)
         is_verifying, is_abandoned = step.sent.current is not None, False
-        started = step.clock()
+        started, forward = step.clock(), Forward()
+        hopes = {leaf: (step.tree.ahead(leaf) + 1, step.tree.new_behind(leaf)) for leaf in leaves}
         try:
             for source in self._sources:
-                if new := source.grow(fed, stop):
-                    step.tree.charge(new, step.clock() - started)
+                self._note(source.grow(fed, stop), forward, hopes)
         except Abandoned:
             is_abandoned = True
-        seconds = step.clock() - started
+        seconds = forward.seconds = step.clock() - started
         if not is_abandoned:
             step.controller.drafted(seconds)
         step.stats.add_forward(seconds, verifying=is_verifying, abandoned=is_abandoned)
@@ -166,7 +166,9 @@ class StepDrafter:
         self._judge(commit, rerooting, now)
         self._judge_exits(commit, tokens, now)
         self._uncommitted.append((rerooting, commit))
-        step.stats.add_waste(rerooting.dropped)
+        step.stats.used(content for _, content in rerooting.path)
+        for stood, nodes in ((True, [content for _, content in rerooting.path]), (False, rerooting.dropped)):
+            step.effort.resolved(nodes, stood)
         step.sent.decide(commit.round, tree)
         self.policy.on_commit(now)
         if step.answer.done or step.cutter.need(root) == 0:
@@ -181,10 +183,14 @@ class StepDrafter:
         step.stats.add_hit(is_ahead, rerooting.path[-1][1].layers)
         return Outcome.HIT
 
-    def close(self) -> None:
-        """The step is over: what the tree still holds was drafted for nothing."""
+    def _note(self, nodes: Sequence[int], forward: Forward, hopes: Mapping[int, tuple[int, float]]) -> None:
+        """Note at the likeliest new nodes behind the leaves what `forward` was run for."""
         tree = self._step.tree
-        self._step.stats.add_waste([tree[node] for node in tree.ids() if node != tree.root])
+        for node in nodes:
+            content = tree[node]
+            if content.proposed is None:
+                hoped = hopes.get(content.parent) if content.parent is not None else None
+                content.proposed = Proposed(forward, *(hoped or (tree.ahead(node), 0.0)))
 
     def _follow_commits(self) -> None:
         for rerooting, commit in self._uncommitted:

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 Proposals = tuple[tuple[int, float], ...]
 
@@ -24,6 +25,24 @@ class Origin(Enum):
 
 
 @dataclass(slots=True)
+class Forward:
+    """A draft forward. It is of use as soon as one of the tokens that it took for the likeliest is committed."""
+
+    seconds: float = 0.0
+    used: bool = False
+
+
+class Proposed(NamedTuple):
+    """How a draft forward came to propose a token."""
+
+    forward: Forward
+    ahead: int
+    """How many levels behind the root of then."""
+    hoped: float
+    """The chance, then, that the answer would pass through the leaf and go on with a token that was not there."""
+
+
+@dataclass(slots=True)
 class Node:
     """One possible token."""
 
@@ -37,12 +56,12 @@ class Node:
     depth: int
     proposals: Proposals | None = None
     """The likeliest next tokens with their probabilities; None until a draft forward was fed with this node."""
+    cells: tuple[int, ...] = ()
+    """Where `Calibration` counts them."""
     children: dict[int, int] = field(default_factory=dict)
     """Token -> node."""
-    forwards: int = 0
-    """Draft forwards that proposed this node."""
-    seconds: float = 0.0
-    """Their time."""
+    proposed: Proposed | None = None
+    """Where a draft forward proposed it as the likeliest behind a leaf."""
     layers: tuple[int, ...] = ()
     """The exit layers that named it."""
 
@@ -154,15 +173,20 @@ class TokenTree:
         content.chance = chance
         self._change(node, self._nodes[content.parent].reach * chance)
 
-    def score(self, node: int, proposals: Proposals) -> None:
-        """Store what a draft forward expects after `node`, likeliest first."""
-        self._nodes[node].proposals = proposals
+    def score(self, node: int, proposals: Proposals, cells: tuple[int, ...] = ()) -> None:
+        """Store what a draft forward expects after `node`, likeliest first, and where that is calibrated."""
+        content = self._nodes[node]
+        content.proposals, content.cells = proposals, cells
 
-    def charge(self, nodes: Sequence[int], seconds: float) -> None:
-        """Charge a forward to the first of the nodes that it proposed, and its time to all of them alike."""
-        for node in nodes:
-            self._nodes[node].seconds += seconds / len(nodes)
-        self._nodes[nodes[0]].forwards += 1
+    def new_behind(self, leaf: int) -> float:
+        """Return the chance that the answer passes through `leaf` and goes on with a token that is not there yet."""
+        content = self._nodes[leaf]
+        known = sum([self._nodes[child].chance for child in content.children.values()])
+        return content.reach * max(0.0, 1.0 - known)
+
+    def ahead(self, node: int) -> int:
+        """Return how many levels behind the root `node` is."""
+        return self._nodes[node].depth - self._nodes[self.root].depth
 
     def likeliest_path(self, node: int, limit: int, ends: frozenset[int] = frozenset()) -> list[int]:
         """Return at most `limit` nodes behind `node`, each the likeliest child of the one before.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edge_drafter.calibration import Calibration
 from edge_drafter.protocols import DraftModel
 from edge_drafter.sampled import SampledModel, sampled
 from edge_drafter.sources import DraftSource
@@ -14,7 +15,7 @@ from edge_drafter.tree import Origin, Proposals, Rerooting
 from speculation.cancellation import Abandoned, Stop
 from speculation.distributions import Distributions, Logits
 from speculation.predictor import Predictor
-from speculation.sampling import DraftSampler
+from speculation.sampling import DraftSampler, SamplingScheme
 from speculation.wire import ROOT, Commit
 
 
@@ -46,13 +47,19 @@ def propose(
 
 
 class ModelSource(DraftSource):
-    """Grows the tree with a draft model, `DraftingConfig.width` children a node."""
+    """Grows the tree with a draft model, `DraftingConfig.width` children a node.
+
+    Chances are calibrated on what was committed; what was learned stays for as long as answers are sampled alike.
+    """
 
     def __init__(self, model: DraftModel, predictor: Predictor | None = None) -> None:
         """`predictor` is the model's own."""
         self._model = model
         self._predictor = predictor
         self._step: Step
+        self._calibration = Calibration()
+        self._sampling: SamplingScheme | None = None
+        """How what is calibrated on was sampled."""
         self._sampled = model
         """The model as it drafts for this step's sampling."""
         self._slots: dict[int, int] = {}
@@ -64,6 +71,8 @@ class ModelSource(DraftSource):
         request = step.request
         self._step = step
         self._slots, self._count = {step.tree.root: ROOT}, 0
+        if request.sampling != self._sampling:
+            self._sampling, self._calibration = request.sampling, Calibration()
         self._sampled = sampled(self._model, request.sampling, request.key, step.answer.digest)
         self._sampled.begin(request.prompt, request.jpeg, request.committed, step.stop)
 
@@ -90,8 +99,21 @@ class ModelSource(DraftSource):
             raise Abandoned
         return self._add_children(possible, np.array([rows[node] for node in possible]))
 
+    def judge(self, tokens: Sequence[int]) -> None:
+        """See `DraftSource.judge`."""
+        tree = self._step.tree
+        node: int | None = tree.root
+        for token in tokens:
+            if node is None:
+                return
+            place = tree[node]
+            if place.proposals is not None:
+                self._calibration.learn(place.proposals, place.cells, token)
+            node = place.children.get(token)
+
     def commit(self, rerooting: Rerooting, message: Commit | None) -> None:
         """See `DraftSource.commit`."""
+        self._calibration.fit()
         path = rerooting.path
         fed = 0
         while fed < len(path) and path[fed][0] in self._slots:
@@ -137,8 +159,10 @@ class ModelSource(DraftSource):
         known = [tuple(tree[node].children) for node in nodes]
         found = self._proposals(rows, depths, known)
         likeliest = []
-        for node, proposals in zip(nodes, found, strict=True):
-            tree.score(node, proposals)
+        calibrate, width = self._calibration.chances, self._step.config.width
+        for node, depth, proposals in zip(nodes, depths, found, strict=True):
+            proposals, cells = calibrate(proposals, width, depth)
+            tree.score(node, proposals, cells)
             for token, probability in proposals:
                 child = tree.add(node, token, probability, Origin.DRAFT)
                 content = tree[child]

@@ -89,7 +89,8 @@ def test_a_step_is_never_more_than_one_plain_decode_behind_decoding_alone(
         hint = [t if rng.random() < hinted else rng.randrange(1, VOCABULARY) for t in truth]
         begun = line.now
         passes = line.run(truth, hints=[hint] if rng.random() < hinted else [])
-        assert max(behind(passes, DECODE_S, begun)) <= 2.0 + 1e-6  # below 2 before a commit is one token short
+        # Below 2 before a commit is one token short.
+        assert max(behind(passes, DECODE_S, begun)) <= 2.0 + line.lent + 1e-6
         if step == 2:
             edge.quality = rng.random()
 
@@ -115,7 +116,8 @@ def test_an_uneven_machine_does_not_make_it_lose_more(seed: int, slope: float, n
     ErraticEdge(line, seed, quality, 8, 0.2)
     for _ in range(3):
         begun = line.now
-        assert max(behind(line.run(answer(rng)), DECODE_S, begun)) <= 2.0 + 1e-6
+        passes = line.run(answer(rng))
+        assert max(behind(passes, DECODE_S, begun)) <= 2.0 + line.lent + 1e-6
 
 
 @pytest.mark.parametrize("ahead", [0.0, 0.444, 0.8])
@@ -202,7 +204,8 @@ def test_with_a_draft_model_of_its_own_it_is_never_more_than_one_plain_decode_be
     edge = ErraticEdge(line, seed, quality, 8, slowest)
     for step in range(4):
         begun = line.now
-        assert max(behind(line.run(answer(rng)), DECODE_S, begun)) <= 2.0 + 1e-6
+        passes = line.run(answer(rng))
+        assert max(behind(passes, DECODE_S, begun)) <= 2.0 + line.lent + 1e-6
         if step == 1:
             edge.quality = rng.random()
 
@@ -290,6 +293,28 @@ def test_it_does_not_wait_without_credit_nor_for_a_draft_it_knows_nothing_of() -
     ledger.begin()
     ledger.committed(9, in_hand=False, now=30.0)
     assert ledger.choose(None, None, 30.0).act is Act.DECODE
+
+
+def test_a_step_waits_for_its_first_draft_on_credit_that_earlier_steps_have_earned_and_no_longer() -> None:
+    ledger = Ledger(Fixed())
+
+    def begin(now: float) -> Act:
+        """Begin a step; its first draft comes 0.2 s later."""
+        ledger.begin(now=now)
+        act = ledger.choose(None, None, now).act
+        ledger.draft_came(0, usable=True, depth=2, now=now + 0.2)
+        return act
+
+    first = []
+    for now in (0.0, 100.0, 200.0):
+        first.append(begin(now))
+        for _ in range(20):
+            ledger.finish(Act.VERIFY, DRAFT, 2, 3)
+    assert first == [Act.DECODE, Act.DECODE, Act.WAIT]  # two drafts teach it the delay
+    assert begin(300.0) is Act.WAIT and ledger.lent == 1.0
+    for _ in range(20):
+        ledger.finish(Act.VERIFY, DRAFT, 0, 1)  # nothing is right any more
+    assert begin(400.0) is Act.DECODE and ledger.lent == 0.0
 
 
 def test_only_as_much_of_a_draft_is_verified_as_the_account_allows() -> None:

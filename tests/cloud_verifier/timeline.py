@@ -57,6 +57,8 @@ class Timeline:
     passes: list[Pass] = field(default_factory=list)
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _order: itertools.count[int] = field(default_factory=itertools.count)
+    lent: float = 0.0
+    """Credit that the latest step began with."""
     _step: int = 0
     _round: int = 0
 
@@ -94,6 +96,7 @@ class Timeline:
             step.draft_inputs = ()
             self.scheduler.drafting.prefill(self.own_prefill_s)
         step.fed(0, self.now, 0.1)
+        self.lent = step.ledger.lent
         self.on_commit(Commit(self._step, 0, 0, [], bytes(8), False))
         while sum(each.tokens for each in self.passes) < len(truth):
             self._turn()

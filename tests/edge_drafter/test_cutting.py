@@ -87,11 +87,25 @@ def test_a_chain_goes_to_the_likeliest_child_and_a_tree_takes_the_others_too() -
     c = tree.add(a, 3, 0.5, Origin.DRAFT)
     d = tree.add(c, 4, 0.9, Origin.DRAFT)
     assert cutter(tree, 3).cut(tree.root) == [a, c, d]
-    assert cutter(tree, 3, draft_tokens=3).cut(tree.root) == [a, b, c]
+    assert cutter(tree, 1, draft_tokens=3).cut(tree.root) == [a, b, c]
     assert cutter(tree, 1, draft_tokens=9).cut(tree.root) == [a, b, c, d], "gamma does not bound a tree"
-    assert cutter(tree, 3, draft_tokens=9, least=0.35).cut(tree.root) == [a, b]
-    assert cutter(tree, 3, draft_tokens=9, max_draft=2).cut(tree.root) == [a, b]
-    assert cutter(tree, 3, room=3, draft_tokens=9).cut(tree.root) == [a, b, c], "two levels fit, and the verdict's own"
+    assert cutter(tree, 1, draft_tokens=9, least=0.35).cut(tree.root) == [a, b]
+    assert cutter(tree, 1, draft_tokens=9, max_draft=2).cut(tree.root) == [a, b]
+    assert cutter(tree, 1, room=3, draft_tokens=9).cut(tree.root) == [a, b, c], "two levels fit, and the verdict's own"
+
+
+def test_the_likeliest_chain_goes_however_little_the_draft_thinks_of_it() -> None:
+    tree = TokenTree()
+    a, b = (tree.add(tree.root, token, chance, Origin.DRAFT) for token, chance in ((1, 0.011), (2, 0.01)))
+    c = tree.add(a, 3, 0.01, Origin.DRAFT)
+    d = tree.add(c, 4, 0.01, Origin.DRAFT)
+    other = tree.add(b, 3, 0.9, Origin.DRAFT)
+    assert cutter(tree, 2, draft_tokens=9).cut(tree.root) == [a, c], "the others are below `least`"
+    assert cutter(tree, 3, draft_tokens=4, least=0.0).cut(tree.root) == [a, b, c, d], "they fill it up"
+    assert cutter(tree, 3, draft_tokens=3, least=0.0).cut(tree.root) == [a, c, d]
+    assert cutter(tree, 3, draft_tokens=9, least=0.0).cut(tree.root) == [a, b, other, c, d]
+    assert cutter(tree, 3, draft_tokens=2, least=0.0).cut(tree.root) == [a, c]
+    assert cutter(tree, 3, draft_tokens=9, stop_below=0.5).cut(tree.root) == [a], "a predicted rejection ends it"
 
 
 def test_a_draft_is_worth_the_tokens_that_are_expected_to_stand() -> None:

@@ -249,9 +249,11 @@ def test_likeliest_path_stops_at_the_end_of_an_answer() -> None:
     assert tree.likeliest_path(tree.root, 1) == [a]
 
 
-def test_a_forward_is_charged_to_the_first_token_that_it_proposed_and_its_time_to_all() -> None:
+def test_what_is_new_behind_a_leaf_is_what_its_children_leave_of_its_reach() -> None:
     tree = TokenTree()
-    nodes = [tree.add(tree.root, token, 0.5, Origin.DRAFT) for token in (1, 2)]
-    tree.charge(nodes, 0.5)
-    tree.charge(nodes[1:], 0.25)
-    assert [(tree[node].forwards, tree[node].seconds) for node in nodes] == [(1, 0.25), (1, 0.5)]
+    leaf = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
+    assert tree.ahead(leaf) == 1 and tree.new_behind(leaf) == 0.5
+    tree.add(leaf, 2, 0.75, Origin.LOOKUP)
+    assert tree.new_behind(leaf) == 0.125
+    tree.add(leaf, 3, 0.5, Origin.EARLY)
+    assert tree.new_behind(leaf) == 0.0

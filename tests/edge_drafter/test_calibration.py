@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_drafter.calibration import (
+    BIN,
+    BINS,
+    DEPTHS,
+    FIRST_FIT,
+    GROWTH,
+    LARGEST,
+    MEMORY,
+    RANKS,
+    Calibration,
+    fit_line,
+)
+from edge_drafter.tree import Proposals
+
+CELLS = DEPTHS * BINS
+
+
+def taught(calibration: Calibration, places: int, right: list[float], chances: list[float], depth: int = 1) -> None:
+    """Have the first, second, ... token be right in these shares of the places, as the draft gives them `chances`."""
+    draw = random.Random(1)
+    proposals = tuple(enumerate(chances))
+    for _ in range(places):
+        named, cells = calibration.chances(proposals, len(chances), depth)
+        token = draw.choices(range(len(right) + 1), [*right, 1.0 - sum(right)])[0]
+        calibration.learn(named, cells, token)
+        calibration.fit()
+
+
+class Recount:
+    """The twin: keeps every answer, and counts them all anew for every fit."""
+
+    def __init__(self) -> None:
+        self.history: list[tuple[int, bool]] = []
+        self.fits_at: list[int] = []
+        self.halved_at: list[int] = []
+
+    def weight(self, number: int) -> float:
+        """An answer counts half for each time that all before were halved."""
+        return 0.5 ** sum(number < end for end in self.halved_at)
+
+    def learn(self, proposals: Proposals, ranked: int, depth: int, token: int) -> None:
+        left = 1.0
+        for place, (proposed, chance) in enumerate(proposals):
+            rank = min(place, RANKS - 2) if place < ranked else RANKS - 1
+            share = chance / left if left > 1e-12 else 0.5
+            odds = math.log(share / (1.0 - share)) if 0.0 < share < 1.0 else math.copysign(99.0, share - 0.5)
+            near = round((max(-LARGEST, min(LARGEST, odds)) + LARGEST) / BIN)
+            self.history.append(((rank * DEPTHS + min(depth, DEPTHS) - 1) * BINS + near, proposed == token))
+            left -= chance
+            if proposed == token:
+                return
+
+    def fit(self) -> list[tuple[float, float, float]] | None:
+        known = sum(self.weight(number) for number in range(self.fits_at[-1])) if self.fits_at else 0.0
+        if len(self.history) - (self.fits_at[-1] if self.fits_at else 0) < max(FIRST_FIT, known / GROWTH):
+            return None
+        self.fits_at.append(len(self.history))
+        asked, right = ([0.0] * (RANKS * CELLS) for _ in range(2))
+        for number, (cell, hit) in enumerate(self.history):
+            asked[cell] += self.weight(number)
+            right[cell] += self.weight(number) * hit
+        if sum(asked) > MEMORY:
+            self.halved_at.append(len(self.history))
+        each = (slice(rank * CELLS, (rank + 1) * CELLS) for rank in range(RANKS))
+        return [fit_line(asked[some], right[some]) for some in each]
+
+
+WEIGHTS = st.lists(st.sampled_from([0.0, 1e-9, 0.01, 0.2, 1.0, 30.0]), min_size=1, max_size=5)
+PLACES = st.lists(st.tuples(WEIGHTS, st.floats(0.0, 1.0), st.integers(1, 12), st.integers(0, 6)), max_size=60)
+
+
+def listed(weights: list[float], rest: float) -> Proposals:
+    """Return proposals whose chances leave a share of `rest`."""
+    total = sum(weights) or 1.0
+    return tuple((token, (1.0 - rest) * weight / total) for token, weight in enumerate(weights))
+
+
+@settings(deadline=None)
+@given(PLACES, st.integers(1, 4))
+def test_any_history_gives_the_lines_of_a_recount_of_all_of_it(
+    places: list[tuple[list[float], float, int, int]], ranked: int
+) -> None:
+    calibration, twin = Calibration(), Recount()
+    for weights, rest, depth, token in places:
+        proposals = listed(weights, rest)
+        named, cells = calibration.chances(proposals, ranked, depth)
+        calibration.learn(named, cells, token)
+        twin.learn(proposals, ranked, depth, token)
+        lines = twin.fit()
+        assert calibration.fit() is (lines is not None)
+        if lines is not None:
+            for row in range(DEPTHS):
+                expected = [(a + c * math.log2(row + 1), b) for a, b, c in lines]
+                assert calibration._lines is not None
+                assert np.array(calibration._lines[row]) == pytest.approx(np.array(expected))
+
+
+def test_old_answers_fade_as_the_recount_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = 128
+    monkeypatch.setattr("edge_drafter.calibration.MEMORY", memory)
+    monkeypatch.setattr(f"{__name__}.MEMORY", memory)
+    calibration, twin = Calibration(), Recount()
+    draw = random.Random(2)
+    last = None
+    for place in range(2 * memory):
+        proposals = ((0, draw.choice([0.3, 0.6, 0.9])),)
+        token = int(draw.random() < (0.2 if place < memory else 0.9))
+        named, cells = calibration.chances(proposals, 1, 1)
+        calibration.learn(named, cells, token)
+        twin.learn(proposals, 1, 1, token)
+        last = twin.fit() or last
+        calibration.fit()
+    assert len(twin.halved_at) > 1
+    assert last is not None and calibration._lines is not None
+    assert calibration._lines[0][0] == pytest.approx(last[0][:2])
+
+
+@given(PLACES, st.lists(WEIGHTS, min_size=1), st.floats(0.0, 1.0), st.integers(1, 12))
+@settings(deadline=None)
+def test_chances_are_shares_of_one_whole_and_keep_the_tokens(
+    places: list[tuple[list[float], float, int, int]], others: list[list[float]], rest: float, depth: int
+) -> None:
+    calibration = Calibration()
+    for weights, left, at, token in places:
+        calibration.learn(*calibration.chances(listed(weights, left), 3, at), token)
+        calibration.fit()
+    for weights in others:
+        proposals = listed(weights, rest)
+        named, _ = calibration.chances(proposals, 3, depth)
+        assert [token for token, _ in named] == [token for token, _ in proposals]
+        assert all(0.0 <= chance <= 1.0 for _, chance in named) and sum(chance for _, chance in named) <= 1.0 + 1e-9
+
+
+def test_before_the_first_fit_chances_are_the_drafts_own() -> None:
+    calibration = Calibration()
+    proposals = ((5, 0.6), (3, 0.3), (9, 0.05))
+    for _ in range(FIRST_FIT - 1):
+        named, cells = calibration.chances(proposals, 3, 1)
+        assert named == proposals
+        calibration.learn(named, cells, 5)
+        assert not calibration.fit()
+    calibration.learn(*calibration.chances(proposals, 3, 1), 5)
+    assert calibration.fit() and calibration.chances(proposals, 3, 1)[0] != proposals
+
+
+@pytest.mark.parametrize("temperature", [0.25, 4.0])
+def test_a_draft_of_another_temperature_gets_the_chances_that_it_should_have(temperature: float) -> None:
+    """After 200 places, about eight answers, flattened or sharpened chances are nearly those before again."""
+    draw = random.Random(3)
+    calibration = Calibration()
+    places = [sorted((draw.random() ** 4 for _ in range(2)), reverse=True) for _ in range(300)]
+    losses, raw = [], []
+    for number, weights in enumerate(places):
+        true = [weight / sum(weights) for weight in weights]
+        seen = [chance ** (1.0 / temperature) for chance in true]
+        proposals = tuple((token, chance / sum(seen)) for token, chance in enumerate(seen))
+        token = draw.choices(range(2), true)[0]
+        named, cells = calibration.chances(proposals, 2, 1)
+        if number >= 200:
+            losses.append(math.log(true[token] / dict(named)[token]))
+            raw.append(math.log(true[token] / dict(proposals)[token]))
+        calibration.learn(named, cells, token)
+        calibration.fit()
+    assert sum(losses) < 0.3 * sum(raw), (sum(losses), sum(raw))
+
+
+def test_each_rank_and_depth_is_worth_what_it_was() -> None:
+    calibration = Calibration()
+    taught(calibration, 400, [0.8, 0.02], [0.4, 0.3])
+    named, _ = calibration.chances(((0, 0.4), (1, 0.3)), 2, 1)
+    assert named[0][1] == pytest.approx(0.8, abs=0.06) and named[1][1] == pytest.approx(0.02, abs=0.02)
+    elsewhere, _ = calibration.chances(((0, 0.4), (1, 0.3)), 1, 1)
+    assert elsewhere[1][1] == pytest.approx((1.0 - elsewhere[0][1]) * 0.5), "nothing is known of what others proposed"
+    taught(calibration, 400, [0.3], [0.4], depth=8)
+    near, far = (dict(calibration.chances(((0, 0.4),), 1, depth)[0])[0] for depth in (1, 8))
+    assert near == pytest.approx(0.8, abs=0.06) and far == pytest.approx(0.3, abs=0.08)
+    assert far == dict(calibration.chances(((0, 0.4),), 1, 30)[0])[0], "deeper ones count as that deep"
+
+
+@given(st.lists(st.tuples(st.integers(0, CELLS - 1), st.integers(0, 40), st.integers(0, 40)), max_size=12))
+@settings(deadline=None)
+def test_no_line_nearby_explains_the_counts_better(cells: list[tuple[int, int, int]]) -> None:
+    """Slow reference: the posterior written out, which is concave, so that a local maximum is the maximum."""
+    asked, right = np.zeros(CELLS), np.zeros(CELLS)
+    for cell, hits, misses in cells:
+        asked[cell] += hits + misses
+        right[cell] += hits
+
+    def posterior(a: float, b: float, c: float) -> float:
+        value = -0.5 * ((a / 2.0) ** 2 + ((b - 1.0) / 0.5) ** 2 + (c / 0.5) ** 2)
+        for cell in asked.nonzero()[0]:
+            depth, place = divmod(int(cell), BINS)
+            odds = a + b * (place * BIN - LARGEST) + c * math.log2(depth + 1)
+            value -= right[cell] * np.logaddexp(0.0, -odds) + (asked[cell] - right[cell]) * np.logaddexp(0.0, odds)
+        return float(value)
+
+    best = fit_line(asked, right)
+    for axis in range(3):
+        for step in (-1e-3, 1e-3):
+            other = [part + step * (axis == place) for place, part in enumerate(best)]
+            assert posterior(*other) <= posterior(*best) + 1e-9
+    if not cells:
+        assert best == (0.0, 1.0, 0.0)
+
+
+def test_a_draft_that_is_sure_or_gives_a_token_nothing_is_calibrated_too() -> None:
+    calibration = Calibration()
+    for proposals in (((0, 1.0), (1, 0.0)), ((0, 0.0), (1, 0.0)), ((0, 1.0 - 1e-13), (1, 1e-13))):
+        taught(calibration, 40, [0.5, 0.3], [chance for _, chance in proposals])
+        named, _ = calibration.chances(proposals, 2, 1)
+        assert all(0.0 < chance < 1.0 for _, chance in named)
