@@ -357,6 +357,8 @@ class Step:
         """Its edge begins the step, or asks for it again."""
         self._kept = None
         self.idle = begin.idle
+        self.early_wanted = begin.early
+        """Whether exits are of use to its edge."""
         self.deadline = now + begin.time_left
         """When the answer is worth nothing any more."""
         self.round_trip_s = begin.round_trip_s
@@ -457,13 +459,13 @@ class Step:
         `beside` is what other steps feed in it. Of a draft that is not verified whole the rest stays held.
         """
         self._kept = None
-        exits = choice.act is Act.VERIFY
+        exits = self.early_wanted and choice.act is Act.VERIFY
         for act in choice.declined:
             if act in self.ledger.survival:
                 self.ledger.survival[act].declined()
         if self.idle is Idle.LEDGER:
             self.tally.waited_s += self.ledger.start(choice, now)
-            exits = exits or self.ledger.drafts_pay
+            exits = exits or (self.early_wanted and self.ledger.drafts_pay)
         tree = choice.tree
         evidence = self._evidence.get(tree.round, ())
         self.row = Row(

@@ -48,8 +48,8 @@ class Mode(str, Enum):
         "full",
         {
             "idle": Idle.LEDGER, "width": 2, "draft_tokens": 40, "leaves": 8, "max_nodes": 256, "own_guess": True,
-            "early_tokens": True, "best_first": True, "ahead": True, "ahead_above": 0.1, "send_gain": 0.7,
-            "partial": True, "truncate": True, "interrupt": True, "ngrams": True, "effort": 0.5,
+            "early_tokens": True, "exit_gain": 0.1, "best_first": True, "ahead": True, "ahead_above": 0.1,
+            "send_gain": 0.7, "partial": True, "truncate": True, "interrupt": True, "ngrams": True, "effort": 0.5,
         },
     )  # fmt: skip
 
@@ -120,12 +120,29 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     early_tokens: Annotated[
         bool, Meta(description="pre-draft where an early exit predicts the verdict to end (Early Exits, Sec. 3)")
     ] = False
+    exit_gain: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="exits run for a step while, by a second of verification, they name landings that the draft "
+            "does not have so many seconds before their commits; 0: always",
+        ),
+    ] = 0.0
     best_first: Annotated[
         bool, Meta(description="pre-draft the likeliest leaf of the whole tree, instead of branch after branch")
     ] = False
     branches: Annotated[
         int, Meta(ge=0, description="continuations pre-drafted per verification; best_first ignores it")
     ] = 1
+    fan_out: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="pre-drafts of gamma tokens per verification, spread over the chain in flight: for each of its "
+            "prefixes the likeliest next tokens but its own, geometrically fewer with length (SSD, arXiv 2603.03251); "
+            "takes the place of best_first and branches, 0: off",
+        ),
+    ] = 0
     queue_policy: Annotated[QueuePolicy, Meta(description="order of the branches; best_first ignores it")] = (
         QueuePolicy.PRIORITY
     )
@@ -183,6 +200,8 @@ class DraftingConfig(msgspec.Struct, frozen=True):
         for name in ("own_guess", "early_tokens", "ngrams"):
             if getattr(self, name) and not self.drafts:
                 raise ValueError(f"{name} needs drafts")
+        if self.fan_out and self.draft_tokens:
+            raise ValueError(f"fan_out is {self.fan_out} beside draft_tokens {self.draft_tokens}: give draft_tokens 0")
 
     @classmethod
     def of(cls, mode: Mode | str, text: str = "", **changes: Any) -> DraftingConfig:
@@ -219,7 +238,7 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     @property
     def predrafts(self) -> bool:
         """Whether the edge drafts while a verification runs."""
-        return self.own_guess or self.early_tokens
+        return self.own_guess or self.early_tokens or self.fan_out > 0
 
     @property
     def fixed_gamma(self) -> int:

@@ -10,6 +10,7 @@ from edge_drafter.alone import decode_alone
 from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
 from edge_drafter.effort import Effort
+from edge_drafter.exit_experience import ExitExperience
 from edge_drafter.loop import StepLoop
 from edge_drafter.protocols import Clock, Link
 from edge_drafter.question import Question
@@ -57,6 +58,7 @@ class Drafter:
         rule = config.gamma if isinstance(config.gamma, str) else None
         self.controller = Controller(rule, min(config.fixed_gamma, max_draft), max(largest, config.fixed_gamma))
         """What the drafter has measured, and the draft length that follows from it."""
+        self._exits = ExitExperience()
 
     def run(self, request: StepRequest, question: Question | None = None) -> StepResult:
         """Answer one request; `question` watches the answer grow and may cancel it.
@@ -77,5 +79,6 @@ class Drafter:
 
     def _step(self, request: StepRequest, question: Question | None) -> Step:
         return Step(
-            self.config, request, self.controller, self._clock, self._max_draft, question, self._cpu_clock, self._effort
+            self.config, request, self.controller, self._clock, self._max_draft, question, self._cpu_clock,
+            self._effort, self._exits,
         )  # fmt: skip

@@ -87,7 +87,7 @@ class StepLoop:
         left = NO_DEADLINE_S if request.deadline_s is None else max(0.0, min(request.deadline_s, NO_DEADLINE_S))
         message = BeginStep(
             request.step, request.prompt, request.jpeg, list(request.committed), request.max_tokens, step.config.idle,
-            left, key=request.key, round_trip_s=max(0.0, self._link.rtt_s or 0.0),
+            left, key=request.key, round_trip_s=max(0.0, self._link.rtt_s or 0.0), early=step.asks_exits,
         )  # fmt: skip
         step.controller.linked(self._link.rtt_s)
         for source in self._sources:

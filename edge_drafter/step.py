@@ -9,6 +9,7 @@ from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
 from edge_drafter.cutting import Cutter
 from edge_drafter.effort import Effort
+from edge_drafter.exit_experience import ExitExperience
 from edge_drafter.protocols import Clock
 from edge_drafter.question import Question
 from edge_drafter.request import Interruption, StepInterrupted, StepRequest
@@ -26,7 +27,7 @@ class Step:
     """One question from its request to its last commit: settings, answer, token tree, sent drafts, figures.
 
     Draft sources grow the tree, the policy reads it, `StepDrafter` re-roots it and sends drafts out of it. The
-    controller and the effort outlive the step.
+    controller, the effort and what is known about exits outlive the step.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Step:
         question: Question | None = None,
         cpu_clock: Clock = time.process_time,
         effort: Effort | None = None,
+        exits: ExitExperience | None = None,
     ) -> None:
         """`max_draft`: tokens of a draft that the verifier takes. `question` watches the step and may cancel it."""
         self.config = config
@@ -57,6 +59,9 @@ class Step:
         self.sent = SentDrafts()
         self.stats = DecodingStats()
         self.question = question
+        self.exits = ExitExperience() if exits is None else exits
+        self.asks_exits = config.early_tokens and self.exits.pay(config.exit_gain, request.step)
+        """Whether the verifier should run its exits for this step."""
 
     @property
     def cancelled(self) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from edge_drafter.completing import Completing
+from edge_drafter.exit_experience import Estimate, Question
 from edge_drafter.policy import Policy
 from edge_drafter.sent import SentDraft
 from edge_drafter.sources import DraftSource
@@ -26,6 +28,16 @@ class Outcome(Enum):
     NEITHER = "neither"
 
 
+@dataclass(frozen=True)
+class _Named:
+    """A verdict of an exit: `token` after the tokens `path` behind the root, named at time `at`."""
+
+    path: tuple[int, ...]
+    token: int
+    estimate: Estimate
+    at: float
+
+
 class StepDrafter:
     """Drafts for one step. It knows no link: what it returns is sent by its caller, what arrives is passed to it."""
 
@@ -40,6 +52,8 @@ class StepDrafter:
         self._uncommitted: list[tuple[Rerooting, Commit]] = []
         self._is_disturbed = False
         """The next verdict was delayed by more than its round trip, its wait in the verifier and its verification."""
+        self._named_places: list[_Named] = []
+        """What exits named in the verification under way."""
         self._named: int | None = None
         """The node that an exit named last."""
         self._root_at = self._sent_at = step.clock()
@@ -137,8 +151,8 @@ class StepDrafter:
         step.stats.early_received += 1
         if not step.config.early_tokens or step.cutter.ends_at(anchor):
             return False
-        self._named = step.tree.raise_branch(anchor, early.token, early.confidence, early.layer)
-        self.policy.on_early_token(self._named, early.confidence)
+        self._named = self._expect(anchor, early)
+        self.policy.on_early_token(self._named, step.tree[self._named].reach)
         return True
 
     def take_commit(self, commit: Commit, tokens: list[int], now: float) -> Outcome:
@@ -150,6 +164,7 @@ class StepDrafter:
         root = tree.root
         self._root_at = now
         self._judge(commit, rerooting, now)
+        self._judge_exits(commit, tokens, now)
         self._uncommitted.append((rerooting, commit))
         step.stats.used(content for _, content in rerooting.path)
         for stood, nodes in ((True, [content for _, content in rerooting.path]), (False, rerooting.dropped)):
@@ -197,6 +212,41 @@ class StepDrafter:
             return step.cancelled or self.policy.is_outrun(leaves, self._named)
 
         return is_outrun
+
+    def _expect(self, anchor: int, early: EarlyTokens) -> int:
+        """Return the node that an exit names, as likely as exit and draft together have it."""
+        step, tree = self._step, self._step.tree
+        path = tuple(tree[node].token for node in tree.path_to(anchor))
+        named = tree[anchor].children.get(early.token)
+
+        def probability(question: Question, node: int) -> float:
+            estimate = step.exits.estimate(question, early.layer, early.confidence, tree[node].reach)
+            self._named_places.append(_Named(path, early.token, estimate, step.clock()))
+            return estimate.probability
+
+        if named is not None:
+            reach = probability(Question.LANDING, named)
+        else:
+            reach = probability(Question.TOKEN, anchor)
+            if anchor != tree.root:
+                tree.condition(anchor, probability(Question.ANCHOR, anchor))
+        return tree.raise_branch(anchor, early.token, reach, early.layer)
+
+    def _judge_exits(self, commit: Commit, tokens: Sequence[int], now: float) -> None:
+        """Learn from a commit what the exits' verdicts about it were worth."""
+        step, known, gained_s = self._step, self._step.controller.estimates, 0.0
+        for each in self._named_places:
+            question, places = each.estimate.question, len(each.path)
+            reached = tuple(tokens[:places]) == each.path
+            named = reached and tuple(tokens[places : places + 1]) == (each.token,)
+            step.exits.learn(each.estimate, reached if question is Question.ANCHOR else named)
+            if named and question is Question.TOKEN and not gained_s:
+                # Earlier than that the draft behind it is of no use before its verification.
+                longest_s = step.cutter.gamma * (known.draft_s or 0.0) + (known.rtt_s or 0.0)
+                gained_s = min(now - each.at, longest_s)
+        self._named_places.clear()
+        if step.asks_exits and commit.passes:
+            step.exits.verified(gained_s, commit.compute_s)
 
     def _anchor_of(self, early: EarlyTokens) -> int | None:
         step, tree = self._step, self._step.tree

@@ -125,23 +125,40 @@ class TokenTree:
         above.children[token] = node
         return node
 
-    def raise_branch(self, anchor: int, token: int, confidence: float, layer: int) -> int:
-        """Return the child `token` of `anchor`, which an exit layer named with `confidence`.
+    def condition(self, node: int, probability: float) -> None:
+        """Make the probability that the answer passes through `node` this; Bayes gives all others.
 
-        The reach and the chance of the child and of its ancestors become at least `confidence`, and what is drafted
-        behind the child rises with it: an early token can make a branch likelier, but never makes one impossible.
+        Nodes keep their probability given that the answer passes through `node`, and given that it does not. Raises
+        ValueError for the root.
         """
-        node = self.add(anchor, token, 0.0, Origin.EARLY)
-        self.version += 1
-        content = self._nodes[node]
-        content.layers += (layer,)
-        if 0.0 < content.reach < confidence:
-            self._change(node, confidence)
-        current: int | None = node
-        while current is not None:
-            content = self._nodes[current]
-            content.reach, content.chance = max(content.reach, confidence), max(content.chance, confidence)
-            current = content.parent
+        nodes, before = self._nodes, self._nodes[node].reach
+        if nodes[node].parent is None:
+            raise ValueError("the root is committed: its chance is 1")
+        others = (1.0 - probability) / (1.0 - before) if before < 1.0 else 0.0
+        above = 1.0
+        for each in self.path_to(node):
+            reach = min(above, probability + others * max(0.0, nodes[each].reach - before))
+            self._favour(each, reach / above if above > 0.0 else 0.0)
+            above = reach
+        self._multiply()
+
+    def raise_branch(self, anchor: int, token: int, probability: float, layer: int) -> int:
+        """Return the child `token` of `anchor`, which an exit layer named and which is reached with `probability` now.
+
+        A token that the tree has already changes all other nodes as `condition` does. A new one takes its share from
+        its siblings, and raises its anchor where that was less likely.
+        """
+        nodes = self._nodes
+        node = nodes[anchor].children.get(token)
+        if node is not None:
+            self.condition(node, probability)
+        else:
+            if nodes[anchor].reach < probability:
+                self.condition(anchor, probability)
+            node = self.add(anchor, token, 0.0, Origin.EARLY)
+            self._favour(node, min(1.0, probability / nodes[anchor].reach) if nodes[anchor].reach > 0.0 else 0.0)
+            self._multiply()
+        nodes[node].layers += (layer,)
         return node
 
     def rate(self, node: int, chance: float) -> None:
@@ -280,6 +297,22 @@ class TokenTree:
         self.root = landing
         self.version += 1
         return Rerooting(committed, tuple(lost))
+
+    def _favour(self, node: int, chance: float) -> None:
+        """Set the chance of `node` and scale its siblings' to what is left. Reach is out of date after it."""
+        nodes, content = self._nodes, self._nodes[node]
+        left = (1.0 - chance) / (1.0 - content.chance) if content.chance < 1.0 else 0.0
+        for sibling in nodes[self.parent(node)].children.values():
+            nodes[sibling].chance = min(1.0, nodes[sibling].chance * left)
+        content.chance = chance
+
+    def _multiply(self) -> None:
+        """Compute every node's reach out of the chances on its path."""
+        nodes = self._nodes
+        self.version += 1
+        for content in nodes.values():  # parents come before their children
+            if content.parent is not None:
+                content.reach = nodes[content.parent].reach * content.chance
 
     def _change(self, node: int, reach: float) -> None:
         """Give a node another reach, and what is behind it in proportion; rounding makes no child likelier."""

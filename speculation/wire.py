@@ -153,7 +153,7 @@ class BeginStep(Message, tag=3, frozen=True):
     model of its own to draft so many tokens by itself (mode `server_sd`), a tree of `self_depth` levels, or a chain
     where that is 0. `round_trip_s` is the link's, as the edge measures it; 0: unknown. `key` names the random draws
     of the answer; a step that is taken up again keeps it. `features`: the edge drafts this step from the features that
-    its `Hello` named.
+    its `Hello` named. `early`: exits run for this step and their early tokens are sent.
     """
 
     step: Step
@@ -169,6 +169,7 @@ class BeginStep(Message, tag=3, frozen=True):
     self_depth: Annotated[int, Meta(ge=0, le=MAX_DRAFT_TOKENS)] = 0
     round_trip_s: Seconds = 0.0
     features: bool = False
+    early: bool = True
 
 
 class Draft(Message, tag=4, frozen=True):

@@ -116,6 +116,19 @@ def test_early_tokens_leave_while_later_layers_still_run() -> None:
     assert isinstance(commit, Commit) and commit.compute_s == pytest.approx(0.4, abs=0.01)
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_exits_run_only_for_steps_that_ask(early: bool) -> None:
+    drafted, decoded = Bench(), Bench(profile=DeviceProfile("slow", verify_s=0.4))
+    for bench in (drafted, decoded):
+        bench.welcome(b"a")
+    drafted.ask(b"a", begin(early=early))
+    received = drafted.ask(b"a", draft(greedy("long", JPEG, 9)[:2], round=3))
+    received_alone = decoded.ask(b"a", begin(max_tokens=6, idle=Idle.LEDGER, early=early))
+    for each in (received, received_alone):
+        assert any(isinstance(message, EarlyTokens) for message in each) is early
+        assert any(isinstance(message, Commit) for message in each)
+
+
 def test_an_early_token_names_the_node_of_the_draft_that_was_sent() -> None:
     """A past draft is walked down; its early tokens still name the nodes that the edge knows."""
     bench = Bench()

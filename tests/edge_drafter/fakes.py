@@ -262,9 +262,9 @@ class FakeLink:
             return
         self._busy = True
         tree = state.best or NOTHING
-        state.start(Choice(Act.VERIFY, tree), now)
+        row = state.start(Choice(Act.VERIFY, tree), now)
         verdict = self.judge(state, tree)
-        for layer in range(self._weather.exits):
+        for layer in range(self._weather.exits if row.exits else 0):
             part = (layer + 1) / (self._weather.exits + 1)
             early = self._early(state, tree, self.early_verdict(state, tree, verdict, layer), layer)
             self._at(now + part * self._weather.verify_s, partial(self._reply, early))

@@ -129,7 +129,7 @@ SIGNS = {
     "interrupt": Sign(lambda seen: seen.stats.abandoned),
     "ngrams": Sign(lambda seen: seen.lookups),
 }
-MEASURES = ("max_nodes", "ahead_above", "send_gain")
+MEASURES = ("max_nodes", "ahead_above", "send_gain", "exit_gain")
 """Sizes and thresholds of techniques that are listed by themselves."""
 
 

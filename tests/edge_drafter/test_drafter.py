@@ -19,6 +19,7 @@ from edge_drafter import (
     VerifierBusy,
     sources_of,
 )
+from edge_drafter.exit_experience import RETRY_STEPS
 from speculation.cancellation import Stop
 from speculation.predictor import Predictor
 from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split
@@ -274,6 +275,22 @@ def test_early_tokens_turn_misses_into_hits() -> None:
     assert heard.early_received == 12
     needed = 4 + 4 + 4 + 4 + 2  # the last draft has room for two tokens only
     assert heard.total_s == pytest.approx(deaf.total_s - needed * DRAFT_S)
+
+
+@pytest.mark.parametrize(("mode", "agreement", "asks"), [
+    ("full", 1.0, False), ("full", 0.2, True), ("fsd", 1.0, True), ("sd", 0.2, False),
+])  # fmt: skip
+def test_exits_are_asked_for_where_they_name_what_the_draft_does_not_have(
+    mode: str, agreement: float, asks: bool
+) -> None:
+    target = hashed_target(3, eos_rate=0.0)
+    config = DraftingConfig.of(mode, ngrams=False)
+    bench = Bench(target, hashed_draft(target, 3, agreement), Weather(exits=2), config)
+    for step in range(1, 2 * RETRY_STEPS):
+        assert bench.run(request(step, 30)).tokens == alone(target, 30)
+    later = {each.step: each.early for each in bench.link.begun if each.step >= RETRY_STEPS}
+    retried = later.pop(RETRY_STEPS)
+    assert set(later.values()) == {asks} and retried is (mode != "sd")
 
 
 def test_a_hit_leaves_without_a_draft_forward() -> None:

@@ -122,9 +122,10 @@ def test_a_forward_is_outrun_by_a_much_likelier_unfed_place_that_still_exists() 
     scene = Scene("full")
     tree = scene.step.tree
     (leaf,) = scene.chain(tree.root, [1], chance=0.2)
-    named = tree.raise_branch(tree.root, 2, 0.2 * OUTRUN, layer=1)
+    boundary = 0.2 * OUTRUN / (1.0 + 0.2 * OUTRUN)  # where the leaf has what the named token leaves of its 0.2
+    named = tree.raise_branch(tree.root, 2, boundary - 0.01, layer=1)
     assert not scene.policy.is_outrun([leaf], named)
-    tree.raise_branch(tree.root, 2, 0.2 * OUTRUN + 0.01, layer=1)
+    tree.raise_branch(tree.root, 2, boundary + 0.01, layer=1)
     assert scene.policy.is_outrun([leaf], named)
     assert not scene.policy.is_outrun([leaf], None) and not scene.policy.is_outrun([leaf], 99)
     tree.score(named, ((3, 1.0),))

@@ -254,13 +254,20 @@ class World:
         return Commit(1, draft.round, self.step.answer.position, tokens, digest, False, compute_s=0.5)
 
 
+def draft_nodes(world: World) -> list[int]:
+    assert world.step.sent.current is not None
+    return world.step.sent.current.nodes
+
+
 @pytest.mark.parametrize(("times", "gives_up"), [(2.1, True), (1.9, False)])
 def test_a_forward_is_given_up_for_a_place_that_an_exit_makes_twice_as_likely(times: float, gives_up: bool) -> None:
     world = World(DraftingConfig.of("full", leaves=1))
     draft = world.sent()
     drafter, tree, stats = world.drafter, world.step.tree, world.step.stats
     leaves = drafter.policy.next_leaves()
-    confidence = times * max(tree[node].reach for node in leaves)
+    # What the named token gets its siblings lose, and the leaves are behind one of them.
+    rival, anchor = times * max(tree[node].reach for node in leaves), tree[draft_nodes(world)[0]].reach
+    confidence = rival / (1.0 + rival / anchor)
     arrived = iter([False, True, False, False])
 
     def poll() -> None:
@@ -271,7 +278,7 @@ def test_a_forward_is_given_up_for_a_place_that_an_exit_makes_twice_as_likely(ti
     assert stats.abandoned == int(gives_up)
     assert seconds == pytest.approx(DRAFT_S * (0.5 if gives_up else 1.0))
     named = tree[max(node for node in tree.ids() if tree[node].layers)]
-    assert named.reach == confidence and named.layers == (2,)
+    assert named.reach == pytest.approx(confidence) and named.layers == (2,)
     if gives_up:
         assert tree[drafter.policy.next_leaves()[0]] is named, "it is what is drafted next"
 

@@ -22,15 +22,42 @@ class SlowTree:
         self.reach.setdefault((*path, token), self.reach[path] * probability)
         self.chance.setdefault((*path, token), probability)
 
-    def raise_branch(self, path: Path, token: int, confidence: float) -> None:
+    def condition(self, path: Path, probability: float) -> None:
+        """P(x) = P(node) P(x | node) + (1 - P(node)) P(x | not node), for every x."""
+        before = self.reach[path]
+        others = (1.0 - probability) / (1.0 - before) if before < 1.0 else 0.0
+        way, left = [], 1.0
+        for end in range(1, len(path) + 1):
+            above = path[:end]
+            way.append(min(left, probability + others * max(0.0, self.reach[above] - before)))
+            left = way[-1]
+        for end, reach in enumerate(way):
+            parent_reach = way[end - 1] if end else 1.0
+            self._favour(path[: end + 1], reach / parent_reach if parent_reach else 0.0)
+        self._multiply()
+
+    def raise_branch(self, path: Path, token: int, probability: float) -> None:
+        if (*path, token) in self.reach:
+            self.condition((*path, token), probability)
+            return
+        if self.reach[path] < probability:
+            self.condition(path, probability)
         self.add(path, token, 0.0)
-        landing = (*path, token)
-        if 0.0 < self.reach[landing] < confidence:
-            self._scale(landing, confidence / self.reach[landing])
-        for end in range(len(path) + 2):
-            above = (*path, token)[:end]
-            self.reach[above] = max(self.reach[above], confidence)
-            self.chance[above] = max(self.chance[above], confidence)
+        self._favour((*path, token), min(1.0, probability / self.reach[path]) if self.reach[path] else 0.0)
+        self._multiply()
+
+    def _favour(self, path: Path, chance: float) -> None:
+        old = self.chance[path]
+        left = (1.0 - chance) / (1.0 - old) if old < 1.0 else 0.0
+        for sibling in self.chance:
+            if sibling != path and len(sibling) == len(path) and sibling[:-1] == path[:-1]:
+                self.chance[sibling] = min(1.0, self.chance[sibling] * left)
+        self.chance[path] = chance
+
+    def _multiply(self) -> None:
+        for path in sorted(self.reach, key=len):
+            if path:
+                self.reach[path] = self.reach[path[:-1]] * self.chance[path]
 
     def rate(self, path: Path, chance: float) -> None:
         before, after = self.reach[path], self.reach[path[:-1]] * chance
@@ -67,6 +94,7 @@ COMMANDS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(0, 30), TOKENS, CHANCE),
         st.tuples(st.just("raise"), st.integers(0, 30), TOKENS, CHANCE),
+        st.tuples(st.just("condition"), st.integers(0, 30), TOKENS, CHANCE),
         st.tuples(st.just("rate"), st.integers(0, 30), TOKENS, CHANCE),
         st.tuples(st.just("reroot"), st.lists(TOKENS, min_size=1, max_size=4)),
     ),
@@ -99,6 +127,10 @@ def test_any_history_gives_the_twins_tree(commands: list[tuple[object, ...]]) ->
                 if path:
                     tree.rate(node, chance)
                     twin.rate(path, chance)
+            elif command[0] == "condition":
+                if path:
+                    tree.condition(node, chance)
+                    twin.condition(path, chance)
             else:
                 tree.raise_branch(node, token, chance, layer=1)
                 twin.raise_branch(path, token, chance)
@@ -124,25 +156,36 @@ def test_survivors_keep_their_ids_and_proposals() -> None:
     assert tree[b].proposals == ((3, 0.9),) and tree[b].reach == pytest.approx(0.5)
 
 
-def test_an_early_token_raises_its_whole_path_and_lowers_nothing() -> None:
+def test_conditioning_is_bayes_rule_over_whole_answers() -> None:
+    """Against the sum over all answers: four of two tokens, and what else may follow."""
     tree = TokenTree()
-    a = tree.add(tree.root, 1, 0.2, Origin.DRAFT)
-    b = tree.raise_branch(a, 4, 0.7, layer=2)
-    assert tree[a].reach == tree[b].reach == 0.7
-    assert tree.raise_branch(a, 4, 0.3, layer=5) == b
-    assert tree[b].reach == 0.7 and tree[b].layers == (2, 5)
+    nodes = {(): tree.root}
+    for path, chance in (((1,), 0.6), ((2,), 0.3), ((1, 3), 0.5), ((1, 4), 0.25), ((2, 3), 0.8), ((1, 3, 5), 0.5)):
+        nodes[path] = tree.add(nodes[path[:-1]], path[-1], chance, Origin.DRAFT)
+    before = {path: tree[node].reach for path, node in nodes.items()}
+    tree.condition(nodes[1, 3], 0.9)
+    for path, node in nodes.items():
+        within = before[1, 3] if path == (1, 3)[: len(path)] else before[path] if path[:2] == (1, 3) else 0.0
+        share_in, share_out = within / before[1, 3], (before[path] - within) / (1.0 - before[1, 3])
+        assert tree[node].reach == pytest.approx(0.9 * share_in + 0.1 * share_out)
 
 
-def test_an_early_token_raises_what_hangs_behind_it_and_leaves_siblings_alone() -> None:
+def test_a_token_that_the_tree_lacks_takes_its_share_from_its_siblings() -> None:
     tree = TokenTree()
     a = tree.add(tree.root, 1, 0.5, Origin.DRAFT)
-    named, sibling = tree.add(a, 2, 0.4, Origin.DRAFT), tree.add(a, 3, 0.3, Origin.DRAFT)
-    below, nephew = tree.add(named, 4, 0.5, Origin.DRAFT), tree.add(sibling, 4, 0.5, Origin.DRAFT)
+    sibling = tree.add(a, 2, 0.8, Origin.DRAFT)
+    nephew = tree.add(sibling, 4, 0.5, Origin.DRAFT)
     other = tree.add(tree.root, 9, 0.5, Origin.DRAFT)
-    tree.raise_branch(a, 2, 0.8, layer=1)
-    reach = {node: tree[node].reach for node in (a, named, below, sibling, nephew, other)}
-    assert reach == pytest.approx({a: 0.8, named: 0.8, below: 0.4, sibling: 0.15, nephew: 0.075, other: 0.5})
-    assert tree[below].chance == 0.5 and tree[named].chance == tree[a].chance == 0.8
+    named = tree.raise_branch(a, 3, 0.375, layer=2)
+    reach = {node: tree[node].reach for node in (a, named, sibling, nephew, other)}
+    assert reach == pytest.approx({a: 0.5, named: 0.375, sibling: 0.1, nephew: 0.05, other: 0.5})
+    assert tree[named].origin is Origin.EARLY and tree[named].layers == (2,)
+    assert tree.raise_branch(a, 4, 0.9, layer=5) and tree[a].reach == pytest.approx(0.9)
+
+
+def test_the_root_cannot_be_conditioned_on() -> None:
+    with pytest.raises(ValueError, match="root is committed"):
+        TokenTree().condition(0, 0.5)
 
 
 def test_the_roots_chance_cannot_be_rated() -> None:

@@ -91,6 +91,7 @@ messages = st.one_of(
         hints=st.lists(chains, max_size=8),
         self_draft=st.integers(0, 64),
         key=st.integers(0, 2**63 - 1),
+        early=st.booleans(),
     ),
     drafts(),
     st.builds(
