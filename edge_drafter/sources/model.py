@@ -65,7 +65,11 @@ class ModelSource(DraftSource):
         self._step = step
         self._slots, self._count = {step.tree.root: ROOT}, 0
         self._sampled = sampled(self._model, request.sampling, request.key, step.answer.digest)
-        self._sampled.begin(request.prompt, request.jpeg, request.committed, step.stop)
+
+    def read(self, stop: Stop | None = None) -> None:
+        """See `DraftSource.read`."""
+        request = self._step.request
+        self._sampled.begin(request.prompt, request.jpeg, request.committed, stop)
 
     def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
         """See `DraftSource.grow`; unfed ancestors of the leaves are fed in the same forward."""

@@ -19,6 +19,7 @@ def begun(source: ModelSource) -> TokenTree:
     """Begin a step with this source; return its token tree."""
     step = Step(DraftingConfig(), StepRequest(1, "p", b"j", (EOS,)), Controller(None), FakeClock())
     source.begin(step)
+    source.read()
     return step.tree
 
 
