@@ -161,7 +161,9 @@ def finish(options: argparse.Namespace, base: str, data: Mapping[str, Any], run:
         return
     rtt_ms = getattr(options, "rtt_ms", None)
     trip = "" if rtt_ms is None else f"rtt_{rtt_ms:g}_ms"
-    parts = [getattr(options, "profile", ""), getattr(options, "link", ""), trip, options.dtype]
+    cores = getattr(options, "cores", "free")
+    placed = "" if str(cores) == "free" else f"cores_{cores}"
+    parts = [placed, getattr(options, "profile", ""), getattr(options, "link", ""), trip, options.dtype]
     measured: dict[str, Any] = {}
     if run is not None:
         times = {arm: [round(seconds, 4) for seconds in run.seconds(arm)] for arm in run.answers}

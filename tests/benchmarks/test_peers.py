@@ -67,7 +67,7 @@ def test_the_whole_comparison_over_real_sockets(
     monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
     monkeypatch.setattr("evaluation.experiment.command.PROJECT", tmp_path)
     monkeypatch.setattr("evaluation.plots.KEPT", tmp_path)
-    arguments = ["--target-model", str(pair[0]), "--draft-model", str(pair[1]), "--frames", source, "--steps", "3"]
+    arguments = ["--tune", "--cores", "one", "--target-model", str(pair[0]), "--draft-model", str(pair[1]), "--frames", source, "--steps", "3"]
     assert peers.main([*arguments, "--max-tokens", "12", "--dtype", "float64", "--save"]) == 0
     name = "peers_text" if source == "text" else "peers"
     saved = json.loads((tmp_path / f"{name}_float64.json").read_text())
