@@ -26,8 +26,8 @@ from evaluation.experiment.alone import Flip, TargetAlone, bugs, margins
 from evaluation.experiment.processor import add_cores
 from evaluation.experiment.processor import described as on_cores
 from evaluation.experiment.questions import warmed_up
-from evaluation.experiment.run import WARM_UP, Arm, Question, Run
-from evaluation.experiment.sockets import Edges, modes_as_arms, sockets
+from evaluation.experiment.run import WARM_UP, Arm, Backend, Question, Run
+from evaluation.experiment.sockets import modes_as_arms, sockets
 from evaluation.plots import COLOURS, add_outputs, bar_plot, keep
 from evaluation.tables import MS, Column, figures_table, spread_columns
 from speculation.vlm.load import Vlm, load_vlm
@@ -117,7 +117,7 @@ def settings_of_mode(mode: str, drafting: str, rtt_s: float = 0.0) -> list[Arm[Q
     return arms
 
 
-def fastest(settings: Sequence[Arm[Question]], edges: Edges, asked: Sequence[Question]) -> Arm[Question]:
+def fastest(settings: Sequence[Arm[Question]], edges: Backend, asked: Sequence[Question]) -> Arm[Question]:
     """Return the fastest by the total time of the frames asked: all answer the first, the best of them the rest."""
     first = edges.run(settings, asked[:FIRST], asked[:1])
     ranked = sorted(
