@@ -15,6 +15,8 @@ from pathlib import Path
 from edge_drafter import Mode
 from edge_drafter.settings import MAX_RTT_S
 from evaluation.experiment import command
+from evaluation.experiment.processor import add_cores
+from evaluation.experiment.processor import described as on_cores
 from evaluation.experiment.questions import warmed_up
 from evaluation.experiment.run import WARM_UP
 from evaluation.experiment.sockets import modes_as_arms, sockets
@@ -32,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
         chosen=["cloud", "sd", "fsd", "full"], drafting=True, predictor=True,
     )  # fmt: skip
     line.add_argument("--rtt-ms", type=float, metavar="MS", help="round trip in place of the profile's own")
+    add_cores(line)
     line.add_argument("--trace", type=Path, help="write a Chrome/Perfetto trace of the edge here")
     return line
 
@@ -40,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
     """Run the benchmark. Raises ValueError or RuntimeError, in one sentence, where it cannot."""
     if options.rtt_ms is not None and not 0.0 <= options.rtt_ms <= 1e3 * MAX_RTT_S:
         raise ValueError(f"--rtt-ms {options.rtt_ms:g} is outside 0 to {1e3 * MAX_RTT_S:g}")
-    print(command.described(options))
+    print(f"{command.described(options)}; {on_cores(options.cores)}")
     trip = {} if options.rtt_ms is None else {"rtt_s": options.rtt_ms / 1e3}
     before, asked = warmed_up(options, options.steps, WARM_UP)
     with sockets(options, options.modes, trace=SPANS if options.trace else 1) as edges:
@@ -52,11 +55,15 @@ def run(options: argparse.Namespace) -> None:
     print(report(figures))
     print(f"frames on which the modes' tokens differ: {measured.different} of {options.steps}")
     print(command.ratio_lines(measured, pairs))
+    cpu_s = measured.means("cpu_s")
+    print(
+        "processor time an answer, edge and verifier: " + ", ".join(f"{m} {1e3 * s:.0f} ms" for m, s in cpu_s.items())
+    )
     for mode, entry in figures.items():
         if entry["early_received"]:
             print(f"{mode}: {entry['early_received']:.0f} early tokens, hits by exit layer {entry['early_hits']}")
     ratios = {f"{fast} against {slow}": measured.times_faster(slow, fast) for slow, fast in pairs}
-    data = {"declared_link": asdict(load_link(options.link)), "figures": figures}
+    data = {"declared_link": asdict(load_link(options.link)), "figures": figures, "cpu_s_per_step": cpu_s}
     command.finish(options, "latency", data | {"paired_ratio_low_median_high": ratios}, measured)
 
 

@@ -1,16 +1,18 @@
 """Peers in the same run: transformers' `generate`, assisted generation and prompt lookup beside this system, RTT 0.
 
 One pair, the same frames, turns taken frame by frame, raw times of this machine from prompt and JPEG to the last token.
-The peers run in this process; this system runs as it does on a robot, over real sockets to a verifier process.
+The peers run in this process; this system runs as it does on a robot, over real sockets to a verifier process. With
+--tune the strongest peer and this system's modes are there a second time, with the settings that a search found.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -21,15 +23,22 @@ from benchmarks.generation import Generate, check_alike
 from edge_drafter import Mode
 from evaluation.experiment import command
 from evaluation.experiment.alone import Flip, TargetAlone, bugs, margins
+from evaluation.experiment.processor import add_cores
+from evaluation.experiment.processor import described as on_cores
 from evaluation.experiment.questions import warmed_up
-from evaluation.experiment.run import WARM_UP, Arm, Question, Run
+from evaluation.experiment.run import WARM_UP, Arm, Backend, Question, Run
 from evaluation.experiment.sockets import modes_as_arms, sockets
 from evaluation.plots import COLOURS, add_outputs, bar_plot, keep
-from evaluation.tables import Column, figures_table, spread_columns
+from evaluation.tables import MS, Column, figures_table, spread_columns
 from speculation.vlm.load import Vlm, load_vlm
 from speculation.vlm.processing import IMAGE_PLACE
 
 STEPS, QUICK_STEPS = 60, 2
+TUNING, FIRST, BEST = 10, 4, 3
+"""Frames of the search, which are none of those that are measured: all settings answer the first, the best the rest."""
+TUNED = ", tuned"
+SESSIONS = 16
+"""At the verifier: every setting that a search tries has an edge of its own."""
 LOOKUP_TOKENS = 10
 """Tokens that prompt lookup proposes at once: the default of transformers' own candidate generator."""
 GREEDY = "generate"
@@ -48,6 +57,7 @@ COLUMNS = (
     Column("tokens/s", "tokens_per_s", ".0f"),
     Column("tau", "tau"),
     Column("forwards/token", "forwards_per_token"),
+    Column("CPU ms", "cpu_s", ".0f", MS),
     Column("faster (95 %)", "ratio_low_median_high", ".2fx"),
     Column("other", "frames_other_than_target", "d", 1),
 )
@@ -76,16 +86,62 @@ def peers_of(target: Vlm, draft: Vlm, max_tokens: int, gamma: int | str) -> list
     return [Arm(name, decode=decode, optional=True) for name, decode in decoders.items()]
 
 
+def settings_of_peer(target: Vlm, draft: Vlm, max_tokens: int) -> list[Arm[Question]]:
+    """Return what the search tries for assisted generation: how many tokens at most, where drafts end, how it adapts.
+
+    The first is transformers' own.
+    """
+    chosen: list[dict[str, Any]] = [{}]
+    for tokens, threshold in product((5, 10, 20), (0.0, 0.2, 0.4, 0.7)):
+        chosen.append({
+            "num_assistant_tokens": tokens, "num_assistant_tokens_schedule": "constant",
+            "assistant_confidence_threshold": threshold,
+        })  # fmt: skip
+    return [
+        Arm(_named(each), decode=Generate(target, max_tokens, draft, sight=True, **each), optional=True)
+        for each in chosen
+    ]
+
+
+def settings_of_mode(mode: str, drafting: str, rtt_s: float = 0.0) -> list[Arm[Question]]:
+    """Return what the search tries for a mode of ours; the first is as shipped."""
+    grid: list[dict[str, Any]] = [{}, *({"gamma": gamma} for gamma in (2, 6, 8, 12))]
+    if mode == Mode.FULL.value:
+        trees = product((4, 8), (8, 16), (2, 8))
+        grid += [{"gamma": gamma, "draft_tokens": tokens, "leaves": leaves} for gamma, tokens, leaves in trees]
+    arms = list[Arm[Question]]()
+    for each in grid:
+        changes = {"rtt_s": rtt_s} | {name: value for name, value in each.items() if name == "gamma"}
+        words = [drafting, *(f"{name}={value}" for name, value in each.items() if name != "gamma")]
+        arms.append(Arm(_named(each), mode, changes | {"drafting": ",".join(filter(None, words))}))
+    return arms
+
+
+def fastest(settings: Sequence[Arm[Question]], edges: Backend, asked: Sequence[Question]) -> Arm[Question]:
+    """Return the fastest by the total time of the frames asked: all answer the first, the best of them the rest."""
+    first = edges.run(settings, asked[:FIRST], asked[:1])
+    ranked = sorted(
+        (arm for arm in settings if arm.name in first.answers), key=lambda arm: sum(first.seconds(arm.name))
+    )
+    then = edges.run(ranked[:BEST], asked[FIRST:], [])
+    return min(ranked[:BEST], key=lambda arm: sum(first.seconds(arm.name)) + sum(then.seconds(arm.name)))
+
+
+def _named(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "as shipped"
+
+
 def figures_of(run: Run, flips: list[Flip]) -> dict[str, dict[str, Any]]:
     """Return the figures of every arm: rates are totals over totals, ratios are `generate`'s time over the arm's."""
     figures: dict[str, dict[str, Any]] = {}
-    totals = run.figures()
+    totals, cpu_s = run.figures(), run.means("cpu_s")
     for name, found in margins(flips, run.answers).items():
         stats, seconds, tokens = run.stats(name), run.seconds(name), totals[name]["tokens"]
         figures[name] = {
             **{key: totals[name][key] for key in ("total_s", "tau")},
             "tokens": int(tokens),
             "tokens_per_s": tokens / sum(seconds),
+            "cpu_s": cpu_s.get(name),
             "forwards_per_token": sum(each.cloud_passes + 1 for each in stats) / tokens,
             "ratio_low_median_high": run.times_faster(GREEDY, name) if GREEDY in run.answers else None,
             "frames_other_than_target": len(found),
@@ -96,13 +152,14 @@ def figures_of(run: Run, flips: list[Flip]) -> dict[str, dict[str, Any]]:
 
 def plot(figures: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     """Return one bar an arm: the median step, a whisker from the fastest to the slowest, the ratio to `generate`."""
-    whose = {name: "this project" if name in (ALONE, *OURS) else "transformers" for name in figures}
+    ours = (ALONE, *OURS)
+    whose = {name: "this project" if name.removesuffix(TUNED) in ours else "transformers" for name in figures}
     labels = [f"{whose[name]}: {'target alone' if name == ALONE else name}" for name in figures]
     words = "ms per step: median, whiskers to the fastest and the slowest (1.5x: faster than generate)"
     figure, axes = bar_plot(1.5 + 0.42 * len(figures), labels, title, words)
     for row, (name, entry) in enumerate(figures.items()):
         low, middle, high = (1e3 * entry["total_s"][key] for key in ("min", "median", "max"))
-        colour = OWN_COLOURS.get(name, PEER_COLOUR)
+        colour = OWN_COLOURS.get(name.removesuffix(TUNED), PEER_COLOUR)
         ends = [[middle - low], [high - middle]]
         axes.barh(row, middle, 0.66, color=colour, xerr=ends, ecolor="#333333", capsize=2)
         ratio = entry["ratio_low_median_high"]
@@ -118,6 +175,8 @@ def parser() -> argparse.ArgumentParser:
     line = command.experiment_line(
         "benchmarks.peers", __doc__, None, steps_default=default, drafting=True, predictor=True, save=False
     )
+    line.add_argument("--tune", action="store_true", help=f"search settings on {TUNING} other frames, two minutes")
+    add_cores(line)
     line.add_argument("--threads", type=int, default=1, help="CPU threads of each model's process (default: 1)")
     add_outputs(line)
     return line
@@ -128,6 +187,7 @@ def run(options: argparse.Namespace) -> int:
     options.steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
     if options.threads < 1:
         raise ValueError(f"--threads {options.threads}: give at least 1")
+    where = on_cores(options.cores)
     logs: Any = transformers.logging  # its hints, one a step, and its progress bars would be all over the table
     logs.set_verbosity_error()
     logs.disable_progress_bar()
@@ -135,10 +195,11 @@ def run(options: argparse.Namespace) -> int:
         load_vlm(folder, dtype=options.dtype, threads=options.threads)
         for folder in (options.target_model, options.draft_model)
     )
-    warm_up, asked = warmed_up(options, options.steps, WARM_UP)
+    warm_up, asked = warmed_up(options, options.steps, WARM_UP + TUNING * options.tune)
+    warm_up, tuning = warm_up[:WARM_UP], warm_up[WARM_UP:]
     check_alike(target, draft, asked[0])
     alone = TargetAlone(target, options.max_tokens)
-    with sockets(options, vlm=draft) as edges:
+    with sockets(options, (), "--max-sessions", str(SESSIONS), vlm=draft) as edges:
         forgetful = {"rtt_s": 0.0, "drafting": ",".join(filter(None, (options.drafting, "ngrams=off")))}
         arms = [
             *peers_of(target, draft, options.max_tokens, options.gamma),
@@ -146,14 +207,28 @@ def run(options: argparse.Namespace) -> int:
             *modes_as_arms(OURS[:-1], rtt_s=0.0),
             Arm(FORGETFUL, Mode.FULL.value, forgetful),
         ]
+        found: dict[str, str] = {}
+        if options.tune:
+            forgotten = str(forgetful["drafting"])
+            searched = {name: settings_of_mode(name, options.drafting) for name in (Mode.SD.value, Mode.FULL.value)}
+            searched[FORGETFUL] = settings_of_mode(Mode.FULL.value, forgotten)
+            if target.sees_images:
+                searched[SIGHTED] = settings_of_peer(target, draft, options.max_tokens)
+            for name, tried in searched.items():
+                best = fastest(tried, edges, tuning)
+                edges.close()
+                found[name + TUNED] = best.name
+                arms.append(replace(best, name=name + TUNED))
         measured = edges.run(arms, asked, warm_up, command.journal_of(options))
     flips = alone.flips(measured, asked, ALONE)
     figures = figures_of(measured, flips)
     print(f"{command.described(options)}, transformers {transformers.__version__}; nothing declared, nothing waited "
-          "for, round trip 0 on loopback")  # fmt: skip
+          f"for, round trip 0 on loopback; {where}; peers are where the edge is")  # fmt: skip
     print(f"{torch.get_num_threads()} thread(s) in each process: the peers are one process, cloud, sd and full are two "
           "(edge and verifier), which may work at the same time")  # fmt: skip
     print(figures_table("arm", figures, COLUMNS))
+    for name, settings in found.items():
+        print(f"{name}: {settings}")
     print(f"other: frames whose tokens are not those of '{ALONE}', in {options.dtype}; faster: than '{GREEDY}'")
     for flip in flips:
         print(f"{flip.mode}: frame {flip.frame} leaves at token {flip.position}, margin {flip.margin:.2g}")
@@ -162,9 +237,10 @@ def run(options: argparse.Namespace) -> int:
     title = f"A step at round trip 0, {options.steps} frames, raw times of this machine"
     keep(plot(figures, title), command.result_name("peers", options.frames), options)
     shown = {"figures": figures, "flips": [asdict(flip) for flip in flips], "refused": dict(measured.refused)}
+    shown |= {"cores": where, "tuned": found}
     data = {"transformers": transformers.__version__, **shown}
     command.finish(options, "peers", data, measured)
-    return 1 if bugs(flips, options.dtype, OURS) else 0
+    return 1 if bugs(flips, options.dtype, (*OURS, *(f"{name}{TUNED}" for name in OURS))) else 0
 
 
 main = partial(command.main_of, parser, run)

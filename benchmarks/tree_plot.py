@@ -88,6 +88,7 @@ class Pair:
         drafter = StepDrafter(step, sources_of(config, self.session, self.predictor))
         state = cloud.Step(BeginStep(1, question.prompt, question.jpeg, max_tokens=MAX_TOKENS), eos)
         drafter.begin()
+        drafter.read()
         prefill_at_once(self.engine, 0, self.engine.prepare(question.prompt, question.jpeg), [], MAX_TOKENS)
         while not step.answer.done:
             while drafter.policy.next_draft() is None and (leaves := drafter.policy.next_leaves()):

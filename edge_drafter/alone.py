@@ -18,6 +18,7 @@ def decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
     try:
         try:
             source.begin(step)
+            source.read(step.stop)
         except ValueError as error:
             raise step.interrupted(Interruption.UNREADABLE, str(error)) from error
         except Abandoned:

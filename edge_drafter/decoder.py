@@ -26,11 +26,13 @@ from edge_drafter import (
     StepResult,
     sources_of,
 )
+from edge_drafter.beside import Beside
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.question import CANCELLED, Question
 from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from edge_drafter.swap import SwapTest, swap_test
+from speculation.address import host_of, is_loopback
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
 from speculation.fed.files import load_head
@@ -108,12 +110,14 @@ class EdgeDecoder:
         self._asking = threading.Lock()
         self._question: Question | None = None
         self._worker = ThreadPoolExecutor(1, "question")
+        self._beside: Beside | None = None
         self._drafters: dict[tuple[Mode, int], Drafter] = {}
         self._known_profile = self.profile.name
         self._known_target = ""
         self._own_objects = Vocabulary.load(loaded.folder)
         self.link: ZmqLink | None = None
         if config.decoding.settings(config.decoding.mode).needs_link:
+            self._beside = Beside(yields=is_loopback(host_of(way.verifier)))
             self.link = ZmqLink(
                 LinkConfig(
                     way.verifier,
@@ -271,6 +275,8 @@ class EdgeDecoder:
                 self._question.cancel()
             self._vlm = None
         self._worker.shutdown()
+        if self._beside is not None:
+            self._beside.close()
         if self.link is not None:
             self.link.close()
         if self._model is not None:
@@ -394,7 +400,7 @@ class EdgeDecoder:
             stop_below = predictor.threshold if predictor is not None else 0.0
             config = self.config.decoding.settings(mode, stop_below=stop_below)
             sources = sources_of(config, self._model, predictor, self._fed)
-            drafter = Drafter(sources, link, config, trace=self.trace, max_draft=max_draft)
+            drafter = Drafter(sources, link, config, trace=self.trace, max_draft=max_draft, beside=self._beside)
             self._drafters[mode, max_draft] = drafter
         return drafter
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from edge_drafter.answer import Contradiction
+from edge_drafter.beside import Beside
 from edge_drafter.protocols import Link, LinkLost, VerifierBusy
 from edge_drafter.question import CANCELLED
 from edge_drafter.request import Interruption, StepInterrupted, StepResult
@@ -40,8 +41,12 @@ class StepLoop:
     draft forward, so that is the longest that a commit waits.
     """
 
-    def __init__(self, step: Step, sources: Sequence[DraftSource], link: Link, trace: Trace) -> None:
+    def __init__(
+        self, step: Step, sources: Sequence[DraftSource], link: Link, trace: Trace, beside: Beside | None = None
+    ) -> None:
+        """`beside` runs the sources' prefill; without it messages are taken between the prefill's layers."""
         self._step = step
+        self._beside = beside
         self._sources = sources
         self._link = link
         self._trace = StepTrace(trace, step.request.step, step.started)
@@ -99,25 +104,53 @@ class StepLoop:
         self._check_wanted()
         if self._drafter is None:
             return
+        self._drafter.begin()
+        self._read(self._drafter)
+
+    def _read(self, drafter: StepDrafter) -> None:
+        """Have the sources read the frame. Messages are taken meanwhile: a prefill is long, the verifier's may be over
+        before, and what it commits is shown at once."""
+        step = self._step
         started = step.clock()
         try:
-            self._drafter.begin()
+            if self._beside is not None:
+                self._beside.run(drafter.read, self._is_over)
+            else:
+                drafter.read(self._is_over)
         except Abandoned:
-            self._check_wanted()
-            raise
+            if not step.answer.done:
+                self._check_time()
+                raise
         except ValueError as error:
             raise self._interrupted(Interruption.UNREADABLE, str(error)) from error
+        drafter.has_read()
         now = step.clock()
         step.stats.prefill_s += now - started
         self._trace.prefill(started, now)
 
+    def _is_over(self) -> bool:
+        """Take what has arrived, and return whether the frame need not be read any more."""
+        step = self._step
+        if not step.cancelled:
+            self._poll()
+        now = step.clock()
+        if self._beside is not None and not self._awaits_prefill(now):
+            self._beside.hurry()
+        return step.cancelled or step.answer.done or step.is_late(now)
+
+    def _awaits_prefill(self, now: float) -> bool:
+        """Whether the verifier's prefill is all that the answer's first token waits for, as far as is known."""
+        step = self._step
+        alone = step.config.idle is not Idle.WAIT
+        return alone and step.stats.first_commit_s is None and now < step.started + step.config.resend_s
+
     def _advance(self) -> None:
         step, drafter = self._step, self._drafter
         anchor = None if drafter is None else drafter.policy.next_draft()
-        drafts = drafter is not None and anchor is None and drafter.ready
+        started = step.clock()
+        drafts = drafter is not None and anchor is None and drafter.ready and not self._yields(drafter, started)
         leaves = drafter.policy.next_leaves() if drafter is not None and drafts else []
         busy = anchor is not None or bool(leaves)
-        started = step.clock()
         message = self._link.receive(0.0 if busy else self._wait_s(started))
         now = step.clock()
         if not busy:
@@ -134,6 +167,12 @@ class StepLoop:
         else:
             self._repeat_draft(now)
         self._check_time()
+
+    def _yields(self, drafter: StepDrafter, now: float) -> bool:
+        """Whether drafting leaves the processor to the verifier, which shares it and still reads the frame, now that
+        there is a draft for the first token."""
+        is_crowded = self._beside is not None and self._beside.crowded
+        return is_crowded and self._awaits_prefill(now) and drafter.policy.is_hit(self._step.tree.root)
 
     def _poll(self) -> None:
         """Take what has arrived while a draft forward runs."""

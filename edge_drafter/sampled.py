@@ -39,9 +39,8 @@ class SampledModel:
 
     def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """See `DraftModel.begin`."""
-        self._model.begin(prompt, image, committed, stop)
         self._root, self._nodes = Prefix(len(committed), self._digest), []
-        self.sampler.forget_all_but(())
+        self._model.begin(prompt, image, committed, stop)
 
     def root_logits(self, stop: Stop | None = None) -> Logits:
         """See `DraftModel.root_logits`; ranked, -inf for tokens that may not be drafted."""

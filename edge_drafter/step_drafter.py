@@ -60,14 +60,22 @@ class StepDrafter:
         """When the root became known, and when the last draft was sent."""
 
     def begin(self) -> None:
-        """Have the sources read the frame and propose the answer's beginning. Raises as they do."""
+        """Have the sources take up the step and propose the answer's beginning. Commits may be taken from here on."""
         for source in self._sources:
             source.begin(self._step)
         for source in self._sources:
             if source.sampler is not None:
                 self.completing = Completing(source.sampler, self._step)
-        self._root_at = self._sent_at = self._step.clock()
         self._propose(self._step.tree.root)
+
+    def read(self, stop: Stop | None = None) -> None:
+        """Have the sources read the frame, perhaps in another thread, see `DraftSource.read`. Raises as they do."""
+        for source in self._sources:
+            source.read(stop)
+
+    def has_read(self) -> None:
+        """The frame is read: drafts are made from now on."""
+        self._root_at = self._sent_at = self._step.clock()
 
     @property
     def ready(self) -> bool:

@@ -28,9 +28,13 @@ class DraftSource:
         return begin
 
     def begin(self, step: Step) -> None:
-        """Take up a new step, and read its frame and prompt.
+        """Take up a new step, as far as that needs no forward. Commits may follow from here on."""
 
-        Raises ValueError where these cannot be read, Abandoned where the step is cancelled meanwhile.
+    def read(self, stop: Stop | None = None) -> None:
+        """Read the step's frame and prompt. Called once, after `begin`, perhaps in another thread than all else.
+
+        What that thread shares with `judge`, `propose` and `feed`, which may be called meanwhile, must not be touched.
+        Raises ValueError where frame or prompt cannot be read, Abandoned where `stop` returns True.
         """
 
     def propose(self, node: int) -> None:

@@ -74,7 +74,11 @@ class ModelSource(DraftSource):
         if request.sampling != self._sampling:
             self._sampling, self._calibration = request.sampling, Calibration()
         self._sampled = sampled(self._model, request.sampling, request.key, step.answer.digest)
-        self._sampled.begin(request.prompt, request.jpeg, request.committed, step.stop)
+
+    def read(self, stop: Stop | None = None) -> None:
+        """See `DraftSource.read`."""
+        request = self._step.request
+        self._sampled.begin(request.prompt, request.jpeg, request.committed, stop)
 
     def grow(self, leaves: Sequence[int], stop: Stop | None = None) -> Sequence[int]:
         """See `DraftSource.grow`; unfed ancestors of the leaves are fed in the same forward."""

@@ -173,7 +173,9 @@ def finish(options: argparse.Namespace, base: str, data: Mapping[str, Any], run:
     rtt_ms = getattr(options, "rtt_ms", None)
     trip = "" if rtt_ms is None else f"rtt_{rtt_ms:g}_ms"
     drafter = "" if getattr(options, "fed_head", OFF) == OFF else "fed_head"
-    parts = [drafter, getattr(options, "profile", ""), getattr(options, "link", ""), trip, options.dtype]
+    cores = getattr(options, "cores", "free")
+    placed = "" if str(cores) == "free" else f"cores_{cores}"
+    parts = [drafter, placed, getattr(options, "profile", ""), getattr(options, "link", ""), trip, options.dtype]
     measured: dict[str, Any] = {}
     if run is not None:
         times = {arm: [round(seconds, 4) for seconds in run.seconds(arm)] for arm in run.answers}

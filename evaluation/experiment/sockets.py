@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from edge_drafter import Mode
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.settings import EdgeConfig
+from evaluation.experiment.processor import Cores, placed, processor_s
 from evaluation.experiment.questions import check_prompts, in_words, text_flags
 from evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
 from evaluation.journal import Journal
@@ -80,13 +81,24 @@ class Edges:
     ) -> Run:
         """See `Backend.run` and `take_turns`. Raises ValueError, VerifierLost, AnswerLate."""
         check_prompts(self.vlm, [*(warm_up or ()), *asked], self.options.max_tokens)
-        ready = [replace(arm, decode=self.decoder(arm)) for arm in arms]
+        ready = [replace(arm, decode=charged(self.decoder(arm))) for arm in arms]
         return take_turns(ready, asked, warm_up, seed=self.options.seed, journal=journal)
 
     def close(self) -> None:
-        """Close all links."""
-        for edge in self._edges.values():
-            edge.close()
+        """Close all links; who asks for an edge gets a new one."""
+        while self._edges:
+            self._edges.popitem()[1].close()
+
+
+def charged(decode: Callable[[Q], Answer]) -> Callable[[Q], Answer]:
+    """Return a decoder that adds to `Answer.more` the processor seconds of all processes here, as `cpu_s`."""
+
+    def measured(question: Q) -> Answer:
+        before = processor_s()
+        answer = decode(question)
+        return replace(answer, more={**answer.more, "cpu_s": processor_s() - before})
+
+    return measured
 
 
 def modes_as_arms(modes: Sequence[str], **changes: Any) -> list[Arm[Question]]:
@@ -105,7 +117,8 @@ def sockets(
 ) -> Iterator[Edges]:
     """Yield edges and their verifier, a process of its own that runs for the time; none where all modes are `edge`.
 
-    The verifier gets the options' target model, profile, dtype and threads, and `flags`. address: of a running
+    The verifier gets the options' target model, profile, dtype and threads, and `flags`; both sides run on the options'
+    cores. address: of a running
     verifier, in place of a process. vlm, trace: as for `Edges`. Raises RuntimeError where the process does not start or
     ends by itself, ValueError for models that cannot be used.
     """
@@ -114,7 +127,10 @@ def sockets(
     own += [*text_flags(in_words(getattr(options, "frames", ""))), *draft_flags(modes, options.draft_model)]
     own += head_flags(options)
     vlm = vlm or load_vlm(options.draft_model, dtype=options.dtype, threads=getattr(options, "threads", 1))
+    cores = getattr(options, "cores", Cores.FREE)
     with ExitStack() as stack:
         if not address and set(modes) != {Mode.EDGE.value}:
-            address = stack.enter_context(verifier(options.target_model, *own, *flags))
+            with placed(cores, verifier=True):
+                address = stack.enter_context(verifier(options.target_model, *own, *flags))
+        stack.enter_context(placed(cores))
         yield stack.enter_context(closing(Edges(options, address, vlm, trace)))

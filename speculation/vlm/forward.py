@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from speculation.cancellation import Abandoned, Stop
 from speculation.vlm.cache import KVCache
@@ -74,7 +78,8 @@ def draft_chunk(cache: KVCache, row: int, root: int, tokens: Sequence[int], pare
 def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, stop: Stop | None = None) -> int:
     """Empty the row, feed all prompt tokens but the last as its prefix, and return the last: the root.
 
-    What the cache knows of the prompt's beginning is not fed again. `stop` is called between layers. Raises CacheFull
+    What the cache knows of the prompt's beginning is not fed again. `stop` is called between layers, those of the
+    vision tower too. Raises CacheFull
     when the prompt does not fit, Abandoned where `stop` returns True; the row then holds that beginning at most.
     """
     words = words_before_image(vlm, inputs)
@@ -82,7 +87,8 @@ def prefill(vlm: Vlm, cache: KVCache, row: int, inputs: Inputs, stop: Stop | Non
     if known < count:
         fed = slice(known, count)
         places = image_places(vlm, inputs)
-        chunk = PrefillChunk(row, inputs.ids[fed], inputs.positions[:, fed], places - known, encode_image(vlm, inputs))
+        features = encode_image(vlm, inputs, stop)
+        chunk = PrefillChunk(row, inputs.ids[fed], inputs.positions[:, fed], places - known, features)
         for output in forward_layers(vlm, cache, [chunk]):
             if stop is not None and output.layer < vlm.num_layers - 1 and stop():
                 raise Abandoned
@@ -103,13 +109,32 @@ def image_places(vlm: Vlm, inputs: Inputs) -> Ints:
 
 
 @torch.no_grad()
-def encode_image(vlm: Vlm, inputs: Inputs) -> Tensor | None:
-    """Return what the vision tower makes of the image, [image tokens, hidden]; None without one."""
+def encode_image(vlm: Vlm, inputs: Inputs, stop: Stop | None = None) -> Tensor | None:
+    """Return what the vision tower makes of the image, [image tokens, hidden]; None without one.
+
+    `stop` is called before each of its layers; raises Abandoned where it returns True.
+    """
     if inputs.pixel_values is None:
         return None
     pixels = torch.from_numpy(inputs.pixel_values).to(vlm.device)
     grid = torch.tensor([inputs.grid], device=vlm.device)
-    return torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
+    with ExitStack() as stack:
+        if stop is not None:
+            hook = _abandoning(stop)
+            for block in vlm.model.model.visual.blocks:
+                stack.callback(block.register_forward_pre_hook(hook).remove)
+        return torch.cat(tuple(vlm.model.model.get_image_features(pixels, grid).pooler_output))
+
+
+def _abandoning(stop: Stop) -> Callable[[Module, Any], None]:
+    """Return a hook that raises Abandoned where `stop` returns True; other threads may use the model meanwhile."""
+    thread = threading.get_ident()
+
+    def hook(module: Module, given: Any) -> None:
+        if threading.get_ident() == thread and stop():
+            raise Abandoned
+
+    return hook
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from speculation.vlm.cache import KVCache
 from speculation.vlm.forward import Chunk, Logits, forward, prefill
 from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm
+from speculation.vlm.speed import synchronise
 from speculation.wire import ROOT
 
 
@@ -57,6 +58,8 @@ class VlmSession:
         self._set_nodes([], [], [])
         self._pending, self._root = [], None
         root = prefill(self.vlm, self._cache, 0, inputs, stop)
+        # What is only queued on a device would be waited for by the first forward behind it.
+        synchronise(self.vlm.device)
         self._pending = [root, *committed]
 
     def root_logits(self, stop: Stop | None = None) -> Logits:

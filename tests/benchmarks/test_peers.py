@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks import peers
-from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FIXED_WORDS, GREEDY, LOOKUP, OURS, SIGHTED
-from edge_drafter import DecodingStats
+from benchmarks.peers import ALONE, ASSISTED, COLUMNS, FIRST, FIXED_WORDS, GREEDY, LOOKUP, OURS, SESSIONS, SIGHTED
+from edge_drafter import DecodingStats, Mode
+from edge_drafter.settings import EdgeConfig
 from evaluation.experiment.alone import Flip, TargetAlone
 from evaluation.experiment.questions import questions
-from evaluation.experiment.run import Answer, Question, Run, take_turns
+from evaluation.experiment.run import Answer, Arm, Question, Run, take_turns
 from evaluation.tables import figures_table
 from speculation.vlm.load import Vlm
 from tests.models import tiny_text_model
@@ -41,6 +43,36 @@ def test_figures_are_totals_and_ratios_are_to_generate() -> None:
     assert "4.00x (4.00-4.00)" in figures_table("arm", found, COLUMNS)
     alone = peers.figures_of(run_of(alone=answer((1,), 0.5, 1, 1)), [])
     assert alone[ALONE]["ratio_low_median_high"] is None
+
+
+class Timed:
+    """In place of real edges: an arm takes as long as its name says, on the later frames as `late` has it."""
+
+    def __init__(self, late: dict[str, float]) -> None:
+        self.late = late
+        self.asked: list[tuple[list[str], int]] = []
+
+    def run(self, arms: Sequence[Arm[Question]], asked: Sequence[Question], warm_up: object) -> Run:
+        self.asked.append(([arm.name for arm in arms], len(asked)))
+        times = {arm.name: float(arm.name) if warm_up else self.late[arm.name] for arm in arms}
+        return Run({name: [answer((1,), seconds, 1, 1)] * len(asked) for name, seconds in times.items() if seconds < 9})
+
+
+def test_the_search_asks_the_best_again_and_leaves_out_what_transformers_refuses() -> None:
+    settings = [Arm(name) for name in ("4", "9", "2", "1", "3")]
+    edges = Timed({"1": 8.0, "2": 2.5, "3": 2.6})
+    assert peers.fastest(settings, edges, ASKED * 3).name == "2"
+    assert edges.asked == [(["4", "9", "2", "1", "3"], FIRST), (["1", "2", "3"], 9 - FIRST)]
+
+
+@pytest.mark.parametrize("mode", ["sd", "full"])
+def test_every_setting_that_is_tried_is_one_that_an_edge_takes(mode: str) -> None:
+    tried = peers.settings_of_mode(mode, "ngrams=off")
+    assert tried[0].name == "as shipped" and len({arm.name for arm in tried}) == len(tried) <= SESSIONS - 1
+    for arm in tried:
+        config = EdgeConfig.flat(Path("models/draft"), mode=mode, **arm.changes)
+        assert not config.decoding.settings(Mode(mode)).ngrams
+        assert f"gamma {config.decoding.gamma}" in arm.name or arm.name == "as shipped"
 
 
 def test_our_own_loop_is_transformers_greedy(target: Vlm, draft: Vlm) -> None:

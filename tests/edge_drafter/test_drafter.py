@@ -20,11 +20,11 @@ from edge_drafter import (
     sources_of,
 )
 from edge_drafter.exit_experience import RETRY_STEPS
-from speculation.cancellation import Stop
+from speculation.cancellation import Abandoned, Stop
 from speculation.predictor import Predictor
 from speculation.sampling import GREEDY, Coupled, SamplingScheme, Split
 from speculation.trace import Kind, Trace
-from speculation.wire import Draft, EndStep, Fault, FaultCode, decode, encode
+from speculation.wire import Draft, EndStep, Fault, FaultCode, Idle, decode, encode
 from tests.edge_drafter.fakes import (
     EOS,
     FakeClock,
@@ -478,3 +478,53 @@ def test_an_unforeseen_error_ends_the_step_at_the_verifier_and_closes_its_figure
         drafter.run(request())
     assert [span.name for span in bench.trace.spans].count(Kind.STEP.value) == 1
     assert bench.link.sent[-1][1] == EndStep(1, "the edge failed: out of memory")
+
+
+class Reading(FakeModel):
+    """A draft model whose prefill takes `layers` layers of half a second each."""
+
+    def __init__(self, following: NextToken, clock: FakeClock, layers: int) -> None:
+        super().__init__(following, clock, DRAFT_S)
+        self._layers, self._now = layers, clock
+
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+        super().begin(prompt, image, committed)
+        for _ in range(self._layers):
+            self._now.sleep(0.5)
+            if stop is not None and stop():
+                raise Abandoned
+
+
+@pytest.mark.parametrize("mode", ["full", "pipelined", "fsd"])
+@pytest.mark.parametrize("layers", [0, 1, 2, 5, 40])
+def test_commits_are_taken_while_the_frame_is_read(mode: str, layers: int) -> None:
+    """The first token does not wait for the edge's prefill, which ends with the answer at the latest."""
+    target = hashed_target(5, 0.0)
+    bench = Bench(target, never, Weather(), DraftingConfig.of(mode, idle=Idle.DECODE))
+    model = Reading(hashed_draft(target, 5, 0.8), bench.clock, layers)
+    config = DraftingConfig.of(mode, idle=Idle.DECODE)
+    for number in (1, 2):  # what the first taught stands in the way of nothing
+        began = bench.clock.now
+        drafter = Drafter(sources_of(config, model), bench.link, config, bench.clock, bench.trace)
+        result = drafter.run(request(number, max_tokens=12))
+        assert result.tokens == alone(target, 12)
+        assert result.stats.first_commit_s is not None
+        assert result.stats.first_commit_s <= 0.1 + 0.5 + 0.1 + 0.5, "way up, verification, way down, one layer"
+        assert bench.clock.now - began <= 12 * 0.5 + 0.1 + 0.1 + 0.5
+        assert result.stats.prefill_s == pytest.approx(min(0.5 * layers, result.stats.total_s))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**16), st.integers(0, 12), WEATHERS, st.sampled_from(["sd", "fsd", "pipelined", "full"]))
+def test_whatever_comes_while_the_frame_is_read_the_answer_is_the_targets(
+    seed: int, layers: int, weather: Weather, mode: str
+) -> None:
+    target = hashed_target(seed)
+    config = DraftingConfig.of(mode)
+    bench = Bench(target, never, weather, config)
+    drafter = Drafter(
+        sources_of(config, Reading(hashed_draft(target, seed, 0.7), bench.clock, layers)), bench.link, config,
+        bench.clock, bench.trace,
+    )  # fmt: skip
+    for number in (1, 2, 3):
+        assert drafter.run(request(number)).tokens == alone(target, 24)

@@ -239,6 +239,8 @@ class World:
         model = FakeModel(counting(99), self.clock, DRAFT_S)
         self.drafter = StepDrafter(self.step, sources_of(config, model))
         self.drafter.begin()
+        self.drafter.read()
+        self.drafter.has_read()
 
     def sent(self) -> Draft:
         """Draft until something is due, and send it."""

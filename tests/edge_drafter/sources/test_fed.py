@@ -65,6 +65,7 @@ def begun(target: NextToken, committed: tuple[int, ...] = (), width: int = 2) ->
     request = StepRequest(1, "p", b"j", (EOS,), committed=committed)
     step = Step(DraftingConfig(width=width), request, Controller(None), FakeClock())
     source.begin(step)
+    source.read()
     return source, model, step.tree
 
 
@@ -176,6 +177,7 @@ def test_tokens_outside_the_short_list_are_neither_proposed_nor_rated() -> None:
         source = FedSource(model)
         step = Step(DraftingConfig(width=6), StepRequest(1, "p", b"j", (EOS,)), Controller(None), FakeClock())
         source.begin(step)
+        source.read()
         tree = step.tree
         node = tree.add(tree.root, token, 0.4, Origin.LOOKUP)
         source.feed(prompt())

@@ -22,6 +22,7 @@ def begun(source: ModelSource, sampling: SamplingScheme = GREEDY, **changes: int
     request = StepRequest(1, "p", b"j", (EOS,), sampling=sampling)
     step = Step(DraftingConfig(**changes), request, Controller(None), FakeClock())  # type: ignore[arg-type]
     source.begin(step)
+    source.read()
     return step.tree
 
 

@@ -1,0 +1,83 @@
+"""The processor: on which cores robot and verifier run where both are on one machine, and how much of its time they
+take. Linux alone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+
+OWN = Path("/proc/self/task")
+
+
+class Cores(str, Enum):
+    """A placement. FREE: where the system puts them, as in demos."""
+
+    FREE = "free"
+    ONE = "one"
+    SPLIT = "split"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+def add_cores(line: argparse._ActionsContainer) -> None:
+    """Register --cores."""
+    text = "where edge and verifier run: free, both on one core, or split, each on one of its own (default: free)"
+    names = "{" + ",".join(map(str, Cores)) + "}"
+    line.add_argument("--cores", type=Cores, choices=list(Cores), default=Cores.FREE, metavar=names, help=text)
+
+
+def described(cores: Cores) -> str:
+    """Return a placement in words. Raises ValueError where there are too few cores."""
+    edge, verifier = _chosen(cores)
+    if cores is Cores.FREE:
+        return f"edge and verifier share cores {', '.join(map(str, sorted(os.sched_getaffinity(0))))}"
+    if cores is Cores.ONE:
+        return f"edge and verifier share core {edge}"
+    return f"edge on core {edge}, verifier on core {verifier}"
+
+
+@contextmanager
+def placed(cores: Cores, *, verifier: bool = False) -> Iterator[None]:
+    """Keep this process, and those that it starts, on the edge's core or on the `verifier`'s for the time.
+
+    Raises ValueError where there are too few cores.
+    """
+    before, chosen = os.sched_getaffinity(0), _chosen(cores)
+    if cores is not Cores.FREE:
+        _move({chosen[verifier]})
+    try:
+        yield
+    finally:
+        _move(before)
+
+
+def processor_s() -> float:
+    """Return the processor time of this process and of those that it started and that still run, seconds."""
+    total = time.process_time()
+    for thread in OWN.iterdir():
+        with suppress(OSError):
+            children = (thread / "children").read_text().split()
+            # Clocks of other processes, clock_getcpuclockid(3).
+            total += sum(time.clock_gettime((~int(pid) << 3) | 2) for pid in children)
+    return total
+
+
+def _chosen(cores: Cores) -> tuple[int, int]:
+    """Return the edge's core and the verifier's."""
+    usable = sorted(os.sched_getaffinity(0))
+    if cores is Cores.SPLIT and len(usable) < 2:
+        raise ValueError("--cores split needs two cores, this process may use one")
+    return usable[0], usable[cores is Cores.SPLIT]
+
+
+def _move(cores: set[int]) -> None:
+    # All threads: those that a library has started would stay where they are.
+    for thread in OWN.iterdir():
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cores)
