@@ -249,7 +249,8 @@ def plot(
             fontweight="bold" if each.label == "Go2" else "normal",
             zorder=6, bbox={"facecolor": "white", "alpha": 0.6, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+    about = {"title": caption, "title_fontsize": 8}
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, **about)
     bar = figure.colorbar(heat, ax=axes, pad=0.01, aspect=30, label=f"{mode}: times faster than cloud decoding")
     bar.set_ticks([each for each in (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if each <= most])
     bar.ax.yaxis.set_minor_locator(NullLocator())
@@ -264,7 +265,6 @@ def plot(
     corner: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "top"}
     axes.text(0.98, 0.97, worst, fontsize=10, color="#333333", **corner)
     axes.set_title("Where drafting on the edge pays, and where it costs")
-    figure.supxlabel(caption, fontsize=8, color="#555555")
     return figure
 
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -45,33 +46,16 @@ FORWARDS = 4
 """Forwards of one token that are timed on each frame."""
 ANSWERS = 12
 """Of those on virtual time."""
-View = Callable[[Frame], "Frame | None"]
+WHOLE, HALF, BLIND = "whole", "half", "blind"
 CLOUD, FULL = Mode.CLOUD.value, Mode.FULL.value
 
 
-def halved(frame: Frame) -> Frame:
-    """Return a frame of half the width and height, the mean of each four pixels; an odd row or column is left out."""
-    rows, columns = frame.shape[0] // 2, frame.shape[1] // 2
-    blocks = frame[: 2 * rows, : 2 * columns].reshape(rows, 2, columns, 2, 3)
-    small: Frame = np.rint(blocks.mean(axis=(1, 3))).astype(np.uint8)
-    return small
-
-
-def whole(frame: Frame) -> Frame:
-    """Return the frame."""
-    return frame
-
-
-def none(frame: Frame) -> None:
-    """Return no frame."""
-
-
-ARMS: dict[str, tuple[View, ...]] = {
-    "whole frame": (whole,),
-    "half the width and height": (halved,),
-    "blind": (none,),
-    "TABED": (whole, none),
-    "TABED, half": (halved, none),
+ARMS: dict[str, tuple[str, ...]] = {
+    "whole frame": (WHOLE,),
+    "half the width and height": (HALF,),
+    "blind": (BLIND,),
+    "TABED": (WHOLE, BLIND),
+    "TABED, half": (HALF, BLIND),
 }
 """What the draft model sees; several views: the mean of its distributions."""
 COLUMNS = (
@@ -94,9 +78,23 @@ class Seen(NamedTuple):
     forward_s: float
 
 
-def seen(session: VlmSession, question: Question, tokens: Sequence[int], view: View) -> Seen:
-    """Return what the model drafts at every place of an answer behind this view of the frame."""
-    image = view(decode_jpeg(question.jpeg))
+def sessions_of(folder: Path, dtype: str, frame: Frame) -> dict[str, VlmSession]:
+    """Return a session of the draft model for each view; HALF resizes frames to a quarter of the pixels.
+
+    Raises ValueError for a model without sight.
+    """
+    draft = load_vlm(folder, dtype=dtype)
+    if not draft.sees_images:
+        raise ValueError(f"--draft-model {folder} is a language model alone: it has no frame to do without")
+    rows, columns = draft.processor.resized(*frame.shape[:2])
+    small = load_vlm(folder, dtype=dtype)
+    small.processor.limit(1, rows * columns // 4)
+    return {WHOLE: VlmSession(draft, CAPACITY), HALF: VlmSession(small, CAPACITY), BLIND: VlmSession(draft, CAPACITY)}
+
+
+def seen(session: VlmSession, question: Question, tokens: Sequence[int], sighted: bool = True) -> Seen:
+    """Return what the model drafts at every place of an answer, `sighted` or without the frame."""
+    image = decode_jpeg(question.jpeg) if sighted else None
     started = time.process_time()
     session.begin(question.prompt, image)
     rows = [session.root_logits()[None]]
@@ -114,13 +112,12 @@ def seen(session: VlmSession, question: Question, tokens: Sequence[int], view: V
 
 
 def measured(
-    draft: Vlm, recording: Recording, asked: Sequence[Question], gamma: int
+    sessions: Mapping[str, VlmSession], recording: Recording, asked: Sequence[Question], gamma: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Recording]]:
     """Return every arm's figures, and the recording with its drafts."""
-    session = VlmSession(draft, CAPACITY)
     found: dict[str, list[list[Seen]]] = {name: [] for name in ARMS}
     for step, question in zip(tqdm(recording.steps, unit="frame", disable=None), asked, strict=True):
-        views = {view: seen(session, question, step.tokens, view) for view in dict.fromkeys(sum(ARMS.values(), ()))}
+        views = {view: seen(each, question, step.tokens, view != BLIND) for view, each in sessions.items()}
         for name, chosen in ARMS.items():
             found[name].append([views[view] for view in chosen])
     figures, recordings = {}, {}
@@ -153,7 +150,7 @@ def measured(
 def target_prefill(target: Vlm, asked: Sequence[Question]) -> float:
     """Return how many of its forwards the target's prefill takes."""
     session = VlmSession(target, CAPACITY)
-    timed = [seen(session, question, [0, 0, 0], whole) for question in asked]
+    timed = [seen(session, question, [0, 0, 0]) for question in asked]
     return median(each.prefill_s for each in timed) / median(each.forward_s for each in timed)
 
 
@@ -198,12 +195,8 @@ def run(options: argparse.Namespace) -> None:
     if min(options.count, options.gamma) < 1:
         raise ValueError(f"--count {options.count}, --gamma {options.gamma}: give at least 1")
     recording, asked = recorded(options, options.count), asked_of(options, options.count)
-    draft = load_vlm(options.draft_model, dtype=options.dtype)
-    if not draft.sees_images:
-        raise ValueError(
-            f"--draft-model {options.draft_model} is a language model alone: it has no frame to do without"
-        )
-    figures, recordings = measured(draft, recording, asked, options.gamma)
+    sessions = sessions_of(options.draft_model, options.dtype, decode_jpeg(asked[0].jpeg))
+    figures, recordings = measured(sessions, recording, asked, options.gamma)
     cloud_forwards = target_prefill(load_vlm(options.target_model, dtype=options.dtype), asked[:5])
     on_virtual_time(figures, recordings, cloud_forwards)
     print(f"{len(asked)} frames ({options.frames}), gamma {options.gamma}; the target's prefill takes "

@@ -13,27 +13,36 @@ from benchmarks.fed_arms import ORIN
 from evaluation.experiment import command
 from evaluation.experiment.questions import questions
 from evaluation.virtual_time.record import Models, record
+from speculation.frames import decode_jpeg
+from speculation.vlm.inputs import prepare
 from speculation.vlm.load import Vlm
+from speculation.vlm.session import VlmSession
 
 
-def test_a_halved_frame_has_the_means_of_its_pixels() -> None:
-    frame = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
-    small = draft_arms.halved(frame)
-    assert small.shape == (2, 3, 3) and small.dtype == np.uint8
-    assert small[1, 2, 0] == round(float(frame[2:4, 4:6, 0].mean()))
+@pytest.fixture(scope="module")
+def sessions(tiny_draft: Path) -> dict[str, VlmSession]:
+    return draft_arms.sessions_of(tiny_draft, "float64", decode_jpeg(questions("random", 1)[0].jpeg))
 
 
-def test_every_arm_drafts_what_its_views_give(target: Vlm, draft: Vlm) -> None:
+def test_half_a_frame_takes_fewer_tokens(sessions: dict[str, VlmSession]) -> None:
+    question = questions("random", 1)[0]
+    whole, half, blind = (
+        len(prepare(sessions[view].vlm, question.prompt, image).ids)
+        for view, image in (("whole", question.jpeg), ("half", question.jpeg), ("blind", None))
+    )
+    assert blind < half < whole
+
+
+def test_every_arm_drafts_what_its_views_give(target: Vlm, draft: Vlm, sessions: dict[str, VlmSession]) -> None:
     """The whole frame is the recording's own draft; the mean of two views is the mean of their distributions."""
     asked = questions("random", 2)
     recording = record(Models(target, draft, None, None), asked, 10)
-    figures, recordings = draft_arms.measured(draft, recording, asked, 4)
+    figures, recordings = draft_arms.measured(sessions, recording, asked, 4)
     for step, again in zip(recording.steps, recordings["whole frame"].steps, strict=True):
         np.testing.assert_array_equal(step.draft_tokens, again.draft_tokens)
         np.testing.assert_allclose(step.draft_probabilities, again.draft_probabilities, rtol=1e-4)
     step = recording.steps[0]
-    views = [draft_arms.seen(draft_arms.VlmSession(draft, 512), asked[0], step.tokens, view)
-             for view in draft_arms.ARMS["TABED"]]  # fmt: skip
+    views = [draft_arms.seen(sessions["whole"], asked[0], step.tokens, sighted) for sighted in (True, False)]
     mean = np.mean([each.probabilities for each in views], axis=0)
     found = recordings["TABED"].steps[0]
     np.testing.assert_array_equal(found.draft_tokens[:, 0], mean.argmax(axis=1))
