@@ -105,9 +105,13 @@ def tempered(recording: Recording, temperature: float) -> Recording:
     return replace(recording, steps=tuple(steps), stop_below=0.0)
 
 
-def record_variant(options: argparse.Namespace, path: Path, count: int, bits: int, sampling: str) -> Recording:
-    """Return the recording in `path`; a missing one is made, with weights of so many bits (0: as they are)."""
-    if not path.exists():
+def record_variant(options: argparse.Namespace, path: Path, own: Recording, bits: int, sampling: str) -> Recording:
+    """Return the recording in `path`, of the models and at least as many answers as `own`; another one is replaced.
+
+    The draft's weights have so many bits, 0: as they are.
+    """
+    count = len(own.steps)
+    if not path.exists() or not fits(Recording.load(path), own):
         from evaluation.virtual_time.record import Models, record  # torch, late: virtual time needs none
 
         print(f"recording {count} frames into {path}")
@@ -121,9 +125,13 @@ def record_variant(options: argparse.Namespace, path: Path, count: int, bits: in
         scheme = SamplingScheme.parse(sampling)
         record(models, asked, options.max_tokens, recordings.TOP, scheme).save(path)
     recording = Recording.load(path)
-    if len(recording.steps) < count:
-        raise ValueError(f"{path} has {len(recording.steps)} steps, {count} are needed; remove it, it will be recorded")
     return replace(recording, steps=recording.steps[:count])
+
+
+def fits(recording: Recording, own: Recording) -> bool:
+    """Return whether a recording is of the same models as `own`, and not shorter."""
+    same = all(recording.notes.get(model) == own.notes.get(model) for model in ("target", "draft"))
+    return same and len(recording.steps) >= len(own.steps)
 
 
 def round_weights(model: Any, bits: int) -> None:
@@ -149,10 +157,10 @@ def variants(options: argparse.Namespace, count: int) -> Iterator[tuple[str, Rec
     rounded = path.with_name(f"{path.stem}_{options.bits}bit.npz")
     yield (
         f"weights of {options.bits} bits",
-        tempered(record_variant(options, rounded, count, options.bits, "greedy"), 1),
+        tempered(record_variant(options, rounded, own, options.bits, "greedy"), 1),
     )
     drawn = path.with_name(f"{path.stem}_coupled.npz")
-    yield "coupled, temperature 0.7", tempered(record_variant(options, drawn, count, 0, SAMPLING), 1.0)
+    yield "coupled, temperature 0.7", tempered(record_variant(options, drawn, own, 0, SAMPLING), 1.0)
 
 
 def children(recording: Recording, calibrate: bool) -> list[Child]:

@@ -15,6 +15,7 @@ from evaluation.virtual_time.models import RecordedDraftModel, RecordedEngine
 from evaluation.virtual_time.record import FedPair, Models, record
 from speculation.exits import ExitHeads, Head, Reliability
 from speculation.fed.session import FedSession
+from speculation.sampling import Coupled, Prefix
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
 from speculation.wire import ROOT
@@ -60,6 +61,22 @@ def test_the_answers_are_the_targets(recording: Recording, target: Vlm, asked: l
         greedy = session.greedy(question.prompt, question.jpeg, LIMIT)
         assert step.tokens == tuple(token for token, _ in greedy)
         assert step.image_bytes == len(question.jpeg)
+
+
+def test_sampled_answers_are_the_targets_own_samples_and_the_draft_ranks_as_the_edge_does(
+    target: Vlm, draft: Vlm, asked: list[Question]
+) -> None:
+    scheme = Coupled(temperature=0.7)
+    sampled = record(Models(target, draft, None, None), asked[:1], LIMIT, 3, scheme)
+    (step,), question, session = sampled.steps, asked[0], VlmSession(target, 512)
+    assert step.tokens == tuple(t for t, _ in session.sampled(question.prompt, question.jpeg, LIMIT, scheme, key=1))
+    sampler, own = scheme.sampler(1), VlmSession(draft, 512)
+    own.begin(question.prompt, question.jpeg)
+    assert sampler is not None
+    for place, token in enumerate(step.tokens):
+        ranked = sampler.rank(own.root_logits(), Prefix(place, b""))
+        assert step.draft_tokens[place].tolist() == np.argsort(-ranked, kind="stable")[:3].tolist()
+        own.commit((), token)
 
 
 def test_the_draft_predicts_as_the_draft_model(recording: Recording, draft: Vlm, asked: list[Question]) -> None:
