@@ -74,11 +74,11 @@ def test_an_own_guess_is_drafted_on_one_token_further_than_a_full_draft() -> Non
 
 
 def test_guesses_fan_out_over_the_prefixes_of_the_draft_in_flight() -> None:
-    """One guess a prefix, each other than the draft's own token, until it has a full draft; none at what was not fed."""
+    """One guess a prefix, other than the draft's own token, until it has a full draft; the unfed end is fed first."""
     scene = Scene(fan_out=3, leaves=4, gamma=2, stop_below=0.5)
     tree = scene.step.tree
     first, last = scene.chain(tree.root, [1, 2])
-    likely, _ = (tree.add(tree.root, token, chance, Origin.DRAFT) for token, chance in ((7, 0.08), (8, 0.01)))
+    likely, _ = (tree.add(tree.root, token, chance, Origin.DRAFT) for token, chance in ((10, 0.08), (8, 0.01)))
     behind = tree.add(first, 9, 0.05, Origin.DRAFT)
     scene.send(tree.root)
     assert scene.policy.next_leaves() == [last, likely, behind]
