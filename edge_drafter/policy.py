@@ -177,7 +177,8 @@ class Policy:
             guesses = [child for child in tree[node].children.values() if child not in inside]
             for guess in sorted(guesses, key=lambda each: -tree[each].reach)[:count]:
                 want = cutter.need(guess)
-                if not cutter.is_full(guess, want) and not cutter.ends_at(guess):
+                # It stands for a token of the verdict: that the draft would not be accepted with it is no end.
+                if not (tree[guess].children and cutter.is_full(guess, want)) and not cutter.ends_at(guess):
                     ends[cutter.end(guess, want)] = tree[guess].reach
         return sorted(ends, key=lambda node: -ends[node])[: self._config.leaves]
 
