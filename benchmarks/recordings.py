@@ -19,6 +19,9 @@ from speculation.predictor import AUTO
 from speculation.vlm.folder import folder_fingerprint
 
 EMBEDDED = PROJECT / "out" / "embedded.npz"
+MANY_EXITS = PROJECT / "benchmarks" / "results" / "many_exits.npz"
+"""A target of 26 layers with an exit after all but the last, made of the embedded one; docs/papers.md has the commands
+that made it. Its weights are not kept."""
 COUNT, QUICK_COUNT = 40, 8
 """Frames of the embedded pair that are recorded where there is no recording; no command needs more by itself."""
 TOP = 5
@@ -114,6 +117,17 @@ def recorded(options: argparse.Namespace, count: int) -> Recording:
         write_recording(options, path, frames)
     recording = Recording.load(path)
     return replace(recording, steps=recording.steps[:count])
+
+
+def add_recorded(line: argparse.ArgumentParser) -> None:
+    """Register --recorded."""
+    line.add_argument("--recorded", action="store_true", help=f"answers of {MANY_EXITS.name} in place of sampled ones")
+
+
+def many_exits(options: argparse.Namespace) -> Recording:
+    """Return `MANY_EXITS`, of which --quick takes the first two answers."""
+    recording = Recording.load(MANY_EXITS)
+    return replace(recording, steps=recording.steps[:2]) if options.quick else recording
 
 
 def recording_file(options: argparse.Namespace) -> Path:

@@ -77,7 +77,7 @@ def test_sweeps_have_a_row_for_each_value() -> None:
     assert many["miss_rate"] < one["miss_rate"]
     # The largest number of threads, gamma 4 and all exits are one and the same run.
     assert data["threads"][-1]["fsd_over_sd"] == data["gammas"][-1]["fsd_over_sd"] == data["exits"][-1]["fsd_over_sd"]
-    assert len(plot_sweeps(data, GSM8K_RTX, "free").axes) == 6
+    assert len(plot_sweeps(data, GSM8K_RTX, "free", "synthetic").axes) == 6
 
 
 def test_collecting_early_tokens_is_told_from_taking_those_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
