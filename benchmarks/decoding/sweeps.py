@@ -84,7 +84,11 @@ def swept(recording: Recording, timings: Timings, axes: Axes) -> dict[str, Any]:
     """
     threads, gammas, exits = axes
     whole = {"branches": MOST_THREADS, "leaves": MOST_THREADS}
-    kinds = {"threads": {}, "threads_fifo": {"queue_policy": QueuePolicy.FIFO}, "threads_finish": {"finish": True}}
+    kinds: dict[str, dict[str, Any]] = {
+        "threads": {},
+        "threads_fifo": {"queue_policy": QueuePolicy.FIFO},
+        "threads_finish": {"finish": True},
+    }
     points: list[tuple[str, int, dict[str, Any]]] = [
         (name, count, {"branches": count, "leaves": count, **kind}) for name, kind in kinds.items() for count in threads
     ]
