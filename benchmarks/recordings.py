@@ -121,13 +121,16 @@ def recorded(options: argparse.Namespace, count: int) -> Recording:
 
 def add_recorded(line: argparse.ArgumentParser) -> None:
     """Register --recorded."""
-    line.add_argument("--recorded", action="store_true", help=f"answers of {MANY_EXITS.name} in place of sampled ones")
+    line.add_argument("--recorded", type=int, default=0, metavar="N",
+                      help=f"the first N answers of {MANY_EXITS.name} in place of sampled ones")  # fmt: skip
 
 
-def many_exits(options: argparse.Namespace) -> Recording:
-    """Return `MANY_EXITS`, of which --quick takes the first two answers."""
+def many_exits(count: int) -> Recording:
+    """Return the first `count` answers of `MANY_EXITS`. Raises ValueError, naming the option, for more than it has."""
     recording = Recording.load(MANY_EXITS)
-    return replace(recording, steps=recording.steps[:2]) if options.quick else recording
+    if not 1 <= count <= len(recording.steps):
+        raise ValueError(f"--recorded {count}: {MANY_EXITS.name} has {len(recording.steps)} answers; give 1 to as many")
+    return replace(recording, steps=recording.steps[:count])
 
 
 def recording_file(options: argparse.Namespace) -> Path:

@@ -59,7 +59,7 @@ def add_options(line: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print a table for each sweep, plot them in one figure, and save what was asked."""
     timings, axes = declared("rtx_vicuna_7b", options.cost), QUICK_AXES if options.quick else AXES
-    recording = many_exits(options) if options.recorded else GSM8K_SYNTHETIC.draw(options.steps)
+    recording = many_exits(options.recorded) if options.recorded else GSM8K_SYNTHETIC.draw(options.steps)
     what = MANY_EXITS.name if options.recorded else repr(GSM8K_SYNTHETIC)
     data = swept(recording, timings, within(axes, len(recording.exit_layers)))
     print(f"{len(recording.steps)} answers: {what}\n{timings}\n{VIRTUAL}")
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
     )
     for name, (key, first) in SWEEPS.items():
         print(f"\n{figures_table(first, {str(row[key]): row for row in data[name]}, COLUMNS)}")
-    name = "sweeps" + "_recorded" * options.recorded
+    name = "sweeps" + "_recorded" * bool(options.recorded)
     title = "recorded answers of 25 exits" if options.recorded else "GSM8K's tau and misses: synthetic answers"
     keep(plot_sweeps(data, GSM8K_RTX, timings.cost_words, title), f"decoding_{name}", options)
     save(name, options, {"kind": VIRTUAL, "answers": what, **data, "paper": GSM8K_RTX}, timings)
