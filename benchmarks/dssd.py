@@ -21,6 +21,7 @@ from tqdm import tqdm
 from edge_drafter import DraftingConfig, Mode, StepResult
 from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.formulas import dsd_s, dssd_s
+from evaluation.plots import add_outputs
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import Timings
 from evaluation.virtual_time.sampled import SILENT_S, SampledPair, sampled_answers
@@ -203,8 +204,7 @@ def parser() -> argparse.ArgumentParser:
     )
     line.add_argument("--vocabulary", type=int, default=50_272, help="tokens (default: OPT's 50272)")
     line.add_argument("--target-ms", type=float, default=0.0, help="T_LLM; 0: what Eq. 13 needs for Table 3 (default)")
-    line.add_argument("--quick", action="store_true", help="one answer, the first two places")
-    line.add_argument("--save", action="store_true", help="write benchmarks/results/dssd.json")
+    add_outputs(line)
     return line
 
 

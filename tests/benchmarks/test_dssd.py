@@ -54,7 +54,8 @@ def test_the_command_prints_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "RESULTS", tmp_path)
-    assert dssd.main(["--quick", "--vocabulary", "600", "--target-ms", "50", "--save"]) == 0
+    monkeypatch.setattr(dssd, "PLACES", dssd.PLACES[:2])
+    assert dssd.main(["--answers", "1", "--vocabulary", "600", "--target-ms", "50", "--save"]) == 0
     printed = capsys.readouterr().out
     assert "OPT 125M/6.7B" in printed and "0 ms, 100 Mbit/s, 8" in printed
     saved = json.loads((tmp_path / "dssd.json").read_text())
