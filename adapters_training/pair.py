@@ -11,6 +11,7 @@ import argparse
 import math
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
@@ -27,7 +28,7 @@ from adapters_training.losses import Losses, Probes, compute, ground, see
 from adapters_training.packing import Batch, Packer
 from adapters_training.records import Frame, batches
 from adapters_training.replicas import Replicas
-from adapters_training.shapes import DRAFT, TARGET, build_model, known_objects, parameters
+from adapters_training.shapes import DRAFT, TARGET, build_model, deepened, known_objects, parameters
 from speculation.prompts import Vocabulary
 from speculation.vlm.load import ModelFolderError, load_vlm, tokenizer_fingerprint
 from speculation.vlm.processing import Processor
@@ -63,6 +64,9 @@ class PairConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     threads: Annotated[int, Meta(ge=1, description="of torch in each process")] = 1
     teacher: Annotated[str, Meta(description="target model folder to distil from")] = ""
     start_from: Annotated[str, Meta(description="model folder or checkpoint of another run")] = ""
+    layers: Annotated[
+        int, Meta(ge=0, le=128, description="decoder layers; 0: as many as the role has. A shallower start is deepened")
+    ] = 0
 
 
 def learning_rate(config: PairConfig, step: int) -> float:
@@ -77,6 +81,7 @@ class PairTrainer:
     def __init__(self, config: PairConfig, vocabulary: Vocabulary) -> None:
         torch.set_num_threads(config.threads)
         shape = TARGET if config.role == "target" else DRAFT
+        shape = replace(shape, layers=config.layers or shape.layers)
         self.config, self.vocabulary, self.processor_folder = config, vocabulary, Path(config.processor)
         self.processor = _load_processor(self.processor_folder)
         tokenizer = self.processor.tokenizer
@@ -97,7 +102,11 @@ class PairTrainer:
 
     def _resume(self) -> None:
         state = _read_checkpoint(self.checkpoint)
-        changed = [name for name, value in _identity(self.config).items() if state["config"].get(name) != value]
+        changed = [
+            name
+            for name, value in _identity(self.config).items()
+            if ({"layers": 0} | state["config"]).get(name) != value
+        ]
         if changed:
             raise ValueError(
                 f"{self.checkpoint} was begun with another {', '.join(changed)}; give the same, or another --out"
@@ -118,7 +127,7 @@ class PairTrainer:
 
     def _fit(self, weights: dict[str, Any], path: Path) -> None:
         try:
-            self.model.load_state_dict(weights)
+            self.model.load_state_dict(deepened(weights, self.config.layers) if self.config.layers else weights)
         except RuntimeError:
             raise ValueError(
                 f"{path} holds a model of another shape or tokenizer than this {self.config.role}"

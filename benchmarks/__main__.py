@@ -25,6 +25,7 @@ PROGRAMS = {
     "self_draft": "a draft model beside the target: `full` with it and without it, and `server_sd`",
     "robots": "one verifier and 1 to 16 robots on this machine, under every policy",
     "formulas": "the papers' latency formulas beside virtual time",
+    "dssd": "DSD, DSSD, sparse and coupled over 50,272 tokens, beside DSSD's tables",
     "fleet": "many robots and one verifier, or many: capacity, goodput, SpecEdge's pipeline, replicas",
 }
 COMMANDS = {

@@ -21,7 +21,7 @@ from benchmarks.recordings import add_cost
 from evaluation import formulas
 from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.experiment.run import Arm
-from evaluation.formulas import GAMMA, SYSTEMS, TOKENS, Times
+from evaluation.formulas import GAMMA, PICOSPEC, SYSTEMS, TOKENS, Times
 from evaluation.plots import COLOURS, PAPER, add_outputs, keep, new_figure
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import PAPERS, Synthetic, Timings, VirtualTime
@@ -30,6 +30,7 @@ from evaluation.virtual_time.timings import DEFAULT_COST
 from speculation.acceptance import expected_tokens
 
 MODES = CLOUD, SD, FSD, PIPELINED = "cloud", "sd", "fsd", "pipelined"
+FULL = "full"
 RATIOS = {"ar_to_sd": (CLOUD, SD), "sd_to_fsd": (SD, FSD)}
 """Speed-ups that Early Exits prints: the slow and the fast mode."""
 LABELS = {CLOUD: "cloud (Early Exits, Table 4)", SD: "sd (Table 4)", FSD: "fsd (Table 4)",
@@ -48,6 +49,20 @@ COLUMNS = (
     *(Column(f"{slow} to {fast}: {way}", f"{ratio}.{way}") for ratio, (slow, fast) in RATIOS.items() for way in WAYS),
     Column("misses: virtual", "miss.virtual"),
     Column("printed", "miss.printed"),
+)
+
+TUNED = {SD: {}, PIPELINED: {}, FULL: {"early_tokens": False, "ngrams": False}}
+"""Modes beside PicoSpec, and what is off in them: its verifier has no exits, and no earlier answers help."""
+PIPELINE_COLUMNS = (
+    Column("gamma", "gamma", ".0f"),
+    Column("acceptance", "acceptance", ".3f"),
+    Column("tokens a round", "tokens"),
+    Column("printed", "printed.tokens"),
+    Column("round ms, Eq. 9", "round_ms", ".1f"),
+    Column("printed", "printed.round_ms", ".1f"),
+    Column("tokens/s, Eq. 9", "rate", ".1f"),
+    Column("printed", "printed.rate", ".1f"),
+    *(Column(f"{mode}, virtual", f"virtual.{mode}", ".1f") for mode in TUNED),
 )
 
 
@@ -107,6 +122,35 @@ def speed_ups(steps: int, tokens: int, cost: str = DEFAULT_COST) -> dict[str, di
             for ratio, (slow, fast) in RATIOS.items()
         }
         found[name]["miss"] = {"virtual": ours[FSD]["miss"], "printed": system.miss}
+    return found
+
+
+def pipelines(steps: int, tokens: int, cost: str = DEFAULT_COST) -> dict[str, dict[str, Any]]:
+    """Return PicoSpec's rows: by its formulas, as printed, and `TUNED` on virtual time, rates in tokens a second.
+
+    The draft length is the printed one, or that at which the printed figures agree where it cannot be the printed one.
+    Eq. 9 has the row's own times; virtual time those of its stop-and-wait row, in which nothing is hidden.
+    """
+    found = {}
+    for row in tqdm(PICOSPEC, unit="row", disable=None):
+        gamma = row.gamma if row.accepted <= row.gamma else row.gamma_of_both
+        acceptance = replace(row, gamma=gamma).acceptance
+        verify_s = 1.0 / row.cloud_rate
+        own = Timings("own", row.drafting_s / gamma, verify_s=row.around_s)
+        whole = replace(own, verify_s=verify_s, one_way_s=(row.serial_around_s - verify_s) / 2.0).with_cost(cost)
+        source = Synthetic(tokens, acceptance, miss=1.0, image_bytes=0)
+        arms = [Arm[Any](mode, mode, {"gamma": gamma, **changes}) for mode, changes in TUNED.items()]
+        run = VirtualTime(source.draw(steps), whole).run(arms)
+        rates = {mode: 1.0 / figures_of(run.answers[mode], whole)["per_token_s"]["median"] for mode in TUNED}
+        found[row.label] = {
+            "gamma": gamma,
+            "acceptance": acceptance,
+            "tokens": expected_tokens(acceptance, gamma - 1),
+            "round_ms": 1e3 * formulas.pipelined_round_s(own, gamma, acceptance),
+            "rate": 1.0 / formulas.pipelined_s(own, 1.0, gamma, acceptance),
+            "virtual": rates,
+            "printed": {"tokens": row.tokens, "round_ms": 1e3 * row.round_s, "rate": row.rate},
+        }
     return found
 
 
@@ -176,11 +220,14 @@ def run(options: argparse.Namespace) -> None:
     print(f"Early Exits, Tables 4, 5, 6 and 8; {options.steps} synthetic answers of {source.tokens} tokens")
     print(f"virtual: each further token of a pass takes nothing, as in the formulas; profile: {cost}")
     print(figures_table("", {SYSTEMS[name].label: each for name, each in systems.items()}, COLUMNS))
+    pipes = pipelines(options.steps, source.tokens, options.cost)
+    print("\nPicoSpec, Tables 1 to 4: accepted tokens without the target's own; no bonus token after a full hit")
+    print(figures_table("pair, task, printed draft length", pipes, PIPELINE_COLUMNS))
     keep(plot_speed_ups(systems, cost), "formulas_early_exits", options)
     keep(plot_round_trips(ours, rtts_s, source), "formulas_round_trip", options)
     if options.save:
         round_trips = {"rtt_s": rtts_s, "virtual_token_s": ours, "formula_token_s": lines}
-        data = {"settings": settings_of(options), "source": repr(source), "systems": systems}
+        data = {"settings": settings_of(options), "source": repr(source), "systems": systems, "picospec": pipes}
         write_result("formulas", {**data, "round_trips": round_trips})
 
 

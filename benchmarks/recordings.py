@@ -21,6 +21,9 @@ from speculation.predictor import AUTO
 from speculation.vlm.folder import folder_fingerprint
 
 EMBEDDED = PROJECT / "out" / "embedded.npz"
+MANY_EXITS = PROJECT / "benchmarks" / "results" / "many_exits.npz"
+"""A target of 26 layers with an exit after all but the last, made of the embedded one; docs/papers.md has the commands
+that made it. Its weights are not kept."""
 COUNT, QUICK_COUNT = 40, 8
 """Frames of the embedded pair that are recorded where there is no recording; no command needs more by itself."""
 TOP = 5
@@ -122,6 +125,20 @@ def recorded(options: argparse.Namespace, count: int) -> Recording:
         print(f"recording {frames} frames into {path}")
         write_recording(options, path, frames)
     recording = Recording.load(path)
+    return replace(recording, steps=recording.steps[:count])
+
+
+def add_recorded(line: argparse.ArgumentParser) -> None:
+    """Register --recorded."""
+    line.add_argument("--recorded", type=int, default=0, metavar="N",
+                      help=f"the first N answers of {MANY_EXITS.name} in place of sampled ones")  # fmt: skip
+
+
+def many_exits(count: int) -> Recording:
+    """Return the first `count` answers of `MANY_EXITS`. Raises ValueError, naming the option, for more than it has."""
+    recording = Recording.load(MANY_EXITS)
+    if not 1 <= count <= len(recording.steps):
+        raise ValueError(f"--recorded {count}: {MANY_EXITS.name} has {len(recording.steps)} answers; give 1 to as many")
     return replace(recording, steps=recording.steps[:count])
 
 

@@ -28,7 +28,7 @@ class Policy:
         self._tree = step.tree
         self._cutter = step.cutter
         self._sent = step.sent
-        self._queue = BranchQueue(step.config.queue_policy, step.config.branches)
+        self._queue = BranchQueue(step.config.queue_policy, step.config.branches, finish=step.config.finish)
         self._committed_at = step.clock()
         self._next: int | None = None
         self._is_stale = True
@@ -184,7 +184,7 @@ class Policy:
 
     def _branch_ends(self) -> list[int]:
         cutter, leaves = self._cutter, list[int]()
-        for branch in self._queue.best():
+        for branch in self._queue.best(lambda each: cutter.is_full(each.anchor, each.want)):
             if not cutter.is_full(branch.anchor, branch.want):
                 end = cutter.end(branch.anchor, branch.want)
                 new = cutter.unfed(branch.anchor, [end]) if self._config.draft_tokens else [end]

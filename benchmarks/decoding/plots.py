@@ -90,17 +90,20 @@ def plot_ablation(sources: Mapping[str, Sequence[Mapping[str, Any]]], cost: str)
     return figure
 
 
-def plot_sweeps(data: Mapping[str, Sequence[Mapping[str, Any]]], paper: Mapping[str, float], cost: str) -> Figure:
+def plot_sweeps(
+    data: Mapping[str, Sequence[Mapping[str, Any]]], paper: Mapping[str, float], cost: str, answers: str
+) -> Figure:
     """Return speed-ups above misses over threads, gamma and the number of exits, as Early Exits, Fig. 4.
 
-    cost: what loads cost, in words.
+    cost, answers: what loads cost, and what was decoded, in words.
     """
     figure = new_figure(5.2)
     above, below = figure.subplots(2, 3, sharex="col", sharey="row")
-    fsd, fifo, sd = COLOURS["fsd"], COLOURS["server_sd"], COLOURS["sd"]
+    fsd, fifo, finish, sd = (COLOURS[mode] for mode in ("fsd", "server_sd", "pipelined", "sd"))
     curves = (
         (0, "threads", "threads", "fsd_over_sd", "fsd over sd", fsd),
         (0, "threads_fifo", "threads", "fsd_over_sd", "fsd over sd, edge queue FIFO", fifo),
+        (0, "threads_finish", "threads", "fsd_over_sd", "fsd over sd, threads that finish", finish),
         (1, "gammas", "gamma", "fsd_over_sd", None, fsd),
         (1, "gammas", "gamma", "sd_over_cloud", "sd over cloud", sd),
         (2, "exits", "exits", "fsd_over_sd", None, fsd),
@@ -127,6 +130,6 @@ def plot_sweeps(data: Mapping[str, Sequence[Mapping[str, Any]]], paper: Mapping[
     above[0].set_ylabel("times faster")
     below[0].set_ylabel("misses, %")
     figure.legend(loc="outside lower center", ncols=4, fontsize=10, frameon=False)
-    title = "Vicuna-68M/7B at RTX times, GSM8K's tau and misses: synthetic answers, virtual time"
+    title = f"Vicuna-68M/7B at RTX times, virtual time; {answers}"
     figure.suptitle(f"{title}\n{cost}", fontsize=12)
     return figure

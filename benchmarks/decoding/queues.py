@@ -1,7 +1,8 @@
 """Which early token first: server queue x edge queue x threads, where sending a message takes time (Table 7).
 
 Early tokens are made faster than the link carries them, so they wait at the verifier, and more of them arrive than the
-edge has threads (Early Exits, Sec. 4.3 and Appendix A). Synthetic answers, virtual time.
+edge has threads (Early Exits, Sec. 4.3 and Appendix A). Virtual time; sampled exits, and recorded ones of a target that
+has 25.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, arm_figures, declared, save
+from benchmarks.recordings import MANY_EXITS, add_recorded, many_exits
 from cloud_verifier.exit_queue import QueuePolicy as ServerPolicy
 from edge_drafter.config import QueuePolicy as EdgePolicy
 from evaluation.experiment.run import Arm
@@ -48,7 +50,9 @@ COLUMNS = tuple(
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register --message-ms."""
+    """Register --message-ms, --finish and --recorded."""
+    add_recorded(line)
+    line.add_argument("--finish", action="store_true", help="edge threads finish what they began (Algorithm 1)")
     line.add_argument("--message-ms", type=float, default=20.0, help="milliseconds that sending an early token "
                       "takes before it is on its way (default: %(default)g)")  # fmt: skip
 
@@ -57,12 +61,15 @@ def run(options: argparse.Namespace) -> None:
     """Print our miss rates beside the paper's, and save what was asked."""
     if not 0.1 <= options.message_ms <= 1000.0:
         raise ValueError(f"--message-ms {options.message_ms:g} is outside 0.1 to 1000")
-    recording, timings = GSM8K_SYNTHETIC.draw(options.steps), slow_link(options.message_ms / 1e3, options.cost)
-    rows = miss_rates(recording, timings, options.message_ms / 1e3)
-    print(f"{len(recording.steps)} answers: {GSM8K_SYNTHETIC}\n{timings}\n{VIRTUAL}")
+    timings = slow_link(options.message_ms / 1e3, options.cost)
+    recording = many_exits(options.recorded) if options.recorded else GSM8K_SYNTHETIC.draw(options.steps)
+    what = MANY_EXITS.name if options.recorded else repr(GSM8K_SYNTHETIC)
+    rows = miss_rates(recording, timings, options.message_ms / 1e3, options.finish)
+    print(f"{len(recording.steps)} answers: {what}\n{timings}\n{VIRTUAL}")
     print(f"an early token takes {options.message_ms:g} ms to leave and {1e3 * timings.one_way_s:g} ms on its way\n")
     print(report(rows))
-    save("queues", options, {"kind": VIRTUAL, "synthetic": repr(GSM8K_SYNTHETIC), "rows": rows}, timings)
+    name = "queues" + "_recorded" * bool(options.recorded) + "_finish" * options.finish
+    save(name, options, {"kind": VIRTUAL, "answers": what, "rows": rows}, timings)
 
 
 def slow_link(message_s: float, cost: str = DEFAULT_COST) -> Timings:
@@ -70,7 +77,7 @@ def slow_link(message_s: float, cost: str = DEFAULT_COST) -> Timings:
     return replace(declared("rtx_vicuna_7b", cost), down_bits_per_s=8.0 * EARLY_BYTES / message_s)
 
 
-def miss_rates(recording: Recording, timings: Timings, message_s: float) -> list[dict[str, Any]]:
+def miss_rates(recording: Recording, timings: Timings, message_s: float, finish: bool = False) -> list[dict[str, Any]]:
     """Return a row for each pair of queues: miss rate and ms a token by threads, and the paper's percentages; None
     where it has none.
 
@@ -79,7 +86,7 @@ def miss_rates(recording: Recording, timings: Timings, message_s: float) -> list
     rows = []
     for edge, server in PAIRS:
         config = SERVER.changed(queue_policy=ServerPolicy(server), early_rate=1.0 / message_s, early_burst=1)
-        same = {"server": config, "queue_policy": EdgePolicy(edge), "resend_s": RESEND_S}
+        same = {"server": config, "queue_policy": EdgePolicy(edge), "resend_s": RESEND_S, "finish": finish}
         arms = [Arm[Any](f"{count}", "fsd", {"branches": count, "leaves": count, **same}) for count in THREADS]
         found = arm_figures(VirtualTime(recording, timings).run(arms), timings, "miss_rate").values()
         ours = {key: [each[key] for each in found] for key in ("miss_rate", "ms_per_token")}

@@ -1,6 +1,7 @@
 """How many threads, how long a draft, how many exits: speed-ups and misses (Early Exits, Fig. 4, and one axis more).
 
-Synthetic answers at the tau and the misses of the paper's GSM8K runs, on virtual time at the RTX's times.
+Synthetic answers at the tau and the misses of the paper's GSM8K runs, and recorded ones of a target that has 25 exits,
+on virtual time at the RTX's times.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from benchmarks.decoding.common import GSM8K_SYNTHETIC, VIRTUAL, arm_figures, declared, save
 from benchmarks.decoding.plots import plot_sweeps
+from benchmarks.recordings import MANY_EXITS, add_recorded, many_exits
 from edge_drafter import Mode
 from edge_drafter.config import QueuePolicy
 from evaluation.experiment.run import Arm
@@ -33,8 +35,9 @@ GSM8K_RTX = {
 """The only points of Fig. 4 that the paper prints in figures: Table 6 at the threads of Table 5."""
 CLOUD, SD, FSD = Mode.CLOUD.value, Mode.SD.value, Mode.FSD.value
 SWEEPS = {
-    "threads": ("threads", "threads, edge queue priority"),
+    "threads": ("threads", "threads, chosen anew before every forward"),
     "threads_fifo": ("threads", "threads, edge queue fifo"),
+    "threads_finish": ("threads", "threads that finish what they began"),
     "gammas": ("gamma", "gamma"),
     "exits": ("exits", "exits"),
 }
@@ -48,35 +51,46 @@ COLUMNS = (
 )
 
 
+def add_options(line: argparse.ArgumentParser) -> None:
+    """Register --recorded."""
+    add_recorded(line)
+
+
 def run(options: argparse.Namespace) -> None:
     """Print a table for each sweep, plot them in one figure, and save what was asked."""
-    recording, timings = GSM8K_SYNTHETIC.draw(options.steps), declared("rtx_vicuna_7b", options.cost)
-    data = swept(recording, timings, QUICK_AXES if options.quick else AXES)
-    print(f"{len(recording.steps)} answers: {GSM8K_SYNTHETIC}\n{timings}\n{VIRTUAL}")
+    timings, axes = declared("rtx_vicuna_7b", options.cost), QUICK_AXES if options.quick else AXES
+    recording = many_exits(options.recorded) if options.recorded else GSM8K_SYNTHETIC.draw(options.steps)
+    what = MANY_EXITS.name if options.recorded else repr(GSM8K_SYNTHETIC)
+    data = swept(recording, timings, within(axes, len(recording.exit_layers)))
+    print(f"{len(recording.steps)} answers: {what}\n{timings}\n{VIRTUAL}")
     print(
         f"the paper at gamma {GSM8K_RTX['gamma']}, {GSM8K_RTX['threads']} threads (Table 6): sd "
         f"{GSM8K_RTX['sd_over_cloud']}x cloud, fsd {GSM8K_RTX['fsd_over_sd']}x sd, misses {GSM8K_RTX['miss_rate']:.1%}"
     )
     for name, (key, first) in SWEEPS.items():
         print(f"\n{figures_table(first, {str(row[key]): row for row in data[name]}, COLUMNS)}")
-    keep(plot_sweeps(data, GSM8K_RTX, timings.cost_words), "decoding_sweeps", options)
-    data = {"kind": VIRTUAL, "synthetic": repr(GSM8K_SYNTHETIC), **data, "paper": GSM8K_RTX}
-    save("sweeps", options, data, timings)
+    name = "sweeps" + "_recorded" * bool(options.recorded)
+    title = "recorded answers of 25 exits" if options.recorded else "GSM8K's tau and misses: synthetic answers"
+    keep(plot_sweeps(data, GSM8K_RTX, timings.cost_words, title), f"decoding_{name}", options)
+    save(name, options, {"kind": VIRTUAL, "answers": what, **data, "paper": GSM8K_RTX}, timings)
 
 
 def swept(recording: Recording, timings: Timings, axes: Axes) -> dict[str, Any]:
     """Return a row for each number of threads, draft length and number of exits; ratios with their intervals.
 
-    Threads with the edge's queue by priority and first in, first out: by priority the likeliest is looked for anew
-    before every forward, so that few threads do; a thread of the paper keeps what it began with, as the latter does.
+    Threads as our edge has them: the likeliest branches are looked for anew before every forward, so that few do; the
+    same with branches first in, first out; and as Early Exits, Algorithm 1 has them: a thread finishes the branch that
+    it began, then takes the likeliest that waits.
     """
     threads, gammas, exits = axes
     whole = {"branches": MOST_THREADS, "leaves": MOST_THREADS}
-    queues = {"threads": QueuePolicy.PRIORITY, "threads_fifo": QueuePolicy.FIFO}
+    kinds: dict[str, dict[str, Any]] = {
+        "threads": {},
+        "threads_fifo": {"queue_policy": QueuePolicy.FIFO},
+        "threads_finish": {"finish": True},
+    }
     points: list[tuple[str, int, dict[str, Any]]] = [
-        (name, count, {"branches": count, "leaves": count, "queue_policy": policy})
-        for name, policy in queues.items()
-        for count in threads
+        (name, count, {"branches": count, "leaves": count, **kind}) for name, kind in kinds.items() for count in threads
     ]
     points += [("gammas", gamma, {"gamma": gamma, **whole}) for gamma in gammas]
     points += [("exits", count, {"recording": thinned(recording, count), **whole}) for count in exits]
@@ -93,22 +107,24 @@ def swept(recording: Recording, timings: Timings, axes: Axes) -> dict[str, Any]:
     return found
 
 
-def thinned(recording: Recording, count: int) -> Recording:
-    """Return the same synthetic recording with `count` of its exits, at equal distances, the last one at the last.
+def within(axes: Axes, exits: int) -> Axes:
+    """Return the axes for a target that has so many exits."""
+    return axes[0], axes[1], (*(count for count in axes[2] if count < exits), exits)
 
-    The others give no verdict: the first exit to name one is the first of those left that does. Raises ValueError for
-    exits that were recorded, and for more exits than there are.
+
+def thinned(recording: Recording, count: int) -> Recording:
+    """Return the same recording with `count` of its exits, at equal distances, the last one at the last.
+
+    The others give no verdict. Raises ValueError for more exits than there are.
     """
     layers = recording.exit_layers
     if not 1 <= count <= len(layers):
         raise ValueError(f"{count} exits of {len(layers)}: give 1 to {len(layers)}")
     kept = [max(0, round((place + 1) * len(layers) / (count + 1)) - 1) for place in range(count)]
     kept = list(range(len(layers))) if count == len(layers) else kept
-    steps = []
-    for step in recording.steps:
-        if step.agrees is None or step.confidences is None:
-            raise ValueError("recorded exits cannot be left out here; use a synthetic recording")
-        wrong = None if step.wrong_choices is None else step.wrong_choices[:, kept]
-        agrees, confidences = step.agrees[:, kept], step.confidences[:, kept]
-        steps.append(replace(step, agrees=agrees, confidences=confidences, wrong_choices=wrong))
-    return replace(recording, steps=tuple(steps), exit_layers=tuple(layers[place] for place in kept))
+    names = ("agrees", "confidences", "wrong_choices", "exit_tokens", "exit_probabilities")
+    steps = tuple(
+        replace(step, **{name: getattr(step, name)[:, kept] for name in names if getattr(step, name) is not None})
+        for step in recording.steps
+    )
+    return replace(recording, steps=steps, exit_layers=tuple(layers[place] for place in kept))

@@ -35,6 +35,15 @@ def test_a_draft_that_takes_longer_than_a_verification_is_hardly_ever_ready() ->
     assert misses["virtual"] > 0.9 > misses["printed"]
 
 
+def test_pipelined_reaches_picospecs_rate_at_its_times_and_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen3, GSM8K, draft length 4: 20.19 tokens/s are printed; Eq. 9 at the printed times has 4 % more."""
+    monkeypatch.setattr(formulas, "PICOSPEC", formulas.PICOSPEC[1:2])
+    found = formulas.pipelines(2, 200)["Qwen3 0.6B/32B, GSM8K, 4"]
+    assert found["virtual"]["pipelined"] == pytest.approx(20.19, rel=0.1)
+    assert found["rate"] == pytest.approx(20.98, abs=0.01)
+    assert found["virtual"]["sd"] < 0.9 * found["virtual"]["pipelined"]
+
+
 def test_a_mode_without_a_formula_is_refused() -> None:
     with pytest.raises(ValueError, match="'full'"):
         formulas.answer_s("full", PAPERS["go2"], 0.7, 0.5)
@@ -46,8 +55,10 @@ def test_the_command_prints_plots_and_saves(
     monkeypatch.setattr(command, "RESULTS", tmp_path)
     monkeypatch.setattr(plots, "KEPT", tmp_path / "kept")
     monkeypatch.setattr(formulas, "RTTS_MS", (0, 300))
+    monkeypatch.setattr(formulas, "PICOSPEC", formulas.PICOSPEC[1:2])
     assert formulas.main(["--steps", "1", "--save"]) == 0
-    assert "Jetson, Vicuna 160M/13B" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Jetson, Vicuna 160M/13B" in printed and "Qwen3 0.6B/32B, GSM8K, 4" in printed
     sizes = {path.stem: path.stat().st_size for path in (tmp_path / "kept").iterdir()}
     assert set(sizes) == {"formulas_early_exits", "formulas_round_trip"}
     assert all(5_000 < size < 120_000 for size in sizes.values())

@@ -29,11 +29,12 @@ def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.C
     programs = [line[0] for line in ran if "record" not in line]
     assert programs == [
         "benchmarks.peers", "benchmarks.sampling", "benchmarks.decoding", "benchmarks.break_even",
-        "benchmarks.break_even", "benchmarks.self_draft", "benchmarks.robots", "benchmarks.formulas", "evaluation",
+        "benchmarks.break_even", "benchmarks.self_draft", "benchmarks.robots", "benchmarks.formulas", "benchmarks.dssd",
+        "evaluation",
     ]  # fmt: skip
     assert all(line[-3:] == ["--quick", "--out", "elsewhere"] for line in ran if "record" not in line)
     printed = capsys.readouterr().out
-    assert "failed, exit code 2" in printed and printed.count("done") == 8
+    assert "failed, exit code 2" in printed and printed.count("done") == 9
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("forked_verifiers")
         ("ablation --steps -2", "--steps -2"),
         ("ablation --recording config/links.json", "config/links.json"),
         ("queues --message-ms 0", "--message-ms 0"),
+        ("queues --recorded 1000", "--recorded 1000"),
         ("batched --steps 0", "--steps"),
         ("sweeps --steps 0", "--steps"),
         ("cost --prices none.yaml", "none.yaml"),

@@ -11,6 +11,7 @@ from benchmarks.decoding import ablation, batched, queues, sweeps
 from benchmarks.decoding.common import GSM8K_SYNTHETIC, go2
 from benchmarks.decoding.plots import plot_ablation, plot_sweeps
 from benchmarks.decoding.sweeps import GSM8K_RTX
+from benchmarks.recordings import many_exits
 from edge_drafter import DraftingConfig
 from evaluation.virtual_time import Recording, Synthetic, Timings, load_timings
 
@@ -69,15 +70,31 @@ def test_fewer_exits_are_columns_of_the_same_recording() -> None:
             sweeps.thinned(recording, count)
 
 
+def test_fewer_recorded_exits_are_columns_too_and_a_target_of_25_takes_the_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queues, "PAIRS", [("priority", "newest")])
+    recording = many_exits(2)
+    assert len(recording.exit_layers) == 25 and recording.layers == 26
+    whole, few = recording.steps[0], sweeps.thinned(recording, 3).steps[0]
+    assert whole.exit_tokens is not None and few.exit_tokens is not None
+    assert np.array_equal(few.exit_tokens, whole.exit_tokens[:, [5, 12, 18]])
+    assert sweeps.within(sweeps.AXES, 25)[2][-2:] == (15, 25)
+    rows = queues.miss_rates(recording, queues.slow_link(0.02), 0.02, finish=True)
+    assert [row["edge"] for row in rows] == [edge for edge, _ in queues.PAIRS]
+    assert all(0.0 <= each <= 1.0 for row in rows for each in row["miss_rate"])
+
+
 def test_sweeps_have_a_row_for_each_value() -> None:
     data = sweeps.swept(synthetic(), RTX, ((1, 30), (1, 4), (1, 31)))
     assert [row["threads"] for row in data["threads_fifo"]] == [1, 30]
     assert [row["gamma"] for row in data["gammas"]] == [1, 4] and [row["exits"] for row in data["exits"]] == [1, 31]
+    assert [row["threads"] for row in data["threads_finish"]] == [1, 30]
     one, many = data["threads_fifo"]
     assert many["miss_rate"] < one["miss_rate"]
     # The largest number of threads, gamma 4 and all exits are one and the same run.
     assert data["threads"][-1]["fsd_over_sd"] == data["gammas"][-1]["fsd_over_sd"] == data["exits"][-1]["fsd_over_sd"]
-    assert len(plot_sweeps(data, GSM8K_RTX, "free").axes) == 6
+    assert len(plot_sweeps(data, GSM8K_RTX, "free", "synthetic").axes) == 6
 
 
 def test_collecting_early_tokens_is_told_from_taking_those_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
