@@ -32,8 +32,11 @@ class Drafter:
         clock: Clock = time.perf_counter,
         trace: Trace | None = None,
         max_draft: int = MAX_DRAFT_TOKENS,
+        cpu_clock: Clock = time.process_time,
     ) -> None:
         """`sources`: those of the mode, see `sources_of`. `max_draft` is the verifier's limit from `Welcome`.
+
+        `cpu_clock` is what `DecodingStats.cpu_s` is read from.
 
         Raises ValueError if the mode needs a part that is missing.
         """
@@ -47,6 +50,7 @@ class Drafter:
         self._clock = clock
         self._trace = trace if trace is not None else Trace(clock)
         self._max_draft = max_draft
+        self._cpu_clock = cpu_clock
         largest = min(LONGEST_DRAFT, max_draft)
         rule = config.gamma if isinstance(config.gamma, str) else None
         self.controller = Controller(rule, min(config.fixed_gamma, max_draft), max(largest, config.fixed_gamma))
@@ -70,4 +74,4 @@ class Drafter:
         return result
 
     def _step(self, request: StepRequest, question: Question | None) -> Step:
-        return Step(self.config, request, self.controller, self._clock, self._max_draft, question)
+        return Step(self.config, request, self.controller, self._clock, self._max_draft, question, self._cpu_clock)

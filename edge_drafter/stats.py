@@ -66,6 +66,9 @@ class DecodingStats:
     """Draft forwards while one ran."""
     wait_s: float = 0.0
     """Idle at the link."""
+    cpu_s: float = 0.0
+    """Processor time of the edge's process, all threads, from the request to the answer; on virtual time the declared
+    time of its forwards, prefill among them."""
     first_commit_s: float | None = None
     """Request to first committed token (TTFT)."""
     total_s: float = 0.0

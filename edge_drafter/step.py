@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from edge_drafter.answer import Answer
 from edge_drafter.config import DraftingConfig
 from edge_drafter.controller import Controller
@@ -34,6 +36,7 @@ class Step:
         clock: Clock,
         max_draft: int = MAX_DRAFT_TOKENS,
         question: Question | None = None,
+        cpu_clock: Clock = time.process_time,
     ) -> None:
         """`max_draft`: tokens of a draft that the verifier takes. `question` watches the step and may cancel it."""
         self.config = config
@@ -41,6 +44,7 @@ class Step:
         self.controller = controller
         self.clock = clock
         self.started = clock()
+        self._cpu_clock, self._cpu_started = cpu_clock, cpu_clock()
         self.answer = Answer(
             request.prompt, request.jpeg, request.eos, request.max_tokens, request.committed, request.sampling,
             request.key,
@@ -74,9 +78,10 @@ class Step:
         return deadline is not None and now >= self.started + deadline
 
     def finish(self) -> float:
-        """Write tokens and time into the figures; return when the step ended."""
+        """Write tokens, time and processor time into the figures; return when the step ended."""
         self.stats.tokens = self.answer.position - len(self.request.committed)
         self.stats.total_s = self.clock() - self.started
+        self.stats.cpu_s = self._cpu_clock() - self._cpu_started
         return self.started + self.stats.total_s
 
     def interrupted(self, cause: Interruption, message: str, code: FaultCode | None = None) -> StepInterrupted:

@@ -112,6 +112,7 @@ def summary(stats: Sequence[DecodingStats]) -> dict[str, Any]:
         "wasted_forwards": rate("wasted_forwards", forwards),
         "wasted_s_per_step": rate("wasted_s", len(stats)),
         "wasted_s_per_token": rate("wasted_s", tokens),
+        "cpu_s_per_step": rate("cpu_s", len(stats)),
         "bytes_up_per_step": rate("bytes_up", len(stats)),
         "bytes_down_per_step": rate("bytes_down", len(stats)),
         "interruptions": total("interruptions"),

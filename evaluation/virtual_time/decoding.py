@@ -112,6 +112,7 @@ def decode(
             clock=timeline.clock,
             trace=trace if number == 0 and trace is not None else Trace(timeline.clock, 1),
             max_draft=welcome.max_draft,
+            cpu_clock=lambda: draft.busy_s,
         )
         for turn in range(number, len(recording.steps), edges):
             step = recording.steps[turn]

@@ -127,6 +127,8 @@ class RecordedDraftModel:
         self._step = recording.steps[0]
         self._rows: Logits = np.empty((0, 0))
         self._rest: Logits = np.empty(0)
+        self.busy_s = 0.0
+        """Declared seconds of all forwards so far, prefills among them."""
         self._root, self._pending = _START, 0
         self._nodes: list[_Prefix] = []
         self._tokens: list[int] = []
@@ -134,7 +136,7 @@ class RecordedDraftModel:
 
     def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """See `DraftModel.begin`."""
-        self._sleep(self._timings.edge_prefill_s)
+        self._spend(self._timings.edge_prefill_s)
         step = self._recording.of_image(image)
         if step is not self.predictor.step:
             self._step = self.predictor.step = step
@@ -185,17 +187,23 @@ class RecordedDraftModel:
         """Let a forward's time pass; call `stop` at the end of every layer in which a message came, and at the end."""
         seconds, passed, done = self._timings.draft_forward_s(tokens + self._pending), 0.0, 0
         if stop is None:
-            self._sleep(seconds)
+            self._spend(seconds)
         while stop is not None and done < DRAFT_LAYERS and passed < seconds:
+            before = passed
             passed += self._wait_for_message(seconds - passed)
             # One layer at least: a time below the clock's resolution rounds to nothing.
             done = max(done, math.floor(DRAFT_LAYERS * (passed / seconds))) + 1
             end = min(seconds, done * (seconds / DRAFT_LAYERS))
             self._sleep(end - passed)
+            self.busy_s += max(passed, end) - before
             passed = max(passed, end)
             if stop():
                 raise Abandoned
         self._pending = 0
+
+    def _spend(self, seconds: float) -> None:
+        self._sleep(seconds)
+        self.busy_s += seconds
 
     def _forget_nodes(self) -> None:
         self._nodes, self._tokens, self._parents = [], [], []

@@ -249,3 +249,16 @@ def test_every_mode_answers_as_the_target(
     config = drafting(mode, recording, gamma=gamma, stop_below=0.2)
     results = decode(recording, timings, config, edges=edges, server=server)
     assert [result.tokens for result in results] == answers(recording)
+
+
+def test_processor_time_is_that_of_the_declared_forwards() -> None:
+    recording = Synthetic(tokens=12, acceptance=0.7).draw(2)
+    timings = Timings(draft_s=0.02, verify_s=0.1, one_way_s=0.03, edge_prefill_s=0.5)
+    for result in decode(recording, timings, drafting("full", recording)):
+        stats = result.stats
+        assert stats.draft_forwards > 0
+        assert stats.cpu_s == pytest.approx(stats.prefill_s + stats.draft_s + stats.predraft_s)
+    assert all(
+        each.stats.cpu_s == 0.0
+        for each in decode(recording, replace(timings, edge_prefill_s=0.0), drafting("cloud", recording))
+    )
