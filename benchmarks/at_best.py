@@ -121,4 +121,4 @@ def times_of(profile: DeviceProfile, run: Run, target: Path) -> Timings:
         server_draft_s=profile.server_draft_s or profile.draft_s or draft_s,
     )
     priced = not profile.verify_s and (target / COST_FILE).is_file()
-    return timings.with_cost(str(target) if priced else FREE)
+    return replace(timings.with_cost(str(target) if priced else FREE), name=f"{profile.name}, as measured")

@@ -25,7 +25,7 @@ from speculation.links import load_link
 
 MODES = [mode.value for mode in Mode]
 SPANS = 1_000_000
-STEPS, QUICK_STEPS = 200, 2
+STEPS, QUICK_STEPS = 100, 2
 
 
 def parser() -> argparse.ArgumentParser:
