@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -42,27 +42,11 @@ TUNED, NO_NGRAMS = "tuned", "n-grams off"
 """Ends of an arm's name."""
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """What a mode drafts where it is fastest."""
-
-    mode: str
-    drafting: str
-    """Changes of its settings, as `--drafting` takes them; empty: as shipped."""
-    decoded: int
-    """Answers that the search decoded."""
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """The same as changes of `run_mode`."""
-        return changes_of(self.mode, self.drafting)
-
-
 def split(recording: Recording) -> tuple[Recording, Recording]:
     """Return the answers to tune on, the first ones, and those to report. Raises ValueError for a single answer."""
     steps = recording.steps
     if len(steps) < 2:
-        raise ValueError("one answer cannot be tuned on and reported; give two at least, or --as-shipped")
+        raise ValueError("one answer cannot be both tuned on and reported; give two at least (--steps)")
     count = max(1, min(TUNED_ON, round(SHARE * len(steps))))
     return replace(recording, steps=steps[:count]), replace(recording, steps=steps[count:])
 
@@ -106,19 +90,19 @@ def candidates(mode: str, base: str = "", trees_alone: bool = False) -> list[str
 
 def tune(
     mode: str, recording: Recording, timings: Timings, base: str = "", trees_alone: bool = False, **changes: Any
-) -> Tuned:
-    """Return what a mode drafts where it decodes these answers in the least time; `changes` as in `run_mode`.
+) -> str:
+    """Return what a mode drafts where it decodes these answers in the least time, as `--drafting` takes it.
 
-    base: changes that all candidates have. trees_alone: as in `candidates`.
+    base: changes that all candidates have; that alone is the mode as shipped. trees_alone: as in `candidates`. changes:
+    as in `run_mode`.
     """
-    left, decoded = candidates(mode, base, trees_alone), 0
+    left = candidates(mode, base, trees_alone)
     for answers, kept in RUNGS:
         some = replace(recording, steps=recording.steps[:answers])
         seconds = [_seconds(mode, some, timings, {**changes, **changes_of(mode, text)}) for text in left]
-        decoded += len(left) * len(some.steps)
         # The sort is stable: of equals the one that is shipped wins.
         left = [left[place] for place in sorted(range(len(left)), key=seconds.__getitem__)[:kept]]
-    return Tuned(mode, left[0], decoded)
+    return left[0]
 
 
 def _seconds(mode: str, recording: Recording, timings: Timings, changes: Mapping[str, Any]) -> float:
@@ -149,6 +133,6 @@ def arms_at_best(
             arms.append(Arm(name, mode, {**changes, **({"text": text} if text else {})}))
             if recording is not None and is_tuned(mode):
                 best = tune(mode, recording, timings, text, trees_alone, **changes)
-                drafting[f"{name}, {TUNED}"] = best.drafting
-                arms.append(Arm(f"{name}, {TUNED}", mode, {**changes, **best.changes}))
+                drafting[f"{name}, {TUNED}"] = best
+                arms.append(Arm(f"{name}, {TUNED}", mode, {**changes, **changes_of(mode, best)}))
     return arms, drafting

@@ -84,7 +84,7 @@ def test_record_and_check_from_the_command_line(
         ("run --times verify_token_s=0.1", "--cost 0"),
         ("run --cost 0.175", "wisp-32b-main"),
         ("run --steps 0", "--steps"),
-        ("run --steps 1", "--as-shipped"),
+        ("run --steps 1", "two at least (--steps)"),
         ("run --recording none.npz", "none.npz"),
         ("run --edges 0", "--edges"),
         ("run --modes server_sd", "server_draft_s=0.011"),
