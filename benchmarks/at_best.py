@@ -28,6 +28,8 @@ from speculation.cost_profile import COST_FILE
 from speculation.profiles import DeviceProfile, load_profile
 
 CLOUD, SD, SERVER_SD = Mode.CLOUD.value, Mode.SD.value, Mode.SERVER_SD.value
+RECORDED = {"exits": None, "recorded_head": None}
+"""Options of a recording that a command need not have."""
 SESSIONS = 32
 """Every arm with settings of its own is a robot of its own."""
 
@@ -90,7 +92,7 @@ def at_best(
     with sockets(options, plain, *flags, *many, trace=trace) as edges:
         recording = timings = None
         if not options.as_shipped:
-            recording = record_asked(options, others)
+            recording = record_asked(argparse.Namespace(**{**RECORDED, **vars(options)}), others)
             run = edges.run(modes_as_arms([CLOUD, SD]), before, before[:1])
             timings = times_of(load_profile(options.profile), run, options.target_model)
         if len(plain) == len(modes):

@@ -165,7 +165,7 @@ def record_asked(options: argparse.Namespace, asked: Sequence[Question], top: in
     from evaluation.virtual_time.record import Models, record  # torch, late: virtual time needs none
 
     models = Models.load(
-        options.target_model, options.draft_model, getattr(options, "exits", None), options.predictor, options.dtype,
+        options.target_model, options.draft_model, options.exits, options.predictor, options.dtype,
         in_words(options.frames),
     )  # fmt: skip
     check_prompts(models.target, asked, options.max_tokens)
