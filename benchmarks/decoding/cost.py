@@ -125,11 +125,7 @@ def run(options: argparse.Namespace) -> None:
         f"\nwith our passes, embedded pair at the Go2's times, {len(shown_steps.steps)} frames; tuned on "
         f"{len(first.steps)} others\n"
     )
-    columns = [Column(price.name, price.name, ".0f") for price in prices.api.models]
-    dollars_of = {mode: {row["model"]: row[mode] for row in ours} for mode in modes}
-    drafted = Column("drafting", "drafting", "")
-    texts = {mode: {"drafting": f"`{each['drafting']}`" if each["drafting"] else None} for mode, each in modes.items()}
-    print(markdown("mode", {mode: {**row, **texts[mode]} for mode, row in dollars_of.items()}, (*columns, drafted)))
+    print(request_table(prices, ours, modes))
     print(f"\ntokens per dollar; server ${rent.server:g}, rented edge ${rent.edge:g} per hour")
     rows = {f"{row['mode']}, {row['robots']}": row for row in rents}
     print(f"{shared}\n{VIRTUAL}\n\n{markdown('mode, robots', rows, RENT_COLUMNS)}")
@@ -164,6 +160,16 @@ def our_table(prices: Prices, modes: Mapping[str, Mapping[str, Any]]) -> list[di
         }
         for price in prices.api.models
     ]
+
+
+def request_table(prices: Prices, ours: Sequence[Mapping[str, Any]], modes: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return `our_table` as Markdown, a row for each arm: its dollars by models, and what it drafts where tuned."""
+    columns = [Column(price.name, str(place), ".0f") for place, price in enumerate(prices.api.models)]
+    rows = {}
+    for arm, each in modes.items():
+        rows[arm] = {str(place): row[arm] for place, row in enumerate(ours)}
+        rows[arm]["drafting"] = f"`{each['drafting']}`" if each["drafting"] else None
+    return markdown("mode", rows, (*columns, Column("drafting", "drafting", "")))
 
 
 def spent(first: Recording, shown: Recording, timings: Timings, modes: Sequence[Mode]) -> dict[str, dict[str, Any]]:

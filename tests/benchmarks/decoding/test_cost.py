@@ -40,6 +40,9 @@ def test_a_draft_beside_the_target_is_billed_and_one_on_the_edge_is_not(few: Non
     for row in cost.our_table(PRICES, modes):
         assert row["sd"] < row["server_sd"] and row["sd"] < row["cloud"]
         assert row["server_sd"] == row["server_sd, tuned"], "billed as the paper bills it"
+    printed = cost.request_table(PRICES, cost.our_table(PRICES, modes), modes)
+    dollars = f"{cost.our_table(PRICES, modes)[0]['sd']:.0f}"
+    assert f" {dollars} |" in printed and "Qwen1.5-0.5B/72B" in printed and printed.count("`gamma=") == 2
     rents = {(row["mode"], row["robots"]): row for row in cost.rent_table(PRICES, modes)}
     assert rents["sd", 4]["rented_edge"] < rents["sd", 4]["own_edge"]
     assert rents["server_sd", 1]["rented_edge"] == rents["server_sd", 1]["own_edge"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.decoding import ablation, batched, queues, sweeps
+from benchmarks.decoding import ablation, batched, modes, queues, sweeps
 from benchmarks.decoding.common import GSM8K_SYNTHETIC, go2
 from benchmarks.decoding.plots import plot_ablation, plot_sweeps
 from benchmarks.decoding.sweeps import GSM8K_RTX
@@ -106,3 +106,13 @@ def test_a_forward_of_eight_takes_what_table_9_says() -> None:
 def test_timings_of_all_devices_have_a_draft_beside_the_target() -> None:
     assert go2().server_draft_s == pytest.approx(0.011)
     assert Timings(server_draft_s=0.5).with_server_draft().server_draft_s == 0.5
+
+
+def test_speed_ups_have_a_column_for_each_round_trip() -> None:
+    entries = [
+        {"rtt_s": rtt_s, "modes": {"cloud": {"times_cloud": (1.0, 1.0, 1.0)}, "sd": {"times_cloud": (1.5, ratio, 2.5)}}}
+        for rtt_s, ratio in ((0.0, 2.0), (0.0125, 1.75))
+    ]
+    head, rule, cloud, sd = (line.replace(" ", "") for line in modes.speed_ups(entries).splitlines())
+    assert head == "|mode|0ms|12.5ms|" and set(rule) == set("|-:")
+    assert cloud == "|cloud|1.00(1.00-1.00)|1.00(1.00-1.00)|" and sd == "|sd|2.00(1.50-2.50)|1.75(1.50-2.50)|"
