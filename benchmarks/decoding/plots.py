@@ -53,7 +53,7 @@ def _speed_ups(axes: Any, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any
             continue
         low, middle, high = np.array([each["modes"][mode]["times_cloud"] for each in entries]).T
         own = mode.split(",")[0]
-        dashes = ":" if mode == EDGE else "--" if NO_NGRAMS in mode else "-." if mode == FULL and own != mode else "-"
+        dashes = ":" if mode == EDGE else "--" if NO_NGRAMS in mode else "-." if own == FULL != mode else "-"
         style = {"color": COLOURS[own], "linewidth": 2.8 if mode == FULL else 1.6, "marker": "o", "markersize": 3.5}
         (lines["edge (unverified)" if mode == EDGE else mode],) = axes.plot(rtts, middle, dashes, **style)
         if mode in (FULL, SD):
