@@ -2,7 +2,7 @@ SHELL := /bin/bash
 RUN := scripts/with_env
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test benchmarks lint docs wheel clean
+.PHONY: help setup demo test benchmarks figures lint docs wheel clean
 
 help:  ## show these targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,8 +16,11 @@ demo: setup  ## a simulated Go2 finds the silver bottle; DEMO="--seed 3 --mode s
 test: setup  ## run all tests; TESTS="tests/speculation -k tree" picks some
 	@$(RUN) python -m pytest $(TESTS)
 
-benchmarks: setup  ## every table and plot of docs/benchmarks.md (half an hour); BENCH="--quick" for a look
+benchmarks: setup  ## every table and plot of docs/benchmarks.md (hours); BENCH="--quick" for a look at all of them
 	@$(RUN) python -m benchmarks $(BENCH)
+
+figures: setup  ## of them the modes' tables, as shipped and at their best (README); BENCH="--save" keeps them
+	@$(RUN) python -m benchmarks --only tune,tune_synthetic,tune_fast_server,latency,latency_raw,decoding,peers $(BENCH)
 
 lint: setup  ## ruff, codespell and mypy --strict
 	@$(RUN) ruff check .

@@ -17,6 +17,11 @@ from evaluation.setting import several
 from evaluation.tables import table
 
 PROGRAMS = {
+    "tune": "every mode as shipped and at its best at the Go2's times, virtual",
+    "tune_synthetic": "the same on synthetic answers with the paper's rates",
+    "tune_fast_server": "the same for a server whose pass takes 15 ms",
+    "latency": "the same over real sockets, at the Go2's times divided by ten",
+    "latency_raw": "the same over real sockets, at this machine's own times",
     "peers": "transformers' own generation on the same pair",
     "sampling": "sampling schemes, and their bytes",
     "decoding": "modes, round trips, ablation, queues, sweeps, cost",
@@ -29,6 +34,17 @@ PROGRAMS = {
     "fleet": "many robots and one verifier, or many: capacity, goodput, SpecEdge's pipeline, replicas",
 }
 COMMANDS = {
+    "tune": ["benchmarks.tune", "--rtt-ms", "40,240"],
+    "tune_synthetic": ["benchmarks.tune", "--rtt-ms", "40,240", "--synthetic", "tokens=100", "--name", "go2_synthetic"],
+    "tune_fast_server": [
+        "benchmarks.tune",
+        "--times",
+        "verify_s=0.015,one_way_s=0.01,server_draft_s=0.00175",
+        "--name",
+        "fast_server",
+    ],
+    "latency": ["benchmarks.latency", "--rtt-ms", "4"],
+    "latency_raw": ["benchmarks.latency", "--profile", "raw"],
     "decoding": ["benchmarks.decoding", "all"],
     "break_even_embedded": ["benchmarks.break_even", "--recording", str(EMBEDDED)],
     "self_draft": ["benchmarks.self_draft", "--recording", str(EMBEDDED)],

@@ -35,6 +35,7 @@ COLUMNS = (
     Column("tau", "tau"),
     Column("hits", "hit_rate", ".0%"),
     Column("passes/token", "passes_per_token"),
+    Column("edge CPU s", "cpu_s_per_step"),
 )
 CHANGES = (
     Column("WDT per token", "waste_change", "+.0%"),

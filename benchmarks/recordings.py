@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,12 @@ def add_source(line: argparse.ArgumentParser) -> None:
 def add_cost(line: argparse.ArgumentParser) -> None:
     """Register --cost, as `load_timings` has it."""
     line.add_argument("--cost", default=DEFAULT_COST, metavar="FILE|NAME", help=f"on virtual time, {COST_HELP}")
+
+
+def add_as_shipped(line: argparse.ArgumentParser) -> None:
+    """Register --as-shipped."""
+    shown = "search nothing: every mode as shipped, on all answers (default: also each at its best, found on others)"
+    line.add_argument("--as-shipped", action="store_true", help=shown)
 
 
 def fields_help(defaults: Any, what: str) -> str:
@@ -176,15 +182,20 @@ def check_pair(options: argparse.Namespace) -> dict[str, str]:
 
 def record_questions(options: argparse.Namespace, count: int, top: int = TOP) -> tuple[Recording, list[Question]]:
     """Return a recording of `count` of the options' questions, and these. Raises ValueError for unusable models."""
+    asked = asked_of(options, count)
+    return record_asked(options, asked, top), asked
+
+
+def record_asked(options: argparse.Namespace, asked: Sequence[Question], top: int = TOP) -> Recording:
+    """Return a recording of questions by the options' models. Raises ValueError for unusable models."""
     from evaluation.virtual_time.record import Models, record  # torch, late: virtual time needs none
 
-    asked = asked_of(options, count)
     models = Models.load(
         options.target_model, options.draft_model, options.exits, options.predictor, options.dtype,
         in_words(options.frames), options.recorded_head,
     )  # fmt: skip
     check_prompts(models.target, asked, options.max_tokens)
-    return record(models, asked, options.max_tokens, top), asked
+    return record(models, asked, options.max_tokens, top)
 
 
 def write_recording(options: argparse.Namespace, path: Path, count: int, top: int = TOP) -> None:

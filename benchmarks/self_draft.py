@@ -27,8 +27,8 @@ from evaluation.plots import COLOURS, add_outputs, bar_plot, keep
 from evaluation.tables import MS, Column, figures_table
 from evaluation.virtual_time import SERVER, Recording, Synthetic, Timings, load_timings
 from evaluation.virtual_time.decoding import run_mode
-from evaluation.virtual_time.figures import GAMMAS, TREE
 from evaluation.virtual_time.timings import DEFAULT_COST
+from evaluation.virtual_time.tuning import GAMMAS, TREE
 
 BESIDE = SERVER.changed(draft_model=Path("beside"))
 """A verifier with a draft model."""

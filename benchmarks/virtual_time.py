@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -17,7 +17,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks import recordings
-from benchmarks.recordings import TOP, changed, fields_help
+from benchmarks.recordings import TOP, add_as_shipped, changed, fields_help
 from edge_drafter import Mode
 from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.experiment.run import WARM_UP, Arm, Run
@@ -64,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--timings", default="go2", help=f"{', '.join(PAPERS)}, or a device profile (default: go2)")
     run.add_argument("--times", default="", metavar="NAME=VALUE,...", help=fields_help(Timings(), "changes of these"))
     recordings.add_cost(run)
+    add_as_shipped(run)
     run.add_argument("--split", default="", metavar="NAME=VALUE,...", help=fields_help(LayerSplit(), "layer_split"))
     run.add_argument("--modes", type=several(MODES), default=SHOWN, help=f"of {','.join(MODES)}")
     run.add_argument("--rtt-ms", type=milliseconds, help="round trips, e.g. 0,40,200 (default: the timings' own)")
@@ -108,29 +109,19 @@ def run_modes(options: argparse.Namespace) -> int:
     round_trips = [None] if options.rtt_ms is None else [each / 1e3 for each in options.rtt_ms]
     changes = {"gamma": options.gamma, "text": options.drafting, "fed": options.fed}
     entries = [
-        at_round_trip(rtt_s, options.modes, recording, timings, split, options.edges, **changes)
+        at_round_trip(rtt_s, options.modes, recording, timings, split, options.edges, not options.as_shipped, **changes)
         for rtt_s in tqdm(round_trips, unit="round trip", disable=None)
     ]
     name = options.recording.name if options.recording is not None else recording.notes["synthetic"]
     print(f"{len(recording.steps)} steps of {name}\n{timings}\nvirtual time, {drafted_as(options)}")
     for entry in entries:
-        print(
-            f"\nround trip {1e3 * entry['rtt_s']:g} ms; sd is fastest at gamma {entry['sd_best_gamma']}, tau "
-            f"{entry['sd_best_tau']:.2f} (gamma 4: {entry['sd_gamma_4_tau']:.2f})" + _server_sd(entry)
-        )
+        tuned = f"; tuned on {entry['tuned_on']} answers that are not among these" if entry["tuned_on"] else ""
+        print(f"\nround trip {1e3 * entry['rtt_s']:g} ms, {entry['modes'][options.modes[0]]['steps']} answers{tuned}\n")
         print(report(entry))
     print(f"\n{time.perf_counter() - started:.1f} s of real time")
     if options.save:
         _save(options, {"timings": asdict(timings), "source": dict(recording.notes), "round_trips": entries})
     return 0
-
-
-def _server_sd(entry: Mapping[str, Any]) -> str:
-    best = entry["server_sd_best"]
-    if best is None:
-        return ""
-    shape = f"a tree of {best['draft_tokens']}" if best["draft_tokens"] else "a chain"
-    return f"; server_sd with {shape} of depth {best['gamma']}"
 
 
 def write(options: argparse.Namespace) -> int:

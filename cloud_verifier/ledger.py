@@ -295,7 +295,7 @@ class Ledger:
             if not draft.tokens:
                 return Choice(Act.VERIFY, draft)
             part = self._stake(draft, self._drafts, now)
-            if part.size and (own is None or self._drafts.due or self._beats(part, own)):
+            if part.size and (own is None or self._beats(part, own)):
                 declined = (Act.SELF,) if room and self._drafting is not None else ()
                 return Choice(Act.VERIFY, draft.head(part.size), gain=part.tokens, declined=declined)
         declined = (Act.VERIFY,) if draft is not None else ()

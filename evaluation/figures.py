@@ -131,17 +131,24 @@ COLUMNS = (
     Column("hits", "hit_rate", ".0%"),
     Column("wasted", "wasted_forwards", ".0%"),
     Column("passes/token", "passes_per_token"),
+    Column("edge CPU s", "cpu_s_per_step"),
     Column("B up", "bytes_up_per_step", ".0f"),
     Column("B down", "bytes_down_per_step", ".0f"),
 )
 
 
-def report(figures: Mapping[str, Mapping[str, Any]], base: str = Mode.CLOUD.value) -> str:
-    """Return a table with a row per mode; ratios are of medians, to `base` where it ran."""
+def with_ratios(figures: Mapping[str, Mapping[str, Any]], base: str = Mode.CLOUD.value) -> dict[str, dict[str, Any]]:
+    """Return the figures with speed_up, the ratio of medians to `base`; None where it did not run."""
     medians = {mode: entry["total_s"]["median"] for mode, entry in figures.items()}
-    ratios = {mode: medians[base] / own if base in medians else None for mode, own in medians.items()}
-    rows = {mode: {**entry, "speed_up": ratios[mode]} for mode, entry in figures.items()}
-    return figures_table("mode", rows, COLUMNS)
+    return {
+        mode: {**entry, "speed_up": medians[base] / medians[mode] if base in medians else None}
+        for mode, entry in figures.items()
+    }
+
+
+def report(figures: Mapping[str, Mapping[str, Any]], base: str = Mode.CLOUD.value) -> str:
+    """Return a table with a row per mode, as `with_ratios`."""
+    return figures_table("mode", with_ratios(figures, base), COLUMNS)
 
 
 def table8(modes: Mapping[str, Mapping[str, Any]], gamma: int | None, one_way_s: float) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""Aligned text tables: of cells, or of figures by columns that are declared as data."""
+"""Tables as aligned text or as Markdown: of cells, or of figures by columns that are declared as data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return aligned text, the first column left, the others right."""
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    lines = []
-    for row in [header, *rows]:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return "\n".join("  ".join(line).rstrip() for line in aligned([header, *rows]))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return rows whose cells are as wide as the widest of their column, the first column left, the others right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        for row in rows
+    ]
 
 
 class Column(NamedTuple):
@@ -59,7 +63,20 @@ def spread_columns(name: str, unit: str = "ms", form: str = ".0f", factor: float
     return tuple(Column(f"{each} {unit}", f"{name}.{each}", form, factor) for each in ("min", "median", "max"))
 
 
+def cells_of(head: str, figures: Mapping[str, Mapping[str, Any]], columns: Sequence[Column]) -> list[list[str]]:
+    """Return the header and a row per entry of `figures`; `head` titles the first column."""
+    rows = [[name, *(column.cell(entry) for column in columns)] for name, entry in figures.items()]
+    return [[head, *(column.title for column in columns)], *rows]
+
+
 def figures_table(head: str, figures: Mapping[str, Mapping[str, Any]], columns: Sequence[Column]) -> str:
-    """Return a table with a row per entry of `figures`; `head` titles the first column."""
-    rows = [(name, *(column.cell(entry) for column in columns)) for name, entry in figures.items()]
-    return table((head, *(column.title for column in columns)), rows)
+    """Return `cells_of` as aligned text."""
+    header, *rows = cells_of(head, figures, columns)
+    return table(header, rows)
+
+
+def markdown(head: str, figures: Mapping[str, Mapping[str, Any]], columns: Sequence[Column]) -> str:
+    """Return `cells_of` as a Markdown table, its columns aligned for whoever reads it as text."""
+    lines = aligned(cells_of(head, figures, columns))
+    ruled = [lines[0], ["-" * len(lines[0][0]), *("-" * (len(cell) - 1) + ":" for cell in lines[0][1:])], *lines[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in ruled)

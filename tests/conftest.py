@@ -67,6 +67,13 @@ def forked_verifiers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search among few candidates where a mode is tuned."""
+    monkeypatch.setattr("evaluation.virtual_time.tuning.BUDGET", 6)
+    monkeypatch.setattr("evaluation.virtual_time.tuning.RUNGS", ((1, 2), (2, 1)))
+
+
+@pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path) -> Path:
     """The folder of the tiny target as me/tiny, in a cache laid out as the hub's own client does it."""
     import huggingface_hub

@@ -1,8 +1,13 @@
-"""What each technique brings: `full` with one switched off, and `sd` with one switched on, at the Go2's times."""
+"""What each technique brings: `full` with one switched off, and `sd` with one switched on, at the Go2's times.
+
+Of `full` as shipped, of `full` as it is fastest there, and the same without earlier answers; of `sd` as shipped and as
+it is fastest. What a mode is tuned on is not what is reported.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.decoding.common import GO2_SYNTHETIC, VIRTUAL, arm_figures, go2, save
@@ -11,9 +16,9 @@ from benchmarks.recordings import recorded
 from edge_drafter import Mode
 from evaluation.experiment.run import Arm
 from evaluation.plots import keep
-from evaluation.tables import Column, figures_table
+from evaluation.tables import Column, markdown
 from evaluation.virtual_time import Recording, Timings, VirtualTime
-from evaluation.virtual_time.figures import sd_at
+from evaluation.virtual_time.tuning import NO_NGRAMS, TUNED, arms_at_best, split
 
 FULL, SD = Mode.FULL.value, Mode.SD.value
 STEPS = (40, 6, "recorded frames; a fifth as many are synthetic, whose answers are five times as long")
@@ -50,44 +55,62 @@ WHOLE = "nothing changed"
 COLUMNS = (
     Column("ms/token", "ms_per_token", ".0f"),
     Column("x time", "slower"),
-    Column("useful (gamma 4)", "useful"),
+    Column("busy", "target_busy"),
     Column("misses", "miss_rate", ".0%"),
     Column("passes/token", "passes_per_token"),
     Column("draft forwards/token", "forwards_per_token"),
+    Column("edge CPU s", "cpu_s_per_step"),
     Column("", "drafting", ""),
 )
+SHOWN = ("target_busy", "passes_per_token", "forwards_per_token", "miss_rate", "cpu_s_per_step")
+WAYS = {FULL: WITHOUT, f"{FULL}, {TUNED}": WITHOUT, f"{FULL}, {NO_NGRAMS}, {TUNED}": WITHOUT, SD: WITH,
+        f"{SD}, {TUNED}": WITH}  # fmt: skip
+"""What is changed of what; an arm of `arms_at_best`."""
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print a table for each recording, plot both, and save what was asked."""
+    """Print a table for each recording and way, plot `full`'s, and save what was asked."""
     timings, pair = go2(options.cost), recorded(options, options.steps)
-    sources = {"embedded pair": pair, "synthetic": GO2_SYNTHETIC.draw(max(1, options.steps // 5))}
+    sources = {"embedded pair": pair, "synthetic": GO2_SYNTHETIC.draw(max(2, options.steps // 5))}
     print(f"{timings}\n{VIRTUAL}")
-    found = {name: ablate(recording, timings) for name, recording in sources.items()}
-    for name, arms in found.items():
-        print(f"\n{name}: {len(sources[name].steps)} steps")
-        for arm, first in (("without", "full without"), ("with", "sd with")):
-            print(figures_table(first, {row["name"]: row for row in arms[arm]}, COLUMNS))
-    bars = {name: arms["without"][1:] for name, arms in found.items()}
-    keep(plot_ablation(bars, timings.cost_words), "decoding_ablation", options)
-    counts = {name: len(recording.steps) for name, recording in sources.items()}
+    found, counts = {}, {}
+    for name, recording in sources.items():
+        first, shown = split(recording)
+        counts[name] = {"tuned_on": len(first.steps), "reported": len(shown.steps)}
+        print(f"\n{name}: {len(shown.steps)} steps, tuned on {len(first.steps)} others")
+        found[name] = ablate(first, shown, timings)
+        for way, rows in found[name].items():
+            print(
+                f"\n{markdown(f'`{way}` with' if way.startswith(SD) else f'`{way}` without', by_name(rows), COLUMNS)}"
+            )
+    for way, plotted in ((FULL, "decoding_ablation"), (f"{FULL}, {NO_NGRAMS}, {TUNED}", "decoding_ablation_tuned")):
+        bars = {name: arms[way][1:] for name, arms in found.items()}
+        keep(plot_ablation(bars, way, timings.cost_words), plotted, options)
     save("ablation", options, {"kind": VIRTUAL, "steps": counts, "sources": found}, timings, pair)
 
 
-def ablate(recording: Recording, timings: Timings) -> dict[str, list[dict[str, Any]]]:
-    """Return rows for `full` without each technique and for `sd` with each, the whole mode first.
+def by_name(rows: list[dict[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """Return rows by their names, with what was changed as code."""
+    return {row["name"]: {**row, "drafting": f"`{row['drafting']}`" if row["drafting"] else ""} for row in rows}
 
-    slower: how many times as long as in the whole mode its steps took, frame by frame.
+
+def ablate(first: Recording, shown: Recording, timings: Timings) -> dict[str, list[dict[str, Any]]]:
+    """Return rows for `full` without each technique and for `sd` with each, the whole mode first, by `WAYS`.
+
+    first: answers to tune on. slower: how many times as long as in the whole mode its steps took, frame by frame.
     """
-    tau, found = sd_at(4, recording, timings)["tau"], {}
-    for kind, mode, changes in (("without", FULL, WITHOUT), ("with", SD, WITH)):
-        variants = {WHOLE: "", **changes}
-        arms = [Arm[Any](name, mode, {"text": text}) for name, text in variants.items()]
-        run = VirtualTime(recording, timings).run(arms)
-        names = ("busy_s_per_s", "tau", "passes_per_token", "forwards_per_token", "miss_rate")
-        found[kind] = [
-            {"name": name, "drafting": variants[name], "slower": run.times_faster(name, WHOLE),
-             "useful": row.pop("busy_s_per_s") / tau, **row}
-            for name, row in arm_figures(run, timings, *names).items()
-        ]  # fmt: skip
+    bases, _ = arms_at_best((FULL, SD), first, timings)
+    found = {}
+    for base in (each for each in bases if each.name in WAYS):
+        own, changes = base.changes.get("text", ""), WAYS[base.name]
+        # Without earlier answers already, there is nothing to switch off.
+        variants = {WHOLE: "", **{name: text for name, text in changes.items() if text not in own.split(",")}}
+        texts = {name: ",".join(filter(None, (own, text))) for name, text in variants.items()}
+        run = VirtualTime(shown, timings).run(
+            [Arm[Any](name, base.mode, {"text": text}) for name, text in texts.items()]
+        )
+        found[base.name] = [
+            {"name": name, "drafting": texts[name], "slower": run.times_faster(name, WHOLE), **row}
+            for name, row in arm_figures(run, timings, *SHOWN).items()
+        ]
     return found

@@ -20,9 +20,9 @@ from benchmarks.decoding.common import VIRTUAL, arm_figures, go2, save
 from benchmarks.recordings import recorded
 from edge_drafter import DecodingStats, DraftingConfig, Mode
 from evaluation.experiment.run import Arm
-from evaluation.tables import Column, figures_table
+from evaluation.tables import Column, markdown
 from evaluation.virtual_time import Recording, Timings, VirtualTime
-from evaluation.virtual_time.figures import best_server_sd
+from evaluation.virtual_time.tuning import arms_at_best, split
 from spec_vlm_nav.graph import PROJECT
 
 PRICES = PROJECT / "config" / "prices.yaml"
@@ -32,6 +32,7 @@ GAMMA, TAU = 4, 2.5
 STEPS = (40, 8, "recorded frames")
 MODES = (*(mode for mode in Mode if mode.needs_link and mode is not Mode.SERVER_SD), Mode.SERVER_SD)
 EDGES = (1, 4)
+BILLED = "server_sd, billed"
 ROW_SHARE = (30.73 / 17.94 - 1.0) / 7.0
 """Share of a target forward that each further robot in it adds: Early Exits, Table 9, ms of 8 rows and of 1, A100."""
 RENT_COLUMNS = (
@@ -40,6 +41,7 @@ RENT_COLUMNS = (
     Column("x cloud", "own_edge_x_cloud"),
     Column("1k tokens/$, rented edge", "rented_edge"),
     Column("x cloud", "rented_edge_x_cloud"),
+    Column("edge CPU s an answer", "cpu_s"),
 )
 WAYS = ("cloud AR", "cloud SD", "edge-cloud SD")
 PRINTED: Mapping[str, tuple[float, float, float]] = {
@@ -106,7 +108,8 @@ def run(options: argparse.Namespace) -> None:
     prices = Prices.load(options.prices)
     recording, timings = recorded(options, options.steps), go2(options.cost)
     shared = replace(timings, verify_row_s=ROW_SHARE * timings.verify_s)
-    modes = spent(recording, shared, MODES)
+    first, shown_steps = split(recording)
+    modes = spent(first, shown_steps, shared, MODES)
     again, ours, rents = paper_table(prices), our_table(prices, modes), rent_table(prices, modes)
     api, rent = prices.api, prices.rent
     print(f"prices: {api.source}, {api.date}\nrents: {rent.source}, {rent.date}\n")
@@ -117,13 +120,15 @@ def run(options: argparse.Namespace) -> None:
         row["model"]: {key: {str(at): value for at, value in enumerate(row[key] or ())} for key, _ in heads}
         for row in again
     }
-    print(f"\nas the paper has it, gamma {GAMMA}, tau {TAU}\n{figures_table('draft/target', shown, columns)}")
-    print(f"\nwith our passes, embedded pair, {len(recording.steps)} frames at the Go2's times")
-    columns = [Column(mode, mode, ".0f") for mode in modes]
-    print(figures_table("draft/target", {row["model"]: row for row in ours}, columns))
+    print(f"\nas the paper has it, gamma {GAMMA}, tau {TAU}\n\n{markdown('draft/target', shown, columns)}")
+    print(
+        f"\nwith our passes, embedded pair at the Go2's times, {len(shown_steps.steps)} frames; tuned on "
+        f"{len(first.steps)} others\n"
+    )
+    print(request_table(prices, ours, modes))
     print(f"\ntokens per dollar; server ${rent.server:g}, rented edge ${rent.edge:g} per hour")
     rows = {f"{row['mode']}, {row['robots']}": row for row in rents}
-    print(f"{shared}\n{VIRTUAL}\n{figures_table('mode, robots', rows, RENT_COLUMNS)}")
+    print(f"{shared}\n{VIRTUAL}\n\n{markdown('mode, robots', rows, RENT_COLUMNS)}")
     data = {"kind": VIRTUAL, "paper": again, "requests": ours, "modes": modes, "tokens_per_dollar": rents}
     save("cost", options, {"prices": msgspec.to_builtins(prices), **data}, shared, recording)
 
@@ -157,30 +162,42 @@ def our_table(prices: Prices, modes: Mapping[str, Mapping[str, Any]]) -> list[di
     ]
 
 
-def spent(recording: Recording, timings: Timings, modes: Sequence[Mode]) -> dict[str, dict[str, Any]]:
-    """Return every mode's passes and billed draft tokens a token, and its tokens a second with one and more robots.
+def request_table(prices: Prices, ours: Sequence[Mapping[str, Any]], modes: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return `our_table` as Markdown, a row for each arm: its dollars by models, and what it drafts where tuned."""
+    columns = [Column(price.name, str(place), ".0f") for place, price in enumerate(prices.api.models)]
+    rows = {}
+    for arm, each in modes.items():
+        rows[arm] = {str(place): row[arm] for place, row in enumerate(ours)}
+        rows[arm]["drafting"] = f"`{each['drafting']}`" if each["drafting"] else None
+    return markdown("mode", rows, (*columns, Column("drafting", "drafting", "")))
 
-    A draft beside the target is billed gamma tokens a pass, as a chain; one on the edge nothing. Who rents the machine
-    pays for time: there mode server_sd drafts what is fastest for one robot.
+
+def spent(first: Recording, shown: Recording, timings: Timings, modes: Sequence[Mode]) -> dict[str, dict[str, Any]]:
+    """Return passes and billed draft tokens a token, and tokens a second with one and more robots, by arm.
+
+    Every mode as shipped and at its best for one robot, tuned on `first` and reported on `shown`. A draft beside the
+    target is billed gamma tokens a pass, as a chain, whatever `server_sd` drafts where the machine is rented; one on
+    the edge is billed nothing.
     """
-    here = best_server_sd(recording, timings)[0] if Mode.SERVER_SD in modes else {}
+    own, drafting = arms_at_best([mode.value for mode in modes], first, timings)
     arms = [
-        Arm[Any](f"{mode.value} {edges}", mode.value, {"edges": edges, **(here if mode is Mode.SERVER_SD else {})})
-        for mode in modes
-        for edges in EDGES
+        Arm[Any](f"{arm.name} {edges}", arm.mode, {**arm.changes, "edges": edges}) for arm in own for edges in EDGES
     ]
-    if here:
-        arms.append(Arm(f"{Mode.SERVER_SD.value}, billed", Mode.SERVER_SD.value, {"draft_tokens": 0}))
-    run = VirtualTime(recording, timings).run(arms)
-    figures, found = arm_figures(run, timings, "passes_per_token"), {}
-    for mode in modes:
-        settings = DraftingConfig.of(mode)
-        passes = figures[f"{mode.value}, billed" if settings.self_draft else f"{mode.value} 1"]["passes_per_token"]
-        found[mode.value] = {
+    if Mode.SERVER_SD in modes:
+        arms.append(Arm(BILLED, Mode.SERVER_SD.value, {"draft_tokens": 0}))
+    run = VirtualTime(shown, timings).run(arms)
+    figures, found = arm_figures(run, timings, "passes_per_token", "cpu_s_per_step"), {}
+    for arm in own:
+        settings = DraftingConfig.of(arm.mode)
+        one = figures[f"{arm.name} 1"]
+        passes = figures[BILLED]["passes_per_token"] if settings.self_draft else one["passes_per_token"]
+        found[arm.name] = {
             "passes_per_token": passes,
             "billed_drafts": passes * settings.fixed_gamma if settings.self_draft else 0.0,
-            "tokens_per_s": {str(edges): throughput(run.stats(f"{mode.value} {edges}"), edges) for edges in EDGES},
+            "tokens_per_s": {str(edges): throughput(run.stats(f"{arm.name} {edges}"), edges) for edges in EDGES},
+            "cpu_s_per_step": one["cpu_s_per_step"],
             "drafts_on_edge": settings.drafts,
+            "drafting": drafting.get(arm.name, ""),
         }
     return found
 
@@ -205,6 +222,7 @@ def rent_table(prices: Prices, modes: Mapping[str, Mapping[str, Any]]) -> list[d
                 "rented_edge": per_dollar(rate, prices.rent.server + rented),
             }
             rows[mode, edges] = {"mode": mode, "robots": int(edges), "tokens_per_s": rate, **own}
+            rows[mode, edges]["cpu_s"] = each["cpu_s_per_step"]
             for way, value in own.items():
                 rows[mode, edges][f"{way}_x_cloud"] = value / rows.get((Mode.CLOUD.value, edges), own)[way]
     return list(rows.values())

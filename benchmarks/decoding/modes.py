@@ -1,8 +1,8 @@
 """Every mode at every round trip, in five settings: this machine's own times, declared times that are waited for on
 real sockets, and virtual time at the devices of Early Exits.
 
-Within a setting and a round trip the modes decode the same frames, on real sockets by turns; ratios are taken frame by
-frame. Settings never share a table.
+Within a setting and a round trip the modes decode the same frames, on real sockets by turns, each as shipped and at its
+best there, `full` also without earlier answers; ratios are taken frame by frame. Settings never share a table.
 """
 
 from __future__ import annotations
@@ -16,35 +16,31 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks.at_best import at_best
 from benchmarks.decoding.common import VIRTUAL, declared, save
 from benchmarks.decoding.plots import plot_modes
-from benchmarks.recordings import check_pair, recorded
+from benchmarks.recordings import add_as_shipped, check_pair, recorded
 from edge_drafter import Mode
 from edge_drafter.config import read_changes
 from edge_drafter.decoder import EdgeDecoder
 from evaluation.action_time import Words, action_s, arrivals, words_of
-from evaluation.experiment.questions import warmed_up
-from evaluation.experiment.run import Answer, Arm, Question, Run
+from evaluation.experiment.run import Answer, Question, Run
 from evaluation.plots import keep
 from evaluation.setting import add_drafting, drafted_as, machine, milliseconds, several
-from evaluation.tables import MS, Column, figures_table, spread_columns
+from evaluation.tables import MS, Column, markdown, spread_columns
 from evaluation.virtual_time import Recording, Timings, VirtualTime
-from evaluation.virtual_time.figures import SERVER_SD, best_sd, best_server_sd, compare, figures_of, sd_at
+from evaluation.virtual_time.figures import compare, figures_of
 from evaluation.virtual_time.layer_split import LAYER_SPLIT
+from evaluation.virtual_time.tuning import arms_at_best, split
 from speculation.profiles import load_profile
 
 RTTS_MS = [0.0, 20.0, 50.0, 100.0, 200.0]
 QUICK_REAL_RTTS_MS, QUICK_VIRTUAL_RTTS_MS = [50.0], [0.0, 100.0]
 STEPS = (10, 1, "frames on real sockets")
 VIRTUAL_STEPS, QUICK_VIRTUAL_STEPS = 40, 4
-WARM_UP = 1
 SPANS = 4000
 """More than a step on real sockets has."""
 LINKED = [mode.value for mode in Mode]
-ON_SOCKETS = [mode for mode in LINKED if mode != SERVER_SD]
-"""Without server_sd: its best draft is searched on virtual time, and a draft model beside the target changes `full`."""
-SD_BEST = "sd, best gamma"
-"""`sd` at the draft length with which it is fastest there, of 1 to 12; the other modes keep theirs."""
 CLOUD, SD, EDGE = Mode.CLOUD.value, Mode.SD.value, Mode.EDGE.value
 COLUMNS = (
     *spread_columns("total_s"),
@@ -58,9 +54,11 @@ COLUMNS = (
     Column("mean exit", "mean_exit", ".1f"),
     Column("wasted", "verified.wasted", ".0%"),
     Column("passes/token", "verified.passes_per_token"),
-    Column("useful", "verified.useful"),
+    Column("busy", "verified.target_busy"),
+    Column("edge CPU s", "cpu_s_per_step"),
     Column("B up", "bytes_up_per_step", ".0f"),
     Column("B down", "bytes_down_per_step", ".0f"),
+    Column("drafting", "drafting", ""),
 )
 
 
@@ -90,13 +88,14 @@ SETTINGS = {
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register --settings, --rtt-ms, --virtual-steps and how modes draft."""
+    """Register --settings, --rtt-ms, --virtual-steps, --as-shipped and how modes draft."""
     line.add_argument("--settings", type=several(list(SETTINGS)), default=list(SETTINGS),
                       help=f"of {','.join(SETTINGS)}")  # fmt: skip
     line.add_argument("--rtt-ms", type=milliseconds, help="round trips (default: 0,20,50,100,200; with --quick 50 on "
                       "real sockets, 0,100 on virtual time)")  # fmt: skip
     line.add_argument("--virtual-steps", type=int, metavar="N", help=f"recorded frames on virtual time (default: "
                       f"{VIRTUAL_STEPS}, with --quick {QUICK_VIRTUAL_STEPS})")  # fmt: skip
+    add_as_shipped(line)
     add_drafting(line)
 
 
@@ -110,7 +109,6 @@ def run(options: argparse.Namespace) -> None:
     read_changes(options.drafting)
     check_pair(options)
     kinds = {each.is_virtual for each in chosen.values()}
-    before, asked = warmed_up(options, options.steps, WARM_UP) if False in kinds else ([], [])
     recording = recorded(options, virtual_steps) if True in kinds else None
     found = {}
     for name, setting in chosen.items():
@@ -120,9 +118,10 @@ def run(options: argparse.Namespace) -> None:
         origin: dict[str, Any] = {}
         if own is not None:
             changes = {"gamma": options.gamma, "text": options.drafting}
-            entries = list(on_virtual_time(declared(setting.times, options.cost), own, rtts_ms, words, **changes))
+            tuned, timings = not options.as_shipped, declared(setting.times, options.cost)
+            entries = list(on_virtual_time(timings, own, rtts_ms, words, tuned, **changes))
         else:
-            entries = list(on_sockets(setting.times, options, asked, before, rtts_ms, words))
+            entries = list(on_sockets(setting.times, options, rtts_ms, words))
             origin = {"machine": machine(), "scale": load_profile(setting.times).scale}
         found[setting.title] = entries
         print(report(name, entries, options))
@@ -132,33 +131,25 @@ def run(options: argparse.Namespace) -> None:
 
 
 def on_sockets(
-    profile: str,
-    options: argparse.Namespace,
-    asked: Sequence[Question],
-    before: Sequence[Question],
-    rtts_ms: Sequence[float],
-    words: Words,
+    profile: str, options: argparse.Namespace, rtts_ms: Sequence[float], words: Words
 ) -> Iterator[dict[str, Any]]:
-    """Yield the figures of every mode at each round trip, over real sockets against one verifier process.
+    """Yield the figures of every mode at each round trip, over real sockets.
 
-    All modes but server_sd. `before` warms up and is not counted. The round trip is declared in place of the profile's
-    own, also where all else is raw. Raises ValueError for models that cannot be used, RuntimeError and VerifierLost
-    where the verifier does not start or is lost.
+    The round trip is declared in place of the profile's own, also where all else is raw. Raises ValueError for models
+    that cannot be used, RuntimeError and VerifierLost where a verifier does not start or is lost.
     """
-    from evaluation.experiment.sockets import sockets  # torch, late: virtual time needs none
-
     options = argparse.Namespace(**{**vars(options), "profile": profile, "exits": None})
-    with sockets(options, ON_SOCKETS, trace=SPANS) as edges:
+    with at_best(options, LINKED, trace=SPANS) as (best, before, asked):
         for rtt_ms in rtts_ms:
-            edge = edges.edge(rtt_s=rtt_ms / 1e3)
-            arms = [Arm(mode, mode, decode=_with_arrivals(edge, mode), exact=mode != EDGE) for mode in ON_SOCKETS]
-            run = edges.run(arms, asked, before)
-            edge.close()
-            passes = sum(each.cloud_passes for each in run.stats(SD))
-            busy = sum(each.server_compute_s for each in run.stats(SD))
-            timings = Timings(profile, verify_s=busy / max(1, passes))
-            sd = figures_of(run.answers[SD], timings)
-            found = entry(rtt_ms, run, timings, (options.gamma, sd), sd["tau"], words)
+            planned, drafting = best.arms(LINKED, rtt_ms / 1e3)
+            made = [(arm, best.of(arm).edge(**arm.changes)) for arm in planned]
+            arms = [replace(arm, decode=_with_arrivals(edge, arm.mode)) for arm, edge in made]
+            run = best.run(arms, asked, before)
+            for _, edge in made:
+                edge.close()
+            passes = sum(each.cloud_passes for each in run.stats(CLOUD))
+            busy = sum(each.server_compute_s for each in run.stats(CLOUD))
+            found = entry(rtt_ms, run, Timings(profile, verify_s=busy / max(1, passes)), words, drafting)
             yield {**found, "frames_with_different_tokens": run.different}
 
 
@@ -175,24 +166,21 @@ def _with_arrivals(edge: EdgeDecoder, mode: str) -> Callable[[Question], Answer]
 
 
 def on_virtual_time(
-    timings: Timings, recording: Recording, rtts_ms: Sequence[float], words: Words, **changes: Any
+    timings: Timings, recording: Recording, rtts_ms: Sequence[float], words: Words, tuned: bool = True, **changes: Any
 ) -> Iterator[dict[str, Any]]:
     """Yield the same on virtual time, from recorded steps, with mode layer_split; `changes` as in `run_mode`.
 
-    What the draft would answer by itself is not recorded: mode edge takes its time for the target's answer. server_sd
-    drafts what is fastest there.
+    What the draft would answer by itself is not recorded: mode edge takes its time for the target's answer. tuned: also
+    every mode at its best there, tuned on the first answers, and the others alone are reported.
     """
-    alone = {"recording": with_perfect_draft(recording)}
+    first, shown = split(recording) if tuned else (None, recording)
+    alone, text = {"recording": with_perfect_draft(shown)}, changes.pop("text", "")
     for rtt_ms in tqdm(rtts_ms, unit="round trip", desc=timings.name, disable=None):
         at = replace(timings, one_way_s=rtt_ms / 2e3)
-        best = best_sd(recording, at)
-        longest = Arm[Any](SD_BEST, SD, {"gamma": best[0], "stop_below": 0.0})
-        here, _ = best_server_sd(recording, at)
-        own = {EDGE: {**alone, **changes}, SERVER_SD: here}
-        arms = [Arm[Any](mode, mode, own.get(mode, changes)) for mode in (*LINKED, LAYER_SPLIT)]
-        run = VirtualTime(recording, at, with_arrivals=True).run([*arms, longest])
-        found = entry(rtt_ms, run, at, best, sd_at(4, recording, at)["tau"], words)
-        yield {**found, "sd_best_gamma": best[0], "server_sd_best": here}
+        arms, drafting = arms_at_best((*LINKED, LAYER_SPLIT), first, at, text, **changes)
+        arms = [replace(arm, changes={**alone, **arm.changes}) if arm.mode == EDGE else arm for arm in arms]
+        run = VirtualTime(shown, at, with_arrivals=True).run(arms)
+        yield entry(rtt_ms, run, at, words, drafting)
 
 
 def with_perfect_draft(recording: Recording) -> Recording:
@@ -204,16 +192,17 @@ def with_perfect_draft(recording: Recording) -> Recording:
     return replace(recording, steps=tuple(steps))
 
 
-def entry(
-    rtt_ms: float, run: Run, timings: Timings, best: tuple[Any, Mapping[str, Any]], gamma_4_tau: float, words: Words
-) -> dict[str, Any]:
-    """Return the figures of all modes at one round trip; ratios are (lower end, median, upper end) over frames."""
-    modes = compare({mode: figures_of(each, timings) for mode, each in run.answers.items()}, best, gamma_4_tau)
+def entry(rtt_ms: float, run: Run, timings: Timings, words: Words, drafting: Mapping[str, str]) -> dict[str, Any]:
+    """Return the figures of all modes at one round trip; ratios are (lower end, median, upper end) over frames.
+
+    drafting: what tuned arms draft, by arm.
+    """
+    modes = compare({mode: figures_of(each, timings) for mode, each in run.answers.items()})
     for mode, figures in modes.items():
         figures["action_s"] = action_s(run.answers[mode], words)
         figures["step_s"] = [round(seconds, 4) for seconds in run.seconds(mode)]
         figures |= {f"times_{base}": run.times_faster(base, mode) for base in (CLOUD, SD)}
-    return {"rtt_s": rtt_ms / 1e3, "modes": modes, "verify_s": timings.verify_s}
+    return {"rtt_s": rtt_ms / 1e3, "modes": modes, "verify_s": timings.verify_s, "drafting": dict(drafting)}
 
 
 def report(name: str, entries: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> str:
@@ -224,21 +213,33 @@ def report(name: str, entries: Sequence[Mapping[str, Any]], options: argparse.Na
     if setting.is_virtual:
         lines.append(str(declared(setting.times, options.cost)))
         lines.append("edge is given an answer as long as the target's; its own answer is not recorded")
-        known = "sd is fastest at gamma {sd_best_gamma}, server_sd with {server_sd_best}"
+        known = ""
     else:
         lines += [f"declared: {load_profile(setting.times).scale}", machine()]
-        known = "as measured in sd; frames on which tokens differ: {frames_with_different_tokens}"
+        known = " as measured in cloud; frames on which tokens differ: {frames_with_different_tokens}"
     for each in entries:
         at = f"{name}, round trip {1e3 * each['rtt_s']:g} ms"
         shown = {mode: {**figures, **_shown(mode, figures)} for mode, figures in each["modes"].items()}
-        lines.append(f"\n{at} (T_q {1e3 * each['verify_s']:.0f} ms, {known.format(**each)})")
-        lines.append(figures_table("mode", shown, COLUMNS))
-    return "\n".join(lines)
+        for mode, drafting in each["drafting"].items():
+            shown[mode]["drafting"] = f"`{drafting or 'as shipped'}`"
+        lines.append(f"\n{at} (T_q {1e3 * each['verify_s']:.0f} ms{known.format(**each)})\n")
+        lines.append(markdown("mode", shown, COLUMNS))
+    return "\n".join([*lines, f"\n{name}: times faster than cloud by round trip\n", speed_ups(entries)])
+
+
+def speed_ups(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return a Markdown table of how many times faster than `cloud` each mode is, a column for each round trip."""
+    rows = {
+        mode: {str(place): each["modes"][mode]["times_cloud"] for place, each in enumerate(entries)}
+        for mode in entries[0]["modes"]
+    }
+    columns = [Column(f"{1e3 * each['rtt_s']:g} ms", str(place)) for place, each in enumerate(entries)]
+    return markdown("mode", rows, columns)
 
 
 def _shown(mode: str, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is shown only where it means something: of verified modes, of those that draft, of pre-drafts."""
-    verified = {name: figures[name] for name in ("tau", "passes_per_token", "useful")} if mode != EDGE else {}
+    verified = {name: figures[name] for name in ("tau", "passes_per_token", "target_busy")} if mode != EDGE else {}
     if mode != EDGE and figures["forwards_per_token"]:
         verified["wasted"] = figures["wasted_forwards"]
     return {"verified": verified, "hits_shown": figures["hit_rate"] if figures["miss_rate"] is not None else None}

@@ -20,26 +20,41 @@ def line(tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_modes_are_timed_in_turns_and_a_round_trip_is_declared(
-    line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    few: None, line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal = ["--journal", str(tmp_path / "journal"), "--trace", str(tmp_path / "trace.json")]
-    slow = [*line, *journal, "--profile", "raw", "--rtt-ms", "40", "--modes", "cloud", "full", "edge"]
+    slow = [*line, *journal, "--profile", "raw", "--rtt-ms", "40", "--modes", "cloud", "full", "edge", "--as-shipped"]
     assert latency.main(slow) == 0
     printed = capsys.readouterr().out
     assert "round trip 40 ms in place of the profile's" in printed and "95 % interval" in printed
     saved = json.loads((tmp_path / "latency_raw_rtt_40_ms_float32.json").read_text())
-    assert saved["frames_with_different_tokens"] == 0 and list(saved["figures"]) == ["cloud", "full", "edge"]
+    assert saved["frames_with_different_tokens"] == 0 and list(saved["figures"]) == [
+        "cloud", "full", "full, n-grams off", "edge",
+    ]  # fmt: skip
     assert saved["figures"]["cloud"]["total_s"]["min"] > 0.04
     assert "journal" not in saved["settings"] and saved["settings"]["rtt_ms"] == "40.0"
     assert any(
         event.get("name") == "commit" for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     )
-    assert len((tmp_path / "journal" / "answers.jsonl").read_text().splitlines()) == 6
+    assert len((tmp_path / "journal" / "answers.jsonl").read_text().splitlines()) == 8
     assert latency.main(slow) == 0
     again = json.loads((tmp_path / "latency_raw_rtt_40_ms_float32.json").read_text())
     assert again["step_s"] == saved["step_s"]
     assert latency.main([*slow, "--gamma", "3"]) == 2
     assert "gamma was 2 and is 3" in capsys.readouterr().err
+
+
+def test_every_mode_is_there_at_its_best_and_server_sd_has_a_verifier_of_its_own(
+    few: None, line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert latency.main([*line, "--profile", "raw", "--modes", "cloud", "server_sd", "full"]) == 0
+    printed = capsys.readouterr().out
+    assert "tuned on virtual time, on other frames" in printed and "| full, n-grams off, tuned" in printed
+    saved = json.loads((tmp_path / "latency_raw_float32.json").read_text())
+    assert set(saved["drafting"]) == {"server_sd, tuned", "full, tuned", "full, n-grams off, tuned"}
+    assert set(saved["figures"]) == {"cloud", "server_sd", "full", "full, n-grams off", *saved["drafting"]}
+    assert saved["frames_with_different_tokens"] == 0
+    assert saved["figures"]["server_sd"]["forwards_per_token"] == 0.0 < saved["figures"]["full"]["cpu_s_per_step"]
 
 
 def test_every_mode_is_exact(line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

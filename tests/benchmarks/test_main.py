@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,13 +29,14 @@ def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.C
     assert __main__.main(["--quick", "--out", "elsewhere"]) == 2
     programs = [line[0] for line in ran if "record" not in line]
     assert programs == [
+        "benchmarks.tune", "benchmarks.tune", "benchmarks.tune", "benchmarks.latency", "benchmarks.latency",
         "benchmarks.peers", "benchmarks.sampling", "benchmarks.decoding", "benchmarks.break_even",
         "benchmarks.break_even", "benchmarks.self_draft", "benchmarks.robots", "benchmarks.formulas", "benchmarks.dssd",
         "evaluation",
     ]  # fmt: skip
     assert all(line[-3:] == ["--quick", "--out", "elsewhere"] for line in ran if "record" not in line)
     printed = capsys.readouterr().out
-    assert "failed, exit code 2" in printed and printed.count("done") == 9
+    assert "failed, exit code 2" in printed and printed.count("done") == 14
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -51,6 +53,17 @@ def test_a_recording_that_is_needed_is_made_first(
     assert __main__.main(["--only", "break_even_embedded", "--save"]) == 0
     first = [] if there else [["benchmarks.virtual_time", "record", "--count", "40", "--out", str(recording)]]
     assert ran == [*first, ["benchmarks.break_even", "--recording", str(recording), "--save"]]
+
+
+@pytest.mark.parametrize("name", [name for name in __main__.COMMANDS if not name.startswith("fleet")])
+def test_the_words_of_a_program_are_its_own(name: str, tmp_path: Path) -> None:
+    """Every command line can be read, with what this one adds; --quick decides over steps."""
+    options = __main__.parser().parse_args(["--quick", "--out", str(tmp_path)])
+    *_, line = __main__.commands(name, options)
+    module = import_module(line[2] if line[2] != "benchmarks.decoding" else "benchmarks.decoding.__main__")
+    read = module.parser().parse_args(line[3:])
+    assert read.quick and read.out == tmp_path
+    assert name == "self_draft" or not getattr(read, "steps", None)
 
 
 def test_a_quick_look_is_not_kept(capsys: pytest.CaptureFixture[str]) -> None:

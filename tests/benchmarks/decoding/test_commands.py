@@ -54,7 +54,7 @@ def test_each_order_of_answers_has_a_recording_of_its_own() -> None:
 
 
 def test_a_missing_recording_is_made_once_and_that_of_others_refused(
-    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    few: None, tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(recordings, "COUNT", 3)
@@ -65,7 +65,8 @@ def test_a_missing_recording_is_made_once_and_that_of_others_refused(
     assert __main__.main([*same, *pair, "--steps", "2"]) == 0
     assert len(Recording.load(file).steps) == 3 and "recording 3 frames" in capsys.readouterr().out
     saved = json.loads((tmp_path / "decoding_cost.json").read_text())
-    assert set(saved["modes"]) == {mode.value for mode in Mode} - {"edge"}
+    assert {name.split(",")[0] for name in saved["modes"]} == {mode.value for mode in Mode} - {"edge"}
+    assert {"full, n-grams off, tuned", "server_sd, tuned"} <= set(saved["modes"])
     assert saved["timings"]["verify_row_s"] > 0.0 and "machine" not in saved
     refusals = (
         ([*pair, "--steps", "4"], "has 3 steps, 4 are needed"),
@@ -91,9 +92,11 @@ def test_all_hands_its_options_to_every_command(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_modes_over_real_sockets_and_on_virtual_time(
-    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    few: None, tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    linked = ["cloud", "edge", "sd", "server_sd", "full"]
+    monkeypatch.setattr(modes, "LINKED", linked)
     monkeypatch.setattr(recordings, "COUNT", 2)
     monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
     monkeypatch.setattr(plots, "KEPT", tmp_path / "kept")
@@ -104,16 +107,18 @@ def test_modes_over_real_sockets_and_on_virtual_time(
     assert "this machine's own times" in printed and modes.VIRTUAL in printed
     raw, virtual = (json.loads((tmp_path / f"decoding_modes_{name}.json").read_text()) for name in ("raw", "go2"))
     (real,) = raw["round_trips"]
-    assert (
-        set(real["modes"]) == {mode.value for mode in Mode} - {"server_sd"}
-        and real["frames_with_different_tokens"] == 0
+    assert list(dict.fromkeys(name.split(",")[0] for name in real["modes"])) == linked
+    assert real["frames_with_different_tokens"] == 0 and set(real["drafting"]) == set(
+        virtual["round_trips"][0]["drafting"]
     )
+    assert real["modes"]["full, n-grams off, tuned"]["cpu_s_per_step"] > 0.0
+    assert "raw: times faster than cloud by round trip" in printed
     assert real["modes"]["sd"]["times_sd"] == [1.0, 1.0, 1.0] and real["verify_s"] > 0.0
     # Three messages a step at least wait for the declared way.
     assert real["modes"]["cloud"]["first_commit_s"]["min"] > 0.01
     assert "machine" in raw and "machine" not in virtual
     (entry,) = virtual["round_trips"]
-    assert set(entry["modes"]) == {*real["modes"], "server_sd", "layer_split", modes.SD_BEST}
+    assert set(entry["modes"]) == {*real["modes"], "layer_split"} and entry["modes"]["cloud"]["steps"] == 1
     edge, tokens = entry["modes"]["edge"], entry["modes"]["cloud"]["tokens"]
     assert edge["tokens"] == tokens and edge["total_s"]["max"] == pytest.approx(5 * 0.072)
     assert (tmp_path / "kept" / "decoding_modes.png").read_bytes().startswith(b"\x89PNG")

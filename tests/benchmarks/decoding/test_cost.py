@@ -10,6 +10,7 @@ from benchmarks.decoding import cost
 from benchmarks.decoding.common import go2
 from edge_drafter import DecodingStats, Mode
 from evaluation.virtual_time import Synthetic
+from evaluation.virtual_time.tuning import split
 
 PRICES = cost.Prices.load(cost.PRICES)
 
@@ -28,19 +29,25 @@ def test_specedges_tokens_per_dollar_follow_from_the_rents() -> None:
         assert cost.per_dollar(rate, rent) == pytest.approx(printed, rel=0.005)
 
 
-def test_a_draft_beside_the_target_is_billed_and_one_on_the_edge_is_not() -> None:
-    recording, timings = Synthetic(tokens=40).draw(4), go2()
-    modes = cost.spent(recording, timings, (Mode.CLOUD, Mode.SD, Mode.SERVER_SD))
+def test_a_draft_beside_the_target_is_billed_and_one_on_the_edge_is_not(few: None) -> None:
+    (first, shown), timings = split(Synthetic(tokens=40).draw(6)), go2()
+    modes = cost.spent(first, shown, timings, (Mode.CLOUD, Mode.SD, Mode.SERVER_SD))
+    assert list(modes) == ["cloud", "sd", "sd, tuned", "server_sd", "server_sd, tuned"]
     sd, beside = modes["sd"], modes["server_sd"]
     assert sd["billed_drafts"] == 0.0 and sd["drafts_on_edge"]
     assert beside["billed_drafts"] == pytest.approx(4 * beside["passes_per_token"]) and not beside["drafts_on_edge"]
     assert sd["tokens_per_s"]["4"] > sd["tokens_per_s"]["1"]
     for row in cost.our_table(PRICES, modes):
         assert row["sd"] < row["server_sd"] and row["sd"] < row["cloud"]
+        assert row["server_sd"] == row["server_sd, tuned"], "billed as the paper bills it"
+    printed = cost.request_table(PRICES, cost.our_table(PRICES, modes), modes)
+    dollars = f"{cost.our_table(PRICES, modes)[0]['sd']:.0f}"
+    assert f" {dollars} |" in printed and "Qwen1.5-0.5B/72B" in printed and printed.count("`gamma=") == 2
     rents = {(row["mode"], row["robots"]): row for row in cost.rent_table(PRICES, modes)}
     assert rents["sd", 4]["rented_edge"] < rents["sd", 4]["own_edge"]
     assert rents["server_sd", 1]["rented_edge"] == rents["server_sd", 1]["own_edge"]
-    assert rents["cloud", 4]["own_edge_x_cloud"] == 1.0
+    assert rents["cloud", 4]["own_edge_x_cloud"] == 1.0 and rents["cloud", 4]["cpu_s"] == 0.0 < rents["sd", 4]["cpu_s"]
+    assert rents["server_sd, tuned", 1]["own_edge"] > rents["server_sd", 1]["own_edge"]
     assert rents["sd", 4]["own_edge_x_cloud"] == rents["sd", 4]["own_edge"] / rents["cloud", 4]["own_edge"]
 
 

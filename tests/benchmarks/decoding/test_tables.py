@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.decoding import ablation, batched, queues, sweeps
+from benchmarks.decoding import ablation, batched, modes, queues, sweeps
 from benchmarks.decoding.common import GSM8K_SYNTHETIC, go2
 from benchmarks.decoding.plots import plot_ablation, plot_sweeps
 from benchmarks.decoding.sweeps import GSM8K_RTX
 from benchmarks.recordings import many_exits
 from edge_drafter import DraftingConfig
 from evaluation.virtual_time import Recording, Synthetic, Timings, load_timings
+from evaluation.virtual_time.tuning import split
 
 RTX = load_timings("rtx_vicuna_7b")
 
@@ -29,16 +30,22 @@ def test_every_variant_of_the_ablation_changes_its_mode(mode: str, changes: dict
     assert len(set(found)) == len(found)
 
 
-def test_the_ablation_compares_with_the_whole_mode_answer_by_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ablation, "WITHOUT", {"early tokens": "early_tokens=off"})
-    monkeypatch.setattr(ablation, "WITH", {"early tokens": "early_tokens=on,branches=6,leaves=6"})
-    arms = ablation.ablate(Synthetic(tokens=60).draw(2), load_timings("go2"))
-    whole, without = arms["without"]
+def test_the_ablation_compares_with_the_whole_mode_answer_by_answer(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"early tokens": "early_tokens=off", "earlier answers": "ngrams=off"}
+    early = {"early tokens": "early_tokens=on,branches=6,leaves=6"}
+    ways = {way: changes if way.startswith("full") else early for way in ablation.WAYS}
+    monkeypatch.setattr(ablation, "WAYS", ways)
+    found = ablation.ablate(*split(Synthetic(tokens=60).draw(3)), load_timings("go2"))
+    assert list(found) == ["full", "full, tuned", "full, n-grams off, tuned", "sd", "sd, tuned"]
+    whole, without, _ = found["full"]
     assert whole["slower"] == (1.0, 1.0, 1.0) and without["slower"][0] > 1.0
-    sd, fsd = arms["with"]
+    sd, fsd = found["sd"]
     assert sd["miss_rate"] == 1.0 and fsd["miss_rate"] < 1.0 and fsd["slower"][2] < 1.0
-    assert without["drafting"] == "early_tokens=off" and without["useful"] < whole["useful"]
-    assert len(plot_ablation({"synthetic": arms["without"][1:]}, "free").axes) == 1
+    assert without["drafting"] == "early_tokens=off" and without["target_busy"] < whole["target_busy"]
+    own = found["full, n-grams off, tuned"]
+    assert [row["name"] for row in own] == [ablation.WHOLE, "early tokens"], "nothing of earlier answers is left"
+    assert own[1]["drafting"].startswith("ngrams=off,") and own[1]["drafting"].endswith("early_tokens=off")
+    assert len(plot_ablation({"synthetic": found["full"][1:]}, "full", "free").axes) == 1
 
 
 def test_queues_matter_where_threads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,3 +123,13 @@ def test_a_forward_of_eight_takes_what_table_9_says() -> None:
 def test_timings_of_all_devices_have_a_draft_beside_the_target() -> None:
     assert go2().server_draft_s == pytest.approx(0.011)
     assert Timings(server_draft_s=0.5).with_server_draft().server_draft_s == 0.5
+
+
+def test_speed_ups_have_a_column_for_each_round_trip() -> None:
+    entries = [
+        {"rtt_s": rtt_s, "modes": {"cloud": {"times_cloud": (1.0, 1.0, 1.0)}, "sd": {"times_cloud": (1.5, ratio, 2.5)}}}
+        for rtt_s, ratio in ((0.0, 2.0), (0.0125, 1.75))
+    ]
+    head, rule, cloud, sd = (line.replace(" ", "") for line in modes.speed_ups(entries).splitlines())
+    assert head == "|mode|0ms|12.5ms|" and set(rule) == set("|-:")
+    assert cloud == "|cloud|1.00(1.00-1.00)|1.00(1.00-1.00)|" and sd == "|sd|2.00(1.50-2.50)|1.75(1.50-2.50)|"

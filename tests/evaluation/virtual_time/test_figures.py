@@ -8,8 +8,8 @@ import pytest
 
 from evaluation.experiment.run import Arm
 from evaluation.formulas import cloud_s, fsd_s, sd_s
-from evaluation.virtual_time import PAPERS, Synthetic, VirtualTime, decode, drafting, figures, load_timings, run_mode
-from evaluation.virtual_time.figures import at_round_trip, figures_of
+from evaluation.virtual_time import PAPERS, Synthetic, VirtualTime, decode, drafting, load_timings
+from evaluation.virtual_time.figures import at_round_trip, figures_of, report
 from evaluation.virtual_time.layer_split import LayerSplit
 
 GO2_RUN = Synthetic(tokens=200, acceptance=0.727, miss=0.556, mean_exit=8.0, layers=28)
@@ -28,7 +28,8 @@ def test_sd_and_fsd_keep_to_the_papers_formula_at_the_go2s_times() -> None:
     assert mean["sd"] / mean["fsd"] == pytest.approx(sd / fsd, rel=0.03)
     assert found["fsd"]["miss_rate"] == pytest.approx(0.556, abs=0.04)
     assert found["fsd"]["mean_exit"] == pytest.approx(8.0, abs=0.4)
-    assert found["sd"]["busy_s_per_s"] / found["sd"]["tau"] == pytest.approx(0.54, abs=0.01)
+    # A round of sd is four draft forwards, two ways and a pass.
+    assert found["sd"]["target_busy"] == pytest.approx(0.62 / (4 * 0.072 + 0.24 + 0.62), rel=0.01)
 
 
 def test_the_backend_gives_what_the_policies_give() -> None:
@@ -52,27 +53,38 @@ def test_what_warms_up_is_not_counted_and_changes_what_follows() -> None:
 
 
 def test_a_round_trip_replaces_the_timings_own() -> None:
-    entry = at_round_trip(0.1, ["cloud", "sd"], Synthetic(tokens=12).draw(2), PAPERS["go2"], LayerSplit())
+    entry = at_round_trip(0.1, ["cloud", "sd"], Synthetic(tokens=12).draw(2), PAPERS["go2"], LayerSplit(), tuned=False)
     cloud = entry["modes"]["cloud"]
     assert cloud["total_s"]["median"] == pytest.approx(0.1 + 12 * 0.62) and cloud["times_cloud"] == 1.0
-    assert cloud["useful"] == pytest.approx(12 * 0.62 / (0.1 + 12 * 0.62) / entry["sd_best_tau"])
+    assert cloud["target_busy"] == pytest.approx(12 * 0.62 / (0.1 + 12 * 0.62))
     assert entry["formulas_s"]["cloud"] == pytest.approx(cloud["total_s"]["median"])
+    assert entry["drafting"] == {} and cloud["steps"] == 2
 
 
-def test_server_sd_is_tuned_at_every_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is searched on few answers first is about as fast as the fastest on all of them."""
-    monkeypatch.setattr(figures, "FIRST", 2)
-    monkeypatch.setattr(figures, "GAMMAS", (1, 3, 6))
-    recording = Synthetic(tokens=12, acceptance=0.6).draw(4)
-    timings = replace(load_timings("go2"), server_draft_s=0.05)
-    entry = at_round_trip(0.1, ["cloud", "server_sd"], recording, timings, LayerSplit(), gamma=1)
-    at = replace(timings, one_way_s=0.05)
-    seconds = {
-        (depth, size): figures_of(run_mode("server_sd", recording, at, gamma=depth, draft_tokens=size), at)["total_s"]
-        for depth in (1, 3, 6)
-        for size in (32, 0)
-    }
-    best, found = entry["server_sd_best"], entry["modes"]["server_sd"]
-    assert found["total_s"] == seconds[best["gamma"], best["draft_tokens"]] and found["times_cloud"] > 1.0
-    assert found["total_s"]["median"] <= 1.02 * min(each["median"] for each in seconds.values())
-    assert best["gamma"] > 1, "--gamma is not its own"
+def test_busy_over_passes_a_token_is_the_time_of_a_token() -> None:
+    """Whatever is drafted, chains or trees: busy is the share of a step in which the target runs."""
+    recording, timings = Synthetic(tokens=24, acceptance=0.8).draw(2), load_timings("go2", "0")
+    for mode in ("cloud", "sd", "full"):
+        run = VirtualTime(recording, timings).run([Arm(mode, mode)])
+        found = figures_of(run.answers[mode], timings)
+        assert 0.0 < found["target_busy"] <= 1.0
+        per_token = sum(run.seconds(mode)) / found["tokens"]
+        assert found["passes_per_token"] * timings.verify_s / found["target_busy"] == pytest.approx(per_token)
+
+
+def test_a_table_has_every_mode_as_shipped_and_tuned_on_other_answers(few: None) -> None:
+    recording = Synthetic(tokens=12, acceptance=0.9).draw(6)
+    timings = load_timings("go2").with_server_draft()
+    modes = ["cloud", "sd", "server_sd", "full", "layer_split"]
+    entry = at_round_trip(0.1, modes, recording, timings, LayerSplit(), gamma=1)
+    assert list(entry["modes"]) == [
+        "cloud", "sd", "sd, tuned", "server_sd", "server_sd, tuned", "full", "full, tuned", "full, n-grams off",
+        "full, n-grams off, tuned", "layer_split",
+    ]  # fmt: skip
+    assert {figures["steps"] for figures in entry["modes"].values()} == {4} and entry["tuned_on"] == 2
+    for mode in ("sd", "server_sd"):
+        own = entry["modes"][f"{mode}, tuned"]
+        assert own["times_cloud"] > entry["modes"][mode]["times_cloud"] and entry["drafting"][f"{mode}, tuned"]
+    printed = report(entry)
+    assert printed.count("\n") == 11 and printed.splitlines()[1].startswith("| ---")
+    assert f"`{entry['drafting']['full, tuned']}`" in printed and "edge CPU s" in printed
