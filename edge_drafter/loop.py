@@ -21,6 +21,7 @@ from speculation.wire import (
     AnyMessage,
     BeginStep,
     Commit,
+    Draft,
     EarlyTokens,
     EndStep,
     Fault,
@@ -196,13 +197,13 @@ class StepLoop:
         self._trace.commit(commit, len(tokens), outcome, now)
 
     def _repeat_draft(self, now: float) -> None:
-        step, drafter = self._step, self._drafter
-        if drafter is None or now < self._repeat_at:
+        step, drafter, current = self._step, self._drafter, self._step.sent.current
+        if not step.config.drafts or now < self._repeat_at:
             return
-        current = step.sent.current
         if current is None:
             # A verifier that decodes by itself may have sent a commit that was lost: any draft makes it send it again.
-            self._link.send(drafter.send_draft(step.tree.root))
+            empty = Draft(step.request.step, step.stats.resent + 1, step.answer.position, step.answer.digest, [], None)
+            self._link.send(empty if drafter is None else drafter.send_draft(step.tree.root))
         else:
             self._link.send(current.message)
             current.repeated_at = now
@@ -237,7 +238,7 @@ class StepLoop:
         times = [self._commit_received_at + step.config.patience_s]
         if step.request.deadline_s is not None:
             times.append(step.started + step.request.deadline_s)
-        if self._drafter is not None:
+        if step.config.drafts:
             times.append(self._repeat_at)
         return max(0.0, min(times) - now)
 
