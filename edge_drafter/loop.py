@@ -52,6 +52,8 @@ class StepLoop:
         self._bytes = (link.bytes_up, link.bytes_down)
         self._commit_received_at = step.started
         """When the last commit arrived, repeated ones too."""
+        self._repeated_at = step.started
+        """When a draft was last sent for nothing but a commit that may have been lost."""
         self._committed_at = step.started
         """When the answer last grew."""
 
@@ -204,6 +206,7 @@ class StepLoop:
             # A verifier that decodes by itself may have sent a commit that was lost: any draft makes it send it again.
             empty = Draft(step.request.step, step.stats.resent + 1, step.answer.position, step.answer.digest, [], None)
             self._link.send(empty if drafter is None else drafter.send_draft(step.tree.root))
+            self._repeated_at = now
         else:
             self._link.send(current.message)
             current.repeated_at = now
@@ -212,7 +215,7 @@ class StepLoop:
     @property
     def _repeat_at(self) -> float:
         current = self._step.sent.current
-        last = self._commit_received_at if current is None else current.repeated_at
+        last = max(self._commit_received_at, self._repeated_at) if current is None else current.repeated_at
         return last + self._step.config.resend_s
 
     def _check_wanted(self) -> None:
