@@ -22,6 +22,7 @@ from speculation.wire import (
     AnyMessage,
     BeginStep,
     Commit,
+    Draft,
     EarlyTokens,
     EndStep,
     Fault,
@@ -56,6 +57,8 @@ class StepLoop:
         self._bytes = (link.bytes_up, link.bytes_down)
         self._commit_received_at = step.started
         """When the last commit arrived, repeated ones too."""
+        self._repeated_at = step.started
+        """When a draft was last sent for nothing but a commit that may have been lost."""
         self._committed_at = step.started
         """When the answer last grew."""
 
@@ -235,13 +238,14 @@ class StepLoop:
         self._trace.commit(commit, len(tokens), outcome, now)
 
     def _repeat_draft(self, now: float) -> None:
-        step, drafter = self._step, self._drafter
-        if drafter is None or now < self._repeat_at:
+        step, drafter, current = self._step, self._drafter, self._step.sent.current
+        if not step.config.drafts or now < self._repeat_at:
             return
-        current = step.sent.current
         if current is None:
             # A verifier that decodes by itself may have sent a commit that was lost: any draft makes it send it again.
-            self._link.send(drafter.send_draft(step.tree.root))
+            empty = Draft(step.request.step, step.stats.resent + 1, step.answer.position, step.answer.digest, [], None)
+            self._link.send(empty if drafter is None else drafter.send_draft(step.tree.root))
+            self._repeated_at = now
         else:
             self._link.send(current.message)
             current.repeated_at = now
@@ -250,7 +254,7 @@ class StepLoop:
     @property
     def _repeat_at(self) -> float:
         current = self._step.sent.current
-        last = self._commit_received_at if current is None else current.repeated_at
+        last = max(self._commit_received_at, self._repeated_at) if current is None else current.repeated_at
         return last + self._step.config.resend_s
 
     def _check_wanted(self) -> None:
@@ -276,7 +280,7 @@ class StepLoop:
         times = [self._commit_received_at + step.config.patience_s]
         if step.request.deadline_s is not None:
             times.append(step.started + step.request.deadline_s)
-        if self._drafter is not None:
+        if step.config.drafts:
             times.append(self._repeat_at)
         return max(0.0, min(times) - now)
 

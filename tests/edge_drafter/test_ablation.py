@@ -124,12 +124,14 @@ SIGNS = {
     "ahead": Sign(lambda seen: seen.stats.sent_ahead),
     "partial": Sign(lambda seen: sum(each.ahead and not each.full for each in seen.sent), draft_s=0.2),
     "truncate": Sign(
-        lambda seen: sum(not each.ahead and not each.full for each in seen.sent), {"idle": OFF.idle}, draft_s=0.2
+        lambda seen: sum(not each.ahead and not each.full for each in seen.sent),
+        {"idle": OFF.idle, "effort": 1.0},
+        draft_s=0.2,
     ),
     "interrupt": Sign(lambda seen: seen.stats.abandoned),
     "ngrams": Sign(lambda seen: seen.lookups),
 }
-MEASURES = ("max_nodes", "ahead_above", "send_gain", "exit_gain")
+MEASURES = ("max_nodes", "ahead_above", "send_gain", "exit_gain", "effort")
 """Sizes and thresholds of techniques that are listed by themselves."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,9 +94,9 @@ def answers(effort: Effort, seconds: dict[bool, float], count: int) -> list[bool
 def test_where_drafting_is_slower_the_edge_leaves_off_after_one_step_and_tries_rarely() -> None:
     choices = answers(timed(0.5), {True: 1.2, False: 1.0}, 400)
     tries = [turn for turn, drafts in enumerate(choices) if drafts]
-    gaps = [later - earlier for earlier, later in zip(tries[1:], tries[2:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(tries[1:])]
     assert tries[0] == 0 and tries[1] == STEPS[0] + 2
-    assert all(earlier <= later for earlier, later in zip(gaps, gaps[1:], strict=False)) and gaps[-1] == STEPS[1] + 1
+    assert all(earlier <= later for earlier, later in pairwise(gaps)) and gaps[-1] == STEPS[1] + 1
 
 
 def test_where_drafting_is_much_faster_no_step_is_spent_on_trying_without() -> None:

@@ -254,7 +254,7 @@ def test_every_mode_answers_as_the_target(
 def test_processor_time_is_that_of_the_declared_forwards() -> None:
     recording = Synthetic(tokens=12, acceptance=0.7).draw(2)
     timings = Timings(draft_s=0.02, verify_s=0.1, one_way_s=0.03, edge_prefill_s=0.5)
-    for result in decode(recording, timings, drafting("full", recording)):
+    for result in decode(recording, timings, drafting("full", recording, effort=1.0)):
         stats = result.stats
         assert stats.draft_forwards > 0
         assert stats.cpu_s == pytest.approx(stats.prefill_s + stats.draft_s + stats.predraft_s)
