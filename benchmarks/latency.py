@@ -74,7 +74,12 @@ def run(options: argparse.Namespace) -> None:
         if entry["early_received"]:
             print(f"{arm}: {entry['early_received']:.0f} early tokens, hits by exit layer {entry['early_hits']}")
     ratios = {f"{fast} against {slow}": measured.times_faster(slow, fast) for slow, fast in pairs}
-    data = {"declared_link": asdict(load_link(options.link)), "figures": figures, "drafting": drafting, "cpu_s_per_step": cpu_s}
+    data = {
+        "declared_link": asdict(load_link(options.link)),
+        "figures": figures,
+        "drafting": drafting,
+        "cpu_s_per_step": cpu_s,
+    }
     command.finish(options, "latency", data | {"paired_ratio_low_median_high": ratios}, measured)
 
 
