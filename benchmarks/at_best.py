@@ -25,6 +25,7 @@ from evaluation.virtual_time import Recording, Timings
 from evaluation.virtual_time.timings import FREE, TABLE_9_LEAF
 from evaluation.virtual_time.tuning import TUNED_ON, arms_at_best
 from speculation.cost_profile import COST_FILE
+from speculation.predictor import OFF
 from speculation.profiles import DeviceProfile, load_profile
 
 CLOUD, SD, SERVER_SD = Mode.CLOUD.value, Mode.SD.value, Mode.SERVER_SD.value
@@ -53,8 +54,9 @@ class AtBest:
         if rtt_s is not None:
             timings = replace(timings, one_way_s=rtt_s / 2.0)
         arms, drafting = arms_at_best(
-            modes, self._recording, timings, options.drafting, trees_alone=True, gamma=options.gamma
-        )
+            modes, self._recording, timings, options.drafting, trees_alone=True, gamma=options.gamma,
+            fed=getattr(options, "fed_head", OFF) != OFF,
+        )  # fmt: skip
         trip = {} if rtt_s is None else {"rtt_s": rtt_s}
         for arm in arms:
             # A robot takes them as one text; of server_sd, which has none, only the depth.
@@ -91,8 +93,10 @@ def at_best(
     plain = [mode for mode in modes if mode != SERVER_SD]
     with sockets(options, plain, *flags, *many, trace=trace) as edges:
         recording = timings = None
+        fed_head = getattr(options, "fed_head", OFF)
         if not options.as_shipped:
-            recording = record_asked(argparse.Namespace(**{**RECORDED, **vars(options)}), others)
+            head = {} if fed_head == OFF else {"recorded_head": Path(fed_head)}
+            recording = record_asked(argparse.Namespace(**{**RECORDED, **vars(options), **head}), others)
             run = edges.run(modes_as_arms([CLOUD, SD]), before, before[:1])
             timings = times_of(load_profile(options.profile), run, options.target_model)
         if len(plain) == len(modes):
@@ -118,6 +122,7 @@ def times_of(profile: DeviceProfile, run: Run, target: Path) -> Timings:
     timings = replace(
         timings,
         draft_s=profile.draft_s or draft_s,
+        fed_s=profile.fed_s or draft_s,
         draft_leaf=0.0 if profile.draft_s else TABLE_9_LEAF,
         verify_s=profile.verify_s or verify_s,
         server_draft_s=profile.server_draft_s or profile.draft_s or draft_s,

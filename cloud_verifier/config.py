@@ -14,6 +14,7 @@ from cloud_verifier.exit_queue import QueuePolicy
 from cloud_verifier.ledger import PASS_PRICE
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.step import HINT_TOKENS
+from speculation.predictor import OFF
 from speculation.settings import fields_of, from_flags, read_values
 from speculation.vlm.folder import SEEING, ModelFolderError, find_model, read_config
 from speculation.vlm.settings import ModelSettings
@@ -309,14 +310,14 @@ class ServerConfig(msgspec.Struct, frozen=True):
     def check_fed_head(self) -> None:
         """Raise StartError where `fed_head` names a folder without a fed head."""
         folder = self.target.fed_head
-        if folder is not None and not (folder / FED_HEAD_FILE).is_file():
+        if folder is not None and str(folder) != OFF and not (folder / FED_HEAD_FILE).is_file():
             raise StartError(f"--fed-head {folder}: holds no fed head ({FED_HEAD_FILE} is missing)")
 
     @property
     def fed_head_folder(self) -> Path | None:
         """The folder of the fed head, None where there is none. Raises StartError for a name that means no folder."""
         if self.target.fed_head is not None:
-            return self.target.fed_head
+            return None if str(self.target.fed_head) == OFF else self.target.fed_head
         model = self._found("--model", self.target.model)
         folders = (model, model.parent / "fed_head")
         return next((folder for folder in folders if (folder / FED_HEAD_FILE).is_file()), None)

@@ -385,12 +385,12 @@ class _Collected:
             else:
                 tokens.append(())
                 places.append([])
-        chosen = [
-            torch.cat([hidden[place] for hidden, place in zip(layer, places, strict=True)]) for layer in self._hidden
-        ]
         found = {}
         try:
-            numbers = self._encoder.numbers(chosen)
+            numbers = self._encoder.numbers([
+                torch.cat([hidden[place] for hidden, place in zip(layer, places, strict=True)])
+                for layer in self._hidden
+            ])  # fmt: skip
         except Exception as error:  # verdicts do not wait for hints
             _log.warning("no row gets features: %s", error)
             return {}

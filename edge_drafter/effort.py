@@ -67,7 +67,9 @@ class Effort:
         self._idle_commits, self._interval = 0, SELDOM[0]
         self._is_try = False
         self._pace: dict[bool, float] = {}
-        """Seconds a token of steps with drafts and without."""
+        """Time of steps with drafts and without, as a share of their prefill and passes of one token."""
+        self._prefill_s = 0.0
+        """The verifier's shortest prefill of late."""
         self._since, self._between = 0, STEPS[0]
         """Steps since the latest try of the slower way, and until the next."""
         self._pass_s: float | None = None
@@ -116,6 +118,10 @@ class Effort:
         self._seconds = _KEPT * self._seconds + seconds
         self._tokens = _KEPT * self._tokens + tokens
         self._idle_commits += 1
+        # A depth that nothing is drafted at any more could never show that it is worth it again.
+        for place in range(2, _BINS + 1):
+            nearer = min(1.0, self._stood[place - 1] / self._hoped[place - 1]) * self._hoped[place]
+            self._stood[place] += (1.0 - _KEPT) * max(0.0, nearer - self._stood[place])
 
     # --- a step
 
@@ -128,18 +134,22 @@ class Effort:
         return self._pays is not (is_due and not (self._pays and self._is_sure))
 
     def answered(self, stats: DecodingStats, drafted: bool) -> None:
-        """Take the figures of a complete step that was `drafted` for, or not."""
-        if not stats.tokens:
+        """Take the figures of a complete step, or of one that was too late, that was `drafted` for, or not."""
+        if not stats.tokens or self._pass_s is None:
             return
+        if stats.server_prefill_s > 0.0:
+            longest = self._prefill_s + _RISES * stats.server_prefill_s if self._prefill_s else stats.server_prefill_s
+            self._prefill_s = min(stats.server_prefill_s, longest)
+        alone = self._prefill_s + stats.tokens * self._pass_s
         pays, known = self._pays, self._pace.get(drafted)
-        pace = stats.total_s / stats.tokens
+        pace = stats.total_s / alone
         self._pace[drafted] = pace if known is None else known + 0.25 * (pace - known)
         if drafted is pays:
             self._since += 1
         else:
             self._since, self._between = 0, STEPS[0] if self._pays is not pays else min(2 * self._between, STEPS[1])
-        if drafted and self._pass_s is not None:
-            self._is_sure = SURE * stats.total_s <= stats.server_prefill_s + stats.tokens * self._pass_s
+        if drafted:
+            self._is_sure = SURE * stats.total_s <= alone
 
     @property
     def _pays(self) -> bool:

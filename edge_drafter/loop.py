@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+import msgspec
+
 from edge_drafter.answer import Contradiction
 from edge_drafter.beside import Beside
 from edge_drafter.protocols import Link, LinkLost, VerifierBusy
@@ -100,6 +102,9 @@ class StepLoop:
         step.controller.linked(self._link.rtt_s)
         for source in self._sources:
             message = source.announce(message)
+        if self._drafter is None:
+            # Hints are of use to a step that is not drafted for; features and early tokens are not.
+            message = msgspec.structs.replace(message, features=False, early=False)
         if step.question is not None:
             step.question.begins(self._cancel_step)
         self._link.send(message)
@@ -220,7 +225,9 @@ class StepLoop:
         step, stats, drafter = self._step, self._step.stats, self._drafter
         now = step.clock()
         stats.rounds += 1
-        step.effort.committed(len(tokens), now - self._committed_at, commit.compute_s / max(1, commit.passes))
+        # The first commit waits for the frame to be read, which no token drafted would save.
+        since = now - self._committed_at if stats.first_commit_s is not None else commit.compute_s
+        step.effort.committed(len(tokens), since, commit.compute_s / max(1, commit.passes))
         if stats.first_commit_s is None:
             stats.first_commit_s = now - step.started
         current = step.sent.current
@@ -305,6 +312,6 @@ class StepLoop:
         stats.bytes_up = self._link.bytes_up - self._bytes[0]
         stats.bytes_down = self._link.bytes_down - self._bytes[1]
         ended = step.finish()
-        if step.answer.done:
+        if step.answer.done or step.is_late(ended):
             step.effort.answered(stats, self._drafter is not None)
         self._trace.step(stats, ended)

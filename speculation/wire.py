@@ -66,7 +66,7 @@ class Idle(IntEnum):
     """What the verifier does with a step while it holds no draft to verify.
 
     WAIT for one; DECODE one token by itself at once (mode `cloud`); LEDGER: decode or wait, whichever commits more
-    tokens per second, without ever falling more than one plain decode behind decoding alone.
+    tokens per second, without falling more than one plain decode behind decoding alone (two after steps far ahead).
     """
 
     WAIT = 0

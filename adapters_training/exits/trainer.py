@@ -175,6 +175,9 @@ class Trainer(ABC, Generic[C]):
         accelerator = self.prepared.accelerator
         if accelerator.num_processes == 1:
             return done.learned
+        for parameter in self.modules.parameters():
+            if parameter.grad is None:  # this process has no answer in this step
+                parameter.grad = torch.zeros_like(parameter)
         gradients = [p.grad for p in self.modules.parameters() if p.grad is not None]
         counts = [done.learned, done.tokens, done.counts["cut"], done.counts["passed"]]
         flat = torch.cat([*(g.flatten() for g in gradients), torch.tensor(counts, device=gradients[0].device)])

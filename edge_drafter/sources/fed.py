@@ -81,7 +81,9 @@ class FedSource(ModelSource):
 
     @property
     def _root_is_due(self) -> bool:
-        return super()._root_is_due or self._fed.root_is_new
+        # A token of a chain is sampled once: what was sent is judged, and subtracted, as it was sampled.
+        again = self._fed.root_is_new and not self._step.request.sampling.one_chain
+        return super()._root_is_due or again
 
     def _proposals(self, rows: Logits, depths: Sequence[int], known: Sequence[Sequence[int]]) -> Sequence[Proposals]:
         """See `ModelSource._proposals`; of tokens outside the short list the head knows nothing, for or against."""

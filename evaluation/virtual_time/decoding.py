@@ -124,7 +124,7 @@ def decode(
             clock=timeline.clock,
             trace=trace if number == 0 and trace is not None else Trace(timeline.clock, 1),
             max_draft=welcome.max_draft,
-            cpu_clock=lambda: draft.busy_s,
+            cpu_clock=lambda: draft.busy_s + (head.busy_s if head is not None else 0.0),
         )
         for turn in range(number, len(recording.steps), edges):
             step = recording.steps[turn]

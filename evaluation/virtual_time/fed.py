@@ -107,7 +107,7 @@ class RecordedFedModel(RecordedDraftModel):
         for size in sizes:
             if stop is not None and stop():
                 raise Abandoned
-            self._sleep(self._timings.fed_forward_s(size + self._replaced))
+            self._spend(self._timings.fed_forward_s(size + self._replaced), None)
             self._replaced = 0
         self._known = True
 

@@ -138,7 +138,7 @@ class RecordedDraftModel:
 
     def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         """See `DraftModel.begin`."""
-        self._spend(self._timings.edge_prefill_s)
+        self._spend(self._timings.edge_prefill_s, stop)
         step = self._recording.of_image(image)
         if step is not self.predictor.step:
             self.predictor.step = step
@@ -181,10 +181,15 @@ class RecordedDraftModel:
         return renamed
 
     def _forward(self, tokens: int, stop: Stop | None) -> None:
-        """Let a forward's time pass; call `stop` at the end of every layer in which a message came, and at the end."""
-        seconds, passed, done = self._timings.draft_forward_s(tokens + self._pending), 0.0, 0
+        self._spend(self._timings.draft_forward_s(tokens + self._pending), stop)
+        self._pending = 0
+
+    def _spend(self, seconds: float, stop: Stop | None) -> None:
+        """Let the time pass; call `stop` at the end of every layer in which a message came, and at the end."""
+        passed, done = 0.0, 0
         if stop is None:
-            self._spend(seconds)
+            self._sleep(seconds)
+            self.busy_s += seconds
         while stop is not None and done < DRAFT_LAYERS and passed < seconds:
             before = passed
             passed += self._wait_for_message(seconds - passed)
@@ -196,11 +201,6 @@ class RecordedDraftModel:
             passed = max(passed, end)
             if stop():
                 raise Abandoned
-        self._pending = 0
-
-    def _spend(self, seconds: float) -> None:
-        self._sleep(seconds)
-        self.busy_s += seconds
 
     def _take_step(self, step: RecordedStep, committed: Sequence[int]) -> None:
         """Stand behind so many tokens of a step's answer, with nothing fed."""

@@ -65,7 +65,7 @@ def test_a_robot_with_a_head_stands_a_tenth_to_the_left() -> None:
 
 def test_a_head_as_good_as_the_draft_wins_where_the_draft_is_slow() -> None:
     """At the same T_p it is about as fast; at a tenth of it faster, but for where both are next to nothing."""
-    recording = Synthetic(tokens=40, fed=(0.727,)).draw(2)
+    recording = Synthetic(tokens=40, fed=(0.727,)).draw(6)
     drafts = [0.03, 0.3, 3.0]
     cells = break_even.survey(recording, drafts, [0.05], "full", [4])
     for cell in cells:

@@ -251,7 +251,7 @@ def test_a_draft_made_here_goes_on_while_its_leaves_are_likely_and_ends_at_a_dou
     sure, doubtful = (Tree.own([1, 2], [-1, 0], [0.9, reach]) for reach in (0.85, 0.05))
     assert step.goes_on({0: sure}, 3, 0.02 * DECODE_S, line.now)
     assert not step.goes_on({0: doubtful}, 3, 0.02 * DECODE_S, line.now)
-    assert not step.goes_on({0: sure}, 3, 1.5 * DECODE_S, line.now)  # the account does not allow it
+    assert not step.goes_on({0: sure}, 3, 2.5 * DECODE_S, line.now)  # the account, and what was lent, do not allow it
 
 
 def test_a_useless_draft_model_is_left_alone_and_its_prefill_is_paid_only_where_it_is_used() -> None:
@@ -280,7 +280,7 @@ def test_it_does_not_wait_without_credit_nor_for_a_draft_it_knows_nothing_of() -
     ledger = Ledger(Fixed())
     ledger.begin()
     assert ledger.choose(None, None, 0.0).act is Act.DECODE
-    for at in (0.0, 10.0):  # two drafts teach it a delay of 0.2 s, and what it commits is credit
+    for at in (0.0, 10.0, 15.0):  # two drafts behind a commit teach it a delay of 0.2 s; what it commits is credit
         ledger.committed(3, in_hand=False, now=at)
         ledger.draft_came(3, usable=True, depth=2, now=at + 0.2)
         ledger.finish(Act.VERIFY, DRAFT, 2, 3)
@@ -289,7 +289,7 @@ def test_it_does_not_wait_without_credit_nor_for_a_draft_it_knows_nothing_of() -
     assert wait.act is Act.WAIT and 20.2 < wait.until < 20.3
     ledger.wait(20.0)
     assert ledger.choose(None, None, wait.until).act is Act.DECODE  # overdue
-    assert ledger.credit(20.1) == pytest.approx(4.0 - 0.1)
+    assert ledger.credit(20.1) == pytest.approx(6.0 - 0.1)
     ledger.begin()
     ledger.committed(9, in_hand=False, now=30.0)
     assert ledger.choose(None, None, 30.0).act is Act.DECODE
@@ -333,7 +333,7 @@ def test_only_as_much_of_a_draft_is_verified_as_the_account_allows() -> None:
     while (choice := ledger.choose(tree, None, 0.0)).act is Act.VERIFY:  # none is right any more
         sizes.append(len(choice.tree.tokens))
         ledger.finish(Act.VERIFY, choice.tree, 0, 1)
-    # The first costs half a decode, which leaves room for two tries at a quarter each.
-    assert sizes == [2, 1, 1]
+    # A decode more is lent. The first two cost three quarters of one each, which leaves two tries at a quarter.
+    assert sizes == [3, 3, 1, 1] and ledger.lent == 1.0
     ledger.finish(Act.DECODE, Tree(), 0, 1)
-    assert ledger.credit(0.0) == pytest.approx(-1.0)
+    assert ledger.credit(0.0) == pytest.approx(-2.0)

@@ -89,8 +89,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         found.forwards.append(len(nodes))
         return grow(self, nodes, poll)
 
-    def spy_best(self: BranchQueue) -> list[Branch]:
-        branches = best(self)
+    def spy_best(self: BranchQueue, is_full: Callable[[Branch], bool]) -> list[Branch]:
+        branches = best(self, is_full)
         found.branches.append(len(branches))
         return branches
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -133,6 +134,12 @@ def test_work_that_yields_stands_still_where_it_shares_a_processor(
     beside.close()
 
 
-def test_the_time_in_the_systems_queue_only_grows() -> None:
-    first = queued_s()
-    assert 0.0 <= first <= queued_s()
+def test_the_time_in_the_systems_queue_is_read_where_the_system_counts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 0.0 <= queued_s() <= queued_s()
+    counted = tmp_path / "schedstat"
+    monkeypatch.setattr("edge_drafter.beside.QUEUE", counted)
+    assert queued_s() == 0.0
+    counted.write_text("5000000 7000000 3\n")
+    assert queued_s() == pytest.approx(0.007)
