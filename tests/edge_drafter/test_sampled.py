@@ -57,10 +57,12 @@ def test_every_row_is_noised_at_its_own_answer_position(how: SamplingScheme, key
                 parent = dice.randint(ROOT, known + offset - 1)
                 before = inner.root if parent == ROOT else [*inner.nodes, *prefixes][parent]
                 fresh = [t for t in range(VOCABULARY) if [*before, t] not in [*inner.nodes, *prefixes]]
+                if not fresh:  # all that may follow is there
+                    break
                 tokens.append(dice.choice(fresh))
                 parents.append(parent)
                 prefixes.append([*before, tokens[-1]])
-            rows = model.extend(tokens, parents)
+            rows = model.extend(tokens, parents) if tokens else []
             for row, prefix in zip(rows, prefixes, strict=True):
                 assert (row == perturbed(plain._logits(prefix), how, StepDraws(key, len(prefix)))).all()
         else:
