@@ -209,7 +209,7 @@ def test_the_policy_of_real_steps_is_measured(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
     models = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --guide never --max-tokens 6"
-    assert main(f"{models} --steps 2 --modes full --drafting effort=1 --save".split()) == 0
+    assert main(f"{models} --steps 2 --modes full --drafting effort=1,idle=wait --save".split()) == 0
     assert "frames on which the modes' tokens differ: 0 of 2" in capsys.readouterr().out
     saved = json.loads((tmp_path / "overhead_raw_float32.json").read_text())
     assert list(saved["modes"]) == ["sd", "full"]
