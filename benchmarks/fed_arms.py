@@ -4,8 +4,8 @@
 
 The robot is an Orin that drafts for a fast server: T_p of its draft model 72 ms (Early Exits, Table 8), of a fed head
 7 ms, T_q 15 ms, T_c 10 ms, no memory of earlier answers. A draft forward beside the target takes the same part of T_q
-as on SpecEdge's A100 (11 of 94.2 ms). `--times` changes any of them. Every arm's draft length is searched on answers
-that are not reported: all lengths on some of them, the best three on all.
+as on SpecEdge's A100 (11 of 94.2 ms). `--times` changes any of them. What every arm drafts is searched on answers that
+are not reported (`evaluation.virtual_time.tuning`).
 """
 
 from __future__ import annotations
@@ -28,23 +28,17 @@ from evaluation.formulas import SYSTEMS
 from evaluation.tables import MS, Column, figures_table
 from evaluation.virtual_time import Recording, Timings, VirtualTime
 from evaluation.virtual_time.timings import TABLE_9_LEAF
+from evaluation.virtual_time.tuning import changes_of, is_tuned, split, tune
 
 ORIN = Timings(
     "orin", SYSTEMS["go2"].draft_s, TABLE_9_LEAF, 0.015, one_way_s=0.010, server_draft_s=0.015 * 11.0 / 94.2,
     fed_s=0.007,
 )  # fmt: skip
-GAMMAS: tuple[int | str, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12)
-TUNED_ON, FIRST, FINALISTS = 12, 4, 3
-"""Answers that draft lengths are searched on; how many of them every length is tried on, and how many lengths then on
-all of them."""
-TREE = 32
-"""Tokens of the tree that `server_sd` drafts (SpecEdge, Appendix C)."""
 CLOUD, FULL, SERVER_SD = Mode.CLOUD.value, Mode.FULL.value, Mode.SERVER_SD.value
 FED_FULL = "full, fed head"
 LEAST_CLOUD, LEAST_BEST = 1.5, 1.2
 """What `full` with a fed head is to be, times as fast as `cloud` and as the best other arm."""
 COLUMNS = (
-    Column("gamma", "gamma", ""),
     Column("ms/token min", "per_token_s.min", ".1f", MS),
     Column("median", "per_token_s.median", ".1f", MS),
     Column("max", "per_token_s.max", ".1f", MS),
@@ -55,6 +49,7 @@ COLUMNS = (
     Column("wasted", "wasted_forwards", ".0%"),
     Column("B up", "bytes_up_per_step", ".0f"),
     Column("B down", "bytes_down_per_step", ".0f"),
+    Column("drafting", "drafting", ""),
 )
 LINK_COLUMNS = (
     Column("cloud ms", "cloud_s", ".0f", MS),
@@ -63,15 +58,6 @@ LINK_COLUMNS = (
     Column("of these features ms", "features_s", ".1f", MS),
     Column("by arithmetic", "by_hand_s", ".1f", MS),
 )
-
-
-def shapes(mode: str) -> list[dict[str, Any]]:
-    """Return the changes of a mode's settings that are tried."""
-    if mode == CLOUD:
-        return [{}]
-    if mode == SERVER_SD:
-        return [{"gamma": gamma, "draft_tokens": size} for size in (TREE, 0) for gamma in GAMMAS]
-    return [{"gamma": gamma, "ngrams": False} for gamma in (*GAMMAS, "auto")]
 
 
 def arms(has_head: bool) -> list[Arm[Any]]:
@@ -86,28 +72,22 @@ def arms(has_head: bool) -> list[Arm[Any]]:
     return found
 
 
-def at_best(arm: Arm[Any], recording: Recording, timings: Timings) -> Arm[Any]:
-    """Return the arm with the settings of `shapes` with which its median answer is fastest."""
-    tried = [replace(arm, changes={**arm.changes, **each}) for each in shapes(arm.mode)]
-    rounds = ((FIRST, FINALISTS), (len(recording.steps), 1)) if len(tried) > 1 else ()
-    for count, kept in rounds:
-        some = replace(recording, steps=recording.steps[:count])
-        seconds = [median(VirtualTime(some, timings).run([each]).seconds(arm.name)) for each in tried]
-        order = sorted(range(len(tried)), key=seconds.__getitem__)
-        tried = [tried[place] for place in order[:kept]]
-    return tried[0]
+def drafting_of(arm: Arm[Any], recording: Recording, timings: Timings) -> str:
+    """Return what the arm drafts where it decodes these answers in the least time, as `--drafting` takes it."""
+    if not is_tuned(arm.mode):
+        return ""
+    return tune(arm.mode, recording, timings, "ngrams=off" if Mode(arm.mode).drafts else "", **arm.changes)
 
 
-def compared(run: Run, chosen: Sequence[Arm[Any]]) -> dict[str, dict[str, Any]]:
-    """Return every arm's figures, with how many times faster than `cloud` it is: the ratio of medians."""
+def compared(run: Run, drafting: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return every arm's figures, what it drafts, and how many times faster than `cloud` it is: the ratio of medians."""
     found = {}
-    for arm in chosen:
-        figures, stats = run.figures()[arm.name], run.stats(arm.name)
-        found[arm.name] = {
+    for arm, figures in run.figures().items():
+        stats = run.stats(arm)
+        found[arm] = {
             **figures,
-            "gamma": str(arm.changes.get("gamma", "")) + (" tree" if arm.changes.get("draft_tokens") else ""),
-            "changes": dict(arm.changes),
-            "times_cloud": median(run.seconds(CLOUD)) / median(run.seconds(arm.name)),
+            "drafting": drafting[arm],
+            "times_cloud": median(run.seconds(CLOUD)) / median(run.seconds(arm)),
             "forwards_per_token": sum(each.draft_forwards for each in stats) / sum(each.tokens for each in stats),
         }
     return found
@@ -172,19 +152,18 @@ def run(options: argparse.Namespace) -> None:
     if recording.fed is None:
         raise ValueError("there is no fed head to compare; give a --recording that has one, or --synthetic fed=0.9+0.8")
     timings: Timings = changed(ORIN.with_cost(options.cost), options.times, "--times")
-    tuned_on = min(TUNED_ON, len(recording.steps) // 2)
-    if not tuned_on:
-        raise ValueError("one answer is not enough: draft lengths are searched on others than are reported")
-    search, shown = (
-        replace(recording, steps=part) for part in (recording.steps[:tuned_on], recording.steps[tuned_on:])
-    )
-    chosen = [at_best(arm, search, timings) for arm in tqdm(arms(True), unit="arm", disable=None)]
-    figures = compared(VirtualTime(shown, timings).run(chosen), chosen)
-    by_name = {arm.name: arm for arm in chosen}
+    search, shown = split(recording)
+    tuned_on = len(search.steps)
+    drafting = {arm.name: drafting_of(arm, search, timings) for arm in tqdm(arms(True), unit="arm", disable=None)}
+    by_name = {
+        arm.name: replace(arm, changes={**arm.changes, **(changes_of(arm.mode, text) if text else {})})
+        for arm, text in zip(arms(True), drafting.values(), strict=True)
+    }
+    figures = compared(VirtualTime(shown, timings).run(list(by_name.values())), drafting)
     links = on_links(shown, timings, by_name[CLOUD], by_name[FED_FULL], options.mbits)
     tokens = round(median(len(step.tokens) for step in shown.steps))
     shares = fed_shares(recording)
-    print(f"{len(shown.steps)} answers of {tokens} tokens, draft lengths searched on {tuned_on} others; n-grams off")
+    print(f"{len(shown.steps)} answers of {tokens} tokens, tuned on {tuned_on} others; n-grams off")
     print(f"the head's likeliest token is right, by depth: {', '.join(f'{share:.1%}' for share in shares)}\n{timings}")
     print(figures_table("arm", figures, COLUMNS))
     print(verdict(figures))

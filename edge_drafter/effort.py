@@ -53,7 +53,7 @@ GAIN = 0.98
 _KEPT = 0.98
 """How much of the past weighs after one more drafted token, or one more commit."""
 _BINS = 5
-"""Levels behind the root are told apart as 1, 2 and 3, 4 to 7, 8 to 15, and more."""
+"""Groups of levels behind the root: 1, 2 and 3, 4 to 7, 8 to 15, and more."""
 
 
 class Effort:

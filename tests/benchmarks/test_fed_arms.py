@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import fed_arms
 from evaluation.experiment import command
 from evaluation.experiment.run import Arm
-from evaluation.virtual_time import Synthetic, VirtualTime
+from evaluation.virtual_time import Synthetic, tuning
 
 SOURCE = "tokens=10,layers=4,mean_exit=1,acceptance=0.9,fed=0.9+0.8+0.7"
-
-
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fed_arms, "GAMMAS", (1, 4))
-    monkeypatch.setattr(fed_arms, "FINALISTS", 1)
 
 
 def test_every_mode_that_drafts_is_there_with_both_sources() -> None:
@@ -27,15 +22,19 @@ def test_every_mode_that_drafts_is_there_with_both_sources() -> None:
     assert "cloud, fed head" not in names and not any("fed" in arm.name for arm in fed_arms.arms(False))
 
 
-def test_the_best_length_is_the_fastest() -> None:
-    recording = Synthetic(tokens=24, acceptance=0.9, fed=(0.9, 0.9)).draw(3)
-    timings = fed_arms.ORIN.with_cost("0")
-    best = fed_arms.at_best(Arm("sd", "sd", {"fed": True}), recording, timings)
-    seconds = {
-        gamma: sum(VirtualTime(recording, timings).run([Arm("x", "sd", {"fed": True, "gamma": gamma})]).seconds("x"))
-        for gamma in (1, 4)
-    }
-    assert seconds[4] < seconds[1] and best.changes["gamma"] in (4, "auto") and best.changes["fed"]
+def test_an_arm_with_the_head_is_tuned_with_the_head(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[object]()
+    run_mode = tuning.run_mode
+
+    def noting(*given: Any, **changes: Any) -> Any:
+        seen.append(changes.get("fed"))
+        return run_mode(*given, **changes)
+
+    monkeypatch.setattr(tuning, "run_mode", noting)
+    recording, timings = Synthetic(tokens=8, fed=(0.9, 0.9)).draw(2), fed_arms.ORIN.with_cost("0")
+    assert "ngrams=off" in fed_arms.drafting_of(Arm("sd", "sd", {"fed": True}), recording, timings)
+    assert seen and all(seen)
+    assert fed_arms.drafting_of(Arm("cloud", "cloud"), recording, timings) == ""
 
 
 def test_a_slow_link_pays_for_every_byte_of_a_lone_drafts_features() -> None:
@@ -50,14 +49,14 @@ def test_a_slow_link_pays_for_every_byte_of_a_lone_drafts_features() -> None:
 
 
 def test_the_command_prints_and_saves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    few: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "RESULTS", tmp_path)
     assert fed_arms.main(f"--synthetic {SOURCE} --steps 2 --mbits 3 --save --times draft_s=0.03".split()) == 0
     printed = capsys.readouterr().out
     assert "draft_s=0.03" in printed and "full, fed head: " in printed and "(wanted: 1.5)" in printed
     saved = json.loads((tmp_path / "fed_arms.json").read_text())
-    assert saved["arms"]["full, fed head"]["changes"]["ngrams"] is False
+    assert "ngrams=off" in saved["arms"]["full, fed head"]["drafting"]
     assert saved["tuned_on"] == 1 and saved["links"]["3 Mbit/s"]["feature_bytes"] > 32 * 250
 
 

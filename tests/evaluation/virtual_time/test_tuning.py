@@ -87,8 +87,8 @@ def test_the_search_finds_the_fastest_of_all(mode: str, monkeypatch: pytest.Monk
 
 def test_a_draft_that_costs_more_than_a_pass_leaves_sd_with_its_shortest_drafts() -> None:
     recording = Synthetic(tokens=6).draw(2)
-    dear = replace(load_timings("go2"), draft_s=1.0)
-    assert read_changes(tune("sd", recording, dear))["gamma"] == 1
+    slow = replace(load_timings("go2"), draft_s=1.0)
+    assert read_changes(tune("sd", recording, slow))["gamma"] == 1
 
 
 def test_arms_have_names_changes_and_earlier_answers_off(few: None) -> None:
