@@ -80,7 +80,7 @@ def drafting_of(arm: Arm[Any], recording: Recording, timings: Timings) -> str:
 
 
 def compared(run: Run, drafting: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return every arm's figures, what it drafts, and how many times faster than `cloud` it is: the ratio of medians."""
+    """Return every arm's figures, what it drafts, and how many times as fast as `cloud` it is (ratio of medians)."""
     found = {}
     for arm, figures in run.figures().items():
         stats = run.stats(arm)
