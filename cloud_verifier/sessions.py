@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass
 
 from cloud_verifier.work import ModelInfo
+from speculation.machine import machine_id
 from speculation.sampling import GREEDY, SamplingScheme
 from speculation.service import INTERACTIVE, service_class
 from speculation.wire import PROTOCOL, Fault, FaultCode, Hello, Welcome
@@ -84,6 +85,7 @@ def welcome(session: Session, model: ModelInfo, max_draft: int, profile: str) ->
         profile=profile,
         colours=list(model.objects.colours) if model.objects is not None else [],
         classes=list(model.objects.classes) if model.objects is not None else [],
+        machine=machine_id(),
     )
 
 

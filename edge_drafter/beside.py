@@ -35,7 +35,8 @@ def queued_s() -> float:
 class Beside:
     """Runs one piece of work at a time. `yields`: it leaves a processor that it has to share to others, see `run`.
 
-    That is for a verifier on the same machine: the answer's first token waits for the verifier's prefill alone.
+    That is for a verifier on the same machine: the answer's first token waits for the verifier's prefill alone. Which
+    machine that is the verifier names itself, see `speculation.machine`; whether they meet on one processor is measured.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Beside:
         """`queued` returns for how many seconds the calling thread has waited for a processor."""
         self.yields = yields
         self.crowded = False
-        """Whether the latest work had to share its processor."""
+        """Whether the latest work had to share its processor; known of work that yields."""
         self._queued, self._clock = queued, clock
         self._worker = ThreadPoolExecutor(1, "prefill")
         self._go = threading.Event()

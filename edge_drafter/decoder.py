@@ -32,12 +32,12 @@ from edge_drafter.question import CANCELLED, Question
 from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from edge_drafter.swap import SwapTest, swap_test
-from speculation.address import host_of, is_loopback
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
 from speculation.fed.files import load_head
 from speculation.fed.session import FedSession
 from speculation.links import LinkConditions, declared_name, load_link
+from speculation.machine import machine_id
 from speculation.predictor import OFF, Predictor, find
 from speculation.profiles import load_profile
 from speculation.prompts import Vocabulary
@@ -117,7 +117,7 @@ class EdgeDecoder:
         self._own_objects = Vocabulary.load(loaded.folder)
         self.link: ZmqLink | None = None
         if config.decoding.settings(config.decoding.mode).needs_link:
-            self._beside = Beside(yields=is_loopback(host_of(way.verifier)))
+            self._beside = Beside()
             self.link = ZmqLink(
                 LinkConfig(
                     way.verifier,
@@ -364,6 +364,7 @@ class EdgeDecoder:
         stats.wait_s += time.perf_counter() - started
         self._compare_profiles(welcome)
         self._compare_targets(welcome)
+        self._compare_machines(welcome)
         most = min(welcome.max_draft, self.sampling.draft_limit(welcome.vocabulary))
         return tuple(welcome.eos), self._drafter(mode, link, most)
 
@@ -415,6 +416,11 @@ class EdgeDecoder:
             # What was measured and learned of one target holds for no other.
             self._drafters.clear()
         self._known_target = welcome.model
+
+    def _compare_machines(self, welcome: Welcome) -> None:
+        """Only a verifier on this very machine gains where a prefill here gives way to others."""
+        if self._beside is not None:
+            self._beside.yields = welcome.machine != "" and welcome.machine == machine_id()
 
     def _compare_profiles(self, welcome: Welcome) -> None:
         if welcome.profile not in (self.profile.name, self._known_profile):

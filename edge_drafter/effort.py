@@ -19,7 +19,8 @@ their cores. A forward runs where
 
 What is covered already (q near 1), what the next verdict will hardly reach (c small) and what the answer will hardly
 pass through (R small) is left alone by the one rule. T_p is the running average of the latest forwards, so that it
-follows what else runs on the edge's cores.
+follows what else runs on the edge's cores. Where the prefill found that the verifier shares them (`Effort.crowded`) p is
+1, whatever the setting, unless that is 1: while a forward runs there a pass of the target stands still.
 
 A draft that is never accepted has c near 0, so that nothing is worth its forward. Acceptance may recover: a forward is
 tried after `SELDOM[0]` commits without any, and after twice as many each time that nothing of it stood, at most
@@ -62,6 +63,8 @@ class Effort:
     def __init__(self, effort: float = 1.0) -> None:
         """`effort`: from 0, each second of drafting must save one, to 1, it costs nothing and nothing is declined."""
         self._price = 1.0 - effort
+        self.crowded = False
+        """Whether edge and verifier have to share a processor."""
         self._stood, self._hoped = [1.0] * (_BINS + 1), [1.0] * (_BINS + 1)
         self._seconds = self._tokens = 0.0
         self._idle_commits, self._interval = 0, SELDOM[0]
@@ -92,7 +95,8 @@ class Effort:
         if self._price <= 0.0 or forward_s is None or not self._tokens or self._idle_commits >= self._interval:
             return True
         use = sum([hoped * self.share(ahead) for ahead, hoped in places])
-        return use * self._seconds >= self._price * forward_s * self._tokens
+        price = 1.0 if self.crowded else self._price
+        return use * self._seconds >= price * forward_s * self._tokens
 
     def ran(self) -> None:
         """A forward ran."""

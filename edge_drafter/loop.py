@@ -131,6 +131,8 @@ class StepLoop:
                 raise
         except ValueError as error:
             raise self._interrupted(Interruption.UNREADABLE, str(error)) from error
+        if self._beside is not None:
+            step.effort.crowded = self._beside.crowded
         drafter.has_read()
         now = step.clock()
         step.stats.prefill_s += now - started

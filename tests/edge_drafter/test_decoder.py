@@ -20,6 +20,7 @@ from edge_drafter.reply import AnswerLate, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from speculation.exits import ExitHeads, Reliability
 from speculation.links import Blackout, LinkConditions, WayConditions, load_link
+from speculation.machine import machine_id
 from speculation.prompts import VOCABULARY_FILE, Vocabulary
 from speculation.sampling import Coupled, question_key
 from speculation.vlm.load import Vlm, load_vlm
@@ -192,6 +193,16 @@ def test_another_target_begins_anew_with_what_was_measured_and_learned(tiny_draf
     for model, same in (("one", True), ("one", True), ("two", False)):
         edge._compare_targets(Welcome("session", model, "tokens", 8, 2, [], [1]))
         assert (edge._drafter(Mode.EDGE, None, 0) is first) is same
+    edge.close()
+
+
+def test_a_verifier_behind_a_tunnel_shares_no_processor(tiny_draft: Path, draft: Vlm) -> None:
+    edge = EdgeDecoder(config(tiny_draft, "tcp://127.0.0.1:1", mode="sd"), vlm=draft)
+    beside = edge._beside
+    assert beside is not None and not beside.yields
+    for machine, shared in ((machine_id(), True), ("another", False), ("", False)):
+        edge._compare_machines(Welcome("session", "model", "tokens", 8, 2, [], [1], machine=machine))
+        assert beside.yields is shared
     edge.close()
 
 

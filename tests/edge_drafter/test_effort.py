@@ -32,11 +32,21 @@ def test_a_forward_runs_where_what_it_may_save_pays_its_price(effort: float, hop
     assert timed(effort).is_worth([(1, hoped)], DRAFT_S) == (hoped * TOKEN_S >= (1.0 - effort) * DRAFT_S)
 
 
+@given(st.floats(0.0, 0.99), st.floats(0.0, 1.0))
+def test_on_shared_processors_a_forward_must_save_what_it_takes(effort: float, hoped: float) -> None:
+    shared = timed(effort)
+    shared.crowded = True
+    assert shared.is_worth([(1, hoped)], DRAFT_S) == (hoped * TOKEN_S >= DRAFT_S)
+    shared.crowded = False
+    assert shared.is_worth([(1, hoped)], DRAFT_S) == timed(effort).is_worth([(1, hoped)], DRAFT_S)
+
+
 def test_what_is_not_measured_yet_is_worth_it_and_full_effort_declines_nothing() -> None:
     assert Effort(0.0).is_worth([(1, 0.0)], DRAFT_S) and timed(0.0).is_worth([(1, 0.0)], None)
     free = timed(1.0)
     for _ in range(500):
         free.resolved([proposed(1)], stood=False)
+    free.crowded = True
     assert free.is_worth([(1, 0.0)], DRAFT_S) and free.drafts
 
 
