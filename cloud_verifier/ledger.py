@@ -35,6 +35,9 @@ _SLACK = 1e-9
 """Rounding of sums of tokens."""
 _WHOLE = 0.98
 """A draft is verified whole where that brings at least so much of what its best part would."""
+_FIRST = 1.75
+"""So many times the seconds of a step's first pass count: the first token waits for them, and the rest of the draft is
+verified next."""
 _TRIES, _OWN_TRIES = 2, 3
 """How many verifications of one token a lost stake must leave room for: a step that has none left can only decode. Of
 the verifier's own drafts, which may be all that a step ever has, more."""
@@ -189,6 +192,9 @@ class Ledger:
         machine ran other steps is not charged.
         """
         waited = self._waited(now)
+        if waited > 0.0 and not self._committed and choice.act is not Act.VERIFY:
+            # The edge may have waited for the first commit, and its draft then tells nothing of how long it takes.
+            self._first = Arrivals()
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0 + self.lent)
         self._waiting_since, self._rate = None, choice.rate
         for act in choice.declined:
@@ -352,7 +358,8 @@ class Ledger:
         kept = max(_TRIES * max(0.0, least - self._decode_s), self._own_tries_s)
         chance = acceptance.chance
         expected = [expected_tokens(chance, level) for level in tree.levels]
-        part = self._best(expected, max(limit - kept, min(least, limit)))
+        weight = 1.0 if self._committed else _FIRST
+        part = self._best(expected, max(limit - kept, min(least, limit)), weight=weight)
         if not part.size and acceptance.due and least <= limit:
             return Part(1, expected[1], least)
         return part
@@ -400,12 +407,19 @@ class Ledger:
         return _OWN_TRIES * max(0.0, drafting_s + self._seconds(2) - self._decode_s)
 
     def _best(
-        self, expected: Sequence[float], limit: float = math.inf, spent: float = 0.0, whole: float = _WHOLE
+        self,
+        expected: Sequence[float],
+        limit: float = math.inf,
+        spent: float = 0.0,
+        whole: float = _WHOLE,
+        weight: float = 1.0,
     ) -> Part:
         """Return the largest part of a draft whose rate is `whole` of the best one's, within `limit` s.
 
         `expected` are the tokens E that the first 0, 1, 2, ... tokens of the draft commit; `spent` are the seconds
         that it took here. No tokens where the best does not beat decoding alone: E(k)/T_v <= 1/T_d.
+
+        The best one has the most E - r T, with r the largest rate; `weight` multiplies r, so that time is dearer.
         """
         decode = self._decode_s
         parts = [Part(0, 1.0, spent + decode)]
@@ -417,6 +431,12 @@ class Ledger:
         best = max(part.rate for part in parts)
         if best <= (1.0 + _SLACK) * parts[0].rate:
             return parts[0]
+        if weight > 1.0:
+            values = [part.tokens - weight * best * part.seconds for part in parts]
+            most, slack = max(values[1:]), 1.0 - whole
+            return next(
+                p for p, value in zip(parts[:0:-1], values[:0:-1], strict=True) if value >= most - slack * p.tokens
+            )
         return next(part for part in reversed(parts) if part.rate >= whole * best)
 
     def _expected(self) -> Part | None:

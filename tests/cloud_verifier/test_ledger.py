@@ -317,6 +317,53 @@ def test_a_step_waits_for_its_first_draft_on_credit_that_earlier_steps_have_earn
     assert begin(400.0) is Act.DECODE and ledger.lent == 0.0
 
 
+def test_a_step_whose_edge_waits_for_its_first_commit_is_not_waited_for_again() -> None:
+    """An edge that shares the processor may read its frame only behind the first commit: both would wait."""
+    ledger = Ledger(Fixed())
+
+    def step(now: float, holds: bool) -> Act:
+        """Decode a step. Its first draft comes 0.2 s after the prefill or, where the edge holds, during the pass."""
+        ledger.begin(now=now)
+        first = choice = ledger.choose(None, None, now)
+        if choice.act is Act.WAIT:
+            ledger.wait(now)
+            if holds:
+                now = choice.until
+                choice = ledger.choose(None, None, now)
+                assert choice.act is Act.DECODE
+                ledger.start(choice, now)
+        ledger.draft_came(0, usable=True, depth=2, now=now + 0.2)
+        if choice.act is Act.WAIT:
+            ledger.start(ledger.choose(DRAFT, None, now + 0.2), now + 0.2)
+        for _ in range(20):
+            ledger.finish(Act.VERIFY, DRAFT, 2, 3)
+        return first.act
+
+    held = [False, False, False, True, True, True, True, False]
+    acts = [step(100.0 * turn, holds) for turn, holds in enumerate(held)]
+    # Two drafts that come during the first pass teach the delay anew; the one behind a wait that ran out does not.
+    wait, alone = Act.WAIT, Act.DECODE
+    assert acts == [alone, alone, wait, wait, alone, alone, wait, alone]
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.1])
+def test_the_first_token_waits_for_no_longer_pass_than_it_must(slope: float) -> None:
+    class Sloped(Fixed):
+        def seconds(self, load: Load) -> float:
+            return 1.0 + slope * (load.new - 1)
+
+    ledger, chain = Ledger(Sloped()), Tree.chain((1,) * 9)
+    ledger.begin()
+    for _ in range(20):
+        ledger.finish(Act.VERIFY, chain, 7, 8)
+    later = len(ledger.choose(chain, None, 0.0).tree.tokens)
+    ledger.begin()
+    first = len(ledger.choose(chain, None, 0.0).tree.tokens)
+    assert later == 9
+    # Where a longer pass takes no longer, the whole draft is verified at once.
+    assert first == 9 if slope == 0.0 else 1 < first < 9
+
+
 def test_only_as_much_of_a_draft_is_verified_as_the_account_allows() -> None:
     class Dear(Fixed):
         def seconds(self, load: Load) -> float:
