@@ -434,9 +434,8 @@ class Ledger:
         if weight > 1.0:
             values = [part.tokens - weight * best * part.seconds for part in parts]
             most, slack = max(values[1:]), 1.0 - whole
-            return next(
-                p for p, value in zip(parts[:0:-1], values[:0:-1], strict=True) if value >= most - slack * p.tokens
-            )
+            good = [p for p, value in zip(parts, values, strict=True) if value >= most - slack * p.tokens]
+            return good[-1]
         return next(part for part in reversed(parts) if part.rate >= whole * best)
 
     def _expected(self) -> Part | None:

@@ -35,8 +35,8 @@ def queued_s() -> float:
 class Beside:
     """Runs one piece of work at a time. `yields`: it leaves a processor that it has to share to others, see `run`.
 
-    That is for a verifier on the same machine: the answer's first token waits for the verifier's prefill alone. Which
-    machine that is the verifier names itself, see `speculation.machine`; whether they meet on one processor is measured.
+    That is for a verifier on the same machine: the answer's first token waits for the verifier's prefill alone. The
+    verifier names its machine itself, see `speculation.machine`; whether both meet on one processor is measured.
     """
 
     def __init__(

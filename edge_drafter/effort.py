@@ -19,8 +19,8 @@ their cores. A forward runs where
 
 What is covered already (q near 1), what the next verdict will hardly reach (c small) and what the answer will hardly
 pass through (R small) is left alone by the one rule. T_p is the running average of the latest forwards, so that it
-follows what else runs on the edge's cores. Where the prefill found that the verifier shares them (`Effort.crowded`) p is
-1, whatever the setting, unless that is 1: while a forward runs there a pass of the target stands still.
+follows what else runs on the edge's cores. Where the prefill found that the verifier shares them (`Effort.crowded`) p
+is 1, unless nothing is to be declined: while a forward runs there a pass of the target stands still.
 
 A draft that is never accepted has c near 0, so that nothing is worth its forward. Acceptance may recover: a forward is
 tried after `SELDOM[0]` commits without any, and after twice as many each time that nothing of it stood, at most

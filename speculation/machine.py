@@ -1,6 +1,6 @@
 """Which machine this is, so that two processes can find out that they share its processors.
 
-An address does not show that: behind 127.0.0.1 may be a tunnel to another machine, and behind any other address this one.
+An address does not show that: behind 127.0.0.1 may be a tunnel to another machine, behind any other address this one.
 """
 
 from __future__ import annotations

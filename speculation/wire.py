@@ -128,7 +128,7 @@ class Welcome(Message, tag=2, frozen=True):
     """Cloud to edge: the session stands. `exit_layers` count from 0; `eos` are the tokens that end an answer.
 
     `colours` and `classes` are the objects that the target was trained to find; empty: it takes any instruction.
-    `machine` is the verifier's, see `speculation.machine`: an edge with the same one shares its processors; empty: unknown.
+    `machine` is the verifier's (`speculation.machine`): an edge with the same shares its processors; empty: unknown.
     """
 
     session: Name

@@ -1,4 +1,4 @@
-"""What names a machine: the same for every process under one kernel, and nothing where the system has no name for it."""
+"""What names a machine: the same for every process under one kernel, nothing where the system has none for it."""
 
 from __future__ import annotations
 
