@@ -61,6 +61,8 @@ class Calibration:
     def __init__(self) -> None:
         self._asked: Numbers = np.zeros((RANKS, DEPTHS * BINS))
         self._right: Numbers = np.zeros((RANKS, DEPTHS * BINS))
+        self._known = 0.0
+        """Answers that the latest fit counted."""
         self._waiting: list[tuple[int, bool]] = []
         """Cells and answers since the last fit."""
         self._lines: list[list[tuple[float, float]]] | None = None
@@ -97,8 +99,7 @@ class Calibration:
 
     def fit(self) -> bool:
         """Fit the lines where enough was learned since the last time, and return whether that was so."""
-        known = float(self._asked.sum())
-        if len(self._waiting) < max(FIRST_FIT, known / GROWTH):
+        if len(self._waiting) < max(FIRST_FIT, self._known / GROWTH):
             return False
         cells, right = zip(*self._waiting, strict=True)
         np.add.at(self._asked.reshape(-1), list(cells), 1.0)
@@ -106,9 +107,11 @@ class Calibration:
         self._waiting.clear()
         fits = [fit_line(asked, right) for asked, right in zip(self._asked, self._right, strict=True)]
         self._lines = [[(a + c * math.log2(depth), b) for a, b, c in fits] for depth in range(1, DEPTHS + 1)]
-        if self._asked.sum() > MEMORY:
+        self._known = float(self._asked.sum())
+        if self._known > MEMORY:
             self._asked /= 2.0
             self._right /= 2.0
+            self._known /= 2.0
         return True
 
 
@@ -120,6 +123,8 @@ def fit_line(asked: Sequence[float] | Numbers, right: Sequence[float] | Numbers)
     counts, hits = np.asarray(asked), np.asarray(right)
     (seen,) = counts.nonzero()
     inputs, counts, hits = _INPUTS[seen], counts[seen], hits[seen]
+    if not seen.size:
+        return float(_PRIOR[0]), float(_PRIOR[1]), float(_PRIOR[2])
     line, loss = _PRIOR, _loss(_PRIOR, inputs, counts, hits)
     for _ in range(_MOST_STEPS):
         share = 0.5 + 0.5 * np.tanh(0.5 * (inputs @ line))
@@ -151,4 +156,5 @@ def _log_odds(chance: float, left: float) -> float:
         return -LARGEST
     if chance >= left:
         return LARGEST
-    return max(-LARGEST, min(LARGEST, math.log(chance / (left - chance))))
+    odds = math.log(chance / (left - chance))
+    return LARGEST if odds > LARGEST else -LARGEST if odds < -LARGEST else odds

@@ -41,7 +41,7 @@ class Cutter:
 
     def need(self, node: int) -> int:
         """Return how many tokens make a full draft behind `node`."""
-        return max(0, min(self.gamma, self._max_draft, self.room(node)))
+        return min(self.gamma, self._max_draft, self.room(node))
 
     def ends_at(self, node: int) -> bool:
         """Whether `node` ends the answer."""
@@ -110,7 +110,8 @@ class Cutter:
         depth = max(0, self.room(anchor) - 1)
         likeliest = tree.likeliest_first(anchor, depth, self._config.least, self._ends)
         for node in itertools.islice(likeliest, self._config.max_nodes):
-            if tree[node].proposals is None and not self.ends_at(node) and node not in leaves:
+            content = tree[node]
+            if content.proposals is None and content.token not in self._ends and node not in leaves:
                 found.append(node)
                 if len(found) >= most:
                     break

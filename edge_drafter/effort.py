@@ -81,6 +81,11 @@ class Effort:
 
     # --- a forward
 
+    @property
+    def is_free(self) -> bool:
+        """Whether drafting costs nothing: no forward is declined, and what came of them is not counted."""
+        return self._price <= 0.0
+
     def share(self, ahead: int) -> float:
         """Return which share of the chance that a proposal `ahead` levels behind the root was hoped to have it had."""
         place = min(ahead.bit_length(), _BINS)
@@ -92,7 +97,7 @@ class Effort:
         It proposes a token at each of `places`, so many levels behind the root, and the answer goes on with a new one
         there with such a chance. What was not measured yet is taken to be worth it.
         """
-        if self._price <= 0.0 or forward_s is None or not self._tokens or self._idle_commits >= self._interval:
+        if self.is_free or forward_s is None or not self._tokens or self._idle_commits >= self._interval:
             return True
         use = sum([hoped * self.share(ahead) for ahead, hoped in places])
         price = 1.0 if self.crowded else self._price
@@ -105,6 +110,8 @@ class Effort:
 
     def resolved(self, nodes: Iterable[Node], stood: bool) -> None:
         """Take nodes that were committed, or became impossible."""
+        if self.is_free:
+            return
         for node in nodes:
             if (proposed := node.proposed) is not None:
                 place = min(proposed.ahead.bit_length(), _BINS)
@@ -132,7 +139,7 @@ class Effort:
     @property
     def drafts(self) -> bool:
         """Whether the edge should draft for the next step: the faster way, or the other one where a try is due."""
-        if self._price <= 0.0 or True not in self._pace:
+        if self.is_free or True not in self._pace:
             return True
         is_due = False not in self._pace or self._since >= self._between
         return self._pays is not (is_due and not (self._pays and self._is_sure))

@@ -32,6 +32,10 @@ class Policy:
         self._committed_at = step.clock()
         self._next: int | None = None
         self._is_stale = True
+        self._events = 0
+        """What has happened so far: leaves are chosen once after each."""
+        self._leaves: list[int] = []
+        self._leaves_at: tuple[int, int] | None = None
 
     # --- what to send
 
@@ -105,11 +109,17 @@ class Policy:
 
     def next_leaves(self) -> list[int]:
         """Return the nodes whose common draft forward pays most now; empty where none is worth its effort."""
-        leaves = self._likely_leaves()
-        return leaves if leaves and self._is_worth(leaves) else []
+        known = (self._events, self._tree.version)
+        if self._leaves_at != known:
+            leaves = self._likely_leaves()
+            self._leaves = leaves if leaves and self._is_worth(leaves) else []
+            self._leaves_at = known
+        return self._leaves
 
     def _is_worth(self, leaves: Sequence[int]) -> bool:
         """Whether a forward over `leaves` is worth its effort."""
+        if self._effort.is_free:
+            return True
         tree = self._tree
         places = [(tree.ahead(leaf) + 1, tree.new_behind(leaf)) for leaf in leaves]
         return self._effort.is_worth(places, self._controller.estimates.draft_s)
@@ -196,7 +206,7 @@ class Policy:
     def on_forward(self) -> None:
         """A draft forward ended."""
         self._effort.ran()
-        self._is_stale = True
+        self._happened()
 
     def on_sent(self, draft: SentDraft) -> None:
         """A draft was sent; what follows it is a branch."""
@@ -209,21 +219,25 @@ class Policy:
         if self._config.own_guess:
             is_chain = draft.message.parents is None
             self._open_branch(nodes[-1] if nodes and is_chain else cutter.end(anchor, cutter.need(anchor)))
-        self._is_stale = True
+        self._happened()
 
     def on_early_token(self, node: int, confidence: float) -> None:
         """An exit named `node`."""
         want = self._cutter.need(node)
         if want > 0 and not self._cutter.ends_at(node):
             self._queue.put(Branch(node, want, confidence))
-        self._is_stale = True
+        self._happened()
 
     def on_commit(self, now: float) -> None:
         """The tree was re-rooted."""
         tree = self._tree
         self._queue.keep(lambda anchor: anchor in tree and anchor != tree.root)
         self._committed_at = now
+        self._happened()
+
+    def _happened(self) -> None:
         self._is_stale = True
+        self._events += 1
 
     def _open_branch(self, last: int) -> None:
         """Pre-draft behind `last`, the likeliest leaf of a draft, as if it were accepted."""

@@ -103,7 +103,8 @@ class StepDrafter:
         stop = step.stop if poll is None else self._stop(poll, leaves)
         is_verifying, is_abandoned = step.sent.current is not None, False
         started, forward = step.clock(), Forward()
-        hopes = {leaf: (step.tree.ahead(leaf) + 1, step.tree.new_behind(leaf)) for leaf in leaves}
+        hoping = () if step.effort.is_free else leaves
+        hopes = {leaf: (step.tree.ahead(leaf) + 1, step.tree.new_behind(leaf)) for leaf in hoping}
         try:
             for source in self._sources:
                 self._note(source.grow(fed, stop), forward, hopes)

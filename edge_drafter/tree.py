@@ -66,6 +66,10 @@ class Node:
     """The exit layers that named it."""
 
 
+def _reach(item: tuple[int, Node]) -> float:
+    return item[1].reach
+
+
 @dataclass(frozen=True)
 class Rerooting:
     """What a commit did to the tree: the nodes now committed, root-first, and the nodes that became impossible.
@@ -89,7 +93,7 @@ class TokenTree:
         self.root = 0
         self.version = 0
         """Another number whenever which nodes there are, or how likely they are, has changed."""
-        self._order: list[tuple[float, int]] = []
+        self._order: list[tuple[int, Node]] = []
         self._order_of = -1
 
     def __len__(self) -> int:
@@ -228,17 +232,18 @@ class TokenTree:
     def _behind_root(self, depth: int, least: float, ends: frozenset[int]) -> Iterator[int]:
         """The same from the root, out of one sorting per version: no node is likelier, or older, than its parent."""
         if self._order_of != self.version:
+            # Nodes come here in the order of their ids, and sorting keeps that of equals: parents before children.
+            likeliest = sorted(self._nodes.items(), key=_reach, reverse=True)
             # The root comes first, and is not behind itself.
-            self._order = sorted([(-content.reach, node) for node, content in self._nodes.items()])[1:]
+            self._order = likeliest[1:]
             self._order_of = self.version
-        nodes, root = self._nodes, self._nodes[self.root]
-        floor = -least * root.reach
+        root = self._nodes[self.root]
+        floor = least * root.reach
         deepest = root.depth + depth
         closed: set[int] = set()
-        for reach, node in self._order:
-            if reach > floor:
+        for node, content in self._order:
+            if content.reach < floor:
                 return
-            content = nodes[node]
             if content.parent in closed:
                 closed.add(node)
                 continue
