@@ -12,6 +12,7 @@ from edge_drafter.policy import MAX_AHEAD, OUTRUN, Policy
 from edge_drafter.sent import SentDraft
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
+from evaluation.virtual_time import Synthetic, Timings, decode, drafting
 from speculation.wire import Draft, Idle
 from tests.edge_drafter.fakes import EOS, FakeClock
 
@@ -157,3 +158,24 @@ def test_a_look_up_chain_is_fed_at_its_end_and_never_past_an_end_token() -> None
     assert scene.policy.lookup_ends([last]) == []
     scene.step.tree.score(last, ((3, 1.0),))
     assert scene.policy.lookup_ends([root]) != [last]
+
+
+@pytest.mark.parametrize("mode", ["sd", "proactive", "full"])
+def test_leaves_that_are_kept_are_those_that_would_be_chosen_again(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole answers on virtual time, whose times show every forward and every draft."""
+    recording = Synthetic(tokens=40, acceptance=0.7).draw(2)
+    timings = Timings(draft_s=0.02, verify_s=0.1, one_way_s=0.03)
+
+    def run() -> list[tuple[float, int, int]]:
+        results = decode(recording, timings, drafting(mode, recording))
+        return [(each.stats.total_s, each.stats.draft_forwards, each.stats.drafted) for each in results]
+
+    kept = run()
+    choose = Policy.next_leaves
+
+    def anew(policy: Policy) -> list[int]:
+        policy._leaves_at = None
+        return choose(policy)
+
+    monkeypatch.setattr(Policy, "next_leaves", anew)
+    assert run() == kept
