@@ -279,12 +279,17 @@ class Step:
         """Return what feeding so many tokens more of its prefill computes."""
         return Load.row(tokens, self.cached)
 
+    @property
+    def prompt_features(self) -> int:
+        """Tokens at the prompt's end whose features its edge gets; 0 where it gets none."""
+        return 0 if self._features is None else self._features.prompt_tokens
+
     def chunk_features(self, tokens: int) -> int:
         """Return of how many of the next `tokens` of its prefill features are wanted, the last ones of them."""
         if self._features is None:
             return 0
         behind = self.prompt_left - tokens
-        return min(tokens, max(0, self._features.prompt_tokens + self.position - behind))
+        return min(tokens, max(0, self.prompt_features + self.position - behind))
 
     def known_features(self, position: int) -> Features | None:
         """Return what its edge continues from with an answer of `position` tokens; None where it gets no features."""
