@@ -110,8 +110,8 @@ def test_a_resumed_answers_tokens_have_theirs(target: Vlm, encoder: FeatureEncod
 
 
 def test_the_end_of_a_prompt_is_fed_where_its_beginning_is_shared(tmp_path: Path) -> None:
-    """Robots ask a language model the same: who asks for features of the prompt's end gets them, and who does not shares
-    as much of it as beside no bottleneck."""
+    """Robots ask a language model the same: who asks for features of the prompt's end gets them, and who asks for none
+    shares all of it."""
     vlm = load_vlm(tiny_text_model(tmp_path), dtype="float64")
     most = 5
     shape = tiny_config(target=vlm.fingerprint, hidden=vlm.hidden_size, prompt_tokens=most)
