@@ -192,15 +192,13 @@ class VlmEngine:
         self._cache.clear(index)
         self._prefills.pop(index, None)
 
-    def begin(self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int) -> int:
+    def begin(self, index: int, inputs: Inputs, committed: Sequence[int], max_tokens: int, features: int = 0) -> int:
         """See `Engine.begin`."""
         check_room("the target", len(inputs.ids), max_tokens, self._max_draft, self._cache.capacity)
         self._prefills[index] = prefill = Prefill.of(self._vlm, inputs, committed)
         self._roots[index] = int(prefill.ids[-1])
-        shared = prefill.words
-        if self._encoder is not None:
-            # What is shared is not fed, so it has no features.
-            shared = shared[: max(0, len(inputs.ids) - 1 - self._encoder.config.prompt_tokens)]
+        # What is shared is not fed, so it has no features.
+        shared = prefill.words[: max(0, len(inputs.ids) - 1 - features)]
         return len(prefill.ids) - 1 - self._cache.open(index, shared, inputs.delta)
 
     def encode(self, index: int, stop: Stop | None = None) -> None:

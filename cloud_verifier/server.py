@@ -213,7 +213,7 @@ class Server:
         try:
             assert ready.inputs is not None, "only what was prepared asks for memory"
             own, _ = ready.inputs
-            tokens = self._engine.begin(step.index, own, step.answer, step.max_tokens)
+            tokens = self._engine.begin(step.index, own, step.answer, step.max_tokens, step.prompt_features)
             image_tokens = self._engine.image_tokens(own)
             step.prepared(ready.inputs, ready.seconds, tokens, self._engine.size(own), image_tokens)
             step.encode_s = self._scheduler.images.seconds(Load.row(image_tokens))

@@ -178,6 +178,8 @@ class Step:
         for hint in reversed(begin.hints):
             self._earlier.remember(hint)
         self._waited_s = 0.0
+        self._undrafted_until = -math.inf
+        """Before that no draft can come: its edge drafts from features, which left when the prefill was done."""
         self._estimates = estimates
         self._kept: tuple[float | None, PassCost | None, Choice | None] | None = None
         """A choice, when it was made, where that matters, and the price of a pass by which; None since any command."""
@@ -247,7 +249,8 @@ class Step:
             can_draft = drafting and (self.drafts_here or self.draft_inputs is not None)
             return self.ledger.choose(self._best, self._hint, now, room if can_draft else 0, self.drafts_here)
         # A ledger with a draft at hand looks at the clock only while a wait is charged.
-        when = now if ledger and (self._best is None or self.ledger.waits) else None
+        timed = (self._best is None or self.ledger.waits) if ledger else now < self._undrafted_until
+        when = now if timed else None
         cost = self._estimates.cost if ledger and self._estimates is not None else None
         if self._kept is None or self._kept[0] != when or self._kept[1] is not cost:
             self._kept = when, cost, self._choose(now, room)
@@ -263,7 +266,13 @@ class Step:
             size = self.self_draft if self.self_depth else min(self.self_draft, room)
             depth = min(self.self_depth, room)
             return Choice(Act.SELF, size=size, depth=depth, drafting_s=self.ledger.drafting_s(depth or size))
-        return Choice(Act.DECODE) if self.idle is Idle.DECODE else None
+        return Choice(Act.DECODE) if self.idle is Idle.DECODE or self._ends_undrafted(now) else None
+
+    def _ends_undrafted(self, now: float) -> bool:
+        """Whether a pass of one token is over before any draft can be here, so that none waits for it."""
+        if now >= self._undrafted_until or self._estimates is None or not self._estimates.known:
+            return False
+        return now + self._estimates.seconds(self.load(Choice(Act.DECODE))) <= self._undrafted_until
 
     @property
     def cached(self) -> int:
@@ -279,12 +288,17 @@ class Step:
         """Return what feeding so many tokens more of its prefill computes."""
         return Load.row(tokens, self.cached)
 
+    @property
+    def prompt_features(self) -> int:
+        """Tokens at the prompt's end whose features its edge gets; 0 where it gets none."""
+        return 0 if self._features is None else self._features.prompt_tokens
+
     def chunk_features(self, tokens: int) -> int:
         """Return of how many of the next `tokens` of its prefill features are wanted, the last ones of them."""
         if self._features is None:
             return 0
         behind = self.prompt_left - tokens
-        return min(tokens, max(0, self._features.prompt_tokens + self.position - behind))
+        return min(tokens, max(0, self.prompt_features + self.position - behind))
 
     def known_features(self, position: int) -> Features | None:
         """Return what its edge continues from with an answer of `position` tokens; None where it gets no features."""
@@ -409,6 +423,9 @@ class Step:
         if self.prompt_left == 0:
             self.begin = self.inputs = None
             self.committed_at = now
+            # A rule that judges one sampled chain allows no decoding where a draft will come.
+            if self._features is not None and not self.sampling.one_chain:
+                self._undrafted_until = now + self.round_trip_s
             self.ledger.begin(self.cached, self.position, self._best is not None, now)
 
     def draft_prefilled(self, done: bool = True) -> None:

@@ -168,11 +168,12 @@ class Engine(Protocol):
     def release(self, index: int) -> None:
         """Let row `index` hold nothing: its blocks are free. No pass may be under way."""
 
-    def begin(self, index: int, inputs: Any, committed: Sequence[int], max_tokens: int) -> int:
+    def begin(self, index: int, inputs: Any, committed: Sequence[int], max_tokens: int, features: int = 0) -> int:
         """Reserve row `index`, whatever it held before, for the inputs that `prepare` gave and committed tokens.
 
         Nothing is computed. Returns how many tokens the row's prefill feeds: image, prompt and committed ones, all but
-        the last, which is the root, and but for those at the prompt's beginning that the row shares with others. No
+        the last, which is the root, and but for those at the prompt's beginning that the row shares with others. Of
+        its last `features` tokens each has the feature of the token before it, so these are fed whatever is shared. No
         pass may be under way. Raises CapacityError where prompt and `max_tokens` do not fit.
         """
 

@@ -67,6 +67,7 @@ class Idle(IntEnum):
 
     WAIT for one; DECODE one token by itself at once (mode `cloud`); LEDGER: decode or wait, whichever commits more
     tokens per second, without falling more than one plain decode behind decoding alone (two after steps far ahead).
+    Where the edge drafts from features, WAIT decodes after the prefill for as long as no draft can be there yet.
     """
 
     WAIT = 0

@@ -155,6 +155,8 @@ class Robot:
     answers: list[tuple[int, ...]] = field(default_factory=list)
     stats: DecodingStats = field(default_factory=DecodingStats, repr=False)
     head: FedHead | None = field(default=None, repr=False)
+    rtt_s: float | None = None
+    """The round trip that the edge reports, right or wrong."""
 
     def run(self, timeline: Timeline, post: Post, name: str, target: Vlm) -> None:
         """Ask everything; a lost link is taken up again where the answer stood."""
@@ -163,6 +165,7 @@ class Robot:
         asked = "" if head is None else head.config.features
         hello = Hello(target.tokenizer_fingerprint, target.vocabulary, sampling=sampling, features=asked)
         link = StormyLink(timeline, post, name, self.weather, hello)
+        link.rtt_s = self.rtt_s
         welcome = link.connect()
         session = VlmSession(self.draft, 2 * CAPACITY)
         model = PacedModel(session, self.draft_s, timeline.clock, timeline.sleep, self.draft.num_layers)

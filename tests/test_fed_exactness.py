@@ -60,7 +60,8 @@ def test_every_answer_is_the_targets_own(
         config = DraftingConfig.of(data.draw(st.sampled_from(DRAFTING)), max_nodes=data.draw(st.integers(1, 40)))
         requests = [request, replace(request, jpeg=jpeg(seed + 1))]
         resumes = data.draw(st.booleans())
-        edges.append(Robot(draft, config, requests, weather, 0.02, resumes, head=head if number == 0 else None))
+        edges.append(Robot(draft, config, requests, weather, 0.02, resumes, head=head if number == 0 else None,
+                           rtt_s=data.draw(st.sampled_from([None, 0.1, 1.0]))))  # fmt: skip
     run(target, edges, verify_s=data.draw(st.sampled_from([0.02, 0.2])), encoder=encoder)
     for edge in edges:
         assert edge.answers == [alone(target, request) for request in edge.requests]

@@ -7,11 +7,11 @@ over a vocabulary of eight and holds their frequencies against the target's dist
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,11 +23,12 @@ from cloud_verifier.step import Step
 from cloud_verifier.tree import Tree
 from edge_drafter import Drafter, DraftingConfig, DraftModel, Mode, StepRequest, sources_of
 from speculation.acceptance import Verdict
+from speculation.cancellation import Stop
 from speculation.sampling import MAX_KEY, Distribution, Point, SamplingScheme, Sparse, Split, Whole
 from speculation.sampling.rejection import Purpose, draw, draw_rest, noisy, uniform
 from speculation.vlm.load import Vlm
 from speculation.vlm.session import VlmSession
-from speculation.wire import begin_digest, extend_digest
+from speculation.wire import AnyMessage, BeginStep, Commit, Features, begin_digest, extend_digest
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import EOS, VOCABULARY, FakeClock, FakeLink, FakeModel, Weather
 from tests.pair import CAPACITY, Robot, run
@@ -141,7 +142,7 @@ def table(seed: int, spread: float) -> Callable[[Sequence[int]], npt.NDArray[np.
     return logits
 
 
-TARGET, DRAFT, EXIT = table(1, 1.0), table(2, 1.2), table(3, 1.0)
+TARGET, DRAFT, EXIT, FED = table(1, 1.0), table(2, 1.2), table(3, 1.0), table(4, 1.2)
 
 
 class TableModel(FakeModel):
@@ -151,8 +152,42 @@ class TableModel(FakeModel):
         return DRAFT(prefix)
 
 
+class TableHead(TableModel):
+    """A fed head whose short list lacks one of the target's tokens; behind a feature it has logits of another table."""
+
+    tokens = np.array([0, 1])
+
+    def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
+        self._featured: set[int] = set()
+        super().begin(prompt, image, committed, stop)
+
+    @property
+    def root_is_new(self) -> bool:
+        return not self._root_is_fed
+
+    def feed(self, tokens: Sequence[int], end: int, packed: bytes) -> None:
+        self._featured.update(range(end - len(tokens), end))
+        if end >= len(self.root):
+            self._root_is_fed = False
+
+    def _logits(self, prefix: Sequence[int]) -> npt.NDArray[np.floating]:
+        row = (FED if len(prefix) - 1 in self._featured else DRAFT)(prefix).copy()
+        row[2:] = -np.inf
+        return row
+
+
 class TableLink(FakeLink):
-    """A verifier whose target and exits are tables."""
+    """A verifier whose target and exits are tables; who asks for features gets a byte with every token."""
+
+    def _serve(self, message: AnyMessage, now: float) -> None:
+        super()._serve(message, now)
+        if isinstance(message, BeginStep) and message.features:
+            self._reply(Features(message.step, 0, [0], bytes(1)), now)
+
+    def _reply(self, message: AnyMessage, now: float) -> None:
+        if isinstance(message, Commit) and self.begun[-1].features:
+            message = msgspec.structs.replace(message, features=bytes(len(message.tokens)))
+        super()._reply(message, now)
 
     def judge(self, state: Step, tree: Tree) -> Verdict:
         return self._by(TARGET, state, tree, early=False)
@@ -172,25 +207,34 @@ class TableLink(FakeLink):
         )
 
 
-def answers(config: DraftingConfig, how: SamplingScheme, exits: int) -> Counter[tuple[int, ...]]:
+def answers(
+    config: DraftingConfig,
+    how: SamplingScheme,
+    exits: int,
+    fed: bool = False,
+    length: int = LENGTH,
+    samples: int = SAMPLES,
+) -> Counter[tuple[int, ...]]:
     """Draw many answers, each with a key of its own."""
     found: Counter[tuple[int, ...]] = Counter()
     clock = FakeClock()
     model: DraftModel = TableModel(lambda prefix: 0, clock, 0.05)
     link = TableLink(lambda prefix: 0, clock, Weather(exits=exits, sampling=how))
-    drafter = Drafter(sources_of(config, model), link, config, clock)
-    for key in range(SAMPLES):
-        result = drafter.run(StepRequest(key + 1, "find it", b"jpeg", (EOS,), LENGTH, sampling=how, key=key))
+    head = TableHead(lambda prefix: 0, clock, 0.05) if fed else None
+    drafter = Drafter(sources_of(config, model, fed=head), link, config, clock)
+    for key in range(samples):
+        result = drafter.run(StepRequest(key + 1, "find it", b"jpeg", (EOS,), length, sampling=how, key=key))
         found[result.tokens] += 1
     return found
 
 
-def expected(how: SamplingScheme) -> dict[tuple[int, ...], float]:
+def expected(how: SamplingScheme, length: int = LENGTH) -> dict[tuple[int, ...], float]:
     """Return the target's probability of every answer."""
-    chances = {}
-    for tokens in itertools.product(range(3), repeat=LENGTH):
-        rows = [Distribution.of(TARGET(tokens[:place]), how).row for place in range(LENGTH)]
-        chances[tokens] = float(np.prod([row[token] for row, token in zip(rows, tokens, strict=True)]))
+    chances: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(length):
+        rows = {tokens: Distribution.of(TARGET(tokens), how).row for tokens in chances}
+        chances = {(*tokens, each): chance * float(rows[tokens][each])
+                   for tokens, chance in chances.items() for each in range(3)}  # fmt: skip
     return chances
 
 
@@ -206,6 +250,7 @@ class Case:
     config: DraftingConfig
     how: SamplingScheme
     exits: int = 0
+    fed: bool = False
 
 
 CASES = {
@@ -219,6 +264,7 @@ CASES = {
     "point, linear": Case(chain(Mode.SD, gamma=2), POINT),
     "point, tree": Case(DraftingConfig.of(Mode.PROACTIVE, gamma=2), POINT),
     "point, tree, early exits": Case(DraftingConfig.of(Mode.PROACTIVE, gamma=2, early_tokens=True), POINT, 3),
+    "split, sd, fed head": Case(chain(Mode.SD, gamma=2), SPLIT, fed=True),
     "split, proactive chain, early exits": Case(chain(Mode.PROACTIVE, gamma=1, early_tokens=True), SPLIT, 3),
 }
 
@@ -226,7 +272,21 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_answers_are_samples_of_the_target(name: str) -> None:
     case = CASES[name]
-    assert p_value(answers(case.config, case.how, case.exits), expected(case.how)) > 1e-3
+    assert p_value(answers(case.config, case.how, case.exits, case.fed), expected(case.how)) > 1e-3
+
+
+def test_features_that_come_behind_a_draft_do_not_change_what_it_was_sampled_from() -> None:
+    """Pre-drafts are sent before the features of their place are fed. Compared are answers' second to fourth tokens."""
+    length = 6
+    found: Counter[tuple[int, ...]] = Counter()
+    chances: dict[tuple[int, ...], float] = {}
+    for tokens, count in answers(
+        chain(Mode.PROACTIVE, gamma=1), SPLIT, 0, fed=True, length=length, samples=500
+    ).items():
+        found[tokens[1:4]] += count
+    for tokens, chance in expected(SPLIT, length).items():
+        chances[tokens[1:4]] = chances.get(tokens[1:4], 0.0) + chance
+    assert p_value(found, chances) > 1e-3
 
 
 def test_the_check_finds_a_rule_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,8 +307,8 @@ class RecordedEngine:
         """See `Engine.release`."""
         self._sessions.pop(index, None)
 
-    def begin(self, index: int, inputs: bytes, committed: Sequence[int], max_tokens: int) -> int:
-        """See `Engine.begin`."""
+    def begin(self, index: int, inputs: bytes, committed: Sequence[int], max_tokens: int, features: int = 0) -> int:
+        """See `Engine.begin`. No row shares anything."""
         step = self._recording.of_image(inputs)
         lists = (None if array is None else array.tolist() for array in (step.agrees, step.confidences))
         tokens = max(0, self._prompt - 1 + len(committed))

@@ -85,7 +85,9 @@ class FakeEngine:
         self.rows.pop(index, None)
         self.released.append(index)
 
-    def begin(self, index: int, inputs: tuple[str, bytes], committed: Sequence[int], max_tokens: int) -> int:
+    def begin(
+        self, index: int, inputs: tuple[str, bytes], committed: Sequence[int], max_tokens: int, features: int = 0
+    ) -> int:
         if max_tokens > self.capacity:
             raise CapacityError(f"{max_tokens} tokens do not fit {self.capacity}")
         tokens = max(0, len(inputs[0]) - 1 + len(committed))

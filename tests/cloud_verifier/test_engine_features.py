@@ -110,15 +110,16 @@ def test_a_resumed_answers_tokens_have_theirs(target: Vlm, encoder: FeatureEncod
 
 
 def test_the_end_of_a_prompt_is_fed_where_its_beginning_is_shared(tmp_path: Path) -> None:
-    """Two robots ask a language model the same: both get the features of the prompt's end."""
+    """Robots ask a language model the same: who asks for features of the prompt's end gets them, and who asks for none
+    shares all of it."""
     vlm = load_vlm(tiny_text_model(tmp_path), dtype="float64")
     most = 5
     shape = tiny_config(target=vlm.fingerprint, hidden=vlm.hidden_size, prompt_tokens=most)
-    engine = VlmEngine(vlm, 2, 2 * CAPACITY, encoder=random_encoder(shape))
+    engine = VlmEngine(vlm, 3, 2 * CAPACITY, encoder=random_encoder(shape))
     inputs = engine.prepare("find the silver bottle in this room " * 6, b"")
     found, fed = [], []
     for row in range(2):
-        fed.append(engine.begin(row, inputs, [], 20))
+        fed.append(engine.begin(row, inputs, [], 20, most))
         engine.encode(row)
         output = last(engine, [Row(row, chunk=fed[-1], features=min(most, fed[-1]))])
         found.append(output.features[row])
@@ -126,6 +127,7 @@ def test_the_end_of_a_prompt_is_fed_where_its_beginning_is_shared(tmp_path: Path
     assert fed[0] == len(inputs.ids) - 1 and most <= fed[1] < most + BLOCK
     assert found[0].tokens == found[1].tokens == tuple(inputs.ids[-most:].tolist())
     same(found[1], unpack(found[0].packed, shape.size))
+    assert engine.begin(2, inputs, [], 20) == (len(inputs.ids) - 1) % BLOCK < fed[1]
 
 
 def test_nobody_pays_who_does_not_ask(

@@ -146,7 +146,7 @@ def test_prompts_without_an_image_join_a_forward_at_once() -> None:
     """Nothing is encoded for them, and one whose words are all shared with another row may be verified at once."""
 
     class Words(FakeEngine):
-        def begin(self, index, inputs, committed, max_tokens):  # type: ignore[no-untyped-def]
+        def begin(self, index, inputs, committed, max_tokens, features=0):  # type: ignore[no-untyped-def]
             tokens = super().begin(index, inputs, committed, max_tokens)
             if inputs[0] == "long shared":
                 self.rows[index].left = tokens = 0

@@ -31,10 +31,18 @@ class FedEngine(FakeEngine):
     """Its features are the tokens that they come with."""
 
     asked: list[int] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)
+    """Tokens at the prompt's end whose features each step was begun for."""
 
     @property
     def model(self) -> ModelInfo:
         return replace(super().model, features=NAME, prompt_features=len(PROMPT))
+
+    def begin(
+        self, index: int, inputs: tuple[str, bytes], committed: Sequence[int], max_tokens: int, features: int = 0
+    ) -> int:
+        self.begun.append(features)
+        return super().begin(index, inputs, committed, max_tokens, features)
 
     def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
         self.asked += [row.features for row in rows]
@@ -67,6 +75,7 @@ def test_features_come_after_the_prefill_and_with_every_commit(bench: Bench) -> 
     truth = greedy("long", JPEG, 9)
     found = bench.ask(b"robot", begin(max_tokens=9, idle=Idle.WAIT, features=True))
     assert found == [Features(1, 0, PROMPT, packed(PROMPT))]
+    assert isinstance(bench.engine, FedEngine) and bench.engine.begun == [len(PROMPT)]
     digest = wire.begin_digest("long", JPEG)
     commits = [each for each in bench.ask(b"robot", wire.Draft(1, 1, 0, digest, [*truth[:3], truth[3] % 5 + 1]))
                if isinstance(each, Commit)]  # fmt: skip
@@ -101,7 +110,7 @@ def test_who_does_not_ask_gets_none(bench: Bench, hello: wire.Hello, asks: bool)
     found = bench.ask(b"robot", begin(max_tokens=5, idle=Idle.DECODE, features=asks))
     assert all(isinstance(each, Commit) and not each.features for each in found if not isinstance(each, EndStep))
     engine = bench.engine
-    assert isinstance(engine, FedEngine) and set(engine.asked) == {0}
+    assert isinstance(engine, FedEngine) and set(engine.asked) == set(engine.begun) == {0}
 
 
 @pytest.mark.parametrize(("engine", "has"), [(FakeEngine(), "has none"), (FedEngine(), f"has '{NAME}'")])

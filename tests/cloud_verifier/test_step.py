@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
+from cloud_verifier.estimator import Estimator
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.step import HELD_DRAFTS, Step, empty_digest
 from cloud_verifier.tree import NOTHING, ForeignDraft, Tree
 from speculation.acceptance import Verdict
-from speculation.sampling import GREEDY
+from speculation.pass_cost import PassCost
+from speculation.sampling import GREEDY, SamplingScheme, Split
 from speculation.wire import ROOT, BeginStep, Commit, Draft, Idle, begin_digest, extend_digest
 
 BEGIN = BeginStep(step=7, prompt="p", jpeg=b"j", max_tokens=12)
@@ -44,6 +49,39 @@ def accept(step: Step, path: tuple[int, ...], token: int) -> Commit:
 
 def draft(prefix: list[int], tokens: list[int], round: int = 1, parents: list[int] | None = None) -> Draft:
     return Draft(7, round, len(prefix), extend_digest(begin_digest("p", b"j"), prefix), tokens, parents)
+
+
+PASS = PassCost(0.0, 0.0, 0.0, constant_s=0.015)
+
+
+def fed_step(sampling: SamplingScheme = GREEDY, features: int | None = 4, round_trip_s: float = 0.04) -> Step:
+    """Return a step of a robot that drafts from features, prefilled at 1 s; a pass takes 15 ms."""
+    begin = msgspec.structs.replace(BEGIN, round_trip_s=round_trip_s)
+    step = Step(begin, [0], sampling, features=features, estimates=Estimator(PASS))
+    step.fed(0, 1.0)
+    return step
+
+
+def test_a_step_that_waits_for_features_to_be_drafted_from_decodes_meanwhile() -> None:
+    """While a pass is over before features have gone down and a draft has come up, and no longer."""
+    step = fed_step()
+    now = 1.0
+    for token in (3, 4):
+        assert step.choice(now) == Choice(Act.DECODE)
+        step.start(Choice(Act.DECODE), now)
+        now += 0.015
+        step.accept(Verdict((), token, 1.0), now)
+    assert step.choice(now) is None and step.answer == [3, 4]
+    step.offer(draft([3, 4], [5]), now + 0.001)
+    verified = step.choice(now + 0.001)
+    assert verified is not None and verified.act is Act.VERIFY
+
+
+@pytest.mark.parametrize("changes", [
+    {"features": None}, {"round_trip_s": 0.0}, {"round_trip_s": 0.014}, {"sampling": Split(0.9)},
+], ids=["no features", "unknown link", "long pass", "one chain"])  # fmt: skip
+def test_no_other_step_that_waits_decodes(changes: dict[str, Any]) -> None:
+    assert fed_step(**changes).choice(1.0) is None
 
 
 def test_a_current_draft_is_verified_as_it_is() -> None:

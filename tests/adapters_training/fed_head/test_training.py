@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -125,6 +127,34 @@ def test_a_head_that_was_trained_on_the_spot_drafts_right_tokens(target: Vlm, dr
         run(target, [robot], encoder=encoder)
         assert robot.answers == robots[0].answers and robot.stats.interruptions > 0
         assert robot.stats.tokens / robot.stats.rounds > 2.0, "after a reconnect the features come again"
+
+
+def test_a_process_without_an_answer_takes_the_step_of_the_others(llama: Path, chat: Path, tmp_path: Path) -> None:
+    """Gradients, losses and counts are summed over the processes; of two, one has no answer in this step."""
+    prepared = prepare(config(llama, chat, tmp_path / "out"))
+    sums: list[torch.Tensor] = []
+
+    def first(own: torch.Tensor, reduction: str) -> torch.Tensor:
+        sums.append(own.clone())
+        return own
+
+    def second(own: torch.Tensor, reduction: str) -> torch.Tensor:
+        assert reduction == "sum"
+        return own + sums.pop(0)
+
+    ends = []
+    for reduce in (first, second):
+        trainer = FedTrainer(prepared)
+        batches = [prepared.maker(lambda place: place, 0, 2, 0)] if reduce is first else [None]
+        done = trainer.learn(batches)
+        assert bool(done.learned) == (reduce is first)
+        trainer.prepared = replace(prepared, accelerator=SimpleNamespace(num_processes=2, reduce=reduce))
+        trainer.update(done)
+        ends.append((done, trainer.counts, trainer.modules.state_dict()))
+    (done, counts, weights), (other, other_counts, other_weights) = ends
+    assert torch.equal(done.losses, other.losses) and done.losses[:, 0].min() > 0.0
+    assert (done.learned, done.tokens, counts) == (other.learned, other.tokens, other_counts)
+    assert all(torch.equal(each, other_weights[name]) for name, each in weights.items())
 
 
 def test_losses_fall_and_what_was_trained_loads(llama: Path, chat: Path, tmp_path: Path) -> None:

@@ -179,6 +179,21 @@ def test_sd_takes_what_features_drafting_and_verifying_take() -> None:
     assert fed.stats.total_s == pytest.approx(by_hand, abs=1e-9)
 
 
+@pytest.mark.parametrize(("one_way_s", "alone"), [(0.007, False), (0.01, True)])
+def test_the_first_token_is_decoded_where_that_is_over_before_a_draft_can_be_there(
+    one_way_s: float, alone: bool
+) -> None:
+    """Where a pass ends within the round trip that features and draft take, once the verifier has seen a pass."""
+    first, second = run_mode(
+        "sd", Synthetic(tokens=21, fed=(1.0,)).draw(2), replace(ORIN, one_way_s=one_way_s), fed=True, gamma=4
+    )
+    waited = 4 * one_way_s + 4 * 0.007 + 0.015
+    assert first.stats.first_commit_s == pytest.approx(waited)
+    # A draft forward under way holds the commit up.
+    expected = 2 * one_way_s + 0.015 if alone else waited
+    assert second.stats.first_commit_s == pytest.approx(expected, abs=0.007)
+
+
 def test_features_take_their_bytes_on_the_link() -> None:
     recording = FED.draw(1)
     slow = replace(ORIN, down_bits_per_s=1e6)
