@@ -16,9 +16,10 @@ from speculation.trace import load
 
 PAGE, TRACE, LOG, MOVIE = "report.html", "trace.json", "log.txt", "run.gif"
 HOW_TO_READ = (
-    "The answer for which most draft forwards were of use. The edge drafts, the cloud verifies; lines between them are messages, ticks are "
-    "early tokens of the target's exit layers. Green on a shaded band is drafting that a verification hides: where a "
-    "commit lands on it (hit), the next draft leaves at once. Blue is drafting that the cloud waits for."
+    "The answer for which most draft forwards were of use. The edge drafts, the cloud verifies; lines between them are "
+    "messages, ticks are early tokens of the target's exit layers. Green on a shaded band is drafting that a "
+    "verification hides: where a commit lands on it (hit), the next draft leaves at once. Blue is drafting that the "
+    "cloud waits for."
 )
 OVERLAP = "Edge and verifier work at the same time, so their bars overlap in time; the dash is the whole answer."
 FILES = {
