@@ -20,7 +20,7 @@ from edge_drafter import Mode
 from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.experiment.run import Arm
 from evaluation.plots import add_outputs
-from evaluation.tables import Column, figures_table
+from evaluation.tables import Column, figures_table, markdown
 from evaluation.virtual_time import Recording, Timings, VirtualTime
 
 TIMES = {
@@ -32,6 +32,7 @@ TIMES = {
 EXIT_SHARE = 0.018
 """What an exit adds to a verification with a short list (docs/benchmarks.md, measured on the embedded pair)."""
 ALWAYS = "exit_gain=0"
+NONE = "no exits"
 DRAFTS = {
     "full": (Mode.FULL.value, ""),
     "full, one leaf": (Mode.FULL.value, "leaves=1,effort=1"),
@@ -84,8 +85,7 @@ def compare(recording: Recording, timings: Timings, mode: str, text: str) -> dic
     faster: how many times as fast as without exits, frame by frame.
     """
     base = ",".join(filter(None, ["ngrams=off", text]))
-    none = "no exits"
-    arms = [Arm[Any](none, mode, {"text": f"{base},early_tokens=off"})]
+    arms = [Arm[Any](NONE, mode, {"text": f"{base},early_tokens=off"})]
     arms += [
         Arm[Any](name, mode, {"text": f"{base},{ALWAYS}", "recording": each})
         for name, each in exits_of(recording).items()
@@ -95,9 +95,16 @@ def compare(recording: Recording, timings: Timings, mode: str, text: str) -> dic
     run = VirtualTime(recording, timings).run(arms)
     names = ("tau", "forwards_per_token")
     return {
-        arm: {**row, "faster": run.times_faster(none, arm)}
+        arm: {**row, "faster": run.times_faster(NONE, arm)}
         for arm, row in arm_figures(run, timings, *names).items()
     }  # fmt: skip
+
+
+def added(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return one Markdown table of all: a row for each setting and way to draft, a column for each choice of exits."""
+    names = dict.fromkeys(arm for rows in found.values() for arm in rows if arm != NONE)
+    rows = {name: {arm: row["faster"] for arm, row in arms.items()} for name, arms in found.items()}
+    return markdown("", rows, [Column(arm, arm) for arm in names])
 
 
 def show(options: argparse.Namespace) -> int:
@@ -113,6 +120,7 @@ def show(options: argparse.Namespace) -> int:
             rows = compare(recording, timings, mode, text)
             print(f"\n{name}; {drafts}\n{figures_table('exits', rows, COLUMNS)}", flush=True)
             found[f"{name}; {drafts}"] = rows
+    print(f"\ntimes as fast as without exits, median of answers\n{added(found)}")
     print(
         f"\n{len(recording.steps)} answers, n-grams off, an exit takes {options.exit_share:.1%} of a verification\n"
         f"{VIRTUAL}"

@@ -20,11 +20,21 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.recordings import add_cost, add_source, changed, fed_shares, fields_help, source
+from benchmarks.recordings import (
+    COUNT,
+    QUICK_COUNT,
+    add_cost,
+    add_source,
+    changed,
+    fed_shares,
+    fields_help,
+    source,
+)
 from edge_drafter import Mode
-from evaluation.experiment.command import add_save, command_line, main_of, settings_of, write_result
+from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.experiment.run import Arm, Run
 from evaluation.formulas import SYSTEMS
+from evaluation.plots import add_outputs
 from evaluation.tables import MS, Column, figures_table
 from evaluation.virtual_time import Recording, Timings, VirtualTime
 from evaluation.virtual_time.timings import TABLE_9_LEAF
@@ -139,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--times", default="", metavar="NAME=VALUE,...", help=fields_help(ORIN, "changes of these"))
     add_cost(line)
     line.add_argument("--mbits", type=float, nargs="+", default=[3.0, 30.0, 100.0], help="links (default: 3 30 100)")
-    add_save(line)
+    add_outputs(line)
     line.add_argument("--name", default="fed_arms", help="of the saved figures (default: %(default)s)")
     return line
 
@@ -149,6 +159,8 @@ def run(options: argparse.Namespace) -> None:
     if min(options.mbits) <= 0.0:
         raise ValueError(f"--mbits {min(options.mbits):g}: give rates above 0")
     recording = source(options)
+    if options.steps is None:
+        recording = replace(recording, steps=recording.steps[: QUICK_COUNT if options.quick else COUNT])
     if recording.fed is None:
         raise ValueError("there is no fed head to compare; give a --recording that has one, or --synthetic fed=0.9+0.8")
     timings: Timings = changed(ORIN.with_cost(options.cost), options.times, "--times")

@@ -4,7 +4,8 @@
 
 On virtual time, at a few places of the break-even map and at the Go2's times, without n-grams: memory of earlier
 answers would hide what a setting is worth. Every setting decodes the same answers. Speed-ups over `cloud` are of the
-time of all answers together: of forty, the median jumps by more than settings differ.
+time of all answers together: of forty, the median jumps by more than settings differ. With --quick: the Go2 and two
+places.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from edge_drafter import Mode
 from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.experiment.run import Arm
 from evaluation.figures import summary
+from evaluation.plots import add_outputs
 from evaluation.tables import Column, figures_table
 from evaluation.virtual_time import Recording, Timings, VirtualTime, load_timings
 
 PLACES = ((0.03, 0.03), (0.03, 1.0), (0.12, 0.2), (0.3, 0.05), (0.3, 0.6), (1.0, 0.5), (3.6, 0.5))
 """T_p / T_q and T_c / T_q: from an edge far faster than the server to an Orin before a fast one."""
 QUICK = 2
+STEPS, QUICK_STEPS = 10, 2
+"""Answers."""
 CLOUD, FULL = Mode.CLOUD.value, Mode.FULL.value
 FIXED: tuple[Mapping[str, Any], ...] = (
     *({"gamma": gamma} for gamma in (2, 6, 8, 12)),
@@ -91,13 +95,13 @@ def parser() -> argparse.ArgumentParser:
     line = command_line("benchmarks.self_tuning", __doc__)
     add_source(line)
     add_cost(line)
-    line.add_argument("--quick", action="store_true", help=f"the Go2 and {QUICK} places only")
-    line.add_argument("--save", action="store_true", help="write benchmarks/results/self_tuning_NAME.json")
+    add_outputs(line)
     return line
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the table, and save it where asked."""
+    options.steps = options.steps or (QUICK_STEPS if options.quick else STEPS)
     recording = source(options)
     places = {f"{draft:g}, {way:g}": declared(draft, way, options.cost) for draft, way in PLACES}
     if options.quick:

@@ -13,11 +13,13 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.decoding.common import VIRTUAL
 from benchmarks.recordings import COUNT, QUICK_COUNT, add_cost, add_recording, changed, fields_help, recorded
 from edge_drafter import Mode
+from evaluation.experiment import command
 from evaluation.experiment.command import command_line, main_of, settings_of, write_result
 from evaluation.experiment.run import Run
 from evaluation.plots import add_outputs
@@ -85,6 +87,19 @@ def run(options: argparse.Namespace) -> None:
         data = {"timings": asdict(timings), "source": dict(recording.notes), "tuned_on": len(first.steps)}
         name = f"tuned_{options.name or options.setting}"
         write_result(name, {"settings": settings_of(options), "kind": VIRTUAL, **data, "round_trips": found})
+        if options.synthetic is None:
+            without_head(shown).save(answers_file(name))
+
+
+def answers_file(name: str) -> Path:
+    """Return where the recorded answers behind saved figures are, so that a test can make a row anew."""
+    return command.RESULTS / f"{name}.npz"
+
+
+def without_head(recording: Recording) -> Recording:
+    """Return a recording without its fed head: three quarters of the file, of which no arm here makes use."""
+    steps = tuple(replace(step, fed_tokens=None, fed_probabilities=None) for step in recording.steps)
+    return replace(recording, steps=steps, fed=None)
 
 
 def at_best(

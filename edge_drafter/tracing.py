@@ -72,4 +72,6 @@ class StepTrace:
         known = {name: round(getattr(stats, name), 6) for name in ESTIMATES if getattr(stats, name) is not None}
         if known:
             known["gamma"] = stats.gamma
-        self._trace.add(Kind.STEP.value, Lane.EDGE, self._begun, now, step=self._step, tokens=stats.tokens, **known)
+        useful = stats.draft_forwards - stats.wasted_forwards
+        counts = {"tokens": stats.tokens, "useful_forwards": useful}
+        self._trace.add(Kind.STEP.value, Lane.EDGE, self._begun, now, step=self._step, **counts, **known)

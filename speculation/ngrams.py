@@ -9,6 +9,10 @@ from speculation.wire import MAX_DRAFT_TOKENS
 KEPT_ANSWERS = 8
 SHORTEST, LONGEST = 2, 8
 START_ACCEPTANCE, WEIGHT = 0.5, 0.05
+LONGER = LONGEST + 1
+"""Length of all n-grams that have grown beyond what is looked for."""
+PRIOR, KEPT = 4.0, 0.98
+"""For how many verdicts at one length the acceptance over all lengths counts; what a verdict leaves of older ones."""
 _BEGIN = -1
 """Stands in front of an answer, so that its first token is found by where it stands."""
 
@@ -21,10 +25,22 @@ class Ngrams:
         self._places: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
         self.acceptance = START_ACCEPTANCE
         """How often a proposed token was right, lately; half the time before the first."""
+        self._right, self._judged = [0.0] * (LONGER + 1), [0.0] * (LONGER + 1)
+        """Verdicts by the length of the n-gram that the token followed."""
 
-    def judged(self, right: bool) -> None:
-        """Take the verdict on one proposed token whose ancestors stood."""
+    def chance(self, length: int) -> float:
+        """Return how likely a token is right that followed an n-gram of `length` tokens.
+
+        What was learned at that length, with the acceptance over all lengths as the prior: after a long n-gram an
+        answer goes on as before far more often than after a short one.
+        """
+        return (self._right[length] + PRIOR * self.acceptance) / (self._judged[length] + PRIOR)
+
+    def judged(self, length: int, right: bool) -> None:
+        """Take the verdict on one token that followed an n-gram of `length` tokens and whose ancestors stood."""
         self.acceptance += WEIGHT * (float(right) - self.acceptance)
+        self._right[length] = KEPT * self._right[length] + right
+        self._judged[length] = KEPT * self._judged[length] + 1.0
 
     @property
     def hints(self) -> list[list[int]]:
@@ -49,10 +65,18 @@ class Ngrams:
 
     def lookup(self, prefix: Sequence[int], limit: int) -> list[int]:
         """Return at most `limit` tokens that followed the longest known ending of `prefix`; none for none."""
+        return self.proposals(prefix, limit)[0]
+
+    def proposals(self, prefix: Sequence[int], limit: int) -> tuple[list[int], list[int]]:
+        """Return what `lookup` does, and behind how long a known n-gram each token stands, `LONGER` at most.
+
+        A token lengthens the n-gram of the next.
+        """
         marked = (_BEGIN, *prefix[-LONGEST:]) if len(prefix) < LONGEST else tuple(prefix[-LONGEST:])
         for start in range(len(marked)):
             place = self._places.get(marked[start:])
             if place is not None:
                 answer, end = place
-                return list(answer[end : end + limit])
-        return []
+                tokens, size = list(answer[end : end + limit]), len(marked) - start
+                return tokens, [min(size + ahead, LONGER) for ahead in range(len(tokens))]
+        return [], []

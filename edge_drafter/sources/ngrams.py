@@ -19,14 +19,16 @@ MOST_TOKENS = 12
 
 
 class NgramSource(DraftSource):
-    """Proposes what followed in an earlier answer, with the probability that such proposals have had lately.
+    """Proposes what followed in an earlier answer, as likely as such tokens were right lately.
 
-    The verifier gets the newest answers as hints.
+    How likely depends on the length of the n-gram that they followed. The verifier gets the newest answers as hints.
     """
 
     def __init__(self) -> None:
         self._ngrams = Ngrams()
         self._step: Step
+        self._lengths: dict[int, int] = {}
+        """Nodes of this step that it proposed, and behind how long an n-gram."""
 
     def announce(self, begin: BeginStep) -> BeginStep:
         """See `DraftSource.announce`."""
@@ -34,18 +36,24 @@ class NgramSource(DraftSource):
 
     def begin(self, step: Step) -> None:
         """See `DraftSource.begin`."""
-        self._step = step
+        self._step, self._lengths = step, {}
 
     def propose(self, node: int) -> None:
         """See `DraftSource.propose`."""
-        step, tree, chance = self._step, self._step.tree, self._ngrams.acceptance
-        if chance < step.config.least or node not in tree:
+        step, tree = self._step, self._step.tree
+        if node not in tree:
             return
         if node != tree.root and tree[node].reach < LEAST_REACH:
             return
         prefix = [*step.answer.tokens, *(tree[each].token for each in tree.path_to(node))]
-        for token in self._ngrams.lookup(prefix, min(MOST_TOKENS, step.cutter.room(node))):
+        found = self._ngrams.proposals(prefix, min(MOST_TOKENS, step.cutter.room(node)))
+        for token, length in zip(*found, strict=True):
+            chance = self._ngrams.chance(length)
+            if chance < step.config.least:
+                break
             node = tree.add(node, token, chance, Origin.LOOKUP)
+            if tree[node].origin is Origin.LOOKUP:
+                self._lengths.setdefault(node, length)
             if token in step.answer.ends:
                 break
 
@@ -58,8 +66,8 @@ class NgramSource(DraftSource):
                 return
             children = tree[node].children
             for proposed, child in children.items():
-                if tree[child].origin is Origin.LOOKUP:
-                    self._ngrams.judged(proposed == token)
+                if child in self._lengths:
+                    self._ngrams.judged(self._lengths[child], proposed == token)
             node = children.get(token)
 
     def end(self, tokens: Sequence[int]) -> None:

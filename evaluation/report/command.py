@@ -11,14 +11,15 @@ from evaluation.report.movie import write_movie
 from evaluation.report.plots import plot_latency, plot_top
 from evaluation.report.run import HELD, Decision, load_run
 from evaluation.report.tables import decoding_rows
-from evaluation.report.timeline import median_step, plot_step, steps
+from evaluation.report.timeline import plot_step, steps, telling_step
 from speculation.trace import load
 
 PAGE, TRACE, LOG, MOVIE = "report.html", "trace.json", "log.txt", "run.gif"
 HOW_TO_READ = (
-    "The answer of median duration. The edge drafts, the cloud verifies; lines between them are messages, ticks are "
-    "early tokens of the target's exit layers. Green on a shaded band is drafting that a verification hides: where a "
-    "commit lands on it (hit), the next draft leaves at once. Blue is drafting that the cloud waits for."
+    "The answer for which most draft forwards were of use. The edge drafts, the cloud verifies; lines between them are "
+    "messages, ticks are early tokens of the target's exit layers. Green on a shaded band is drafting that a "
+    "verification hides: where a commit lands on it (hit), the next draft leaves at once. Blue is drafting that the "
+    "cloud waits for."
 )
 OVERLAP = "Edge and verifier work at the same time, so their bars overlap in time; the dash is the whole answer."
 FILES = {
@@ -55,7 +56,7 @@ def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | N
         walk.append((embedded(film.read_bytes()), "the run: first person, and from outside"))
     sections = [Section("Where it walked", problem, plots=walk)]
     if answers:
-        plot = keep("timeline.png", png(plot_step(median_step(answers))), "time line of one answer: edge, link, cloud")
+        plot = keep("timeline.png", png(plot_step(telling_step(answers))), "time line of one answer: edge, link, cloud")
         sections.append(Section("One answer, drafted on the edge and verified in the cloud", HOW_TO_READ, plots=[plot]))
     if run.stats:
         plot = keep("latency.png", png(plot_latency(run)), "time of each answer by stage")

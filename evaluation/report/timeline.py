@@ -59,6 +59,12 @@ class Step:
         """How long the step took."""
         return self.whole.end - self.whole.start
 
+    @property
+    def useful_forwards(self) -> int:
+        """How many draft forwards proposed a token that was committed; 0 in a trace that does not hold it."""
+        count = self.whole.args.get("useful_forwards")
+        return count if isinstance(count, int) else 0
+
     def of(self, *kinds: Kind) -> list[Span]:
         """Return the spans of these kinds, in order."""
         return [span for span in self.spans if span.name in kinds]
@@ -81,11 +87,16 @@ def steps(spans: Sequence[Span]) -> list[Step]:
     return found
 
 
-def median_step(found: Sequence[Step]) -> Step:
-    """Return the step of median duration. Raises ValueError if there is none."""
+def telling_step(found: Sequence[Step]) -> Step:
+    """Return the step in which most draft forwards proposed what was committed, of several the one of median duration.
+
+    A robot that remembers its answers commits most tokens without a draft forward. Raises ValueError if there is none.
+    """
     if not found:
         raise ValueError("the trace holds no complete step; let the robot answer at least once")
-    return sorted(found, key=lambda step: step.seconds)[(len(found) - 1) // 2]
+    most = max(step.useful_forwards for step in found)
+    best = sorted((step for step in found if step.useful_forwards == most), key=lambda step: step.seconds)
+    return best[(len(best) - 1) // 2]
 
 
 def hidden_s(step: Step) -> tuple[float, float]:

@@ -58,15 +58,16 @@ def test_a_longer_forward_and_prefill_take_their_share() -> None:
 
 
 def test_the_command_prints_and_saves(
-    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    few: None, tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(command, "RESULTS", tmp_path)
     pair = f"--target-model {tiny_target} --draft-model {tiny_draft} --frames random --max-tokens 6"
-    flags = f"{pair} --count 1 --recording {tmp_path / 'recording.npz'} --save"
+    flags = f"{pair} --count 2 --recording {tmp_path / 'recording.npz'} --save"
     assert draft_arms.main(flags.split()) == 0
     assert "TABED, half" in capsys.readouterr().out
     saved = json.loads((tmp_path / "draft_arms.json").read_text())
-    assert set(saved["arms"]) == set(draft_arms.ARMS) and saved["arms"]["blind"]["times_cloud"]["go2"] > 0.0
+    assert set(saved["arms"]) == set(draft_arms.ARMS) and saved["arms"]["blind"]["times_cloud"]["go2"]["tuned"] > 0.0
+    assert saved["arms"]["TABED"]["drafting"]["fast"].startswith("ngrams=off")
     assert draft_arms.main([*flags.split(), "--gamma", "0"]) == 2
     assert "--gamma 0" in capsys.readouterr().err

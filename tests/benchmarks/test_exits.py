@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.exits import DRAFTS, alone, compare, exits_of, never_wrong
+from benchmarks.exits import DRAFTS, added, alone, compare, exits_of, never_wrong
 from evaluation.virtual_time import Recording, Synthetic, Timings
 
 
@@ -43,3 +43,6 @@ def test_every_choice_of_exits_is_compared_with_none(drafts: str) -> None:
     assert list(rows)[:1] == ["no exits"] and set(exits_of(recording)) < set(rows)
     assert rows["no exits"]["faster"][0] == pytest.approx(1.0)
     assert rows["never wrong after 2"]["faster"][0] > 1.1
+    table = added({"one": rows, "other": {"no exits": rows["no exits"]}}).splitlines()
+    assert len(table) == 4 and table[0].count("|") == len(rows) + 1
+    assert f"{rows['exit 2']['faster'][1]:.2f}" in table[2] and table[3].count(" - ") == len(rows) - 1

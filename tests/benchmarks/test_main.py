@@ -31,12 +31,13 @@ def test_everything_runs_though_one_fails(ran: list[list[str]], capsys: pytest.C
     assert programs == [
         "benchmarks.tune", "benchmarks.tune", "benchmarks.tune", "benchmarks.latency", "benchmarks.latency",
         "benchmarks.peers", "benchmarks.sampling", "benchmarks.decoding", "benchmarks.break_even",
-        "benchmarks.break_even", "benchmarks.self_draft", "benchmarks.robots", "benchmarks.formulas", "benchmarks.dssd",
-        "evaluation",
+        "benchmarks.break_even", "benchmarks.calibration", "benchmarks.self_tuning", "benchmarks.exits",
+        "benchmarks.fed_arms", "benchmarks.draft_arms", "benchmarks.self_draft", "benchmarks.robots",
+        "benchmarks.formulas", "benchmarks.dssd", "evaluation",
     ]  # fmt: skip
     assert all(line[-3:] == ["--quick", "--out", "elsewhere"] for line in ran if "record" not in line)
     printed = capsys.readouterr().out
-    assert "failed, exit code 2" in printed and printed.count("done") == 14
+    assert "failed, exit code 2" in printed and printed.count("done") == 19
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -55,7 +56,10 @@ def test_a_recording_that_is_needed_is_made_first(
     assert ran == [*first, ["benchmarks.break_even", "--recording", str(recording), "--save"]]
 
 
-@pytest.mark.parametrize("name", [name for name in __main__.COMMANDS if not name.startswith("fleet")])
+NAMES = ("calibration", "exits", "draft_arms", *(name for name in __main__.COMMANDS if name != "fleet"))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_words_of_a_program_are_its_own(name: str, tmp_path: Path) -> None:
     """Every command line can be read, with what this one adds; --quick decides over steps."""
     options = __main__.parser().parse_args(["--quick", "--out", str(tmp_path)])

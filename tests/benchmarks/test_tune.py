@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import tune
+from benchmarks.recordings import changed
 from edge_drafter.config import read_changes
+from evaluation.experiment import command
+from evaluation.experiment.run import Arm, Run
+from evaluation.virtual_time import Recording, VirtualTime, load_timings
+from evaluation.virtual_time.figures import figures_of
 
 
 def test_a_setting_has_a_table_for_each_round_trip_and_a_result(
@@ -27,6 +33,25 @@ def test_a_setting_has_a_table_for_each_round_trip_and_a_result(
         for arm, text in each["drafting"].items():
             assert read_changes(text) is not None and each["modes"][arm]["steps"] == 3
     assert "machine" not in saved, "virtual times depend on none"
+
+
+@pytest.mark.parametrize("name", ["tuned_go2", "tuned_fast_server"])
+def test_the_saved_figures_are_those_of_this_code(name: str) -> None:
+    """`full` without earlier answers as shipped, and `cloud`, at the last round trip: no policy has changed."""
+    saved = json.loads((command.RESULTS / f"{name}.json").read_text())
+    recording = Recording.load(tune.answers_file(name))
+    assert {model: recording.notes[model] for model in ("target", "draft")}.items() <= saved["source"].items()
+    entry = saved["round_trips"][-1]
+    timings = changed(load_timings("go2", saved["settings"]["cost"]), saved["settings"]["times"], "--times")
+    timings = replace(timings.with_server_draft(), one_way_s=entry["rtt_s"] / 2.0)
+    assert asdict(timings)["cost"] == saved["timings"]["cost"]
+    arms = [Arm("cloud", "cloud"), Arm("full, n-grams off", "full", {"text": "ngrams=off"})]
+    run: Run = VirtualTime(recording, timings).run(arms)
+    for arm, answers in run.answers.items():
+        figures = figures_of(answers, timings)
+        for figure in ("total_s", "per_token_s", "passes_per_token", "wasted_forwards"):
+            expected = entry["modes"][arm][figure]
+            assert figures[figure] == (None if expected is None else pytest.approx(expected, rel=1e-12)), (arm, figure)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ def test_a_step_can_be_cut_out_by_its_number_and_its_rounds_told_apart() -> None
     spans = [span for span in bench.trace.spans if span.args["step"] == 11]
     (step,) = named(spans, Kind.STEP)
     assert step.args["tokens"] == first.stats.tokens
+    used = first.stats.draft_forwards - first.stats.wasted_forwards
+    assert step.args["useful_forwards"] == used > 0
     assert step.end - step.start == pytest.approx(first.stats.total_s)
     assert all(step.start <= span.start and span.end <= step.end for span in spans)
     rounds = [span.args["round"] for span in named(spans, Kind.ROUND)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speculation.ngrams import KEPT_ANSWERS, LONGEST, Ngrams
+from speculation.ngrams import KEPT_ANSWERS, LONGER, LONGEST, Ngrams
 from speculation.wire import MAX_DRAFT_TOKENS
 
 ANSWERS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), max_size=12)
@@ -49,6 +51,37 @@ def test_the_newest_answer_wins_and_hints_are_the_newest_first() -> None:
     assert ngrams.hints[0] == list(range(MAX_DRAFT_TOKENS))
 
 
+@given(answers=ANSWERS, prefix=st.lists(st.integers(0, 3), max_size=10))
+def test_a_token_stands_behind_the_ngram_that_it_followed(answers: list[list[int]], prefix: list[int]) -> None:
+    """The first length is that of the longest known ending; a shorter prefix, or one more token, changes it by one."""
+    ngrams = Ngrams()
+    for answer in answers:
+        ngrams.remember(answer)
+    tokens, lengths = ngrams.proposals(prefix, 4)
+    assert len(tokens) == len(lengths) and all(1 <= length <= LONGER for length in lengths)
+    assert all(after == min(before + 1, LONGER) for before, after in itertools.pairwise(lengths))
+    if tokens:
+        marked = [-1, *prefix]
+        kept = [[-1, *answer] for answer in answers]
+        ending = marked[-lengths[0] :]
+        assert any(each[start : start + lengths[0]] == ending for each in kept for start in range(len(each)))
+
+
+@given(verdicts=st.lists(st.tuples(st.integers(1, LONGER), st.booleans()), max_size=60))
+def test_a_chance_is_a_share_and_follows_its_own_length(verdicts: list[tuple[int, bool]]) -> None:
+    ngrams = Ngrams()
+    for length, right in verdicts:
+        before, other = ngrams.chance(length), ngrams.acceptance
+        ngrams.judged(length, right)
+        assert (ngrams.acceptance > other) is right or ngrams.acceptance == other
+        assert (ngrams.chance(length) > before) is right
+        assert 0.0 < ngrams.chance(length) < 1.0
+    for _ in range(200):
+        ngrams.judged(3, True)
+        ngrams.judged(2, False)
+    assert ngrams.chance(3) > 0.9 and ngrams.chance(2) < 0.1
+
+
 def test_one_token_alone_is_no_reason_to_propose() -> None:
     ngrams = Ngrams()
     ngrams.remember([7, 1, 2])
@@ -60,5 +93,5 @@ def test_acceptance_follows_the_verdicts() -> None:
     ngrams = Ngrams()
     before = ngrams.acceptance
     for _ in range(100):
-        ngrams.judged(False)
+        ngrams.judged(2, False)
     assert ngrams.acceptance < 0.02 < before

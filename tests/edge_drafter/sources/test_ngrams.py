@@ -9,6 +9,7 @@ from edge_drafter.controller import Controller
 from edge_drafter.sources.ngrams import LEAST_REACH, MOST_TOKENS, NgramSource
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
+from speculation.ngrams import PRIOR
 from speculation.wire import BeginStep
 from tests.edge_drafter.fakes import EOS, FakeClock
 
@@ -78,7 +79,10 @@ def test_verdicts_decide_how_likely_the_next_proposals_are_and_whether_there_are
     step = begun(source)
     source.propose(step.tree.root)
     (first,) = step.tree[step.tree.root].children.values()
-    assert step.tree[first].chance == pytest.approx(chance)
+    (second,) = step.tree[first].children.values()
+    (third,) = step.tree[second].children.values()
+    assert step.tree[first].chance == step.tree[second].chance == pytest.approx((1.0 + PRIOR * chance) / (1.0 + PRIOR))
+    assert step.tree[third].chance == pytest.approx(PRIOR * chance / (1.0 + PRIOR)), "behind three tokens it was wrong"
     step = begun(source, least=0.9)
     source.propose(step.tree.root)
     assert proposed(step, step.tree.root) == []

@@ -6,11 +6,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from evaluation.page import png
-from evaluation.report.timeline import hidden_s, median_step, plot_step, steps
+from evaluation.report.timeline import hidden_s, plot_step, steps, telling_step
 from speculation.trace import Kind, Lane, Trace
 
 
-def traced_step(trace: Trace, number: int, start: float, rounds: int = 2, action: str = "") -> None:
+def traced_step(
+    trace: Trace, number: int, start: float, rounds: int = 2, action: str = "", useful: int | None = None
+) -> None:
     """Add a step: in each round of 100 ms the edge pre-drafts for 60 ms, then it drafts for 20 ms."""
     trace.add(Kind.PREFILL.value, Lane.EDGE, start, start + 0.05, step=number)
     now = start + 0.05
@@ -27,7 +29,8 @@ def traced_step(trace: Trace, number: int, start: float, rounds: int = 2, action
         now += 0.1
         trace.add(Kind.ROUND.value, Lane.LINK, now - 0.1, now, **names, tokens=3)
         trace.mark(Kind.COMMIT.value, Lane.EDGE, now, **names, tokens=3, landing=landing)
-    trace.add(Kind.STEP.value, Lane.EDGE, start, now, step=number, tokens=3 * rounds)
+    counts = {} if useful is None else {"useful_forwards": useful}
+    trace.add(Kind.STEP.value, Lane.EDGE, start, now, step=number, tokens=3 * rounds, **counts)
     if action:
         trace.mark(Kind.DECISION.value, Lane.EDGE, now + 0.01, goal=1, decision=number - 100, action=action)
 
@@ -49,9 +52,19 @@ def test_steps_are_separated_and_know_their_decision() -> None:
         (103, "stop", 3),
     ]
     assert {span.args["step"] for span in found[1].spans} == {102}
-    assert median_step(found).number == 103
     with pytest.raises(ValueError, match="no complete step"):
-        median_step([])
+        telling_step([])
+
+
+def test_the_step_that_is_shown_is_one_in_which_drafts_were_of_use() -> None:
+    trace = Trace()
+    for place, (rounds, useful) in enumerate(((9, 0), (3, 4), (5, 4), (4, 4), (2, 1))):
+        traced_step(trace, 101 + place, 5.0 * place, rounds, useful=useful)
+    assert telling_step(steps(trace.spans)).number == 104
+    old = Trace()
+    for place, rounds in enumerate((2, 7, 3)):
+        traced_step(old, 101 + place, 5.0 * place, rounds)
+    assert telling_step(steps(old.spans)).number == 103, "without the counts, the one of median duration"
 
 
 def test_what_a_verification_hides_is_measured() -> None:
