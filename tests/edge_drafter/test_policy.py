@@ -12,7 +12,6 @@ from edge_drafter.policy import MAX_AHEAD, OUTRUN, Policy
 from edge_drafter.sent import SentDraft
 from edge_drafter.step import Step
 from edge_drafter.tree import Origin
-from evaluation.virtual_time import Synthetic, Timings, decode, drafting
 from speculation.wire import Draft, Idle
 from tests.edge_drafter.fakes import EOS, FakeClock
 
@@ -160,22 +159,13 @@ def test_a_look_up_chain_is_fed_at_its_end_and_never_past_an_end_token() -> None
     assert scene.policy.lookup_ends([root]) != [last]
 
 
-@pytest.mark.parametrize("mode", ["sd", "proactive", "full"])
-def test_leaves_that_are_kept_are_those_that_would_be_chosen_again(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole answers on virtual time, whose times show every forward and every draft."""
-    recording = Synthetic(tokens=40, acceptance=0.7).draw(2)
-    timings = Timings(draft_s=0.02, verify_s=0.1, one_way_s=0.03)
-
-    def run() -> list[tuple[float, int, int]]:
-        results = decode(recording, timings, drafting(mode, recording))
-        return [(each.stats.total_s, each.stats.draft_forwards, each.stats.drafted) for each in results]
-
-    kept = run()
-    choose = Policy.next_leaves
-
-    def anew(policy: Policy) -> list[int]:
-        policy._leaves_at = None
-        return choose(policy)
-
-    monkeypatch.setattr(Policy, "next_leaves", anew)
-    assert run() == kept
+def test_leaves_are_chosen_anew_after_whatever_changes_them() -> None:
+    """Whether the tree has changed, or only what is in flight."""
+    scene = Scene("sd", gamma=3)
+    root = scene.step.tree.root
+    (first,) = scene.chain(root, [1])
+    assert scene.policy.next_leaves() == scene.policy.next_leaves() == [first]
+    more = scene.step.tree.add(first, 2, 0.9, Origin.LOOKUP)
+    assert scene.policy.next_leaves() == [more]
+    scene.send(root)
+    assert scene.policy.next_leaves() == [], "sd waits for the verdict, though it sent a part of a draft"
