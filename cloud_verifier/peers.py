@@ -9,7 +9,8 @@ from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.limits import Allowance
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.sessions import Session, SessionTable
-from cloud_verifier.step import Step, Tally
+from cloud_verifier.step import Step
+from cloud_verifier.tally import Tally
 from cloud_verifier.work import Post
 from speculation import wire
 from speculation.text import printable

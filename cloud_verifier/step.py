@@ -1,8 +1,7 @@
 """Step: one robot's question, from `BeginStep` to the last `Commit`: its answer, the drafts for it, and what it costs.
 
-State: answer tokens and the digest of every prefix. A draft is placed by its digest alone. In the past it is walked
-down: its tokens are compared with the answer until the walk stands where the answer ends; what hangs below is then
-current. Ahead it is held until a commit makes it current or void. Of several current drafts the deepest is verified.
+State: answer tokens, the digest of every prefix, the drafts that it holds (`cloud_verifier.held_drafts`): of several
+current ones the deepest is verified.
 
 Hints are earlier answers: what followed there is proposed here, where no draft is at hand.
 
@@ -14,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.feature_log import FeatureLog
+from cloud_verifier.held_drafts import HeldDrafts
 from cloud_verifier.ledger import Act, Choice, Ledger
 from cloud_verifier.open_token import OpenToken
+from cloud_verifier.tally import Tally
 from cloud_verifier.tree import ForeignDraft, Tree, continuation
 from cloud_verifier.work import Row, RowFeatures
 from speculation.acceptance import Verdict
@@ -41,52 +41,8 @@ from speculation.wire import (
     parents_of,
 )
 
-HELD_DRAFTS = 16
-"""Drafts that a step holds, current or ahead; the one that starts farthest ahead gives way, of equals the oldest."""
 HINT_TOKENS = 8
 MAX_COMMIT = MAX_DRAFT_TOKENS + 1
-
-
-@dataclass
-class Tally:
-    """What a step, or several, cost."""
-
-    tokens: int = 0
-    """Tokens committed by target forwards."""
-    passes: int = 0
-    """Target forwards."""
-    hinted: int = 0
-    """Forwards that verified a hint."""
-    decoded: int = 0
-    """Forwards that verified nothing."""
-    waited_s: float = 0.0
-    """Seconds that the ledger waited for drafts."""
-    prefill_s: float = 0.0
-    """Seconds of decoding the frame and of the prefill."""
-
-    def __str__(self) -> str:
-        return (
-            f"tokens={self.tokens} passes={self.passes} tau={self.tau:.2f} verified={self.verified} "
-            f"hinted={self.hinted} decoded={self.decoded} waited={self.waited_s * 1e3:.1f}ms "
-            f"prefill={self.prefill_s * 1e3:.1f}ms"
-        )
-
-    @property
-    def tau(self) -> float:
-        """Tokens per verification, 0 before the first."""
-        return self.tokens / self.passes if self.passes else 0.0
-
-    @property
-    def verified(self) -> int:
-        """Passes that verified a draft."""
-        return self.passes - self.hinted - self.decoded
-
-    def count(self, act: Act, tokens: int) -> None:
-        """Enter a pass that committed so many tokens."""
-        self.passes += 1
-        self.tokens += tokens
-        self.hinted += act is Act.HINT
-        self.decoded += act is Act.DECODE
 
 
 class Step:
@@ -168,9 +124,7 @@ class Step:
         self._eos = frozenset(eos)
         self._digests = [empty_digest(begin, sampling) if digest is None else digest]
         self._fed = 0
-        self._held: dict[int, Draft] = {}
-        self._evidence: dict[int, Evidence] = {}
-        """Of the held drafts that came with any, by round."""
+        self._held = HeldDrafts(self.answer, self._digests)
         self._best: Tree | None = None
         self._hint: Tree | None = None
         self._hint_tokens = hint_tokens
@@ -464,7 +418,8 @@ class Step:
         if not was_ready and not self.pending and after is not None and after.act is not Act.WAIT:
             self.since = now
         if draft.start <= self.position:
-            usable = draft.round in self._held and self._held[draft.round].start <= self.position
+            held = self._held.get(draft.round)
+            usable = held is not None and held.start <= self.position
             depth = Tree(tokens=tuple(draft.tokens), parents=tuple(parents_of(draft))).levels[-1]
             self.ledger.draft_came(draft.start, usable, depth, now)
             self._kept = None
@@ -484,7 +439,6 @@ class Step:
             self.tally.waited_s += self.ledger.start(choice, now)
             exits = exits or (self.early_wanted and self.ledger.drafts_pay)
         tree = choice.tree
-        evidence = self._evidence.get(tree.round, ())
         self.row = Row(
             index=self.index,
             tokens=tree.tokens,
@@ -497,7 +451,7 @@ class Step:
             self_depth=choice.depth,
             answer=tuple(self.answer) if choice.size or self.recompute else (),
             digest=self.digest,
-            evidence=tuple(evidence[node] for node in tree.nodes) if evidence else (),
+            evidence=self._held.evidence(tree),
             cached=self.cached,
             recompute=self.recompute,
             features=0 if self._features is None else 1,
@@ -506,8 +460,8 @@ class Step:
         best = self._best
         self._declined = best if Act.VERIFY in choice.declined else None
         if best is None or len(tree.tokens) >= len(best.tokens):
-            self._held.pop(tree.round, None)
-            self._best = self._current()
+            self._held.remove(tree.round)
+            self._best = self._held.best()
         return self.row
 
     def further(self, tree: Tree, spent_s: float, forward_s: float, now: float) -> float:
@@ -546,7 +500,10 @@ class Step:
             self.open = OpenToken(tree.round, verdict.rest)
         self.row = None
         self.since = self.committed_at = now
-        self._held = {} if self.done else {r: draft for r, draft in self._held.items() if self._hopeful(draft)}
+        if self.done:
+            self._held.clear()
+        else:
+            self._held.settle()
         self._refresh()
         tokens = self.answer[start:]
         if self._features is not None and features is not None:
@@ -602,19 +559,8 @@ class Step:
                 return []
             if self.done or self.open is not None or continuation(draft, self.answer) is None:
                 return self.repeat(draft.start, draft.round)
-        place = (draft.start, draft.digest)
-        rivals = [round for round, other in self._held.items() if (other.start, other.digest) == place]
-        if any(round > draft.round for round in rivals):
-            return []
-        for round in rivals:
-            del self._held[round]
-        self._held[draft.round] = draft
-        while len(self._held) > HELD_DRAFTS:
-            del self._held[max(self._held, key=lambda round: (self._held[round].start, -round))]
-        if evidence:
-            self._evidence = {round: each for round, each in self._evidence.items() if round in self._held}
-            self._evidence[draft.round] = evidence
-        self._best = self._current()
+        if self._held.add(draft, evidence):
+            self._best = self._held.best()
         return []
 
     def _append(self, tokens: Sequence[int]) -> None:
@@ -626,23 +572,8 @@ class Step:
 
     def _refresh(self) -> None:
         """Find the best draft and the hint anew: the answer grew, or the step may use them from now on."""
-        self._best = self._current()
+        self._best = self._held.best()
         self._hint = self.hint(self._hint_tokens) if self.idle is Idle.LEDGER else None
-
-    def _fits(self, draft: Draft) -> bool:
-        """Whether the answer stands where the draft begins, or has passed it, and is the draft's own up to there."""
-        return draft.start <= self.position and self._digests[draft.start] == draft.digest
-
-    def _hopeful(self, draft: Draft) -> bool:
-        return draft.start > self.position or (self._fits(draft) and continuation(draft, self.answer) is not None)
-
-    def _current(self) -> Tree | None:
-        trees = (
-            tree
-            for draft in self._held.values()
-            if self._fits(draft) and (tree := continuation(draft, self.answer)) is not None
-        )
-        return max(trees, key=lambda tree: (tree.levels[-1], tree.round), default=None)
 
 
 def empty_digest(begin: BeginStep, sampling: SamplingScheme) -> bytes:

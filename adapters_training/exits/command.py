@@ -28,65 +28,30 @@ import json
 from pathlib import Path
 from typing import Any
 
-from adapters_training import settings
 from adapters_training.exits.config import TrainingConfig
+from adapters_training.training_command import add_training, run_training
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the command."""
-    line = commands.add_parser(
-        "exits", help="train early-exit adapters on a frozen target", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    line = add_training(
+        commands, "exits", TrainingConfig, _run, text="train early-exit adapters on a frozen target", about=__doc__,
+        smaller="--context, --batch, --head-tokens or --rank", replace="replace exits of other settings in --out",
     )  # fmt: skip
-    settings.add_options(line, TrainingConfig)
-    line.add_argument("--dry-run", action="store_true", help="two steps, a measurement, and how long all of it takes")
     line.add_argument("--compare", action="store_true", help="train with ce and with kl, each in a folder of --out")
-    line.add_argument("--overwrite", action="store_true", help="replace exits of other settings in --out")
-    line.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command. Raises ValueError, in one sentence, for what cannot be trained."""
-    config = settings.read(TrainingConfig, options)
-    import torch
-
-    try:
-        return _run(config, options)
-    except torch.OutOfMemoryError:
-        raise ValueError("the GPU ran out of memory: give less --context, --batch, --head-tokens or --rank") from None
-    finally:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
 
 
 def _run(config: TrainingConfig, options: argparse.Namespace) -> int:
-    from adapters_training.exits.run import compare, dry_run, finished_results, train
-
-    if options.dry_run:
-        line = dry_run(config)
-        if line:
-            print(line)
-        return 0
-    if options.compare:
-        _report_comparison(Path(config.out), compare(config))
-        return 0
-    results = finished_results(config)
-    if results is not None:
-        print(f"{config.out} holds the exits of these settings already; delete them to train anew")
-    else:
-        _refuse_others(Path(config.out), options.overwrite)
-        results = train(config)
-    if results:
-        print("\n".join(table({config.loss.value: results})))
-    return 0
-
-
-def _refuse_others(out: Path, overwrite: bool) -> None:
-    from adapters_training.exits.trainer import CHECKPOINT_FILE
+    from adapters_training.exits.run import compare, dry_run, train
     from speculation.exits import WEIGHTS_FILE
 
-    if (out / WEIGHTS_FILE).exists() and not (out / CHECKPOINT_FILE).exists() and not overwrite:
-        raise ValueError(f"--out {out} holds exits of other settings; choose another folder, or add --overwrite")
+    if options.compare and not options.dry_run:
+        _report_comparison(Path(config.out), compare(config))
+        return 0
+    return run_training(
+        config, options, dry_run=dry_run, train=train, table=lambda found: table({config.loss.value: found}),
+        made="exits", written=WEIGHTS_FILE,
+    )  # fmt: skip
 
 
 def table(results: dict[str, dict[str, Any]]) -> list[str]:

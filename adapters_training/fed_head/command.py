@@ -19,65 +19,27 @@ examples:
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from adapters_training import settings
 from adapters_training.fed_head.config import FedHeadConfig
+from adapters_training.training_command import add_training, run_training
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the command."""
-    line = commands.add_parser(
-        "fed-head", help="train a draft head that a frozen target feeds", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    add_training(
+        commands, "fed-head", FedHeadConfig, _run, text="train a draft head that a frozen target feeds", about=__doc__,
+        smaller="--context, --batch, --depths or --head-tokens", replace="replace a head of other settings in --out",
     )  # fmt: skip
-    settings.add_options(line, FedHeadConfig)
-    line.add_argument("--dry-run", action="store_true", help="two steps, a measurement, and how long all of it takes")
-    line.add_argument("--overwrite", action="store_true", help="replace a head of other settings in --out")
-    line.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command. Raises ValueError, in one sentence, for what cannot be trained."""
-    config = settings.read(FedHeadConfig, options)
-    import torch
-
-    try:
-        return _run(config, options)
-    except torch.OutOfMemoryError:
-        raise ValueError("the GPU ran out of memory: give less --context, --batch, --depths or --head-tokens") from None
-    finally:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
 
 
 def _run(config: FedHeadConfig, options: argparse.Namespace) -> int:
-    from adapters_training.exits.run import finished_results
     from adapters_training.fed_head.run import dry_run, train
-
-    if options.dry_run:
-        line = dry_run(config)
-        if line:
-            print(line)
-        return 0
-    results = finished_results(config)
-    if results is not None:
-        print(f"{config.out} holds the head of these settings already; delete it to train anew")
-    else:
-        _refuse_others(Path(config.out), options.overwrite)
-        results = train(config)
-    if results:
-        print("\n".join(table(results)))
-    return 0
-
-
-def _refuse_others(out: Path, overwrite: bool) -> None:
-    from adapters_training.exits.trainer import CHECKPOINT_FILE
     from speculation.fed.files import CONFIG_FILE
 
-    if (out / CONFIG_FILE).exists() and not (out / CHECKPOINT_FILE).exists() and not overwrite:
-        raise ValueError(f"--out {out} holds a head of other settings; choose another folder, or add --overwrite")
+    return run_training(
+        config, options, dry_run=dry_run, train=train, table=table, made="a head", written=CONFIG_FILE
+    )  # fmt: skip
 
 
 def table(results: dict[str, Any]) -> list[str]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from adapters_training import settings
+from adapters_training.exits.outcome import dry_report, dry_settings, train_to_end, write_results
 from adapters_training.exits.preparation import Prepared
-from adapters_training.exits.run import CONFIG_FILE, DRY_SAMPLES, DRY_STEPS, RESULTS_FILE, duration, plain
 from adapters_training.fed_head.config import FedHeadConfig
 from adapters_training.fed_head.measuring import measure
 from adapters_training.fed_head.training import FedTrainer, prepare
 from speculation.features import SCALE_BYTES
 from speculation.fed.files import load_encoder, load_head, round_weights, save
 from speculation.vlm.load import load_vlm
-from speculation.vlm.memory import gigabytes
 
 SHOWN_DEPTHS = 16
 """Depths of a draft whose shares of right tokens results.json has."""
@@ -28,23 +23,15 @@ SHOWN_DEPTHS = 16
 def train(config: FedHeadConfig, prepared: Prepared[FedHeadConfig] | None = None) -> dict[str, Any]:
     """Train or go on, measure on held-out data, write the head's folder; return what results.json holds.
 
-    Raises ValueError, in one sentence, for what cannot be trained.
+    `prepared` is of the same settings. Raises ValueError, in one sentence, for what cannot be trained.
     """
-    prepared = prepared or prepare(config)
-    out = Path(config.out)
-    trainer = FedTrainer(prepared)
-    effective = msgspec.structs.replace(config, steps=trainer.steps, minutes=0.0, layers=prepared.layers)
-    if prepared.accelerator.is_main_process:
-        settings.write(effective, out / CONFIG_FILE)
-    trainer.train()
-    prepared.accelerator.wait_for_everyone()
-    if not prepared.accelerator.is_main_process:
-        return {}
-    return _finish(trainer, config, effective)
+    trainer = FedTrainer(prepared or prepare(config))
+    effective = train_to_end(trainer)
+    return {} if effective is None else _finish(trainer, effective)
 
 
-def _finish(trainer: FedTrainer, asked: FedHeadConfig, config: FedHeadConfig) -> dict[str, Any]:
-    prepared, counts, out = trainer.prepared, trainer.counts, Path(config.out)
+def _finish(trainer: FedTrainer, config: FedHeadConfig) -> dict[str, Any]:
+    prepared = trainer.prepared
     device = str(prepared.vlm.device)
     draft = load_vlm(config.draft, config.model(device, "float32")) if config.draft else None
     modules = trainer.encoder, trainer.head
@@ -53,28 +40,14 @@ def _finish(trainer: FedTrainer, asked: FedHeadConfig, config: FedHeadConfig) ->
         round_weights(module)  # before they are measured: those that are measured are those that are served
     batches = prepared.held_out(config.held_out_samples)
     found = measure(prepared.vlm, *modules, batches, config.gamma, draft, config.head_tokens, SHOWN_DEPTHS)
-    shape = save(out, trainer.encoder, trainer.head)
-    results = {
-        "asked": plain(asked),
-        "config": plain(config),
-        "steps": trainer.steps,
-        "records": prepared.plan.records,
-        "records seen": trainer.steps * prepared.plan.records_a_step,
-        "seconds": round(counts.seconds, 1),
-        "tokens seen": counts.tokens,
-        "tokens learned": counts.learned_tokens,
-        "tokens per second": round(counts.tokens / max(counts.seconds, 1e-9)),
-        "conversations cut at the context": counts.truncated,
-        "records passed over": counts.passed_over,
+    shape = save(trainer.out, trainer.encoder, trainer.head)
+    return write_results(trainer, config, {
         "weights of the head": sum(weight.numel() for weight in trainer.head.parameters()),
         "weights of the bottleneck": sum(weight.numel() for weight in trainer.encoder.parameters()),
         "bytes a token": SCALE_BYTES + shape.size,
         "short list": len(shape.short_list),
         **found,
-    }
-    (out / RESULTS_FILE).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    trainer.checkpoint.unlink(missing_ok=True)
-    return results
+    })  # fmt: skip
 
 
 def dry_run(config: FedHeadConfig) -> str:
@@ -84,26 +57,18 @@ def dry_run(config: FedHeadConfig) -> str:
     """
     prepared = prepare(config)
     with tempfile.TemporaryDirectory(prefix="fed-head-") as folder:
-        small = msgspec.structs.replace(
-            config, steps=DRY_STEPS, minutes=0.0, held_out_samples=DRY_SAMPLES, out=folder, workers=0, kept=""
-        )
+        small = dry_settings(config, folder, kept="")
         seconds = FedTrainer(replace(prepared, config=small)).seconds_a_step()
         results = train(small, replace(prepared, config=small))
         if not results:
             return ""
         load_encoder(Path(folder), prepared.vlm)
         load_head(Path(folder), prepared.vlm.tokenizer_fingerprint)
-    plan = prepared.plan
-    steps = config.steps or (
-        max(1, round(60 * config.minutes / seconds)) if config.minutes else plan.steps(config.epochs)
-    )
-    epochs = steps * plan.records_a_step / plan.records
     head, bottleneck = results["weights of the head"] / 1e6, results["weights of the bottleneck"] / 1e6
-    with_target = ", the target's forward among them" if config.kept else ""
-    return (
-        f"dry run: {DRY_STEPS} steps, {results['tokens']:,} tokens judged, head saved and loaded. A full run: "
-        f"{plan.records:,} records, {steps:,} steps of {plan.records_a_step} = {epochs:.2f} epochs, a head of "
-        f"{head:.2f} M weights with {results['short list']:,} tokens, features of layers {list(prepared.layers)} "
-        f"through a bottleneck of {bottleneck:.2f} M weights to {results['bytes a token']} bytes a token, about "
-        f"{gigabytes(prepared.need.total)}; at {seconds:.2f} s a step{with_target} about {duration(steps * seconds)}"
+    made = (
+        f"a head of {head:.2f} M weights with {results['short list']:,} tokens, features of layers "
+        f"{list(prepared.layers)} through a bottleneck of {bottleneck:.2f} M weights to {results['bytes a token']} "
+        "bytes a token"
     )
+    with_target = ", the target's forward among them" if config.kept else ""
+    return dry_report(prepared, seconds, results["tokens"], "head", made, with_target)

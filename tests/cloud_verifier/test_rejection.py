@@ -10,9 +10,10 @@ from torch import Tensor
 
 from cloud_verifier import engine
 from cloud_verifier.engine import VlmEngine
+from cloud_verifier.held_drafts import HELD_DRAFTS
 from cloud_verifier.ledger import Act, Choice
 from cloud_verifier.open_token import MAX_FETCHES
-from cloud_verifier.step import HELD_DRAFTS, Step, empty_digest
+from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import ForeignDraft
 from cloud_verifier.work import Row, prefill_at_once
 from speculation.acceptance import Verdict

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from cloud_verifier.estimator import Estimator
+from cloud_verifier.held_drafts import HELD_DRAFTS
 from cloud_verifier.ledger import Act, Choice
-from cloud_verifier.step import HELD_DRAFTS, Step, empty_digest
+from cloud_verifier.step import Step, empty_digest
 from cloud_verifier.tree import NOTHING, ForeignDraft, Tree
 from speculation.acceptance import Verdict
 from speculation.pass_cost import PassCost

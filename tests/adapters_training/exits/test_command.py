@@ -76,7 +76,7 @@ def test_packed_frames_of_the_embedded_target(
     assert (tmp_path / "exits" / "config.yaml").exists() and list((tmp_path / "exits" / "tensorboard").iterdir())
     assert ExitHeads.load(tmp_path / "exits", load_vlm(embedded)).layers == (0, 1)
     assert exits(*words) == 0
-    assert "holds the exits of these settings already" in capsys.readouterr().out
+    assert "holds exits of these settings already" in capsys.readouterr().out
     assert exits(*words, "--loss", "ce") == 2
     assert "holds exits of other settings; choose another folder, or add --overwrite" in capsys.readouterr().err
     assert exits(*words, "--loss", "ce", "--overwrite") == 0

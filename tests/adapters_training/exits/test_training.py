@@ -17,8 +17,9 @@ from safetensors.torch import load_file
 
 from adapters_training.exits import trainer
 from adapters_training.exits.config import Schedule, TrainingConfig
+from adapters_training.exits.outcome import finished_results
 from adapters_training.exits.preparation import prepare
-from adapters_training.exits.run import compare, finished_results, train
+from adapters_training.exits.run import compare, train
 from adapters_training.exits.trainer import CHECKPOINT_FILE, learning_rate
 from adapters_training.exits.training import ExitTrainer
 from adapters_training.settings import make, write

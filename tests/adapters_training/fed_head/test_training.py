@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from adapters_training.__main__ import main
 from adapters_training.encoding import Encoded
 from adapters_training.exits.batches import Batch, collate
-from adapters_training.exits.run import finished_results
+from adapters_training.exits.outcome import finished_results
 from adapters_training.exits.trainer import CHECKPOINT_FILE
 from adapters_training.fed_head import memory
 from adapters_training.fed_head.config import FedHeadConfig
