@@ -88,18 +88,13 @@ def run(options: argparse.Namespace) -> None:
         name = f"tuned_{options.name or options.setting}"
         write_result(name, {"settings": settings_of(options), "kind": VIRTUAL, **data, "round_trips": found})
         if options.synthetic is None:
-            without_head(shown).save(answers_file(name))
+            # A fed head would be three quarters of the file, and no arm has one.
+            replace(shown, fed=None).save(answers_file(name))
 
 
 def answers_file(name: str) -> Path:
     """Return where the recorded answers behind saved figures are, so that a test can make a row anew."""
     return command.RESULTS / f"{name}.npz"
-
-
-def without_head(recording: Recording) -> Recording:
-    """Return a recording without its fed head: three quarters of the file, of which no arm here makes use."""
-    steps = tuple(replace(step, fed_tokens=None, fed_probabilities=None) for step in recording.steps)
-    return replace(recording, steps=steps, fed=None)
 
 
 def at_best(
