@@ -284,4 +284,5 @@ class StepDrafter:
         # An answer's first draft waits for the verifier to read the frame, which is no part of a round.
         is_plain = not (draft.ahead or self._is_disturbed or commit.prefill_s)
         seconds = now - draft.sent_at if is_plain else None
-        step.controller.judged(accepted + rejected, accepted, seconds, commit.queue_s, commit.compute_s)
+        sent = accepted + rejected
+        step.controller.judged(sent, accepted, seconds, commit.queue_s, commit.compute_s, step.answer.done)
