@@ -49,8 +49,7 @@ class Policy:
     def _choose_draft(self) -> int | None:
         root, current, cutter = self._tree.root, self._sent.current, self._cutter
         if current is None:
-            is_late = self._config.truncate and self._is_late(root)
-            ready = is_late or self._is_long_enough(root) or not self.next_leaves()
+            ready = self._is_long_enough(root) or self._is_late(root) or not self.next_leaves()
             # A verifier that decodes by itself needs no empty draft to go on.
             return root if ready and (self._config.idle is Idle.WAIT or cutter.cut(root)) else None
         if (
@@ -104,6 +103,8 @@ class Policy:
         return value >= draft.value + max(self._config.send_gain, 1e-6)
 
     def _is_late(self, root: int) -> bool:
+        if not self._config.truncate:
+            return False
         fixed_s = self._controller.estimates.fixed_s
         return fixed_s is not None and self._waiting_costs(root, fixed_s + self._clock() - self._committed_at)
 
