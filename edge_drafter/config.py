@@ -49,7 +49,8 @@ class Mode(str, Enum):
         {
             "idle": Idle.LEDGER, "width": 3, "draft_tokens": 40, "leaves": 8, "max_nodes": 256, "own_guess": True,
             "early_tokens": True, "exit_gain": 0.1, "best_first": True, "ahead": True, "ahead_above": 0.1,
-            "send_gain": 0.7, "partial": True, "truncate": True, "interrupt": True, "ngrams": True, "effort": 0.75,
+            "send_gain": 0.7, "partial": True, "truncate": True, "extend": True, "interrupt": True, "ngrams": True,
+            "effort": 0.75,
         },
     )  # fmt: skip
 
@@ -165,6 +166,13 @@ class DraftingConfig(msgspec.Struct, frozen=True):
     truncate: Annotated[
         bool, Meta(description="send early where one more forward gains less than it costs (PicoSpec, Sec. 3.3)")
     ] = False
+    extend: Annotated[
+        bool,
+        Meta(
+            description="a tree is drafted beyond gamma while one more forward takes less than the verification that "
+            "it is likely to save"
+        ),
+    ] = False
     interrupt: Annotated[
         bool, Meta(description="abandon a draft forward that a commit made useless, between layers (PicoSpec, 3.1)")
     ] = False
@@ -235,7 +243,15 @@ class DraftingConfig(msgspec.Struct, frozen=True):
         problem = f"sampling {sampling.name} judges one drafted chain at a time: take mode sd or fsd"
         if self.self_draft:
             raise ValueError(problem)
-        fit = {"idle": Idle.WAIT, "width": 1, "draft_tokens": 0, "ahead": False, "truncate": False, "ngrams": False}
+        fit = {
+            "idle": Idle.WAIT,
+            "width": 1,
+            "draft_tokens": 0,
+            "ahead": False,
+            "truncate": False,
+            "extend": False,
+            "ngrams": False,
+        }
         wrong = [f"{name}={_written(value)}" for name, value in fit.items() if getattr(self, name) != value]
         if isinstance(self.gamma, str):
             wrong.append(f"gamma={START_GAMMA} or another number")

@@ -10,6 +10,8 @@ from speculation.acceptance import expected_tokens
 
 LEAST_ROUNDS = 3
 PROBE_ROUNDS = 16
+USUAL, SLOW = 0.9, 0.02
+"""`Estimates.goes_on` before the first verdict, and the weight of one more token in it."""
 
 
 def tokens_per_second(acceptance: float, gamma: int, fixed_s: float, draft_s: float) -> float:
@@ -45,6 +47,8 @@ class Estimates:
     delayed it."""
     acceptance: float | None = None
     """Of a draft token whose ancestors were accepted."""
+    goes_on: float | None = None
+    """The same over more tokens, where the end of an answer behind an accepted one counts as a rejection."""
     rtt_s: float | None = None
     """Of `fixed_s`, both ways of the link and whatever waits there: the verifier's queue and its pass left out. Before
     such a round, the link's own measure."""
@@ -80,6 +84,7 @@ class Controller:
         self._rtt_s = Average(weight)
         self._link_rtt_s: float | None = None
         self._acceptance = Average(weight)
+        self._goes_on = Average(SLOW, USUAL)
         self._rounds = 0
 
     @property
@@ -97,6 +102,7 @@ class Controller:
             self._verify_s.value,
             self._fixed_s.value,
             self._acceptance.value,
+            self._goes_on.value,
             self._link_rtt_s if self._rtt_s.value is None else self._rtt_s.value,
         )
 
@@ -123,9 +129,15 @@ class Controller:
         self._link_rtt_s = rtt_s
 
     def judged(
-        self, sent: int, accepted: int, seconds: float | None, queue_s: float = 0.0, verify_s: float = 0.0
+        self,
+        sent: int,
+        accepted: int,
+        seconds: float | None,
+        queue_s: float = 0.0,
+        verify_s: float = 0.0,
+        ended: bool = False,
     ) -> None:
-        """Take one verdict: of a draft `sent` tokens deep, `accepted` stood.
+        """Take one verdict: of a draft `sent` tokens deep, `accepted` stood; `ended`: the answer is complete with it.
 
         `seconds` is how long after its sending, None where more than the round trip, the verifier's queue and its
         verification delayed it. Of that it waited `queue_s` in the verifier, and its pass took `verify_s`, by the
@@ -138,8 +150,11 @@ class Controller:
             self._rtt_s.add(max(0.0, seconds - queue_s - verify_s))
         for _ in range(accepted):
             self._acceptance.add(1.0)
+            self._goes_on.add(1.0)
         if accepted < sent:
             self._acceptance.add(0.0)
+        if accepted < sent or ended:
+            self._goes_on.add(0.0)
         if self._rounds >= LEAST_ROUNDS:
             if self._rule == AUTO:
                 self._maximise()

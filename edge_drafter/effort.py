@@ -52,7 +52,10 @@ SURE = 1.5
 GAIN = 0.98
 """Drafting for a step must take less than this share of the time without."""
 _KEPT = 0.98
-"""How much of the past weighs after one more drafted token, or one more commit."""
+"""How much of the past time and tokens weighs after one more commit."""
+_HOPES_KEPT = 0.95
+"""How much of the past hopes weighs after one more commit. Not after one more hope: a commit fulfils a few at a time, a
+rejection ends dozens at once, and behind it hardly any other would weigh."""
 _BINS = 5
 """Groups of levels behind the root: 1, 2 and 3, 4 to 7, 8 to 15, and more."""
 
@@ -83,13 +86,17 @@ class Effort:
 
     @property
     def is_free(self) -> bool:
-        """Whether drafting costs nothing: no forward is declined, and what came of them is not counted."""
+        """Whether drafting costs nothing, so that no forward is declined."""
         return self._price <= 0.0
 
     def share(self, ahead: int) -> float:
         """Return which share of the chance that a proposal `ahead` levels behind the root was hoped to have it had."""
         place = min(ahead.bit_length(), _BINS)
         return min(1.0, self._stood[place] / self._hoped[place])
+
+    def use(self, places: Iterable[tuple[int, float]]) -> float:
+        """Return u, how many committed tokens a forward is expected to bring; `places` as in `is_worth`."""
+        return sum([hoped * self.share(ahead) for ahead, hoped in places])
 
     def is_worth(self, places: Iterable[tuple[int, float]], forward_s: float | None) -> bool:
         """Whether a forward of `forward_s` should run.
@@ -99,9 +106,8 @@ class Effort:
         """
         if self.is_free or forward_s is None or not self._tokens or self._idle_commits >= self._interval:
             return True
-        use = sum([hoped * self.share(ahead) for ahead, hoped in places])
         price = 1.0 if self.crowded else self._price
-        return use * self._seconds >= price * forward_s * self._tokens
+        return self.use(places) * self._seconds >= price * forward_s * self._tokens
 
     def ran(self) -> None:
         """A forward ran."""
@@ -110,15 +116,15 @@ class Effort:
 
     def resolved(self, nodes: Iterable[Node], stood: bool) -> None:
         """Take nodes that were committed, or became impossible."""
-        if self.is_free:
-            return
+        decided: dict[int, list[float]] = {}
         for node in nodes:
             if (proposed := node.proposed) is not None:
-                place = min(proposed.ahead.bit_length(), _BINS)
-                self._stood[place] = _KEPT * self._stood[place] + stood
-                self._hoped[place] = _KEPT * self._hoped[place] + proposed.hoped
-                if stood:
-                    self._interval, self._is_try = SELDOM[0], False
+                decided.setdefault(min(proposed.ahead.bit_length(), _BINS), []).append(proposed.hoped)
+        for place, hoped in decided.items():
+            self._stood[place] = _HOPES_KEPT * self._stood[place] + stood * len(hoped)
+            self._hoped[place] = _HOPES_KEPT * self._hoped[place] + sum(hoped)
+        if stood and decided:
+            self._interval, self._is_try = SELDOM[0], False
         if not stood and self._is_try:
             self._interval, self._is_try = min(2 * self._interval, SELDOM[1]), False
 

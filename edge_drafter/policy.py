@@ -53,7 +53,7 @@ class Policy:
     def _choose_draft(self) -> int | None:
         root, current, cutter = self._tree.root, self._sent.current, self._cutter
         if current is None:
-            ready = cutter.is_full(root) or (self._config.truncate and self._is_late(root)) or not self.next_leaves()
+            ready = self._is_long_enough(root) or self._is_late(root) or not self.next_leaves()
             # A verifier that decodes by itself needs no empty draft to go on.
             return root if ready and (self._config.idle is Idle.WAIT or cutter.cut(root)) else None
         if (
@@ -65,6 +65,23 @@ class Policy:
             return root
         return self._choose_ahead() if self._config.ahead and len(self._sent) < MAX_AHEAD else None
 
+    def _is_long_enough(self, anchor: int) -> bool:
+        """Whether a full draft stands behind `anchor`, to which one more forward would add less than it costs.
+
+        What is left out of this draft an edge that drafts on has in the next one, in time. That costs one verification
+        more only where the answer ends, or goes on otherwise, just behind this draft. So with u for the chance that it
+        gets to the token of that forward, given the anchor, and a that it goes on behind a token as drafted (or does
+        not end), the forward saves u (1 - a) T_q.
+        """
+        if not self._cutter.is_full(anchor):
+            return False
+        now = self._controller.estimates
+        extends = self._config.extend and self._config.draft_tokens
+        if not extends or now.verify_s is None or now.draft_s is None or now.goes_on is None:
+            return True
+        use = self._effort.use(self._places(self._cutter.unfed(anchor, [])))
+        return use * (1.0 - now.goes_on) * now.verify_s <= now.draft_s * self._tree[anchor].reach
+
     def _choose_ahead(self) -> int | None:
         tree, cutter = self._tree, self._cutter
         for anchor in self._sent.next_roots(tree, self._config.ahead_above):
@@ -74,7 +91,7 @@ class Policy:
             if known is not None:
                 if self._has_grown(known):
                     return anchor
-            elif cutter.need(anchor) > 0 and (cutter.is_full(anchor) or self._is_worth_a_start(anchor)):
+            elif cutter.need(anchor) > 0 and (self._is_long_enough(anchor) or self._is_worth_a_start(anchor)):
                 return anchor
         return None
 
@@ -90,6 +107,8 @@ class Policy:
         return value >= draft.value + max(self._config.send_gain, 1e-6)
 
     def _is_late(self, root: int) -> bool:
+        if not self._config.truncate:
+            return False
         fixed_s = self._controller.estimates.fixed_s
         return fixed_s is not None and self._waiting_costs(root, fixed_s + self._clock() - self._committed_at)
 
@@ -120,15 +139,20 @@ class Policy:
         """Whether a forward over `leaves` is worth its effort."""
         if self._effort.is_free:
             return True
+        return self._effort.is_worth(self._places(leaves), self._controller.estimates.draft_s)
+
+    def _places(self, leaves: Sequence[int]) -> list[tuple[int, float]]:
+        """Return where a forward over `leaves` proposes, as `Effort.is_worth` takes it."""
         tree = self._tree
-        places = [(tree.ahead(leaf) + 1, tree.new_behind(leaf)) for leaf in leaves]
-        return self._effort.is_worth(places, self._controller.estimates.draft_s)
+        return [(tree.ahead(leaf) + 1, tree.new_behind(leaf)) for leaf in leaves]
 
     def _likely_leaves(self) -> list[int]:
         tree, cutter, root = self._tree, self._cutter, self._tree.root
         if self._sent.current is None:
-            if cutter.is_full(root):
+            if self._is_long_enough(root):
                 return []
+            if cutter.is_full(root):
+                return cutter.unfed(root, [])
             end = cutter.end(root, cutter.need(root))
             return cutter.unfed(root, [end]) if self._config.draft_tokens else [end]
         if not self._config.predrafts or len(tree) >= self._config.max_nodes:

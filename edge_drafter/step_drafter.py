@@ -103,7 +103,7 @@ class StepDrafter:
         stop = step.stop if poll is None else self._stop(poll, leaves)
         is_verifying, is_abandoned = step.sent.current is not None, False
         started, forward = step.clock(), Forward()
-        hoping = () if step.effort.is_free else leaves
+        hoping = leaves if step.config.extend or not step.effort.is_free else ()
         hopes = {leaf: (step.tree.ahead(leaf) + 1, step.tree.new_behind(leaf)) for leaf in hoping}
         try:
             for source in self._sources:
@@ -285,4 +285,5 @@ class StepDrafter:
         # An answer's first draft waits for the verifier to read the frame, which is no part of a round.
         is_plain = not (draft.ahead or self._is_disturbed or commit.prefill_s)
         seconds = now - draft.sent_at if is_plain else None
-        step.controller.judged(accepted + rejected, accepted, seconds, commit.queue_s, commit.compute_s)
+        sent = accepted + rejected
+        step.controller.judged(sent, accepted, seconds, commit.queue_s, commit.compute_s, step.answer.done)

@@ -58,7 +58,7 @@ def test_bad_settings_are_named(changes: dict[str, object], sentence: str) -> No
 def test_rejection_sampling_takes_one_chain_at_a_time(how: SamplingScheme) -> None:
     for mode in (Mode.SD, Mode.FSD, Mode.CLOUD, Mode.EDGE):
         DraftingConfig.of(mode).check_sampling(how)
-    needed = "idle=wait,width=1,draft_tokens=0,ahead=off,truncate=off,ngrams=off"
+    needed = "idle=wait,width=1,draft_tokens=0,ahead=off,truncate=off,extend=off,ngrams=off"
     with pytest.raises(ValueError, match=f"take mode sd or fsd with a fixed gamma, or set {needed}"):
         DraftingConfig.of(Mode.FULL).check_sampling(how)
     DraftingConfig.of(Mode.FULL, needed).check_sampling(how)

@@ -181,3 +181,13 @@ def test_balance_keeps_its_depth_until_that_is_clearly_wrong(rtt: float, start: 
         assert after == start
     else:
         assert abs(after - min(16.0, max(1.0, ideal))) <= 0.601
+
+
+def test_an_answer_that_ends_goes_on_behind_its_draft_no_more_than_one_that_was_rejected_there() -> None:
+    ended, rejected, going = (Controller(None) for _ in range(3))
+    for _ in range(50):
+        ended.judged(3, 3, None, ended=True)
+        rejected.judged(4, 3, None)
+        going.judged(3, 3, None)
+    assert ended.estimates.goes_on == rejected.estimates.goes_on == pytest.approx(0.75, abs=0.03)
+    assert (going.estimates.goes_on or 0.0) > 0.95

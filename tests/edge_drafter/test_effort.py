@@ -50,19 +50,33 @@ def test_what_is_not_measured_yet_is_worth_it_and_full_effort_declines_nothing()
     assert free.is_worth([(1, 0.0)], DRAFT_S) and free.drafts
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), st.floats(0.1, 1.0), st.booleans()), max_size=60))
-def test_the_share_of_hopes_that_came_true_is_that_of_the_whole_history(
-    history: list[tuple[int, float, bool]],
-) -> None:
+Hopes = list[tuple[int, float]]
+"""Levels behind the root, and chances."""
+hopes_of_a_commit = st.lists(st.tuples(st.integers(1, 40), st.floats(0.1, 1.0)), max_size=6)
+
+
+@given(st.lists(st.tuples(st.booleans(), hopes_of_a_commit), max_size=30))
+def test_the_share_of_hopes_that_came_true_is_that_of_the_whole_history(history: list[tuple[bool, Hopes]]) -> None:
     effort = Effort(0.5)
-    for ahead, hoped, stood in history:
-        effort.resolved([proposed(ahead, hoped)], stood)
+    for came_true, hopes in history:
+        effort.resolved([proposed(ahead, hoped) for ahead, hoped in hopes], came_true)
     for ahead in (1, 2, 5, 12, 30):
-        alike = [(hoped, stood) for level, hoped, stood in history if band(level) == band(ahead)]
-        weights = [0.98 ** (len(alike) - turn) for turn in range(len(alike) + 1)]
-        stood = weights[0] + sum(w * stood for w, (_, stood) in zip(weights[1:], alike, strict=True))
-        hoped = weights[0] + sum(w * hoped for w, (hoped, _) in zip(weights[1:], alike, strict=True))
+        alike = [(true, [hoped for level, hoped in each if band(level) == band(ahead)]) for true, each in history]
+        commits = [(true, each) for true, each in alike if each]
+        weights = [0.95 ** (len(commits) - turn) for turn in range(len(commits) + 1)]
+        stood = weights[0] + sum(w * len(each) * true for w, (true, each) in zip(weights[1:], commits, strict=True))
+        hoped = weights[0] + sum(w * sum(each) for w, (_, each) in zip(weights[1:], commits, strict=True))
         assert effort.share(ahead) == pytest.approx(min(1.0, stood / hoped))
+
+
+def test_a_rejection_that_ends_a_hundred_hopes_does_not_wipe_out_those_that_came_true_before() -> None:
+    effort, shares = Effort(0.5), []
+    for _ in range(20):
+        for _ in range(10):
+            effort.resolved([proposed(5, 0.1)], stood=True)
+        effort.resolved([proposed(5, 0.1)] * 100, stood=False)
+        shares.append(effort.share(5))
+    assert min(shares) > 0.6, "ten of eleven came true"
 
 
 def band(ahead: int) -> int:

@@ -169,3 +169,30 @@ def test_leaves_are_chosen_anew_after_whatever_changes_them() -> None:
     assert scene.policy.next_leaves() == [more]
     scene.send(root)
     assert scene.policy.next_leaves() == [], "sd waits for the verdict, though it sent a part of a draft"
+
+
+@pytest.mark.parametrize(("draft_s", "sends"), [(0.001, False), (0.2, True)])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_full_tree_is_drafted_on_while_that_may_save_a_verification(draft_s: float, sends: bool, ahead: bool) -> None:
+    """A token more is a verification less where the answer leaves the draft right behind it: in one case of ten."""
+    scene = Scene("full", gamma=2, truncate=False, partial=False, early_tokens=False, ngrams=False)
+    tree, controller = scene.step.tree, scene.step.controller
+    anchor = tree.root
+    if ahead:
+        *_, anchor = scene.chain(tree.root, [1, 2, 3])
+        scene.send(tree.root, value=100.0).nodes.remove(anchor)
+        scene.step.sent.decide(0, tree)
+    *_, last = scene.chain(anchor, [4, 5])
+    controller.drafted(draft_s)
+    controller.verified(1.0)
+    assert (scene.policy.next_draft() == anchor) is sends
+    if not ahead:
+        assert scene.policy.next_leaves() == ([] if sends else [last])
+
+
+def test_a_chain_is_never_drafted_beyond_gamma() -> None:
+    scene = Scene(extend=True, own_guess=True, gamma=2)
+    scene.step.controller.drafted(1e-6)
+    scene.step.controller.verified(1.0)
+    scene.chain(scene.step.tree.root, [1, 2])
+    assert scene.policy.next_draft() == scene.step.tree.root and not scene.policy.next_leaves()
