@@ -38,8 +38,9 @@ def test_an_arm_with_the_head_is_tuned_with_the_head(few: None, monkeypatch: pyt
 
 
 def test_a_slow_link_pays_for_every_byte_of_a_lone_drafts_features() -> None:
-    """Stop and wait: nothing else happens while features cross, so they take what arithmetic says."""
-    recording = Synthetic(tokens=24, fed=(0.9, 0.8)).draw(2)
+    """Stop and wait: a verifier that has seen no pass decodes nothing while features cross, so they take what
+    arithmetic gives."""
+    recording = Synthetic(tokens=24, fed=(0.9, 0.8)).draw(1)
     arms = Arm("cloud", "cloud"), Arm("sd, fed head", "sd", {"fed": True})
     found = fed_arms.on_links(recording, fed_arms.ORIN.with_cost("0"), *arms, [1.0, 100.0])
     slow, fast = found["1 Mbit/s"], found["100 Mbit/s"]
