@@ -31,7 +31,7 @@ PLACES = ((0.03, 0.03), (0.03, 1.0), (0.12, 0.2), (0.3, 0.05), (0.3, 0.6), (1.0,
 QUICK = 2
 CLOUD, FULL = Mode.CLOUD.value, Mode.FULL.value
 FIXED: tuple[Mapping[str, Any], ...] = (
-    *({"gamma": gamma} for gamma in (2, 6, 8, 12)),
+    *({"gamma": gamma} for gamma in (2, 6, 8, 12, 16)),
     *({"leaves": leaves} for leaves in (2, 16)),
     *({"draft_tokens": tokens} for tokens in (8, 20, 64)),
     {"width": 1, "draft_tokens": 0, "leaves": 1},
