@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from edge_drafter import DecodingStats, DraftingConfig, Mode
 from edge_drafter.branches import Branch, BranchQueue
+from edge_drafter.config import START_GAMMA
 from edge_drafter.sent import SentDraft, SentDrafts
 from edge_drafter.step_drafter import StepDrafter
 from edge_drafter.tree import Origin, TokenTree
@@ -127,6 +128,12 @@ SIGNS = {
         lambda seen: sum(not each.ahead and not each.full for each in seen.sent),
         {"idle": OFF.idle, "effort": 1.0},
         draft_s=0.2,
+    ),
+    "extend": Sign(
+        lambda seen: sum(len(each.nodes) > START_GAMMA for each in seen.sent),
+        {"width": 1, "own_guess": False, "early_tokens": False, "ahead": False, "ngrams": False, "effort": 1.0},
+        exits=0,
+        draft_s=0.001,
     ),
     "interrupt": Sign(lambda seen: seen.stats.abandoned),
     "ngrams": Sign(lambda seen: seen.lookups),
