@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -90,6 +91,15 @@ WEATHERS = st.builds(
     wrong_exits=st.floats(0.0, 1.0),
     seed=st.integers(0, 10_000),
 )
+STALLED_S = 100.0
+"""A silence that in any of `WEATHERS` is no chance. Where a fifth of the messages is lost each way, a draft stays
+unanswered with p = 1 - 0.8**2 = 0.36. The default patience of 20 s has ten tries of it, 2 s apart: p**10 = 4e-5 for
+each commit, and 1 in 600 for two answers of 24. Fifty tries leave p**50 = 7e-23."""
+
+
+def patient(mode: Mode | str, **changes: Any) -> DraftingConfig:
+    """Return the settings of `mode`, under which only a stall ends a step for silence, whatever the weather loses."""
+    return DraftingConfig.of(mode, patience_s=STALLED_S, **changes)
 
 
 @settings(max_examples=150, deadline=None)
@@ -118,7 +128,7 @@ def test_every_mode_says_what_the_target_says_alone(
     target = hashed_target(seed)
     if mode in (Mode.CLOUD, Mode.SERVER_SD):
         weather.losses = 0.0
-    config = DraftingConfig.of(mode, gamma=gamma, branches=branches, queue_policy=policy, max_nodes=max_nodes)
+    config = patient(mode, gamma=gamma, branches=branches, queue_policy=policy, max_nodes=max_nodes)
     bench = Bench(target, hashed_draft(target, seed, agreement), weather, config)
     for step in (1, 2):
         before = bench.model.forwards
@@ -150,7 +160,7 @@ def test_wherever_drafts_stop_the_answer_is_the_targets(
 ) -> None:
     """Any predictor, at any threshold; without one it is the draft's own probability that stops it."""
     target = hashed_target(seed)
-    config = DraftingConfig.of(mode, gamma=gamma, stop_below=stop_below)
+    config = patient(mode, gamma=gamma, stop_below=stop_below)
     bench = Bench(
         target, hashed_draft(target, seed, agreement), weather, config,
         sureness=lambda prefix: 0.1 + 6.0 * hashed_target(seed + 1, 0.0)(prefix) / EOS,
@@ -376,6 +386,20 @@ def test_a_silent_verifier_is_a_lost_link_after_the_patience() -> None:
     assert caught.value.stats.resent == 4 and bench.clock.now == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize("agreement", [0.0, 0.7])
+@pytest.mark.parametrize("mode", [mode for mode in Mode if mode.drafts and mode.needs_link])
+def test_no_step_stalls_where_every_second_message_is_lost(mode: Mode, agreement: float) -> None:
+    """A silence of 200 tries, each unanswered with 1 - 0.5**2, would be no chance: 0.75**200 = 1e-25."""
+    target = hashed_target(5, eos_rate=0.0)
+    weather = Weather(jitter_s=0.1, duplicates=0.1, losses=0.5, exits=2, wrong_exits=0.2, seed=5)
+    config = DraftingConfig.of(mode, gamma="auto", patience_s=400.0)
+    bench = Bench(target, hashed_draft(target, 5, agreement), weather, config)
+    for step in (1, 2):
+        result = bench.run(request(step))
+        assert result.tokens == alone(target, 24)
+        assert result.stats.resent > 0
+
+
 @pytest.mark.parametrize("mode", ["cloud", "edge", "sd", "fsd"])
 def test_the_deadline_ends_a_step_in_every_mode(mode: str) -> None:
     bench = Bench(hashed_target(1, 0.0), hashed_target(1, 0.0), Weather(), DraftingConfig.of(mode))
@@ -520,7 +544,7 @@ def test_whatever_comes_while_the_frame_is_read_the_answer_is_the_targets(
     seed: int, layers: int, weather: Weather, mode: str
 ) -> None:
     target = hashed_target(seed)
-    config = DraftingConfig.of(mode)
+    config = patient(mode)
     bench = Bench(target, never, weather, config)
     drafter = Drafter(
         sources_of(config, Reading(hashed_draft(target, seed, 0.7), bench.clock, layers)), bench.link, config,

@@ -35,7 +35,7 @@ from tests.edge_drafter.fakes import (
 )
 from tests.edge_drafter.test_controller import DRAFT_S as PAPER_DRAFT_S
 from tests.edge_drafter.test_controller import SPECEDGE_POINTS, VERIFY_S
-from tests.edge_drafter.test_drafter import DRAFT_S, WEATHERS, Bench, counting, request
+from tests.edge_drafter.test_drafter import DRAFT_S, WEATHERS, Bench, counting, patient, request
 
 PIPELINE = DraftingConfig.of("pipelined", partial=False, truncate=False, interrupt=False)
 
@@ -209,7 +209,7 @@ def test_no_forward_is_run_whose_outcome_is_decided(
 ) -> None:
     """None is started, and with interrupts none goes on past the layer in which a commit makes it useless."""
     target = hashed_target(seed)
-    config = DraftingConfig.of(mode, interrupt=interrupt)
+    config = patient(mode, interrupt=interrupt)
     bench = watched(target, hashed_draft(target, seed, agreement), weather, config)
     assert bench.run().tokens == alone(target, 24)
 

@@ -17,7 +17,7 @@ from edge_drafter.tree import Origin
 from speculation.cancellation import Stop
 from speculation.wire import BeginStep, Draft
 from tests.edge_drafter.fakes import EOS, FakeClock, FakeLink, FakeModel, Weather, alone, hashed_draft, hashed_target
-from tests.edge_drafter.test_drafter import WEATHERS, counting, request
+from tests.edge_drafter.test_drafter import WEATHERS, counting, patient, request
 
 DRAFTING = [mode for mode in Mode if mode.drafts]
 
@@ -51,7 +51,7 @@ def test_with_a_new_source_the_answer_is_still_the_targets(
     mode: Mode, seed: int, beside: bool, weather: Weather
 ) -> None:
     """In place of the draft model, and beside it."""
-    clock, config, target = FakeClock(), DraftingConfig.of(mode), hashed_target(seed)
+    clock, config, target = FakeClock(), patient(mode), hashed_target(seed)
     model = FakeModel(hashed_draft(target, seed, 0.7), clock, 0.05)
     sources = (Repeating(), *sources_of(config, model)) if beside else (Repeating(), Counting())
     drafter = Drafter(sources, FakeLink(target, clock, weather), config, clock)
