@@ -37,7 +37,7 @@ CLOUD, FULL = Mode.CLOUD.value, Mode.FULL.value
 FIXED: tuple[Mapping[str, Any], ...] = (
     *({"gamma": gamma} for gamma in (2, 6, 8, 12, 16)),
     *({"leaves": leaves} for leaves in (2, 16)),
-    *({"draft_tokens": tokens} for tokens in (8, 20, 64)),
+    *({"draft_tokens": tokens} for tokens in (8, 20, 40)),
     {"width": 1, "draft_tokens": 0, "leaves": 1},
     {"width": 3, "leaves": 16},
     {"effort": 1.0},

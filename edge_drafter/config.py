@@ -47,7 +47,7 @@ class Mode(str, Enum):
     FULL = (
         "full",
         {
-            "idle": Idle.LEDGER, "width": 3, "draft_tokens": 40, "leaves": 8, "max_nodes": 256, "own_guess": True,
+            "idle": Idle.LEDGER, "width": 3, "draft_tokens": 64, "leaves": 8, "max_nodes": 256, "own_guess": True,
             "early_tokens": True, "exit_gain": 0.1, "best_first": True, "ahead": True, "ahead_above": 0.1,
             "send_gain": 0.7, "partial": True, "truncate": True, "extend": True, "interrupt": True, "ngrams": True,
             "effort": 0.75,

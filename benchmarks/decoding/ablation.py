@@ -35,6 +35,7 @@ WITHOUT = {
     "the ledger": "idle=wait",
     "partial drafts": "partial=off",
     "truncation": "truncate=off",
+    "longer trees": "extend=off",
     "interruption": "interrupt=off",
     "predicted ends": "stop_below=0",
 }

@@ -27,7 +27,7 @@ TREE = 32
 """Tokens of the largest tree that `server_sd` drafts (SpecEdge, Appendix C)."""
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 """Values of gamma on the edge."""
-SHAPES = ((1, 0), (2, 16), (2, 40), (3, 24))
+SHAPES = ((1, 0), (2, 16), (2, 40), (3, 40))
 """Width and tokens of a draft; 0: a chain of gamma."""
 LEAVES = (1, 8)
 SIZES = (0, 8, 16, 24, TREE)

@@ -153,5 +153,5 @@ def test_the_queue_orders_by_policy_and_keeps_the_best_score() -> None:
 
 def test_a_fan_out_is_over_chains() -> None:
     assert DraftingConfig.of("pipelined", fan_out=8).fan_out == 8
-    with pytest.raises(ValueError, match="fan_out is 8 beside draft_tokens 40: give draft_tokens 0"):
+    with pytest.raises(ValueError, match="fan_out is 8 beside draft_tokens 64: give draft_tokens 0"):
         DraftingConfig.of("full", fan_out=8)
