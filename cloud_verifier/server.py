@@ -254,7 +254,7 @@ class Server:
         if session is not None and session.peer is not None:
             self._peers.allowance.take(session.peer, self._clock())
             self._busy += 1
-            _log.info("session %d step %d: %s; again in %.1f s", session.number, step.number, full, full.retry_after_s)
+            _log.info("%s step %d: %s; again in %.1f s", session.name, step.number, full, full.retry_after_s)
             self._peers.send(session, wire.Busy(full.retry_after_s, str(full), step.number))
 
     def _expire(self) -> None:
@@ -339,7 +339,7 @@ class Server:
             self._peers.send(session, wire.Pong(message.nonce))
         elif isinstance(message, wire.Fault):
             self._peers.allowance.take(session.peer, now)
-            _log.warning("session %d reports %s: %s", session.number, message.code.name, message.message[:300])
+            _log.warning("%s reports %s: %s", session.name, message.code.name, message.message[:300])
         elif not isinstance(message, wire.Pong):
             text = f"malformed message: {type(message).__name__} goes from verifier to edge only"
             raise Refused(wire.FaultCode.MALFORMED, text)
@@ -360,7 +360,7 @@ class Server:
             if session.peer is not None and session.peer != peer:
                 self._mailbox.admit(session.peer, False)
             self._sessions.attach(session, peer, now)
-            _log.info("session %d resumed", session.number)
+            _log.info("%s resumed", session.name)
         else:
             if self._sessions.full:
                 self._drop_dead_sessions()
@@ -374,7 +374,7 @@ class Server:
                 self._mailbox.send(peer, wire.Busy(wait, text), droppable=True)
                 return
             session = self._sessions.open(peer, now, known.index if known is not None else None)
-            _log.info("session %d opened: class=%s of %d", session.number, hello.service_class, len(self._sessions))
+            _log.info("%s opened: class=%s of %d", session.name, hello.service_class, len(self._sessions))
         self._mailbox.admit(peer)
         session.sampling = SamplingScheme.parse(hello.sampling)
         session.service_class = hello.service_class
@@ -403,7 +403,7 @@ class Server:
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)
         self._sessions.close(session)
-        _log.info("session %d closed: %s", session.number, why)
+        _log.info("%s closed: %s", session.name, why)
 
     def _drop_dead_sessions(self) -> None:
         """Free a row: close a session whose edge cannot be pinged or was silent for long."""
