@@ -10,9 +10,9 @@ import pytest
 import zmq
 import zmq.auth
 
-from cloud_verifier.config import Link, StartError
 from cloud_verifier.mailbox import Mailbox
 from cloud_verifier.security import AUTHORIZED, check_bind, make_keys
+from cloud_verifier.start_error import StartError
 from speculation import wire
 from speculation.wire import Ping, Pong
 
@@ -82,14 +82,14 @@ def test_keys_that_cannot_be_used_stop_the_start(tmp_path: Path, damage: str) ->
     else:
         (tmp_path / AUTHORIZED / "client.key").unlink()
     with pytest.raises(StartError, match="--keys"):
-        Mailbox(Link(bind=LOOPBACK, keys=tmp_path))
+        Mailbox(LOOPBACK, tmp_path)
 
 
 def test_an_address_in_use_stops_the_start() -> None:
-    first = Mailbox(Link(bind=LOOPBACK))
+    first = Mailbox(LOOPBACK)
     try:
         with pytest.raises(StartError, match=f"--bind {first.address}: Address already in use"):
-            Mailbox(Link(bind=first.address))
+            Mailbox(first.address)
     finally:
         first.close()
 
@@ -118,7 +118,7 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
     keys, strangers = tmp_path / "keys", tmp_path / "strangers"
     make_keys(keys)
     make_keys(strangers)
-    mailbox = Mailbox(Link(bind=LOOPBACK, keys=keys))
+    mailbox = Mailbox(LOOPBACK, keys)
     stranger = Client(mailbox.address, keys / "server.key", strangers / "client.key_secret")
     plain = Client(mailbox.address)
     make_keys(keys, "late")  # a robot that is added while the server runs
@@ -137,7 +137,7 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
                 message = wire.decode(frames[0])
                 assert isinstance(message, Ping)
                 received.add(message.nonce)
-                assert mailbox.send(peer, Pong(message.nonce))
+                assert mailbox.send(peer, wire.encode(Pong(message.nonce)))
             if received >= {0, 1}:
                 break
         for number, friend in enumerate(friends):
@@ -151,18 +151,18 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
 
 
 def test_nothing_blocks_on_a_peer_that_is_gone_or_does_not_read() -> None:
-    mailbox = Mailbox(Link(bind=LOOPBACK))
+    mailbox = Mailbox(LOOPBACK)
     client = Client(mailbox.address)
     client.socket.rcvhwm = 1
     try:
-        assert not mailbox.send(b"nobody", Ping(1))
+        assert not mailbox.send(b"nobody", wire.encode(Ping(1)))
         client.socket.send(b"hi")
         for _ in range(100):
             mailbox.wait(0.1)
             if (mail := mailbox.receive()) is not None:
                 break
         assert mail is not None
-        big = wire.Fault(wire.FaultCode.INTERNAL, "x" * 1000)
+        big = wire.encode(wire.Fault(wire.FaultCode.INTERNAL, "x" * 1000))
         for _ in range(100_000):  # kernel buffers, then the pipe, then the backlog
             if not mailbox.send(mail[0], big):
                 break
