@@ -235,7 +235,7 @@ class Quotas(Settings, frozen=True):
         ),
     ] = 8e6
     draft_tokens_per_s: Annotated[
-        float, Meta(ge=0.0, le=1e9, description="draft tokens of a client that are verified a second; 0: any number")
+        float, Meta(ge=0.0, le=1e9, description="draft tokens that a client may send a second; 0: any number")
     ] = 0.0
 
 
