@@ -330,7 +330,8 @@ class ZmqLink:
                 session = self._welcome.session if self._welcome is not None else ""
                 connection.put(encode(msgspec.structs.replace(self.config.hello, resume=session)), now)
                 hello_at = now + self.config.hello_s
-            if self._greeted and now >= ping_at:
+            if self._greeted and (now >= ping_at or connection.is_new):
+                connection.is_new = False
                 nonce = next(nonces)
                 pings[nonce] = now
                 pings.pop(nonce - PINGS, None)

@@ -66,6 +66,8 @@ class LinkSocket:
         self._key, self._next_key_at = 0, math.inf
         self.refusal = ""
         """Why the last handshake failed, with what to do about it; empty where it did not, or none was begun."""
+        self.is_new = False
+        """Whether a connection was made since whoever reads this has cleared it; the verifier knows none by itself."""
         self._open()
 
     def _open(self) -> None:
@@ -152,7 +154,7 @@ class LinkSocket:
     def _note_handshake(self, event: int) -> None:
         """Note how a handshake ended; a verifier with another key never learns whose robot this is."""
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self.refusal = ""
+            self.refusal, self.is_new = "", True
             self._next_key_at = math.inf
         elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             self.refusal = (
