@@ -14,12 +14,14 @@ import logging
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import zmq
 import zmq.auth
 
+from cloud_verifier.limits import Allowance
 from cloud_verifier.start_error import StartError
 from speculation.address import check_address
 
@@ -27,6 +29,8 @@ AUTHORIZED = "authorized"
 SERVER, NEXT = "server", "server_next"
 SECRET = ".key_secret"
 Z85_KEY = 40
+REFUSED_S = 60.0
+"""A key that is refused again and again is named in the log every so many seconds."""
 _log = logging.getLogger("cloud_verifier")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -136,12 +140,14 @@ class AuthorizedKeys:
     """The public keys in a folder and whose they are. `refresh` reads what has changed, so that robots may come and go
     while the verifier serves."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises OSError for a folder that cannot be read."""
-        self.folder = folder
+    def __init__(self, folder: Path, quiet: bool = False) -> None:
+        """quiet: whether files that are left out stay without a line in the log. Raises OSError for no such folder."""
+        self.folder, self._quiet = folder, quiet
         self._files: dict[str, tuple[int, int, bytes]] = {}
         """By name: when the file was changed, its size, and its key; an empty one where it has none."""
         self._names: dict[bytes, str] = {}
+        self.gone: list[str] = []
+        """The names whose keys are no more; whoever reads it empties it."""
         self.refresh()
 
     def __len__(self) -> int:
@@ -154,8 +160,8 @@ class AuthorizedKeys:
     def __contains__(self, name: str) -> bool:
         return bool(self._files.get(name, (0, 0, b""))[2])
 
-    def refresh(self) -> list[str]:
-        """Read the files that have changed. Returns the names whose keys are no more. Raises OSError.
+    def refresh(self) -> None:
+        """Read the files that have changed. Raises OSError.
 
         A file without a key is left out, with one line in the log; the others count.
         """
@@ -171,10 +177,11 @@ class AuthorizedKeys:
                     same = known is not None and known[:2] == (seen.st_mtime_ns, seen.st_size)
                     key = known[2] if known is not None and same else self._read(name)
                     found[name] = (seen.st_mtime_ns, seen.st_size, key)
-        gone = [name for name, (*_, key) in self._files.items() if key and found.get(name, (0, 0, b""))[2] != key]
+        for name, (*_, key) in self._files.items():
+            if key and found.get(name, (0, 0, b""))[2] != key:
+                self.gone.append(name)
         self._files = found
         self._names = {key: name for name, (*_, key) in sorted(found.items(), reverse=True) if key}
-        return gone
 
     def _read(self, name: str) -> bytes:
         path = self.folder / f"{name}.key"
@@ -185,7 +192,8 @@ class AuthorizedKeys:
             if len(key) != Z85_KEY:
                 raise ValueError(f"its public key has {len(key)} characters, not {Z85_KEY}")
         except (OSError, ValueError) as error:
-            _log.warning("left out the key file %s, so its robot cannot connect: %s", path, error)
+            if not self._quiet:
+                _log.warning("left out the key file %s, so its robot cannot connect: %s", path, error)
             return b""
         return key
 
@@ -197,13 +205,14 @@ class _Authenticator(zmq.auth.Authenticator):
         super().__init__(context)
         self.configure_curve_callback("*", credentials_provider=self)
         self.keys = keys
+        self._lines = Allowance(1.0 / REFUSED_S, 1)
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Return whether a client with this z85 key may connect."""
         if not self.keys.name(key):
             with contextlib.suppress(OSError):  # it may have been added this very second
                 self.keys.refresh()
-        if not self.keys.name(key):
+        if not self.keys.name(key) and self._lines.take(key, time.monotonic()):
             _log.warning("refused a client: its key %s is not in %s", key.decode(), self.keys.folder)
         return bool(self.keys.name(key))
 
@@ -212,11 +221,14 @@ class _Authenticator(zmq.auth.Authenticator):
         return self.keys.name(zmq.utils.z85.encode(client_public_key))
 
 
-def open_keys(folder: Path) -> tuple[tuple[bytes, bytes], AuthorizedKeys]:
-    """Return the server's public and secret key, and who may connect. Raises StartError for what nobody could use."""
+def open_keys(folder: Path, quiet: bool = False) -> tuple[tuple[bytes, bytes], AuthorizedKeys]:
+    """Return the server's public and secret key, and who may connect. Raises StartError for what nobody could use.
+
+    quiet: as `AuthorizedKeys` has it.
+    """
     pair = load_server_key(folder)
     try:
-        authorized = AuthorizedKeys(folder / AUTHORIZED)
+        authorized = AuthorizedKeys(folder / AUTHORIZED, quiet)
     except OSError as error:
         raise StartError(f"--keys {folder}: {error}; make keys with keygen --keys {folder}") from None
     if not authorized:
@@ -261,10 +273,9 @@ class CurveServer:
         What cannot be read changes nothing but a line in the log.
         """
         try:
-            gone = self._keys.refresh()
+            self._keys.refresh()
         except OSError as error:
             self._complain(f"who may connect stays as it was: {error}")
-            gone = []
         stamp = self._stamp()
         if stamp != self._changed:
             self._changed = stamp
@@ -272,6 +283,7 @@ class CurveServer:
                 self._pair = load_server_key(self._folder)
             except StartError as error:
                 self._complain(f"the server's key stays as it was: {error}")
+        gone, self._keys.gone = self._keys.gone, []
         return gone
 
     def knows(self, client: str) -> bool:

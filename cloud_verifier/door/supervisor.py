@@ -64,7 +64,7 @@ class Door:
         """Raises StartError for an address that cannot be bound or keys that cannot be used."""
         check_bind(bind, keys is not None, allow_plain)
         if keys is not None:
-            open_keys(keys)
+            open_keys(keys, quiet=True)  # the door itself names what it leaves out
         self._keys, self._bytes_per_s = keys, bytes_per_s
         self._listener, self.address = listen(bind)
         self.pid = 0
