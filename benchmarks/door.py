@@ -31,7 +31,8 @@ from cloud_verifier.mailbox import Mailbox
 from edge_drafter.decoder import EdgeDecoder
 from evaluation.experiment import command
 from evaluation.experiment.alone import TargetAlone
-from evaluation.experiment.questions import Question, warmed_up
+from evaluation.experiment.questions import warmed_up
+from evaluation.experiment.run import Question
 from evaluation.experiment.sockets import edge_config
 from evaluation.figures import percentiles, spread
 from evaluation.setting import CONNECT_LIMIT_S, verifier
@@ -210,12 +211,12 @@ def run(options: argparse.Namespace) -> int:
     data: dict[str, Any] = {"round_trip_s": {str(size): found for size, found in hops.items()}}
     failed = 0
     if options.kills:
-        data["kills"] = found = _killed(options)
-        failed = found["wrong"] + found["lost"]
+        data["kills"] = kills = _killed(options)
+        failed = kills["wrong"] + kills["lost"]
         print(
-            f"{found['kills']} kills, {found['answers']} answers of {options.robots} robots, {found['interruptions']} "
-            f"interrupted: {found['wrong']} wrong, {found['lost']} lost; tokens again after "
-            f"{found['resume_s']['p50']:.2f} s (p50), {found['p95']:.2f} (p95), {found['resume_s']['max']:.2f} (max)"
+            f"{kills['kills']} kills, {kills['answers']} answers of {options.robots} robots, {kills['interruptions']} "
+            f"interrupted: {kills['wrong']} wrong, {kills['lost']} lost; tokens again after "
+            f"{kills['resume_s']['p50']:.2f} s (p50), {kills['p95']:.2f} (p95), {kills['resume_s']['max']:.2f} (max)"
         )
     command.finish(options, "door", data)
     return int(bool(failed))

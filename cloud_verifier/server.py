@@ -292,8 +292,10 @@ class Server:
                 raise Refused(wire.FaultCode.NO_SESSION, text, getattr(message, "step", None))
             else:
                 session.last_seen = session.last_received = now = self._clock()
-                self._quotas.use("bytes", session.user, len(frames[0]), now)
-                self._dispatch(session, message)
+                try:
+                    self._dispatch(session, message)
+                finally:
+                    self._quotas.use("bytes", session.user, len(frames[0]), now)
         except Refused as error:
             self._peers.refuse(peer, error.fault)
         except Exception as error:

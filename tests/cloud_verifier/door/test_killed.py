@@ -6,9 +6,11 @@ import os
 import random
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 
 from edge_drafter.decoder import EdgeDecoder
+from edge_drafter.protocols import Link
 from edge_drafter.request import StepResult
 from tests.cloud_verifier.process import Verifier, start
 from tests.cloud_verifier.test_engine import jpeg
@@ -32,6 +34,16 @@ def is_there(pid: int) -> bool:
         return False
 
 
+def received(link: Link, size: int) -> bool:
+    """Return whether so many bytes of answers have come."""
+    return link.bytes_down >= size
+
+
+def logged(verifier: Verifier, words: str, times: int) -> bool:
+    """Return whether so many lines of the log have these words."""
+    return sum(words in line for line in verifier.log) >= times
+
+
 def test_kills_during_answers_cost_time_and_no_step(tiny_target: Path, tiny_draft: Path) -> None:
     verifier = start(tiny_target, "--dtype", "float64", "--profile", "go2_a100_scaled")
     edge = EdgeDecoder(config(tiny_draft, verifier.address, profile="go2_a100_scaled", resume_s=60.0))
@@ -50,13 +62,12 @@ def test_kills_during_answers_cost_time_and_no_step(tiny_target: Path, tiny_draf
     try:
         assert link.wait_nominal(30.0)
         thread.start()
-        for kill in range(KILLS):
-            before = link.bytes_down
-            wait_for(lambda: link.bytes_down > before + rng.randrange(200))
+        for kill in range(1, KILLS + 1):
+            wait_for(partial(received, link, link.bytes_down + rng.randrange(1, 200)))
             (door,) = doors_of(verifier)
             os.kill(door, signal.SIGKILL)
-            wait_for(lambda: sum("starting another" in line for line in verifier.log) > kill)
-            wait_for(lambda: sum("resumed" in line for line in verifier.log) > kill)
+            wait_for(partial(logged, verifier, "starting another", kill))
+            wait_for(partial(logged, verifier, "resumed", kill))
         over.set()
         thread.join(60.0)
         assert not thread.is_alive()
