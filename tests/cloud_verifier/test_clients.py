@@ -102,7 +102,7 @@ def test_more_draft_tokens_than_the_quota_allows_end_the_step_until_it_is_paid_o
 
 
 def test_more_bytes_than_the_quota_allows_keep_new_steps_out_only() -> None:
-    bench = Bench(CONFIG.changed(bytes_per_s=100.0))
+    bench = Bench(CONFIG.changed(bytes_per_s=20.0))
     bench.welcome(b"a")
     truth = greedy("long", JPEG, 3)
     big = msgspec.structs.replace(begin(max_tokens=3, idle=Idle.DECODE), hints=[[1] * 64] * 8)
