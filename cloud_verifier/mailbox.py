@@ -22,7 +22,7 @@ from pathlib import Path
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from cloud_verifier.connections import SESSIONLESS_BYTES, Connection, Connections
+from cloud_verifier.connections import MOST_SESSIONLESS, SESSIONLESS_BYTES, Connection, Connections
 from cloud_verifier.limits import Allowance, BoundedQueue, Inboxes, Rate
 from cloud_verifier.security import CurveServer
 from cloud_verifier.start_error import StartError
@@ -51,7 +51,7 @@ HANDSHAKE_S = 5.0
 """How long a connection may take to shake hands."""
 TRIM_S = 0.5
 """When ZeroMQ has freed what a connection that was ended had under way."""
-EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 BURST = 256
 """Messages taken from the socket before those to be sent have their turn."""
 FRAMES = 2
@@ -68,18 +68,20 @@ class Mailbox:
         listener: int | None = None,
         number: int = 0,
         bytes_per_s: float = 0.0,
+        most_sessionless: int = MOST_SESSIONLESS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open the socket: at `address`, or where the descriptor `listener` listens already.
 
-        `number`: see `Connections`. Raises StartError for an address that cannot be bound or keys that cannot be used.
+        `number`, `most_sessionless`: see `Connections`. Raises StartError for an address that cannot be bound or keys
+        that cannot be used.
         """
         self._clock = clock
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._listener = listener
         self._curve: CurveServer | None = None
         self._socket: zmq.Socket[bytes] = None  # type: ignore[assignment]
-        self._connections = Connections(SESSION_BYTES, clock, number)
+        self._connections = Connections(SESSION_BYTES, clock, number, most_sessionless)
         self._inboxes = Inboxes(TURN_BYTES)
         self._outboxes: dict[bytes, BoundedQueue] = {}
         self._rate = Rate(OVER * bytes_per_s, BURST_S) if bytes_per_s else None
@@ -334,6 +336,9 @@ class Mailbox:
                 closed = [each for each in closed if each != fd]
             elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._connections.handshake_ended()
+            elif event["event"] == zmq.EVENT_ACCEPT_FAILED:
+                if self._lines.take("accept", self._clock()):
+                    _log.warning("a connection cannot be taken: %s; if that goes on, raise ulimit -n", os.strerror(fd))
             else:
                 closed.append(fd)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from cloud_verifier.connections import MOST_SESSIONLESS
 from cloud_verifier.door.messages import (
     ALIVE_S,
     Admit,
@@ -40,6 +41,8 @@ _log = logging.getLogger("cloud_verifier")
 
 KEYS_S = 1.0
 """How often the key folder is looked at."""
+OWN_FILES = 48
+"""Descriptors that a door needs beside its connections, with some to spare."""
 LOG_BYTES = 64 << 10
 """While the engine has not read so much, lines for the log are dropped."""
 
@@ -118,6 +121,8 @@ def main(arguments: list[str]) -> int:
             settings.listener,
             settings.number,
             settings.bytes_per_s,
+            # Half of what may be open is for robots with a session, however many others come.
+            min(MOST_SESSIONLESS, max(1, (most - OWN_FILES) // 2)),
         )
     except StartError as error:
         pipe.put(Failed(str(error)))
