@@ -108,9 +108,8 @@ class Door:
                 pass
         with self._using:
             self._flush()
-            if not self._mail:
-                self._take()
-            self._end_frozen()
+            if not self._mail and not self._take():  # only what was read to its end can be called silent
+                self._end_frozen()
 
     def notify(self) -> None:
         """Make `wait` return."""
@@ -321,4 +320,7 @@ class Door:
                 if self._closing.is_set():
                     return
                 self.restarts += 1
-                self._start()
+                try:
+                    self._start()
+                except OSError as error:  # out of processes or descriptors, for a while perhaps
+                    _log.error("no door can be started: %s; trying again", error)
