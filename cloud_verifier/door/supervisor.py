@@ -48,10 +48,8 @@ FROZEN_S = 3.0
 """A door that has sent nothing for so long, not even that it is alive, is ended."""
 START_S = 30.0
 """How long a door may take to open."""
-SHORT_S = 2.0
-"""A door that lived for less is not started again at once."""
 LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 0.8
-"""Before the next door, where doors end at once; each pause is twice the last."""
+"""Before the next door, where doors end before they are open; each pause is twice the last."""
 CLOSE_S = 2.0
 
 
@@ -302,9 +300,8 @@ class Door:
 
     def _supervise(self) -> None:
         """Start the next door whenever one ends. In a thread of its own: the server's may be in the midst of a pass."""
-        pause = LEAST_PAUSE_S
+        pause = 0.0
         while True:
-            since = time.monotonic()
             code = self._process.wait()
             if self._closing.is_set():
                 return
@@ -313,8 +310,8 @@ class Door:
             why = self._reason or (f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}")
             self._reason = ""
             _log.error("the door (process %d): %s; starting another, robots connect again", self.pid, why)
-            pause = LEAST_PAUSE_S if time.monotonic() - since > SHORT_S else min(2.0 * pause, MOST_PAUSE_S)
-            if pause > LEAST_PAUSE_S and self._closing.wait(pause):
+            pause = 0.0 if self._opened else max(LEAST_PAUSE_S, min(2.0 * pause, MOST_PAUSE_S))
+            if self._closing.wait(pause):
                 return
             with self._using:
                 if self._closing.is_set():
