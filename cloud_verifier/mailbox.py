@@ -145,6 +145,11 @@ class Mailbox:
         return revoked
 
     @property
+    def connections(self) -> int:
+        """How many connections there are."""
+        return len(self._connections)
+
+    @property
     def has_mail(self) -> bool:
         """Whether mail waits to be received."""
         return bool(self._inboxes)

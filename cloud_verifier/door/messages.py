@@ -54,7 +54,10 @@ class Line(Message, tag=6, frozen=True):
 
 
 class Alive(Message, tag=7, frozen=True):
-    """From the door, every `ALIVE_S`."""
+    """From the door, every `ALIVE_S`: how many connections there are, and how many messages found their queue full."""
+
+    connections: int
+    dropped: int
 
 
 class Deliver(Message, tag=1, frozen=True):

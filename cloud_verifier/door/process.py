@@ -100,7 +100,7 @@ def _serve(mailbox: Mailbox, pipe: Pipe[ToDoor]) -> None:
                 pipe.put(Lost(peer))
         if now >= alive_at and not pipe.backlog:
             alive_at = now + ALIVE_S
-            pipe.put(Alive())
+            pipe.put(Alive(mailbox.connections, mailbox.dropped))
 
 
 def main(arguments: list[str]) -> int:

@@ -69,6 +69,8 @@ class Door:
         """Of the door's process."""
         self.restarts = 0
         """How many doors have ended and were followed by another."""
+        self.connections = self.dropped = 0
+        """What the door of now has, and how many messages found their peer's queue full, as it reported last."""
         self._using = threading.RLock()
         """Held around every use of what stands below; the supervisor puts the next door in its place."""
         self._pipe: Pipe[FromDoor] | None = None
@@ -245,6 +247,8 @@ class Door:
             self._opened, self.address, self._reason = True, message.address, ""
         elif isinstance(message, Failed):
             self._reason = message.reason
+        else:
+            self.connections, self.dropped = message.connections, message.dropped
 
     def _lose(self) -> None:
         """Forget the door: its peers are gone, and what they sent last is nobody's."""
