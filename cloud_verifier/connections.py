@@ -155,8 +155,8 @@ class Connections:
         return self._of_peer.get(peer)
 
     def of_client(self, client: str) -> list[Connection]:
-        """Return the connections that have sent something with the key of a client."""
-        return [each for each in self._of_fd.values() if each.client == client]
+        """Return the connections with the key of a client, and those that have sent nothing: their key is not known."""
+        return [each for each in self._of_fd.values() if each.client == client or each.routing_id is None]
 
     def admit(self, peer: bytes, has_session: bool) -> None:
         """Note whether a peer has a session."""
