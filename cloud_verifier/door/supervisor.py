@@ -44,6 +44,8 @@ _log = logging.getLogger("cloud_verifier")
 
 MOST_WAITING_BYTES = 16 << 20
 """What may wait for a door that takes nothing; beyond, robots lose their connection and take their session up again."""
+MOST_READ_BYTES = 16 << 20
+"""What is read ahead to see whose mail waits."""
 FROZEN_S = 3.0
 """A door that has sent nothing for so long, not even that it is alive, is ended."""
 START_S = 30.0
@@ -80,6 +82,7 @@ class Door:
         self._clients: dict[bytes, str] = {}
         """The peers that may be sent to, and whose key each has."""
         self._mail: deque[Arrived] = deque()
+        self._mail_bytes = 0
         self._revoked: list[str] = []
         self._closing = threading.Event()
         self._notice_in, self._notice_out = socket.socketpair()
@@ -122,6 +125,7 @@ class Door:
             while self._mail or self._take():
                 while self._mail:
                     mail = self._mail.popleft()
+                    self._mail_bytes -= sum(map(len, mail.frames))
                     if mail.peer in self._clients:
                         return mail.peer, mail.frames
         return None
@@ -159,10 +163,10 @@ class Door:
     def waits(self, peer: bytes) -> bool:
         """Whether a peer may have mail that was not received yet."""
         with self._using:
-            while self._take():
+            while self._mail_bytes < MOST_READ_BYTES and self._take():
                 pass
-            whole = self._pipe is None or not self._pipe.in_the_middle
-            return not whole or any(mail.peer == peer for mail in self._mail)
+            more = self._mail_bytes >= MOST_READ_BYTES or (self._pipe is not None and self._pipe.in_the_middle)
+            return more or any(mail.peer == peer for mail in self._mail)
 
     def forget(self, peer: bytes) -> None:
         """Drop what waits for a peer."""
@@ -237,6 +241,7 @@ class Door:
         if isinstance(message, Arrived):
             self._clients[message.peer] = message.client
             self._mail.append(message)
+            self._mail_bytes += sum(map(len, message.frames))
         elif isinstance(message, Lost):
             self._clients.pop(message.peer, None)
         elif isinstance(message, Revoked):
@@ -259,6 +264,7 @@ class Door:
             self._pipe = None
         self._clients.clear()
         self._mail.clear()
+        self._mail_bytes = 0
 
     def _end_frozen(self) -> None:
         """End a door that is there and does nothing. What it had sent was read before."""
