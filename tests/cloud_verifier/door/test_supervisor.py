@@ -52,6 +52,10 @@ def test_mail_goes_both_ways_and_a_peer_that_left_is_known_to_be_gone(door: Door
     peer, frames = receive(door)
     assert frames == [encode(Ping(1))] and door.client(peer) == ""
     assert door.send(peer, Pong(1)) and robot.receive() == Pong(1)
+    assert not door.waits(peer)
+    robot.send(Ping(2))
+    wait_for(lambda: door.waits(peer))
+    assert receive(door) == (peer, [encode(Ping(2))]) and not door.waits(peer)
     assert not door.send(b"nobody", Pong(1))
     robot.close()
     wait_for(lambda: door.wait(0.01) or not door.send(peer, Pong(2), droppable=True))
@@ -196,3 +200,28 @@ def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
     text = caplog.text
     assert text.count("left out the key file") == 1 and "the server's key has changed" in text
     assert "go2-8 was taken back" in text
+
+
+def test_a_door_that_cannot_open_is_tried_again_and_the_log_has_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server's key was made readable by others while the verifier serves, and then the door ends."""
+    keys = tmp_path / "keys"
+    make_keys(keys, "go2-7")
+    door = Door(LOOPBACK, keys)
+    serving = Serving(door)
+    serving.start()
+    secret = keys / "server.key_secret"
+    link = ZmqLink(LinkConfig(door.address, HELLO, load_keys(robots_folder(keys, "go2-7")), silent_s=0.5, hello_s=0.2))
+    try:
+        wait_for(lambda: link.state is LinkState.NOMINAL)
+        secret.chmod(0o644)
+        os.kill(door.pid, signal.SIGKILL)
+        wait_for(lambda: caplog.text.count(f"run: chmod 600 {secret}; starting another") >= 2)
+        secret.chmod(0o600)
+        came = len(serving.clients)
+        wait_for(lambda: len(serving.clients) > came and link.state is LinkState.NOMINAL)
+    finally:
+        link.close()
+        serving.stop()
+        door.close()
