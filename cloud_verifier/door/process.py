@@ -43,6 +43,8 @@ KEYS_S = 1.0
 """How often the key folder is looked at."""
 OWN_FILES = 48
 """Descriptors that a door needs beside its connections, with some to spare."""
+MOST_FILES = 1 << 16
+"""Descriptors that a door asks for, where the hard limit allows so many: far above any number of robots."""
 LOG_BYTES = 64 << 10
 """While the engine has not read so much, lines for the log are dropped."""
 
@@ -108,8 +110,9 @@ def main(arguments: list[str]) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group; the engine ends its door itself
         signal.signal(signum, signal.SIG_IGN)
     settings = msgspec.json.decode(arguments[0], type=DoorSettings)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     pipe: Pipe[ToDoor] = Pipe(socket.socket(fileno=settings.pipe), ToDoor)
     _log.addHandler(_PipeHandler(pipe))
     _log.setLevel(logging.INFO)
