@@ -130,6 +130,7 @@ class LinkSocket:
     def reopen(self) -> None:
         """Begin a new connection; what is not sent, or not there yet, is dropped."""
         self.close()
+        self.refusal = ""
         self._open()
 
     def close(self) -> None:
