@@ -32,7 +32,12 @@ def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser
     add_flags(serve, ServerConfig, defaults=settings)
     keygen = commands.add_parser("keygen", help="make CURVE keys for the server and a robot")
     keygen.add_argument("--keys", type=Path, required=True, help="folder to make them in")
-    keygen.add_argument("--client", default="client", help="name of the robot (default: client)")
+    what = keygen.add_mutually_exclusive_group()
+    what.add_argument("--client", default="client", help="name of the robot (default: client)")
+    about = "make the key that is to replace the server's, for the robots to have it beforehand"
+    what.add_argument("--next-server", action="store_true", help=about)
+    about = "put the next key in place of the server's; a verifier that runs takes it up"
+    what.add_argument("--switch-server", action="store_true", help=about)
     return top
 
 
@@ -42,7 +47,7 @@ def serve_model(config: ServerConfig) -> None:
     config.check_exits()
     config.check_fed_head()
     # Late, so that a wrong command line answers at once and `keygen` needs no torch.
-    from cloud_verifier.mailbox import Mailbox
+    from cloud_verifier.door.supervisor import Door
     from cloud_verifier.preparation import THREADS
     from cloud_verifier.server import Server
     from speculation.profiles import load_profile
@@ -51,7 +56,8 @@ def serve_model(config: ServerConfig) -> None:
     profile = load_profile(config.target.profile)
     if profile.verify_s and config.target.pass_cost is not None:
         raise StartError(f"--pass-cost: profile {profile.name} declares what passes take; leave one of the two out")
-    mailbox = Mailbox(config.link)
+    link = config.link
+    door = Door(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
     try:
         from cloud_verifier.engine import VlmEngine, cache_blocks, find_encoder, find_exits
         from cloud_verifier.self_draft import SelfDraft, check_pair
@@ -85,7 +91,7 @@ def serve_model(config: ServerConfig) -> None:
         trace = Trace() if config.output.trace is not None else None
         measured = find_cost(config, vlm) if not profile.verify_s else None  # declared times are not the machine's
         server = Server(
-            engine, config, profile, mailbox, trace, self_draft=self_draft, preparation_threads=THREADS,
+            engine, config, profile, door, trace, self_draft=self_draft, preparation_threads=THREADS,
             cost=measured.cost if measured else None, encoding=measured.encoding if measured else None,
         )  # fmt: skip
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -97,13 +103,13 @@ def serve_model(config: ServerConfig) -> None:
         _log.info(
             "serving %s (%s, %.1f M parameters, %d layers, exits after %s) in %s on %s at %s, profile %s",
             info.name, info.fingerprint, size, info.num_layers, list(info.exit_layers) or "none", config.model.dtype,
-            config.model.device, mailbox.address, profile.name,
+            config.model.device, door.address, profile.name,
         )  # fmt: skip
         server.run()
         if trace is not None and config.output.trace is not None:
             trace.write(config.output.trace)
     finally:
-        mailbox.close()
+        door.close()
 
 
 def find_cost(config: ServerConfig, vlm: Vlm) -> CostProfile | None:
@@ -148,9 +154,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = options.pop("command")
         start_logging(options.get("log_file"))
         if command == "keygen":
-            from cloud_verifier.security import make_keys
+            from cloud_verifier.security import make_keys, make_next_key, switch_keys
 
-            for path in make_keys(options["keys"], options["client"]):
+            folder = options["keys"]
+            if options["next_server"]:
+                made = make_next_key(folder)
+            else:
+                made = switch_keys(folder) if options["switch_server"] else make_keys(folder, options["client"])
+            for path in made:
                 print(path)
         else:
             os.environ.setdefault("OMP_NUM_THREADS", str(options["threads"]))

@@ -13,6 +13,7 @@ from msgspec import Meta
 from cloud_verifier.exit_queue import QueuePolicy
 from cloud_verifier.ledger import PASS_PRICE
 from cloud_verifier.policies import POLICIES
+from cloud_verifier.start_error import StartError as StartError
 from cloud_verifier.step import HINT_TOKENS
 from speculation.predictor import OFF
 from speculation.settings import fields_of, from_flags, read_values
@@ -23,10 +24,6 @@ from speculation.wire import MAX_DRAFT_TOKENS
 EXITS_FILE, FED_HEAD_FILE = "exits.json", "fed_head.json"
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[KMGT]?)B?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-
-
-class StartError(ValueError):
-    """Why the verifier does not start, in one sentence for the person who started it."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -220,6 +217,28 @@ class Link(Settings, frozen=True):
     allow_plain: Annotated[bool, Meta(description="allow a public address without keys")] = False
 
 
+class Quotas(Settings, frozen=True):
+    """What one client, the robots that have one key, may use; without keys, one connection. Raises StartError."""
+
+    sessions_per_client: Annotated[
+        int, Meta(ge=1, le=1024, description="sessions of one key at once; without --keys there is no such limit")
+    ] = 4
+    steps_per_s: Annotated[
+        float, Meta(ge=0.0, le=1e6, description="steps that a client may begin a second, in the mean; 0: any number")
+    ] = 0.0
+    bytes_per_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=1e12,
+            description="bytes that a client may send a second, in the mean; who sends much more is hung up on; 0: any",
+        ),
+    ] = 8e6
+    draft_tokens_per_s: Annotated[
+        float, Meta(ge=0.0, le=1e9, description="draft tokens that a client may send a second; 0: any number")
+    ] = 0.0
+
+
 class Output(Settings, frozen=True):
     """What the verifier writes. Raises StartError, see `Settings`."""
 
@@ -239,6 +258,7 @@ class ServerConfig(msgspec.Struct, frozen=True):
     scheduling: Scheduling = Scheduling()
     early: Early = Early()
     link: Link = Link()
+    quotas: Quotas = Quotas()
     output: Output = Output()
 
     def __post_init__(self) -> None:

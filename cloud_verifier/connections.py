@@ -19,7 +19,7 @@ SESSIONLESS_BYTES = 64 << 10
 SESSIONLESS_S = 10.0
 """How long a connection may be without a session."""
 MOST_SESSIONLESS = 128
-"""Connections without a session; of more, the oldest are ended."""
+"""Connections without a session, where the process may have enough descriptors."""
 MOST_ID_BYTES = 255
 """What ZeroMQ lets a peer choose as its routing id; over the wire anything may come."""
 GIVEN_ID = b"\0"
@@ -38,6 +38,8 @@ class Connection:
     peer: bytes
     undelivered: Undelivered
     since: float
+    client: str = ""
+    """The name of its key; empty where there are no keys."""
     routing_id: bytes | None = None
     has_session: bool = False
     alive: bool = True
@@ -50,10 +52,19 @@ class Connection:
 
 @dataclass
 class Connections:
-    """All that are alive. `session_bytes`: what a connection with a session may have under way: one whole message."""
+    """All that are alive.
+
+    session_bytes: what a connection with a session may have under way: one whole message. number: of the door that has
+    them; peers of two doors never have one name. most_sessionless: connections without a session; of more, the oldest
+    are ended.
+    """
 
     session_bytes: int
     clock: Callable[[], float] = time.monotonic
+    number: int = 0
+    most_sessionless: int = MOST_SESSIONLESS
+    ended: list[bytes] = field(default_factory=list)
+    """Peers that have sent something and are gone; whoever reads it empties it."""
     _handshakes: int = 0
     _named: int = 0
     _count: int = 0
@@ -70,7 +81,7 @@ class Connections:
         """Enter an accepted connection; an earlier one with this descriptor is gone."""
         self.close(fd)
         self._count += 1
-        connection = Connection(struct.pack(">Q", self._count), Undelivered(fd), self.clock())
+        connection = Connection(struct.pack(">IQ", self.number, self._count), Undelivered(fd), self.clock())
         self._of_fd[fd] = self._of_peer[connection.peer] = connection
         return connection
 
@@ -82,6 +93,8 @@ class Connections:
         connection.alive = False
         self._busy.discard(fd)
         self._of_peer.pop(connection.peer, None)
+        if connection.routing_id is not None:
+            self.ended.append(connection.peer)
         if connection.routing_id is not None and self._of_id.get(connection.routing_id) is connection:
             del self._of_id[connection.routing_id]
             self._gone[connection.routing_id] = None
@@ -108,8 +121,11 @@ class Connections:
         unnamed = sum(connection.routing_id is None for connection in self._of_fd.values())
         return SESSIONLESS_BYTES * max(0, self._handshakes - self._named - unnamed)
 
-    def deliver(self, fd: int, routing_id: bytes, size: int) -> Connection | None:
-        """Count a whole message of `size` bytes; return its connection, None where its sender is gone."""
+    def deliver(self, fd: int, routing_id: bytes, size: int, client: str = "") -> Connection | None:
+        """Count a whole message of `size` bytes, sent with the key of `client`.
+
+        Returns its connection, None where its sender is gone.
+        """
         connection = self._of_fd.get(fd)
         routing_id = routing_id[: MOST_ID_BYTES + 1]
         if routing_id in self._gone and (routing_id[:1] == GIVEN_ID or connection is None or connection.routing_id):
@@ -120,7 +136,7 @@ class Connections:
             before = self._of_id.get(routing_id)
             if before is not None:
                 self.close(before.fd)
-            connection.routing_id = routing_id
+            connection.routing_id, connection.client = routing_id, client
             self._named += 1
             self._gone.pop(routing_id, None)
             self._of_id[routing_id] = connection
@@ -137,6 +153,10 @@ class Connections:
     def of_peer(self, peer: bytes) -> Connection | None:
         """Return the connection of a peer; None where it is gone."""
         return self._of_peer.get(peer)
+
+    def of_client(self, client: str) -> list[Connection]:
+        """Return the connections with the key of a client, and those that have sent nothing: their key is not known."""
+        return [each for each in self._of_fd.values() if each.client == client or each.routing_id is None]
 
     def admit(self, peer: bytes, has_session: bool) -> None:
         """Note whether a peer has a session."""
@@ -159,5 +179,5 @@ class Connections:
                 found.append((connection, f"it had no session for {SESSIONLESS_S:g} s"))
             elif not connection.has_session:
                 sessionless.append(connection)
-        oldest = sessionless[: max(0, len(sessionless) - MOST_SESSIONLESS)]
-        return [*found, *((each, f"{MOST_SESSIONLESS} others have no session either") for each in oldest)]
+        oldest = sessionless[: max(0, len(sessionless) - self.most_sessionless)]
+        return [*found, *((each, f"{self.most_sessionless} others have no session either") for each in oldest)]

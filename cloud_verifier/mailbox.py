@@ -1,9 +1,8 @@
-"""Mailbox: the server's ROUTER socket. It never decodes, never blocks, and what it keeps is bounded.
+"""Mailbox: the ROUTER socket. It never decodes, never blocks, and what it keeps is bounded.
 
 Bytes move between the socket and queues, one in and one out for every peer. What a queue does not take is dropped: its
-peer alone loses, and the protocol repeats what was lost. The server's thread moves them whenever it reads the mailbox,
-so that no message waits for another thread; a thread of the mailbox does while that one is busy. A lock keeps them
-apart.
+peer alone loses, and the protocol repeats what was lost. Mail is taken out by turns that are fair in bytes, first among
+clients, then among a client's connections. One thread uses it, the door's (`cloud_verifier.door.process`).
 
 ZMTP heartbeats are off and the receiving pipe has no high-water mark, because libzmq 4.3.5 ends the process when a
 full pipe meets a closed connection and a heartbeat (zeromq/libzmq issue 4364). What bounds memory in its place is the
@@ -12,22 +11,21 @@ count of bytes under way on each connection, see `cloud_verifier.connections`.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import math
-import socket
-import threading
+import os
 import time
-from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from cloud_verifier.config import Link, StartError
-from cloud_verifier.connections import SESSIONLESS_BYTES, Connections
-from cloud_verifier.limits import Allowance, BoundedQueue
-from cloud_verifier.security import CurveServer, check_bind
+from cloud_verifier.connections import MOST_SESSIONLESS, SESSIONLESS_BYTES, Connection, Connections
+from cloud_verifier.limits import Allowance, BoundedQueue, Inboxes, Rate
+from cloud_verifier.security import CurveServer
+from cloud_verifier.start_error import StartError
 from speculation import wire
 from speculation.connection import give_back_memory, hang_up
 
@@ -38,6 +36,10 @@ LARGEST_FRAME = wire.MAX_MESSAGE_BYTES * 5 // 4
 """Longer frames end their connection; up to here a message that is too large is answered with a fault."""
 SESSION_BYTES = LARGEST_FRAME + (256 << 10)
 SESSION_MESSAGES, SESSIONLESS_MESSAGES = 256, 32
+TURN_BYTES = 16 << 10
+"""What a client may have taken out of the mailbox before the next one has its turn."""
+OVER, BURST_S = 4.0, 4.0
+"""A client that sends so many times what its quota of bytes allows, for so many seconds, is hung up on."""
 RETRY_S = 0.005
 """How soon a full pipe is tried again."""
 WATCH_S, WATCH_EACH_S = 0.025, 1e-4
@@ -45,11 +47,11 @@ WATCH_S, WATCH_EACH_S = 0.025, 1e-4
 LOST_BYTES = 32 << 20
 """So much that ZeroMQ never frees, and the socket is opened anew; robots take their sessions up again."""
 REBIND_S = 5.0
-IDLE_S = 0.04
-"""When the server's thread has not read the mailbox for so long, the mailbox's own thread moves the bytes."""
+HANDSHAKE_S = 5.0
+"""How long a connection may take to shake hands."""
 TRIM_S = 0.5
 """When ZeroMQ has freed what a connection that was ended had under way."""
-EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 BURST = 256
 """Messages taken from the socket before those to be sent have their turn."""
 FRAMES = 2
@@ -59,34 +61,41 @@ FRAMES = 2
 class Mailbox:
     """The verifier's socket. Peers are opaque names, see `Connections`."""
 
-    def __init__(self, link: Link) -> None:
-        """Raises StartError for an address that cannot be bound or keys that cannot be used."""
-        check_bind(link.bind, link.keys is not None, link.allow_plain)
+    def __init__(
+        self,
+        address: str,
+        keys: Path | None = None,
+        listener: int | None = None,
+        number: int = 0,
+        bytes_per_s: float = 0.0,
+        most_sessionless: int = MOST_SESSIONLESS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Open the socket: at `address`, or where the descriptor `listener` listens already.
+
+        `number`, `most_sessionless`: see `Connections`. Raises StartError for an address that cannot be bound or keys
+        that cannot be used.
+        """
+        self._clock = clock
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._listener = listener
         self._curve: CurveServer | None = None
         self._socket: zmq.Socket[bytes] = None  # type: ignore[assignment]
-        self._using = threading.RLock()
-        """Held around every use of the socket and of what stands below."""
-        self._stirred = threading.Event()
-        self._connections = Connections(SESSION_BYTES)
-        self._inboxes: dict[bytes, BoundedQueue] = {}
+        self._connections = Connections(SESSION_BYTES, clock, number, most_sessionless)
+        self._inboxes = Inboxes(TURN_BYTES)
         self._outboxes: dict[bytes, BoundedQueue] = {}
-        self._turns: deque[bytes] = deque()
-        self._watch_at, self._trim_at, self._moved_at = 0.0, math.inf, -math.inf
+        self._rate = Rate(OVER * bytes_per_s, BURST_S) if bytes_per_s else None
+        self._watch_at, self._trim_at = 0.0, math.inf
         self._closed: list[int] = []
+        self._stuck = False
         self._lines = Allowance(1.0, 10)
-        self._failure: Exception | None = None
-        self._closing = False
-        self._notice_in, self._notice_out = socket.socketpair()
-        self._notice_in.setblocking(False)
-        self._notice_out.setblocking(False)
         try:
-            if link.keys is not None:
-                self._curve = CurveServer(self._context, link.keys)
+            if keys is not None:
+                self._curve = CurveServer(self._context, keys)
             try:
-                self._open(link.bind)
+                self._open(address)
             except zmq.ZMQError as error:
-                raise StartError(f"--bind {link.bind}: {error.strerror or error}") from None
+                raise StartError(f"--bind {address}: {error.strerror or error}") from None
         except StartError:
             self._free()
             raise
@@ -96,92 +105,103 @@ class Mailbox:
         self._port = int(port) if port.isdecimal() else None
         self.dropped = 0
         """Messages that found their peer's queue full."""
-        self._thread = threading.Thread(target=self._run, name="mailbox", daemon=True)
-        self._thread.start()
 
-    # --- for the server's thread; `notify` for any
+    def wait(self, seconds: float, reading: int | None = None, writing: int | None = None) -> None:
+        """Return when mail came, another descriptor can be read or written, something is due, or after `seconds`."""
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        if self._curve is not None:
+            poller.register(self._curve.socket, zmq.POLLIN)
+        for descriptor, event in ((reading, zmq.POLLIN), (writing, zmq.POLLOUT)):
+            if descriptor is not None:
+                poller.register(descriptor, event)
+        poller.poll(math.ceil(1000 * min(seconds, RETRY_S if self._stuck else WATCH_S)))
 
-    def wait(self, seconds: float) -> None:
-        """Return when there is mail, after `notify`, or after `seconds`. Raises RuntimeError if the socket failed."""
-        with self._using:
-            # What the mailbox's own thread did to the socket may have taken the descriptor's signal.
-            nothing = not self._turns and not self._has_mail() and self._failure is None
-        if nothing and seconds >= 0.001:
-            self._poller.poll(int(seconds * 1000))
-        elif nothing and seconds > 0.0:
-            time.sleep(seconds)  # zmq counts in whole milliseconds
-        with contextlib.suppress(BlockingIOError):
-            while self._notice_out.recv(4096):
-                pass
-        if self._failure is not None:
-            raise RuntimeError(f"the verifier's socket failed: {self._failure}") from self._failure
+    def move(self) -> None:
+        """Move what came and what waits, and look after keys and connections."""
+        if self._curve is not None:
+            self._curve.answer()
+        self._take_mail()
+        self._stuck = self._send_waiting()
+        if self._connections.lost_bytes > LOST_BYTES:
+            _log.warning("opening the socket anew: peers left %d bytes behind that are never freed", LOST_BYTES)
+            self._reopen()
 
-    def notify(self) -> None:
-        """Make `wait` return."""
-        with contextlib.suppress(OSError):  # a full pipe is notice enough; a closed one needs none
-            self._notice_in.send(b"\0")
+    def check_keys(self) -> list[str]:
+        """Take up keys that were changed on disk; return the clients whose keys were taken back.
+
+        Their connections are ended. A new key of the server opens the socket anew.
+        """
+        if self._curve is None:
+            return []
+        revoked = self._curve.refresh()
+        for client in revoked:
+            for connection in self._connections.of_client(client):
+                self._end(connection, f"the key of {client} was taken back")
+        if self._curve.renewed():
+            _log.info("the server's key has changed; robots connect again with the new one")
+            self._reopen()
+        self._drop_gone()
+        return revoked
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are."""
+        return len(self._connections)
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether mail waits to be received."""
+        return bool(self._inboxes)
 
     def receive(self) -> tuple[bytes, list[bytes]] | None:
-        """Return a peer and the frames of its next message, peer after peer; None where there is none."""
-        with self._using:
-            if not self._turns:
-                self._move()
-            if not self._turns:
-                return None
-            peer = self._turns.popleft()
-            inbox = self._inboxes[peer]
-            frames = inbox.pop()
-            if inbox.items:
-                self._turns.append(peer)
-            else:
-                del self._inboxes[peer]
-            return peer, frames
+        """Return a peer and the frames of its next message, in fair turns; None where there is none."""
+        if not self._inboxes:
+            self.move()
+        return self._inboxes.pop()
 
-    def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool:
+    def client(self, peer: bytes) -> str:
+        """Return the name of a peer's key; empty where there are no keys, or the peer is gone."""
+        connection = self._connections.of_peer(peer)
+        return connection.client if connection is not None else ""
+
+    def ended(self) -> list[bytes]:
+        """Return the peers that have sent something and are gone since the last call."""
+        ended, self._connections.ended = self._connections.ended, []
+        return ended
+
+    def send(self, peer: bytes, payload: bytes, droppable: bool = False) -> bool:
         """Send, soon. Returns False where the peer is gone, or reads nothing and its queue is full.
 
         A `droppable` message is dropped where the peer does not take what was sent before.
         """
-        payload = wire.encode(message)
-        with self._using:
-            connection = self._connections.of_peer(peer)
-            if connection is None or connection.routing_id is None:
-                return False
-            outbox = self._outboxes.setdefault(peer, BoundedQueue())
-            if not outbox.items and (taken := self._push(connection.routing_id, payload)) is not None:
-                return taken
-            if droppable:
-                return True
-            self._stirred.set()
-            most = SESSION_MESSAGES if connection.has_session else SESSIONLESS_MESSAGES
-            return outbox.put([payload], most, SESSION_BYTES)
+        connection = self._connections.of_peer(peer)
+        if connection is None or connection.routing_id is None:
+            return False
+        outbox = self._outboxes.setdefault(peer, BoundedQueue())
+        if not outbox.items and (taken := self._push(connection.routing_id, payload)) is not None:
+            return taken
+        if droppable:
+            return True
+        self._stuck = True
+        most = SESSION_MESSAGES if connection.has_session else SESSIONLESS_MESSAGES
+        return outbox.put([payload], most, SESSION_BYTES)
 
     def admit(self, peer: bytes, has_session: bool = True) -> None:
         """Note whether a peer has a session: only then may it send whole frames."""
-        with self._using:
-            self._connections.admit(peer, has_session)
-
-    def waits(self, peer: bytes) -> bool:
-        """Whether a peer has mail here that was not received yet."""
-        with self._using:
-            return peer in self._inboxes
+        self._connections.admit(peer, has_session)
 
     def forget(self, peer: bytes) -> None:
         """Drop what waits for a peer."""
-        with self._using:
-            self._outboxes.pop(peer, None)
+        self._outboxes.pop(peer, None)
 
     def close(self) -> None:
         """Send what can be sent within the linger time and free the address; safe to repeat."""
-        if not self._closing:
-            self._closing = True
-            self._stirred.set()
-            self._thread.join()
+        if not self._socket.closed:
+            self._send_waiting()
             self._free()
-            self._notice_in.close()
-            self._notice_out.close()
 
-    # --- the socket, before and after its thread
+    # --- the socket
 
     def _open(self, address: str) -> None:
         """Open the socket. Raises ZMQError for an address that cannot be bound."""
@@ -193,16 +213,15 @@ class Mailbox:
         router.sndhwm, router.rcvhwm = SEND_HIGH_WATER, 0
         router.linger = 200
         router.maxmsgsize = LARGEST_FRAME
+        router.handshake_ivl = int(1000 * HANDSHAKE_S)
         # A robot that vanished without closing its connection, which heartbeats would find, the kernel finds after
         # 16 s: by its own probes where nothing is under way to it, else by what is not acknowledged.
         router.tcp_maxrt = 16_000
         router.tcp_keepalive = 1
         router.tcp_keepalive_idle, router.tcp_keepalive_intvl, router.tcp_keepalive_cnt = 10, 2, 3
+        if self._listener is not None:
+            router.setsockopt(zmq.USE_FD, os.dup(self._listener))
         router.bind(address)
-        # The socket's descriptor in its place, because polling a socket uses it.
-        self._poller = zmq.Poller()
-        self._poller.register(router.fd, zmq.POLLIN)
-        self._poller.register(self._notice_out, zmq.POLLIN)
 
     def _close(self) -> None:
         if self._socket is not None and not self._socket.closed:
@@ -212,21 +231,18 @@ class Mailbox:
 
     def _reopen(self) -> None:
         """Close the socket and open it at the same address. Raises ZMQError where that stays in use."""
-        _log.warning("opening the socket anew: peers left %d bytes behind that are never freed", LOST_BYTES)
         self._connections.clear()
         self._closed = []
         self._drop_gone()
-        until = time.monotonic() + REBIND_S
+        until = self._clock() + REBIND_S
         while True:
             self._close()
             try:
-                self._open(self.address)
+                return self._open(self.address)
             except zmq.ZMQError:
-                if time.monotonic() > until:
+                if self._clock() > until:
                     raise
                 time.sleep(RETRY_S)
-            else:
-                return self.notify()
 
     def _free(self) -> None:
         self._close()
@@ -234,44 +250,12 @@ class Mailbox:
             self._curve.stop()
         self._context.term()
 
-    # --- what both threads do
-
-    def _run(self) -> None:
-        """Move mail while the server's thread does not."""
-        pause = 0.0
-        try:
-            while not self._closing:
-                self._stirred.wait(pause)
-                if pause == IDLE_S and time.monotonic() - self._moved_at < IDLE_S and not self._stirred.is_set():
-                    continue
-                self._stirred.clear()
-                with self._using:
-                    had_mail = bool(self._turns)
-                    more, stuck = self._move()
-                    if self._turns and not had_mail:
-                        self.notify()
-                pause = 0.0 if more else RETRY_S if stuck else IDLE_S
-            with self._using:
-                self._send_waiting()
-        except Exception as error:
-            self._failure = error
-            self.notify()
-
-    def _move(self) -> tuple[bool, bool]:
-        """Move what came and what waits; return whether more may have come, and whether some peer takes nothing."""
-        self._moved_at = time.monotonic()
-        more = self._take_mail()
-        stuck = self._send_waiting()
-        if self._connections.lost_bytes > LOST_BYTES:
-            self._reopen()
-        return more, stuck
-
-    def _take_mail(self) -> bool:
-        """Move what came into the inboxes; return whether more may be there."""
-        taken: list[tuple[bytes, int | None, list[bytes]]] = []
-        due = time.monotonic() >= self._watch_at
+    def _take_mail(self) -> None:
+        """Move what came into the inboxes."""
+        due = self._clock() >= self._watch_at
         if not due and not self._has_mail():
-            return False
+            return
+        taken: list[tuple[bytes, int | None, list[bytes], str]] = []
         while len(taken) < BURST and (mail := self._receive()) is not None:
             taken.append(mail)
             self._cut_off()
@@ -280,41 +264,42 @@ class Mailbox:
         self._closed = self._changes(self._closed)
         drained = len(taken) < BURST
         if not taken and not self._closed:
-            return False
-        for routing_id, fd, frames in taken:
+            return
+        for routing_id, fd, frames, client in taken:
             if fd is None:
                 self.dropped += 1
                 continue
-            connection = self._connections.deliver(fd, routing_id, sum(map(len, frames)))
+            connection = self._connections.deliver(fd, routing_id, sum(map(len, frames)), client)
             if connection is not None:
-                self._put(connection.peer, connection.has_session, frames)
+                self._put(connection, frames)
         if drained:
             self._connections.drained()
             for fd in self._closed:
                 self._connections.close(fd)
             self._closed = []
         self._drop_gone()
-        return not drained
 
     def _drop_gone(self) -> None:
         """Drop what is kept for and of peers that are gone: a Hello of a dead connection must not take a session."""
-        for queues in (self._outboxes, self._inboxes):
-            for peer in [peer for peer in queues if self._connections.of_peer(peer) is None]:
-                del queues[peer]
-        if len(self._turns) > len(self._inboxes):
-            self._turns = deque(peer for peer in self._turns if peer in self._inboxes)
+        for peer in [peer for peer in self._outboxes if self._connections.of_peer(peer) is None]:
+            del self._outboxes[peer]
+        for peer in self._inboxes:
+            if self._connections.of_peer(peer) is None:
+                self._inboxes.drop(peer)
 
-    def _put(self, peer: bytes, has_session: bool, frames: list[bytes]) -> None:
-        limits = (SESSION_MESSAGES, SESSION_BYTES) if has_session else (SESSIONLESS_MESSAGES, SESSIONLESS_BYTES)
-        inbox = self._inboxes.get(peer, BoundedQueue())
-        if not inbox.put(frames, *limits):
-            self.dropped += 1
-        elif peer not in self._inboxes:
-            self._inboxes[peer] = inbox
-            self._turns.append(peer)
+    def _put(self, connection: Connection, frames: list[bytes]) -> None:
+        sharer = connection.client or connection.peer
+        if self._curve is not None and not self._curve.knows(connection.client):
+            return self._end(connection, f"the key of {connection.client} was taken back")
+        if self._rate is not None and self._rate.use(sharer, sum(map(len, frames)), self._clock()) > 0.0:
+            return self._end(connection, f"it sends more than {OVER:g} times what --bytes-per-s allows")
+        most, most_bytes = SESSIONLESS_MESSAGES, SESSIONLESS_BYTES
+        if connection.has_session:
+            most, most_bytes = SESSION_MESSAGES, SESSION_BYTES
+        self.dropped += not self._inboxes.put(connection.peer, sharer, frames, most, most_bytes)
 
-    def _receive(self) -> tuple[bytes, int | None, list[bytes]] | None:
-        """Return routing id, descriptor and first frames of the next whole message, None where there is none.
+    def _receive(self) -> tuple[bytes, int | None, list[bytes], str] | None:
+        """Return routing id, descriptor, first frames and key's name of the next whole message, None without one.
 
         The descriptor is None where the message does not name its connection: a peer that greeted as ZMTP 1.0, which a
         garbled greeting is taken for.
@@ -325,17 +310,19 @@ class Mailbox:
             return None
         frames: list[bytes] = []
         fd: int | None = None
+        client = ""
         frame = head
         while frame.more:
             frame = self._socket.recv(copy=False)
             try:
+                client = str(frame.get("User-Id")) if self._curve is not None else ""
                 fd = int(frame.get(zmq.SRCFD))
             except zmq.ZMQError as error:
                 if error.errno != errno.EINVAL:
                     raise
             if len(frames) < FRAMES:
                 frames.append(frame.bytes)
-        return head.bytes, fd, frames
+        return head.bytes, fd, frames, client
 
     def _changes(self, closed: list[int]) -> list[int]:
         """Enter accepted connections and return those that were closed, with the ones known before.
@@ -354,6 +341,9 @@ class Mailbox:
                 closed = [each for each in closed if each != fd]
             elif event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._connections.handshake_ended()
+            elif event["event"] == zmq.EVENT_ACCEPT_FAILED:
+                if self._lines.take("accept", self._clock()):
+                    _log.warning("a connection cannot be taken: %s; if that goes on, raise ulimit -n", os.strerror(fd))
             else:
                 closed.append(fd)
 
@@ -387,7 +377,7 @@ class Mailbox:
 
     def _cut_off(self) -> None:
         """End connections that have more under way than they may, at most every WATCH_S."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self._watch_at:
             return
         if now >= self._trim_at:
@@ -395,9 +385,16 @@ class Mailbox:
             give_back_memory()
         self._watch_at = now + max(WATCH_S, WATCH_EACH_S * len(self._connections))
         for connection, why in self._connections.unwanted():
-            hang_up(connection.fd, self._port)
-            self._connections.close(connection.fd)
-            self._trim_at = now + TRIM_S
-            who = "a session" if connection.has_session else "a peer without session"
-            if self._lines.take(None, now):
-                _log.warning("ended the connection of %s: %s", who, why)
+            self._end(connection, why)
+
+    def _end(self, connection: Connection, why: str) -> None:
+        """Hang up on a connection."""
+        hang_up(connection.fd, self._port)
+        self._connections.close(connection.fd)
+        now = self._clock()
+        self._trim_at = now + TRIM_S
+        who = "a session" if connection.has_session else "a peer without session"
+        if self._lines.take(None, now):
+            _log.warning(
+                "ended the connection of %s: %s", who + (f" of {connection.client}" if connection.client else ""), why
+            )

@@ -50,7 +50,7 @@ class Peers:
         if self._mailbox.send(session.peer, message, droppable):
             session.last_seen = self._clock()
         else:
-            _log.info("session %d lost its edge", session.number)
+            _log.info("%s lost its edge", session.name)
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)
             self._sessions.detach(session)
@@ -77,7 +77,7 @@ class Peers:
         self.allowance.take(peer, self._clock())
         session = self._sessions.of_peer(peer)
         fault = wire.Fault(fault.code, printable(fault.message, wire.MAX_TEXT_CHARS - 50), fault.step)
-        who = f"session {session.number}" if session else "a peer without session"
+        who = session.name if session else "a peer without session"
         # Peers without a session share one allowance of log lines: each may come back as another peer.
         if session is not None or self.allowance.take(b"", self._clock()):
             _log.warning("refused %s: %s: %s", who, fault.code.name, fault.message)
@@ -104,7 +104,7 @@ class Peers:
         self.steps += 1
         now, tally = self._clock(), step.tally
         total_ms = (now - step.begun_at) * 1e3
-        _log.info("session %d step %d %s: %s total=%.1fms", session.number, step.number, how, tally, total_ms)
+        _log.info("%s step %d %s: %s total=%.1fms", session.name, step.number, how, tally, total_ms)
         self.totals.waited_s += tally.waited_s
         self.totals.prefill_s += tally.prefill_s
         self.record("step", step.begun_at, now, session=session.number, step=step.number, tokens=tally.tokens)

@@ -2,23 +2,35 @@
 
 A key folder holds `server.key`, `server.key_secret`, `NAME.key_secret` for the robots and, in `authorized/`, the public
 keys of those robots that may connect. A robot gets `server.key` and its own `NAME.key_secret`, nothing else.
+
+The server's key is replaced in two steps. `server_next.key` is made and given to the robots, which take a verifier with
+either key from then on; when all have it, it takes the place of `server.key`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
+import stat
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import zmq
 import zmq.auth
-from zmq.auth.thread import ThreadAuthenticator
 
-from cloud_verifier.config import StartError
+from cloud_verifier.limits import Allowance
+from cloud_verifier.start_error import StartError
 from speculation.address import check_address
 
 AUTHORIZED = "authorized"
+SERVER, NEXT = "server", "server_next"
+SECRET = ".key_secret"
 Z85_KEY = 40
+REFUSED_S = 60.0
+"""A key that is refused again and again is named in the log every so many seconds."""
 _log = logging.getLogger("cloud_verifier")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -28,18 +40,65 @@ def make_keys(folder: Path, client: str = "client") -> list[Path]:
 
     Raises StartError for a bad or taken client name, or a folder that cannot be written.
     """
-    if not _NAME.fullmatch(client) or client == "server":
-        raise StartError(f"--client {client!r}: use letters, digits, - and _, and not 'server'")
-    if (folder / f"{client}.key_secret").exists():
+    if not _NAME.fullmatch(client) or client in (SERVER, NEXT):
+        raise StartError(f"--client {client!r}: use letters, digits, - and _, and not {SERVER!r} or {NEXT!r}")
+    if (folder / f"{client}{SECRET}").exists():
         raise StartError(f"--keys {folder}: {client!r} has a key already; pass --client NAME for another robot")
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / AUTHORIZED).mkdir(exist_ok=True)
-        made = [_make_pair(folder, "server", folder)] if not (folder / "server.key_secret").exists() else []
+    with _writing(folder):
+        _make_folders(folder)
+        made = [_make_pair(folder, SERVER, folder)] if not (folder / f"{SERVER}{SECRET}").exists() else []
         made.append(_make_pair(folder, client, folder / AUTHORIZED))
+    return [path for pair in made for path in pair]
+
+
+def make_next_key(folder: Path) -> list[Path]:
+    """Make the certificate that is to replace the server's. Returns the files made; the first is for the robots.
+
+    Raises StartError where there is one already, where there is no server's key, or where the folder is not writable.
+    """
+    _need_secret(folder, SERVER)
+    if (folder / f"{NEXT}{SECRET}").exists():
+        raise StartError(
+            f"--keys {folder}: {NEXT}.key exists already; give it to the robots, then run keygen with --switch-server"
+        )
+    with _writing(folder):
+        return list(_make_pair(folder, NEXT, folder))
+
+
+def switch_keys(folder: Path) -> list[Path]:
+    """Let the next certificate be the server's; a verifier that runs takes it up. Returns the files that changed.
+
+    Raises StartError where there is no next certificate, or where the folder is not writable.
+    """
+    _need_secret(folder, NEXT)
+    changed = [folder / f"{SERVER}.key", folder / f"{SERVER}{SECRET}"]
+    with _writing(folder):
+        for path in changed:  # the secret file, which holds both keys and which the verifier reads, comes last
+            (folder / path.name.replace(SERVER, NEXT)).replace(path)
+    return changed
+
+
+def _need_secret(folder: Path, name: str) -> None:
+    if not (folder / f"{name}{SECRET}").exists():
+        flag = "--next-server" if name == NEXT else "no other flag"
+        raise StartError(f"--keys {folder}: {name}{SECRET} is missing; make it with keygen and {flag}")
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StartError(f"--keys {folder}: {error.strerror or error}") from None
-    return [path for pair in made for path in pair]
+
+
+def _make_folders(folder: Path) -> None:
+    """Make a key folder that is its owner's alone, whatever the umask."""
+    found = folder.is_dir() and any(folder.iterdir()) and not (folder / f"{SERVER}{SECRET}").exists()
+    for each in (folder, folder / AUTHORIZED):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if each != folder or not found:  # a folder with other things in it stays as it is
+            each.chmod(0o700)
 
 
 def _make_pair(folder: Path, name: str, public_folder: Path) -> tuple[Path, Path]:
@@ -56,22 +115,125 @@ def check_bind(address: str, encrypted: bool, allow_plain: bool) -> None:
         raise StartError(f"--bind {error}") from None
 
 
-class AuthorizedKeys:
-    """The public keys in a folder, read again for every connection, so that a robot can be added while serving."""
+def load_server_key(folder: Path) -> tuple[bytes, bytes]:
+    """Return the server's public and secret key, z85.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Raises StartError for keys that are missing, unreadable, or readable by others; the text has the command that helps.
+    """
+    path = folder / f"{SERVER}{SECRET}"
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        public, secret = zmq.auth.load_certificate(path)
+        open_folder = next((each for each in (folder, folder / AUTHORIZED) if each.stat().st_mode & stat.S_IWOTH), None)
+    except (OSError, ValueError) as error:
+        raise StartError(f"--keys {folder}: {error}; make keys with keygen --keys {folder}") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise StartError(f"--keys {folder}: others may read {path.name} (mode {mode:04o}); run: chmod 600 {path}")
+    if open_folder is not None:
+        raise StartError(f"--keys {folder}: anybody may add keys to {open_folder}; run: chmod 700 {open_folder}")
+    if secret is None or len(secret) != Z85_KEY or len(public) != Z85_KEY:
+        raise StartError(f"--keys {folder}: {path.name} holds no pair of {Z85_KEY}-character keys")
+    return public, secret
+
+
+class AuthorizedKeys:
+    """The public keys in a folder and whose they are. `refresh` reads what has changed, so that robots may come and go
+    while the verifier serves."""
+
+    def __init__(self, folder: Path, quiet: bool = False) -> None:
+        """quiet: whether files that are left out stay without a line in the log. Raises OSError for no such folder."""
+        self.folder, self._quiet = folder, quiet
+        self._files: dict[str, tuple[int, int, bytes]] = {}
+        """By name: when the file was changed, its size, and its key; an empty one where it has none."""
+        self._names: dict[bytes, str] = {}
+        self.gone: list[str] = []
+        """The names whose keys are no more; whoever reads it empties it."""
+        self.refresh()
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, key: bytes) -> str:
+        """Return whose z85 key this is; empty where it is nobody's."""
+        return self._names.get(key, "")
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._files.get(name, (0, 0, b""))[2])
+
+    def refresh(self) -> None:
+        """Read the files that have changed. Raises OSError.
+
+        A file without a key is left out, with one line in the log; the others count.
+        """
+        found: dict[str, tuple[int, int, bytes]] = {}
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if not entry.name.endswith(".key"):
+                    continue
+                name = entry.name.removesuffix(".key")
+                with contextlib.suppress(FileNotFoundError):
+                    seen = entry.stat()
+                    known = self._files.get(name)
+                    same = known is not None and known[:2] == (seen.st_mtime_ns, seen.st_size)
+                    key = known[2] if known is not None and same else self._read(name)
+                    found[name] = (seen.st_mtime_ns, seen.st_size, key)
+        for name, (*_, key) in self._files.items():
+            if key and found.get(name, (0, 0, b""))[2] != key:
+                self.gone.append(name)
+        self._files = found
+        self._names = {key: name for name, (*_, key) in sorted(found.items(), reverse=True) if key}
+
+    def _read(self, name: str) -> bytes:
+        path = self.folder / f"{name}.key"
+        try:
+            if not _NAME.fullmatch(name):
+                raise ValueError("a robot's name has letters, digits, - and _ only")
+            key, _ = zmq.auth.load_certificate(path)
+            if len(key) != Z85_KEY:
+                raise ValueError(f"its public key has {len(key)} characters, not {Z85_KEY}")
+        except (OSError, ValueError) as error:
+            if not self._quiet:
+                _log.warning("left out the key file %s, so its robot cannot connect: %s", path, error)
+            return b""
+        return key
+
+
+class _Authenticator(zmq.auth.Authenticator):
+    """ZeroMQ's authenticator, which calls an accepted client by the name of its key."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: AuthorizedKeys) -> None:
+        super().__init__(context)
+        self.configure_curve_callback("*", credentials_provider=self)
+        self.keys = keys
+        self._lines = Allowance(1.0 / REFUSED_S, 1)
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether a client with this (z85) key may connect. Called in the authenticator's thread."""
-        try:
-            allowed = key in zmq.auth.load_certificates(self.folder)
-        except (OSError, ValueError) as error:
-            _log.warning("refused a client: %s", error)
-            return False
-        if not allowed:
-            _log.warning("refused a client: its key %s is not in %s", key.decode(), self.folder)
-        return allowed
+        """Return whether a client with this z85 key may connect."""
+        if not self.keys.name(key):
+            with contextlib.suppress(OSError):  # it may have been added this very second
+                self.keys.refresh()
+        if not self.keys.name(key) and self._lines.take(key, time.monotonic()):
+            _log.warning("refused a client: its key %s is not in %s", key.decode(), self.keys.folder)
+        return bool(self.keys.name(key))
+
+    def curve_user_id(self, client_public_key: bytes) -> str:
+        """See `zmq.auth.Authenticator`."""
+        return self.keys.name(zmq.utils.z85.encode(client_public_key))
+
+
+def open_keys(folder: Path, quiet: bool = False) -> tuple[tuple[bytes, bytes], AuthorizedKeys]:
+    """Return the server's public and secret key, and who may connect. Raises StartError for what nobody could use.
+
+    quiet: as `AuthorizedKeys` has it.
+    """
+    pair = load_server_key(folder)
+    try:
+        authorized = AuthorizedKeys(folder / AUTHORIZED, quiet)
+    except OSError as error:
+        raise StartError(f"--keys {folder}: {error}; make keys with keygen --keys {folder}") from None
+    if not authorized:
+        raise StartError(f"--keys {folder}: {AUTHORIZED}/ holds no client key, so nobody could connect")
+    return pair, authorized
 
 
 class CurveServer:
@@ -79,27 +241,70 @@ class CurveServer:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> None:
         """Raises StartError for keys that are missing or unreadable."""
-        secret_file = folder / "server.key_secret"
-        try:
-            self._public, secret = zmq.auth.load_certificate(secret_file)
-            clients = zmq.auth.load_certificates(folder / AUTHORIZED)
-        except (OSError, ValueError) as error:
-            raise StartError(f"--keys {folder}: {error}; make keys with keygen --keys {folder}") from None
-        if secret is None or len(secret) != Z85_KEY or len(self._public) != Z85_KEY:
-            raise StartError(f"--keys {folder}: {secret_file.name} holds no pair of {Z85_KEY}-character keys")
-        if not clients:
-            raise StartError(f"--keys {folder}: {AUTHORIZED}/ holds no client key, so nobody could connect")
-        self._secret = secret
-        self._authenticator = ThreadAuthenticator(context)
+        self._folder = folder
+        self._pair, self._keys = open_keys(folder)
+        self._protecting = self._pair
+        self._changed = self._stamp()
+        self._complaint = ""
+        self._authenticator = _Authenticator(context, self._keys)
         self._authenticator.start()
-        self._authenticator.configure_curve_callback("*", credentials_provider=AuthorizedKeys(folder / AUTHORIZED))
+
+    @property
+    def socket(self) -> zmq.Socket[bytes]:
+        """Where ZeroMQ asks who may connect; `answer` when it can be read."""
+        return self._authenticator.zap_socket
+
+    def answer(self) -> None:
+        """Answer ZeroMQ's questions about those that want to connect."""
+        while self.socket.poll(0):
+            question = self._authenticator.handle_zap_message(self.socket.recv_multipart())
+            with contextlib.suppress(StopIteration):  # a coroutine that waits for nothing, since `callback` is none
+                question.send(None)
 
     def protect(self, socket: zmq.Socket[bytes]) -> None:
         """Make `socket` a CURVE server; call it before bind."""
-        socket.curve_publickey = self._public
-        socket.curve_secretkey = self._secret
+        self._protecting = self._pair
+        socket.curve_publickey, socket.curve_secretkey = self._pair
         socket.curve_server = True
+
+    def refresh(self) -> list[str]:
+        """Take up what has changed on disk; return the clients whose keys are no more.
+
+        What cannot be read changes nothing but a line in the log.
+        """
+        try:
+            self._keys.refresh()
+        except OSError as error:
+            self._complain(f"who may connect stays as it was: {error}")
+        stamp = self._stamp()
+        if stamp != self._changed:
+            self._changed = stamp
+            try:
+                self._pair = load_server_key(self._folder)
+            except StartError as error:
+                self._complain(f"the server's key stays as it was: {error}")
+        gone, self._keys.gone = self._keys.gone, []
+        return gone
+
+    def knows(self, client: str) -> bool:
+        """Whether a client of this name may be connected."""
+        return client in self._keys
+
+    def renewed(self) -> bool:
+        """Whether the server's key has changed since `protect`."""
+        return self._pair != self._protecting
 
     def stop(self) -> None:
         """Accept no more clients."""
         self._authenticator.stop()
+
+    def _stamp(self) -> tuple[int, int]:
+        with contextlib.suppress(OSError):
+            seen = (self._folder / f"{SERVER}{SECRET}").stat()
+            return seen.st_mtime_ns, seen.st_ino
+        return 0, 0
+
+    def _complain(self, text: str) -> None:
+        if text != self._complaint:
+            _log.warning("%s", text)
+        self._complaint = text

@@ -18,6 +18,7 @@ from cloud_verifier.forwards import Forwards
 from cloud_verifier.memory import Admission, NoRoom
 from cloud_verifier.peers import Peers
 from cloud_verifier.preparation import Preparation, Prepared
+from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
 from cloud_verifier.step import Step
@@ -69,6 +70,8 @@ class Server:
         )
         self._preparation = Preparation(self._prepare, mailbox.notify, preparation_threads, clock)
         self._memory = Admission(engine.blocks)
+        self._quotas = Quotas(config.quotas)
+        self._sessions_per_client = config.quotas.sessions_per_client
         self._admissible: dict[int, Prepared[tuple[Any, Any]]] = {}
         """What waits for memory, by row."""
         self._rows: dict[int, Step] = {}
@@ -254,10 +257,13 @@ class Server:
         if session is not None and session.peer is not None:
             self._peers.allowance.take(session.peer, self._clock())
             self._busy += 1
-            _log.info("session %d step %d: %s; again in %.1f s", session.number, step.number, full, full.retry_after_s)
+            _log.info("%s step %d: %s; again in %.1f s", session.name, step.number, full, full.retry_after_s)
             self._peers.send(session, wire.Busy(full.retry_after_s, str(full), step.number))
 
     def _expire(self) -> None:
+        for client in self._mailbox.revoked():
+            for session in self._sessions.of_client(client):
+                self._close(session, "its robot's key was taken back")
         for session in self._sessions.expired(self._clock()):
             self._close(session, f"silent for {self._sessions.idle_s:g} s")
 
@@ -285,8 +291,11 @@ class Server:
                 text = "no session: this connection has none (the verifier may have been restarted); send Hello again"
                 raise Refused(wire.FaultCode.NO_SESSION, text, getattr(message, "step", None))
             else:
-                session.last_seen = session.last_received = self._clock()
-                self._dispatch(session, message)
+                session.last_seen = session.last_received = now = self._clock()
+                try:
+                    self._dispatch(session, message)
+                finally:
+                    self._quotas.use("bytes", session.user, len(frames[0]), now)
         except Refused as error:
             self._peers.refuse(peer, error.fault)
         except Exception as error:
@@ -301,6 +310,14 @@ class Server:
     def _dispatch(self, session: Session, message: wire.AnyMessage) -> None:
         now = self._clock()
         if isinstance(message, wire.Draft):
+            step = self._scheduler.step(session.index)
+            if step is not None and step.number == message.step and not step.done:
+                try:
+                    self._quotas.check(session.user, now, "draft tokens")
+                except NoRoom as full:
+                    self._send_busy(step, full)
+                    return
+                self._quotas.use("draft tokens", session.user, len(message.tokens), now)
             for commit in self._scheduler.offer(session.index, message, now):
                 self._peers.send(session, commit)
             step = self._scheduler.step(session.index)
@@ -317,8 +334,10 @@ class Server:
                 self._peers.log_step(session, before, "superseded")
                 if step.begin is not None:
                     try:
+                        self._quotas.check(session.user, now, "steps", "bytes", "draft tokens")
                         self._memory.check_prefill(session.index, now, self._scheduler.active(session.index))
                         self._memory.check(session.index, now)
+                        self._quotas.use("steps", session.user, 1.0, now)
                     except NoRoom as full:
                         self._send_busy(step, full)
                         return
@@ -339,7 +358,7 @@ class Server:
             self._peers.send(session, wire.Pong(message.nonce))
         elif isinstance(message, wire.Fault):
             self._peers.allowance.take(session.peer, now)
-            _log.warning("session %d reports %s: %s", session.number, message.code.name, message.message[:300])
+            _log.warning("%s reports %s: %s", session.name, message.code.name, message.message[:300])
         elif not isinstance(message, wire.Pong):
             text = f"malformed message: {type(message).__name__} goes from verifier to edge only"
             raise Refused(wire.FaultCode.MALFORMED, text)
@@ -350,7 +369,13 @@ class Server:
         if fault is not None:
             self._peers.refuse(peer, fault)
             return
+        client = self._mailbox.client(peer)
         session = self._sessions.of_token(hello.resume)
+        if session is not None and session.client != client:
+            _log.warning(
+                "the resume token of %s came with the key of %s: it gets a session of its own", session.name, client
+            )
+            session = None
         known = self._sessions.of_peer(peer)
         # Who starts over does so on its own row, where what it has used still counts.
         again = known is not None and session is None
@@ -360,21 +385,19 @@ class Server:
             if session.peer is not None and session.peer != peer:
                 self._mailbox.admit(session.peer, False)
             self._sessions.attach(session, peer, now)
-            _log.info("session %d resumed", session.number)
+            _log.info("%s resumed", session.name)
         else:
-            if self._sessions.full:
-                self._drop_dead_sessions()
-            if self._sessions.full:
+            text = self._no_place(client)
+            if text:
                 # A place becomes free at the earliest when a robot was silent for so long.
                 wait = self._memory.later(SILENT_S)
-                text = f"all {self._sessions.limit} sessions are taken (--max-sessions)"
                 self._busy += 1
                 if self._peers.allowance.take(b"", now):
                     _log.warning("a robot has no place: %s; again in %.1f s", text, wait)
                 self._mailbox.send(peer, wire.Busy(wait, text), droppable=True)
                 return
-            session = self._sessions.open(peer, now, known.index if known is not None else None)
-            _log.info("session %d opened: class=%s of %d", session.number, hello.service_class, len(self._sessions))
+            session = self._sessions.open(peer, now, known.index if known is not None else None, client)
+            _log.info("%s opened: class=%s of %d", session.name, hello.service_class, len(self._sessions))
         self._mailbox.admit(peer)
         session.sampling = SamplingScheme.parse(hello.sampling)
         session.service_class = hello.service_class
@@ -403,14 +426,24 @@ class Server:
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)
         self._sessions.close(session)
-        _log.info("session %d closed: %s", session.number, why)
+        _log.info("%s closed: %s", session.name, why)
 
-    def _drop_dead_sessions(self) -> None:
-        """Free a row: close a session whose edge cannot be pinged or was silent for long."""
-        for session in self._sessions.all:
+    def _no_place(self, client: str) -> str:
+        """Return why there is no session for a robot of this client; empty where there is one, or one was freed."""
+        own = self._sessions.of_client(client) if client else []
+        if len(own) >= self._sessions_per_client and not self._drop_dead(own):
+            return f"all {self._sessions_per_client} sessions of {client} are taken (--sessions-per-client)"
+        if self._sessions.full and not self._drop_dead(self._sessions.all):
+            return f"all {self._sessions.limit} sessions are taken (--max-sessions)"
+        return ""
+
+    def _drop_dead(self, sessions: Sequence[Session]) -> bool:
+        """Free a row: close the first session whose edge is gone or was silent for long. Returns whether one was."""
+        for session in sessions:
             if session.peer is not None:
                 self._peers.send(session, wire.Ping(0), droppable=True)
             silent = self._clock() - session.last_received > SILENT_S
             if session.peer is None or (silent and not self._mailbox.waits(session.peer)):
                 self._close(session, "its edge is gone and the place is needed")
-                return
+                return True
+        return False

@@ -28,12 +28,24 @@ class Session:
     """When something last came or was sent."""
     last_received: float
     """When something last came."""
+    client: str = ""
+    """Whose key its robot has; empty where there are no keys."""
     sampling: SamplingScheme = GREEDY
     """How the tokens of its answers are sampled."""
     service_class: str = INTERACTIVE.name
     """`Hello.service_class`, for policies."""
     features: bool = False
     """Whether its robot may draft from the target's features."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the log: its number and, where there are keys, whose it is."""
+        return f"session {self.number} ({self.client})" if self.client else f"session {self.number}"
+
+    @property
+    def user(self) -> str | int:
+        """By what its quotas are counted: its client or, without keys, itself."""
+        return self.client or self.number
 
 
 def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
@@ -116,13 +128,17 @@ class SessionTable:
     def of_index(self, index: int) -> Session | None:
         return self._sessions.get(index)
 
+    def of_client(self, client: str) -> list[Session]:
+        """Return a client's sessions, the one that was silent for longest first."""
+        return sorted((s for s in self._sessions.values() if s.client == client), key=lambda s: s.last_received)
+
     def of_token(self, token: str) -> Session | None:
         """Return the session that a resume token names."""
         found = (s for s in self._sessions.values() if secrets.compare_digest(s.token.encode(), token.encode()))
         return next(found, None) if token else None
 
-    def open(self, peer: bytes, now: float, row: int | None = None) -> Session:
-        """Return a new session for `peer` on a free row, on `row` if that is free.
+    def open(self, peer: bytes, now: float, row: int | None = None, client: str = "") -> Session:
+        """Return a new session for `peer`, with the key of `client`, on a free row, on `row` if that is free.
 
         Raises ValueError where the table is full.
         """
@@ -131,7 +147,7 @@ class SessionTable:
         if index is None:
             raise ValueError(f"all {self.limit} sessions are taken")
         self.opened += 1
-        session = Session(self.opened, secrets.token_hex(8), index, peer, now, now)
+        session = Session(self.opened, secrets.token_hex(8), index, peer, now, now, client)
         self._sessions[index] = self._peers[peer] = session
         return session
 

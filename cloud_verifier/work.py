@@ -126,7 +126,7 @@ class LayerVerdicts:
 
 
 class Post(Protocol):
-    """The server's side of a socket; see `cloud_verifier.mailbox.Mailbox`."""
+    """The server's side of a socket; see `cloud_verifier.door.supervisor.Door`."""
 
     def wait(self, seconds: float) -> None: ...
 
@@ -141,6 +141,12 @@ class Post(Protocol):
     def waits(self, peer: bytes) -> bool: ...
 
     def forget(self, peer: bytes) -> None: ...
+
+    def client(self, peer: bytes) -> str:
+        """Return whose key a peer has; empty where there are no keys, or the peer is gone."""
+
+    def revoked(self) -> Sequence[str]:
+        """Return the clients whose keys were taken back since the last call."""
 
 
 class Engine(Protocol):

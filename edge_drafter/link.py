@@ -91,22 +91,26 @@ class Keys:
     server: bytes
     public: bytes
     secret: bytes
+    next_server: bytes = b""
+    """What is to replace the server's key; empty: nothing is known of that."""
 
 
 def load_keys(folder: Path) -> Keys:
     """Read `server.key` and the robot's one `NAME.key_secret`. Raises ValueError, naming what is missing."""
-    robots = sorted(path for path in folder.glob("*.key_secret") if path.name != "server.key_secret")
+    robots = sorted(path for path in folder.glob("*.key_secret") if path.stem not in ("server", "server_next"))
     if len(robots) != 1:
         names = ", ".join(path.name for path in robots) or "none"
         raise ValueError(f"keys {folder}: expected one NAME.key_secret of this robot, found {names}")
     try:
         server, _ = zmq.auth.load_certificate(folder / "server.key")
+        coming = folder / "server_next.key"
+        following = zmq.auth.load_certificate(coming)[0] if coming.exists() else b""
         public, secret = zmq.auth.load_certificate(robots[0])
     except (OSError, ValueError) as error:
         raise ValueError(f"keys {folder}: {error}; it must hold server.key and {robots[0].name}") from None
     if secret is None:
         raise ValueError(f"keys {folder}: {robots[0].name} holds no secret key")
-    return Keys(server, public, secret)
+    return Keys(server, public, secret, following)
 
 
 @dataclass(frozen=True)
@@ -295,7 +299,10 @@ class ZmqLink:
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         config, keys = self.config, self.config.keys
-        curve = None if keys is None else (keys.server, keys.public, keys.secret)
+        curve = None
+        if keys is not None:
+            servers = (keys.server, keys.next_server) if keys.next_server else (keys.server,)
+            curve = servers, keys.public, keys.secret
         connection = LinkSocket(context, config.address, curve, config.conditions, self._clock())
         try:
             while not self._stopping:
@@ -323,7 +330,8 @@ class ZmqLink:
                 session = self._welcome.session if self._welcome is not None else ""
                 connection.put(encode(msgspec.structs.replace(self.config.hello, resume=session)), now)
                 hello_at = now + self.config.hello_s
-            if self._greeted and now >= ping_at:
+            if self._greeted and (now >= ping_at or connection.is_new):
+                connection.is_new = False
                 nonce = next(nonces)
                 pings[nonce] = now
                 pings.pop(nonce - PINGS, None)
@@ -338,7 +346,7 @@ class ZmqLink:
             quiet = now - max(opened, self._received_at or opened, -math.inf if self._greeted else self._again_at)
             if quiet > limit:
                 # A new connection, because the old one may wait minutes for a network that is gone.
-                self._fall_silent(quiet)
+                self._fall_silent(quiet, connection.refusal)
                 return
             busy = self._greeted and self._state is LinkState.BUSY
             due = min(ping_at, self._again_at if busy else math.inf) if self._greeted else max(hello_at, self._again_at)
@@ -442,17 +450,21 @@ class ZmqLink:
         model = self._welcome.model if self._welcome is not None else ""
         self._become(LinkState.NOMINAL, f"the verifier at {self.config.address} serves {printable(model, 64)}")
 
-    def _fall_silent(self, seconds: float) -> None:
-        """Note silence. A link that is silent, or refused, stays so with its first reason until a verifier answers."""
+    def _fall_silent(self, seconds: float, refusal: str) -> None:
+        """Note silence. A link that is silent, or refused, stays so with its first reason until a verifier answers.
+
+        `refusal`: why the handshake failed, which is a better reason than that.
+        """
         if self._greeted:
             self._greeted = False
             self._become(
                 LinkState.SILENT, f"nothing received from the verifier at {self.config.address} for {seconds:.1f} s"
             )
+        elif refusal:
+            state = LinkState.CONNECTING if self._state is LinkState.BUSY else self._state
+            self._become(state, refusal)
         elif self._state in (LinkState.CONNECTING, LinkState.BUSY):
-            why = f"no verifier answers at {self.config.address}; is it running there"
-            why += ", and is this robot's key in its authorized folder?" if self.config.keys is not None else "?"
-            self._become(LinkState.CONNECTING, why)
+            self._become(LinkState.CONNECTING, f"no verifier answers at {self.config.address}; is it running there?")
 
     def _become(self, state: LinkState, why: str, turns_away: bool = False) -> None:
         """Change the state. `turns_away`: the step that was begun last is turned away."""

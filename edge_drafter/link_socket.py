@@ -32,29 +32,47 @@ UNDER_WAY_BYTES = 2 * MAX_MESSAGE_BYTES
 WATCH_S, WATCH_CLOSELY_S = 0.02, 0.005
 """How often the bytes under way are looked at, and how often while they are more than a message of a usual size."""
 USUAL_BYTES = 64 << 10
+EVENTS = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
+NEXT_KEY_S = 0.2
+"""How soon after a handshake that failed the next server key is tried."""
 TRIM_S = 0.5
 """When ZeroMQ has freed what a connection that was ended had under way."""
 
 
 class LinkSocket:
-    """One connection; used by the link's thread alone. `curve`: server's public, own public and own secret key."""
+    """One connection; used by the link's thread alone.
+
+    `curve`: the public keys that the server may have, own public and own secret key.
+    """
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         address: str,
-        curve: tuple[bytes, bytes, bytes] | None,
+        curve: tuple[tuple[bytes, ...], bytes, bytes] | None,
         conditions: LinkConditions,
         started: float,
     ) -> None:
         """`started`: when the link began, from which declared blackouts count."""
         self._context, self._address, self._curve = context, address, curve
         self._up, self._down = conditions.ways(started)
+        self._key, self._next_key_at = 0, math.inf
+        self.refusal = ""
+        """Why the last handshake failed, with what to do about it; empty where it did not, or none was begun."""
+        self.is_new = False
+        """Whether a connection was made since whoever reads this has cleared it; the verifier knows none by itself."""
         self._open()
 
     def _open(self) -> None:
         dealer = self._context.socket(zmq.DEALER)
-        self._monitor = dealer.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
+        self._monitor = dealer.get_monitor_socket(EVENTS)
         dealer.linger = 0
         dealer.immediate = True
         dealer.sndhwm, dealer.rcvhwm = SEND_HIGH_WATER, 0
@@ -62,7 +80,8 @@ class LinkSocket:
         dealer.connect_timeout = 3000
         dealer.reconnect_ivl_max = 1000
         if self._curve is not None:
-            dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = self._curve
+            servers, dealer.curve_publickey, dealer.curve_secretkey = self._curve
+            dealer.curve_serverkey = servers[self._key % len(servers)]
         dealer.connect(self._address)
         self._socket = dealer
         self._stuck: deque[bytes] = deque(maxlen=SEND_HIGH_WATER)
@@ -111,15 +130,47 @@ class LinkSocket:
     def reopen(self) -> None:
         """Begin a new connection; what is not sent, or not there yet, is dropped."""
         self.close()
+        self.refusal = ""
         self._open()
 
     def close(self) -> None:
         """Close the connection and drop what is under way; safe to repeat."""
+        self._close()
+        self._up.clear()
+        self._down.clear()
+
+    def _close(self) -> None:
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close()
-        self._up.clear()
-        self._down.clear()
+
+    def _take_next_key(self) -> None:
+        """Connect with the next key that the server may have; what is to be sent stays."""
+        self._key += 1
+        stuck = self._stuck
+        self._close()
+        self._open()
+        self._stuck = stuck
+
+    def _note_handshake(self, event: int) -> None:
+        """Note how a handshake ended; a verifier with another key never learns whose robot this is."""
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.refusal, self.is_new = "", True
+            self._next_key_at = math.inf
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self.refusal = (
+                f"the verifier at {self._address} does not accept this robot's key; put the robot's public key into "
+                "its authorized folder, as keygen --client does there"
+            )
+        else:
+            self.refusal = f"the handshake with {self._address} failed: " + (
+                "what answers there does not have the server key that this robot holds; copy server.key of the "
+                "verifier's key folder to the robot's"
+                if self._curve is not None
+                else "if the verifier has keys, this robot needs some too (keys)"
+            )
+            if self._curve is not None and len(self._curve[0]) > 1 and self._next_key_at == math.inf:
+                self._next_key_at = time.monotonic() + NEXT_KEY_S
 
     def _receive(self, now: float) -> None:
         count = 0
@@ -151,8 +202,15 @@ class LinkSocket:
         with contextlib.suppress(zmq.Again):
             while True:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
-                connected = event["event"] == zmq.EVENT_CONNECTED
-                self._undelivered = Undelivered(int(event["value"])) if connected else None
+                if event["event"] == zmq.EVENT_CONNECTED:
+                    self._undelivered = Undelivered(int(event["value"]))
+                elif event["event"] == zmq.EVENT_DISCONNECTED:
+                    self._undelivered = None
+                else:
+                    self._note_handshake(event["event"])
+        if time.monotonic() >= self._next_key_at:
+            self._next_key_at = math.inf
+            self._take_next_key()
         if self._undelivered is None:
             return 0
         if not self._more:

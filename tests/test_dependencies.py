@@ -43,7 +43,8 @@ ROS = {
     "unitree_go", "visualization_msgs",
 }  # fmt: skip
 ZMQ_FILES = {
-    "cloud_verifier/mailbox.py", "cloud_verifier/security.py", "edge_drafter/link.py", "edge_drafter/link_socket.py",
+    "cloud_verifier/mailbox.py", "cloud_verifier/security.py", "cloud_verifier/door/listener.py",
+    "edge_drafter/link.py", "edge_drafter/link_socket.py", "benchmarks/door.py",
 }  # fmt: skip
 RAY_HOME = "cloud_verifier/cluster/"
 TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")

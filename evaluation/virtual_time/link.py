@@ -85,6 +85,14 @@ class VirtualMailbox:
     def forget(self, peer: bytes) -> None:
         """See `Post`; nothing is kept for a peer."""
 
+    def client(self, peer: bytes) -> str:
+        """See `Post`; there are no keys."""
+        return ""
+
+    def revoked(self) -> tuple[str, ...]:
+        """See `Post`; there are no keys."""
+        return ()
+
 
 class VirtualLink:
     """The edge's end. `sync_s` passes before a draft leaves that was ready when its commit came (Early Exits, T_r).

@@ -25,6 +25,8 @@ class FakePost:
         self.mail: list[tuple[float, bytes, list[bytes]]] = []
         self.sent: list[tuple[float, bytes, wire.AnyMessage]] = []
         self.gone: set[bytes] = set()
+        self.clients: dict[bytes, str] = {}
+        self.taken_back: list[str] = []
 
     def clock(self) -> float:
         return self.now
@@ -54,6 +56,13 @@ class FakePost:
         return any(at <= self.now and who == peer for at, who, _ in self.mail)
 
     def forget(self, peer: bytes) -> None: ...
+
+    def client(self, peer: bytes) -> str:
+        return self.clients.get(peer, "")
+
+    def revoked(self) -> list[str]:
+        revoked, self.taken_back = self.taken_back, []
+        return revoked
 
 
 class Bench:

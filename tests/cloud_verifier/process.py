@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -72,12 +73,13 @@ class Verifier:
         return code
 
 
-def start(model: Path, *arguments: str, anew: bool = False) -> Verifier:
+def start(model: Path, *arguments: str, anew: bool = False, preexec_fn: Callable[[], None] | None = None) -> Verifier:
     """Start a verifier and wait until it serves. anew: by an interpreter of its own, which takes its time to import."""
     words = command("serve", "--model", str(model), "--bind", "tcp://127.0.0.1:*", *arguments)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     begin = partial(subprocess.Popen, stdout=subprocess.DEVNULL, text=True) if anew else Forked
-    verifier = Verifier(begin(words, cwd=ROOT_FOLDER, env=environment, stderr=subprocess.PIPE))
+    process = begin(words, cwd=ROOT_FOLDER, env=environment, stderr=subprocess.PIPE, preexec_fn=preexec_fn)
+    verifier = Verifier(process)
     verifier.address = verifier.read()
     assert verifier.address, f"the verifier did not start: {verifier.log}"
     return verifier

@@ -114,3 +114,25 @@ def test_what_zeromq_never_frees_is_counted_and_forgotten_with_the_socket() -> N
     table.accept(3)
     table.clear()
     assert table.lost_bytes == 0 and len(table) == 0 and table.accept(3).peer > named.peer
+
+
+def test_a_clients_connections_are_found_and_so_are_those_whose_key_is_not_known_yet() -> None:
+    """Whoever shook hands and sent nothing may have the key that was taken back."""
+    table = Connections(1000, number=3)
+    first, silent, other = (table.accept(fd) for fd in (1, 2, 3))
+    table.deliver(1, A, 1, "go2-7")
+    table.deliver(3, B, 1, "go2-8")
+    assert table.of_client("go2-7") == [first, silent] and table.of_client("go2-8") == [silent, other]
+    for connection in (first, silent):
+        table.close(connection.fd)
+    assert table.ended == [first.peer], "nobody knows of one that has sent nothing"
+    assert Connections(1000, number=4).accept(1).peer != first.peer, "another door's peers have other names"
+
+
+def test_fewer_may_be_without_a_session_where_few_descriptors_are() -> None:
+    table = Connections(1000, most_sessionless=2)
+    for fd in range(5):
+        table.accept(fd)
+    assert [(each.fd, why) for each, why in table.unwanted()] == [
+        (fd, "2 others have no session either") for fd in (0, 1, 2)
+    ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import resource
 import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -104,6 +106,7 @@ def verifier(target: Target) -> Iterator[Verifier]:
     assert verifier.stop() == 0
     assert all(re.match(r"20\d\d-\d\d-\d\d .* cloud_verifier: ", line) for line in verifier.log), "a line was forged"
     assert not any("\x1b" in line for line in verifier.log)
+    assert not any("the door (" in line for line in verifier.log), "the door did not live through it all"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -120,16 +123,23 @@ def honest(verifier: Verifier, target: Target) -> Iterator[Honest]:
     robot = Honest(verifier.address, target)
     robot.start()
     robot.answers()
-    before = memory_mb(verifier.process.pid)
+    before = memory(verifier)
     yield robot
     robot.answers()
     robot.finish()
     assert verifier.process.poll() is None, "the verifier is dead"
     for _ in range(200):  # freed memory goes back to the system a little later
-        if (grown := memory_mb(verifier.process.pid) - before) < MEMORY_MB:
+        if (grown := memory(verifier) - before) < MEMORY_MB:
             break
         time.sleep(0.1)
     assert grown < MEMORY_MB
+
+
+def memory(verifier: Verifier) -> float:
+    """Return the MB of a verifier's process and of its door's."""
+    pid = verifier.process.pid
+    doors = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sum(memory_mb(each) for each in (pid, *doors))
 
 
 def in_session(address: str, hello: Hello) -> RawPeer:
@@ -280,6 +290,38 @@ def test_many_with_one_routing_id_leave_little_behind(verifier: Verifier, honest
             twin.frame(b"x" * 200_000)
             twin.close()
     first.close()
+
+
+def test_large_frames_at_full_speed_end_their_connection(verifier: Verifier, honest: Honest, target: Target) -> None:
+    """3.9 MB, as often as the link takes them: far beyond --bytes-per-s, while the honest robot is answered."""
+    vandal = in_session(verifier.address, target.hello)
+    vandal.socket.settimeout(STUCK_S)
+    frame = wire.encode(BeginStep(1, PROMPTS[0], bytes(3_900_000), max_tokens=ANSWER))
+    with contextlib.suppress(OSError):
+        for _ in range(100):
+            vandal.frame(frame)
+    assert vandal.is_cut_off()
+    vandal.close()
+
+
+def test_silent_connections_keep_no_robot_out_of_a_verifier_with_few_descriptors(target: Target) -> None:
+    """320 of them, where 256 may be open: the oldest are hung up on."""
+    few = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (256, 256))
+    verifier = start(target.folder, "--dtype", "float64", "--capacity", "192", preexec_fn=few)
+    host, port = verifier.address.removeprefix("tcp://").split(":")
+    silent: list[socket.socket] = []
+    try:
+        for _ in range(320):
+            silent.append(socket.create_connection((host, int(port)), timeout=20.0))
+        robot = Honest(verifier.address, target)
+        robot.start()
+        robot.answers(1)
+        robot.finish()
+        assert not any("the door (" in line for line in verifier.log)
+    finally:
+        for each in silent:
+            each.close()
+        verifier.stop()
 
 
 def test_a_peer_without_a_session_is_not_kept(idle: RawPeer, honest: Honest) -> None:

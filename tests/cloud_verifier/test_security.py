@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import pytest
 import zmq
 import zmq.auth
 
-from cloud_verifier.config import Link, StartError
 from cloud_verifier.mailbox import Mailbox
-from cloud_verifier.security import AUTHORIZED, check_bind, make_keys
+from cloud_verifier.security import AUTHORIZED, AuthorizedKeys, check_bind, make_keys, make_next_key, switch_keys
+from cloud_verifier.start_error import StartError
 from speculation import wire
 from speculation.wire import Ping, Pong
 
@@ -57,7 +58,73 @@ def test_keys_are_private_and_never_overwritten(tmp_path: Path) -> None:
     assert len(list((folder / AUTHORIZED).iterdir())) == 2
 
 
-@pytest.mark.parametrize("name", ["server", "../x", "", "a b"])
+def test_key_folders_are_their_owner_s_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        make_keys(tmp_path / "keys")
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "keys", tmp_path / "keys" / AUTHORIZED):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "advice"),
+    [
+        ("server.key_secret", 0o666, r"others may read server.key_secret \(mode 0666\); run: chmod 600 \S+secret$"),
+        ("server.key_secret", 0o640, r"run: chmod 600 \S+server.key_secret$"),
+        (AUTHORIZED, 0o777, r"anybody may add keys to \S+; run: chmod 700 \S+authorized$"),
+    ],
+)
+def test_keys_that_others_reach_stop_the_start_with_the_command_that_helps(
+    tmp_path: Path, path: str, mode: int, advice: str
+) -> None:
+    make_keys(tmp_path)
+    (tmp_path / path).chmod(mode)
+    with pytest.raises(StartError, match=advice):
+        Mailbox(LOOPBACK, tmp_path)
+
+
+def test_files_are_read_when_they_change_and_what_is_broken_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_keys(tmp_path, "go2-7")
+    make_keys(tmp_path, "go2-8")
+    folder = tmp_path / AUTHORIZED
+    (folder / "broken.key").write_text("nothing")
+    (folder / "a b.key").write_bytes((folder / "go2-7.key").read_bytes())
+    keys = AuthorizedKeys(folder)
+    for _ in range(3):
+        keys.refresh()
+    assert len(keys) == 2 and "go2-7" in keys and "broken" not in keys and "a b" not in keys
+    assert caplog.text.count("broken.key") == 2 and "a robot's name has letters" in caplog.text  # path, and reason
+    old = zmq.auth.load_certificate(folder / "go2-7.key")[0]
+    assert keys.name(old) == "go2-7" and keys.name(b"nobody") == ""
+    (folder / "broken.key").unlink()
+    (folder / "go2-8.key").replace(folder / "go2-7.key")
+    keys.refresh()
+    assert sorted(keys.gone) == ["go2-7", "go2-8"] and keys.name(old) == ""
+    new = zmq.auth.load_certificate(folder / "go2-7.key")[0]
+    assert keys.name(new) == "go2-7", "another key under the same name is another robot"
+
+
+def test_the_servers_key_is_replaced_in_two_steps(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="server.key_secret is missing"):
+        make_next_key(tmp_path)
+    make_keys(tmp_path)
+    with pytest.raises(StartError, match="server_next.key_secret is missing; make it with keygen and --next-server"):
+        switch_keys(tmp_path)
+    public, secret = make_next_key(tmp_path)
+    assert public.name == "server_next.key" and stat.S_IMODE(secret.stat().st_mode) == 0o600
+    coming = zmq.auth.load_certificate(secret)
+    with pytest.raises(StartError, match="--switch-server"):
+        make_next_key(tmp_path)
+    assert {path.name for path in switch_keys(tmp_path)} == {"server.key", "server.key_secret"}
+    assert zmq.auth.load_certificate(tmp_path / "server.key_secret") == coming
+    assert not public.exists() and not secret.exists()
+
+
+@pytest.mark.parametrize("name", ["server", "server_next", "../x", "", "a b"])
 def test_a_robots_name_is_no_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(StartError, match="--client"):
         make_keys(tmp_path, name)
@@ -82,14 +149,14 @@ def test_keys_that_cannot_be_used_stop_the_start(tmp_path: Path, damage: str) ->
     else:
         (tmp_path / AUTHORIZED / "client.key").unlink()
     with pytest.raises(StartError, match="--keys"):
-        Mailbox(Link(bind=LOOPBACK, keys=tmp_path))
+        Mailbox(LOOPBACK, tmp_path)
 
 
 def test_an_address_in_use_stops_the_start() -> None:
-    first = Mailbox(Link(bind=LOOPBACK))
+    first = Mailbox(LOOPBACK)
     try:
         with pytest.raises(StartError, match=f"--bind {first.address}: Address already in use"):
-            Mailbox(Link(bind=first.address))
+            Mailbox(first.address)
     finally:
         first.close()
 
@@ -118,7 +185,7 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
     keys, strangers = tmp_path / "keys", tmp_path / "strangers"
     make_keys(keys)
     make_keys(strangers)
-    mailbox = Mailbox(Link(bind=LOOPBACK, keys=keys))
+    mailbox = Mailbox(LOOPBACK, keys)
     stranger = Client(mailbox.address, keys / "server.key", strangers / "client.key_secret")
     plain = Client(mailbox.address)
     make_keys(keys, "late")  # a robot that is added while the server runs
@@ -137,7 +204,7 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
                 message = wire.decode(frames[0])
                 assert isinstance(message, Ping)
                 received.add(message.nonce)
-                assert mailbox.send(peer, Pong(message.nonce))
+                assert mailbox.send(peer, wire.encode(Pong(message.nonce)))
             if received >= {0, 1}:
                 break
         for number, friend in enumerate(friends):
@@ -151,18 +218,18 @@ def test_a_known_key_gets_in_and_others_do_not(tmp_path: Path) -> None:
 
 
 def test_nothing_blocks_on_a_peer_that_is_gone_or_does_not_read() -> None:
-    mailbox = Mailbox(Link(bind=LOOPBACK))
+    mailbox = Mailbox(LOOPBACK)
     client = Client(mailbox.address)
     client.socket.rcvhwm = 1
     try:
-        assert not mailbox.send(b"nobody", Ping(1))
+        assert not mailbox.send(b"nobody", wire.encode(Ping(1)))
         client.socket.send(b"hi")
         for _ in range(100):
             mailbox.wait(0.1)
             if (mail := mailbox.receive()) is not None:
                 break
         assert mail is not None
-        big = wire.Fault(wire.FaultCode.INTERNAL, "x" * 1000)
+        big = wire.encode(wire.Fault(wire.FaultCode.INTERNAL, "x" * 1000))
         for _ in range(100_000):  # kernel buffers, then the pipe, then the backlog
             if not mailbox.send(mail[0], big):
                 break

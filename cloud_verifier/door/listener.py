@@ -1,0 +1,39 @@
+"""A socket that listens in the engine's process, so that the address stays taken when the door ends.
+
+Robots that connect while there is no door wait in the kernel's queue for the next one, and are not refused.
+"""
+
+from __future__ import annotations
+
+import os
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from cloud_verifier.start_error import StartError
+
+
+def listen(address: str) -> tuple[int | None, str]:
+    """Return the descriptor of a socket that listens at a ZeroMQ address, and the address with its port.
+
+    No descriptor for `ipc://`, which every door binds anew. Raises StartError for an address that cannot be bound.
+    """
+    if not address.startswith("tcp://"):
+        return None, address
+    # ZeroMQ resolves wildcards, names and interfaces as the door would; nothing is received here.
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    monitor = socket.get_monitor_socket(zmq.EVENT_LISTENING)
+    try:
+        socket.bind(address)
+        descriptor = os.dup(int(parse_monitor_message(monitor.recv_multipart())["value"]))
+        endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes)
+        return descriptor, endpoint.rstrip(b"\0").decode()
+    except zmq.ZMQError as error:
+        raise StartError(f"--bind {address}: {error.strerror or error}") from None
+    finally:
+        socket.disable_monitor()
+        monitor.close(linger=0)
+        socket.close(linger=0)
+        context.term()

@@ -1,0 +1,144 @@
+"""The door's process: between the socket and the engine's process.
+
+It holds no state that a robot would miss: whoever was connected connects again and takes its session up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import signal
+import socket
+import time
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from cloud_verifier.connections import MOST_SESSIONLESS
+from cloud_verifier.door.messages import (
+    ALIVE_S,
+    Admit,
+    Alive,
+    Arrived,
+    Close,
+    Deliver,
+    DoorSettings,
+    Failed,
+    Forget,
+    Line,
+    Lost,
+    Opened,
+    Revoked,
+    ToDoor,
+)
+from cloud_verifier.door.pipe import Closed, Pipe
+from cloud_verifier.mailbox import Mailbox
+from cloud_verifier.start_error import StartError
+
+_log = logging.getLogger("cloud_verifier")
+
+KEYS_S = 1.0
+"""How often the key folder is looked at."""
+OWN_FILES = 48
+"""Descriptors that a door needs beside its connections, with some to spare."""
+MOST_FILES = 1 << 16
+"""Descriptors that a door asks for, where the hard limit allows so many: far above any number of robots."""
+LOG_BYTES = 64 << 10
+"""While the engine has not read so much, lines for the log are dropped."""
+
+
+class _PipeHandler(logging.Handler):
+    """Hands lines to the engine's process, which has the log."""
+
+    def __init__(self, pipe: Pipe[ToDoor]) -> None:
+        super().__init__()
+        self._pipe = pipe
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        if self._pipe.backlog < LOG_BYTES:
+            with contextlib.suppress(Closed):
+                self._pipe.put(Line(record.levelno, record.getMessage()))
+
+
+def _serve(mailbox: Mailbox, pipe: Pipe[ToDoor]) -> None:
+    """Carry mail until the engine closes the door. Raises Closed where the engine is gone."""
+    known: set[bytes] = set()
+    """Peers that the engine may send to."""
+    alive_at = keys_at = 0.0
+    while True:
+        full = pipe.backlog > 0
+        idle = full or not mailbox.has_mail
+        mailbox.wait(ALIVE_S if idle else 0.0, pipe.fileno(), pipe.fileno() if full else None)
+        pipe.flush()
+        for message in pipe.get():
+            if isinstance(message, Deliver):
+                taken = mailbox.send(message.peer, message.payload, message.droppable)
+                if not taken and message.peer in known:
+                    known.discard(message.peer)
+                    pipe.put(Lost(message.peer))
+            elif isinstance(message, Admit):
+                mailbox.admit(message.peer, message.has_session)
+            elif isinstance(message, Forget):
+                mailbox.forget(message.peer)
+            elif isinstance(message, Close):
+                return
+        mailbox.move()
+        now = time.monotonic()
+        if now >= keys_at:
+            keys_at = now + KEYS_S
+            for client in mailbox.check_keys():
+                pipe.put(Revoked(client))
+        # One message is taken over at a time, so that what waits here waits in fair turns.
+        while not pipe.backlog and mailbox.has_mail and (mail := mailbox.receive()) is not None:
+            peer, frames = mail
+            known.add(peer)
+            pipe.put(Arrived(peer, mailbox.client(peer), frames))
+        for peer in mailbox.ended():
+            if peer in known:
+                known.discard(peer)
+                pipe.put(Lost(peer))
+        if now >= alive_at and not pipe.backlog:
+            alive_at = now + ALIVE_S
+            pipe.put(Alive(mailbox.connections, mailbox.dropped))
+
+
+def main(arguments: list[str]) -> int:
+    """Run a door with the settings of the one argument, JSON of `DoorSettings`. Returns the exit code."""
+    for signum in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group; the engine ends its door itself
+        signal.signal(signum, signal.SIG_IGN)
+    settings = msgspec.json.decode(arguments[0], type=DoorSettings)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    pipe: Pipe[ToDoor] = Pipe(socket.socket(fileno=settings.pipe), ToDoor)
+    _log.addHandler(_PipeHandler(pipe))
+    _log.setLevel(logging.INFO)
+    _log.propagate = False
+    try:
+        mailbox = Mailbox(
+            settings.address,
+            Path(settings.keys) if settings.keys is not None else None,
+            settings.listener,
+            settings.number,
+            settings.bytes_per_s,
+            # Half of what may be open is for robots with a session, however many others come.
+            min(MOST_SESSIONLESS, max(1, (most - OWN_FILES) // 2)),
+        )
+    except StartError as error:
+        pipe.put(Failed(str(error)))
+        return 2
+    try:
+        pipe.put(Opened(mailbox.address))
+        _serve(mailbox, pipe)
+    except Closed:
+        return 1
+    except Exception:
+        for line in traceback.format_exc().splitlines():
+            _log.error("the door failed: %s", line)
+        return 1
+    finally:
+        mailbox.close()
+    return 0

@@ -1,0 +1,5 @@
+"""Why the verifier does not start; of its own, because the door's process has no use for all other settings."""
+
+
+class StartError(ValueError):
+    """Why the verifier does not start, in one sentence for the person who started it."""

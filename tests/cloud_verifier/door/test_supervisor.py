@@ -1,0 +1,227 @@
+"""The door as a process: mail goes through, and whatever ends it, another one stands at the same address."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cloud_verifier.door import supervisor
+from cloud_verifier.door.supervisor import Door
+from cloud_verifier.security import AUTHORIZED, make_keys, make_next_key, switch_keys
+from cloud_verifier.start_error import StartError
+from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
+from speculation.wire import Hello, Ping, Pong, Welcome, decode, encode
+from tests.cloud_verifier.process import Robot
+from tests.edge_drafter.test_decoder import wait_for
+
+LOOPBACK = "tcp://127.0.0.1:*"
+HELLO = Hello("tokenizer", 100)
+WELCOME = Welcome("token", "model", "tokenizer", 100, 4, [], [0])
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    door = Door(LOOPBACK)
+    yield door
+    door.close()
+    door.close()
+
+
+def receive(door: Door, send: Callable[[], object] = lambda: None) -> tuple[bytes, list[bytes]]:
+    """Return the next message; `send` is called again and again, as a robot's pings are."""
+    end = time.monotonic() + LIMIT_S
+    while time.monotonic() < end:
+        if (mail := door.receive()) is not None:
+            return mail
+        send()
+        door.wait(0.05)
+    raise AssertionError("nothing came")
+
+
+def test_mail_goes_both_ways_and_a_peer_that_left_is_known_to_be_gone(door: Door) -> None:
+    robot = Robot(door.address)
+    robot.send(Ping(1))
+    peer, frames = receive(door)
+    assert frames == [encode(Ping(1))] and door.client(peer) == ""
+    assert door.send(peer, Pong(1)) and robot.receive() == Pong(1)
+    assert not door.waits(peer)
+    robot.send(Ping(2))
+    wait_for(lambda: door.waits(peer))
+    assert receive(door) == (peer, [encode(Ping(2))]) and not door.waits(peer)
+    assert not door.send(b"nobody", Pong(1))
+    robot.close()
+    wait_for(lambda: door.wait(0.01) or not door.send(peer, Pong(2), droppable=True))
+
+
+def test_whole_frames_pass_once_the_peer_has_a_session(door: Door) -> None:
+    robot = Robot(door.address)
+    try:
+        robot.send(Ping(1))
+        peer, _ = receive(door)
+        door.admit(peer)
+        assert door.send(peer, Pong(1)) and robot.receive() == Pong(1)
+        robot.socket.send(bytes(4_000_000))
+        assert receive(door)[1] == [bytes(4_000_000)]
+    finally:
+        robot.close()
+
+
+def test_somebody_else_may_end_a_wait(door: Door) -> None:
+    waiting = threading.Thread(target=door.wait, args=(3600.0,), daemon=True)
+    waiting.start()
+    door.notify()
+    waiting.join(LIMIT_S)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_door_that_ends_or_hangs_is_replaced_at_the_same_address(
+    door: Door, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM and SIGINT, which reach a whole group of processes, do not end it: the last answers must leave first."""
+    monkeypatch.setattr(supervisor, "FROZEN_S", 1.0)
+    robot = Robot(door.address)
+    try:
+        robot.send(Ping(1))
+        before, _ = receive(door)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(door.pid, number)
+        assert door.send(before, Pong(1)) and robot.receive() == Pong(1)
+        first, address = door.pid, door.address
+        os.kill(first, how)
+        peer, frames = receive(door, lambda: robot.send(Ping(2)) if door.pid != first else None)
+        assert frames == [encode(Ping(2))] and peer != before
+        assert (door.restarts, door.address) == (1, address) and door.pid != first
+        assert not door.send(before, Pong(1)) and door.send(peer, Pong(2)) and robot.receive() == Pong(2)
+    finally:
+        robot.close()
+
+
+def test_an_ipc_address_works_and_what_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
+    door = Door(f"ipc://{tmp_path / 'v'}")
+    robot = Robot(door.address)
+    robot.send(Ping(1))
+    assert receive(door)[1] == [encode(Ping(1))]
+    robot.close()
+    door.close()
+    with pytest.raises(StartError, match="--bind ipc:///nowhere/v: No such file"):
+        Door("ipc:///nowhere/v")
+
+
+class Serving(threading.Thread):
+    """Welcomes and answers whoever comes, and keeps whose key each was and whose were taken back."""
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(daemon=True)
+        self._door, self._over = door, threading.Event()
+        self.clients: list[str] = []
+        self.revoked: list[str] = []
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        while not self._over.is_set():
+            self._door.wait(0.02)
+            self.revoked += self._door.revoked()
+            while (mail := self._door.receive()) is not None:
+                message = decode(mail[1][0])
+                if isinstance(message, Hello):
+                    self.clients.append(self._door.client(mail[0]))
+                    self._door.admit(mail[0])
+                    self._door.send(mail[0], WELCOME)
+                elif isinstance(message, Ping):
+                    self._door.send(mail[0], Pong(message.nonce))
+
+    def stop(self) -> None:
+        """End."""
+        self._over.set()
+        self.join()
+
+
+def robots_folder(keys: Path, name: str, *more: str) -> Path:
+    """Return a folder as a robot has it: the server's public key, its own pair, and what else it is given."""
+    folder = keys.parent / f"robot-{name}-{len(more)}"
+    folder.mkdir()
+    for file in ("server.key", f"{name}.key_secret", *more):
+        (folder / file).write_bytes((keys / file).read_bytes())
+    return folder
+
+
+def test_robots_have_names_come_and_go_and_the_servers_key_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broken key file keeps nobody else out. Who was given the next server key stays served when it takes over."""
+    caplog.set_level(logging.INFO)
+    keys = tmp_path / "keys"
+    make_keys(keys, "go2-7")
+    make_next_key(keys)
+    (keys / AUTHORIZED / "broken.key").write_text("no key")
+    door = Door(LOOPBACK, keys)
+    serving = Serving(door)
+    serving.start()
+    make_keys(keys, "go2-8")
+    strangers = tmp_path / "strangers"
+    make_keys(strangers, "go2-7")
+    foreign = robots_folder(strangers, "go2-7")
+    (foreign / "server.key").write_bytes((keys / "server.key").read_bytes())
+    ready = robots_folder(keys, "go2-7", "server_next.key")
+    folders = [ready, robots_folder(keys, "go2-8"), foreign]
+    links = [
+        ZmqLink(LinkConfig(door.address, HELLO, load_keys(folder), silent_s=0.5, hello_s=0.2)) for folder in folders
+    ]
+    known, late, stranger = links
+    try:
+        wait_for(lambda: known.state is late.state is LinkState.NOMINAL)
+        assert set(serving.clients) == {"go2-7", "go2-8"}
+        wait_for(lambda: "does not accept this robot's key" in stranger.why)
+        (keys / AUTHORIZED / "go2-8.key").unlink()
+        wait_for(lambda: serving.revoked == ["go2-8"] and "does not accept this robot's key" in late.why)
+        assert known.state is LinkState.NOMINAL
+        make_keys(keys, "go2-9")
+        unready = ZmqLink(LinkConfig(door.address, HELLO, load_keys(robots_folder(keys, "go2-9")), silent_s=0.5))
+        links.append(unready)
+        wait_for(lambda: unready.state is LinkState.NOMINAL)
+        switch_keys(keys)
+        wait_for(lambda: "does not have the server key that this robot holds" in unready.why)
+        wait_for(lambda: known.state is LinkState.NOMINAL and serving.clients[-1] == "go2-7")
+        assert door.restarts == 0
+    finally:
+        for link in links:
+            link.close()
+        serving.stop()
+        door.close()
+    text = caplog.text
+    assert text.count("left out the key file") == 1 and "the server's key has changed" in text
+    assert "go2-8 was taken back" in text
+
+
+def test_a_door_that_cannot_open_is_tried_again_and_the_log_has_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server's key was made readable by others while the verifier serves, and then the door ends."""
+    keys = tmp_path / "keys"
+    make_keys(keys, "go2-7")
+    door = Door(LOOPBACK, keys)
+    serving = Serving(door)
+    serving.start()
+    secret = keys / "server.key_secret"
+    link = ZmqLink(LinkConfig(door.address, HELLO, load_keys(robots_folder(keys, "go2-7")), silent_s=0.5, hello_s=0.2))
+    try:
+        wait_for(lambda: link.state is LinkState.NOMINAL)
+        secret.chmod(0o644)
+        os.kill(door.pid, signal.SIGKILL)
+        wait_for(lambda: caplog.text.count(f"run: chmod 600 {secret}; starting another") >= 2)
+        secret.chmod(0o600)
+        came = len(serving.clients)
+        wait_for(lambda: len(serving.clients) > came and link.state is LinkState.NOMINAL)
+    finally:
+        link.close()
+        serving.stop()
+        door.close()
