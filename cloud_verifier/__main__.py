@@ -1,4 +1,4 @@
-"""Command line of the verifier: `serve` and `keygen`."""
+"""Command line of the verifier: `serve`, `keygen` and `top`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloud_verifier.config import ServerConfig, StartError, read_settings
 from cloud_verifier.logs import start_logging
+from cloud_verifier.monitoring.figures import Figures
+from cloud_verifier.monitoring.watched import Watched
+from cloud_verifier.work import ModelInfo
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
+from speculation.extras import need
 from speculation.settings import add_flags
 
 if TYPE_CHECKING:
@@ -33,11 +39,56 @@ def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser
     keygen = commands.add_parser("keygen", help="make CURVE keys for the server and a robot")
     keygen.add_argument("--keys", type=Path, required=True, help="folder to make them in")
     keygen.add_argument("--client", default="client", help="name of the robot (default: client)")
+    show = commands.add_parser("top", help="show what verifiers are doing, live", description=watch.__doc__)
+    about = "a verifier's --http address (default: http://127.0.0.1:9100)"
+    show.add_argument("urls", nargs="*", default=["http://127.0.0.1:9100"], metavar="URL", help=about)
+    show.add_argument("--interval-s", type=float, default=1.0, help="seconds between two looks (default: 1)")
+    show.add_argument("--once", action="store_true", help="look once and end")
     return top
+
+
+def watch(urls: Sequence[str], interval_s: float, once: bool) -> None:
+    """Show sessions, their classes, acceptance, latency and credit, from the /load of one or more verifiers."""
+    need("monitoring", "rich")
+    from cloud_verifier.monitoring.top import show
+
+    if not 0.1 <= interval_s <= 3600.0:
+        raise StartError(f"--interval-s {interval_s:g} is outside 0.1 to 3600")
+    show(urls, interval_s, once)
+
+
+@contextmanager
+def monitored(config: ServerConfig) -> Iterator[tuple[Figures, Watched]]:
+    """Make the figures of a verifier and serve them while it loads and runs. Raises StartError."""
+    settings, clock = config.monitoring, time.monotonic
+    with ExitStack() as stack:
+        traces = None
+        if settings.otlp is not None:
+            need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+            from cloud_verifier.monitoring.otlp import StepTraces, http_exporter
+
+            traces = StepTraces(http_exporter(settings.otlp), clock)
+            stack.callback(traces.close)
+        figures = Figures(clock, traces)
+        watched = Watched(figures, clock, settings.hang_s)
+        if settings.http is not None:
+            need("monitoring", "prometheus_client")
+            from cloud_verifier.monitoring.exposition import pages_of
+            from cloud_verifier.monitoring.pages import HttpServer
+
+            server = HttpServer(settings.http_bind, settings.http, pages_of(watched))
+            stack.callback(server.close)
+            _log.info("figures at %s: /metrics, /health, /ready, /load and /version", server.url)
+        yield figures, watched
 
 
 def serve_model(config: ServerConfig) -> None:
     """Load a target model and serve it until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot."""
+    with monitored(config) as (figures, watched):
+        _serve(config, figures, watched)
+
+
+def _serve(config: ServerConfig, figures: Figures, watched: Watched) -> None:
     model, draft_model = config.model_folder, config.draft_folder
     config.check_exits()
     config.check_fed_head()
@@ -87,7 +138,9 @@ def serve_model(config: ServerConfig) -> None:
         server = Server(
             engine, config, profile, mailbox, trace, self_draft=self_draft, preparation_threads=THREADS,
             cost=measured.cost if measured else None, encoding=measured.encoding if measured else None,
+            figures=figures,
         )  # fmt: skip
+        watched.about = {**watched.about, **_about(engine.model, config)}
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: server.stop())
         need = blocks_for(limits.capacity)
@@ -104,6 +157,19 @@ def serve_model(config: ServerConfig) -> None:
             trace.write(config.output.trace)
     finally:
         mailbox.close()
+
+
+def _about(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
+    """Return what `/version` adds about a loaded model."""
+    return {
+        "model": model.name,
+        "fingerprint": model.fingerprint,
+        "layers": model.num_layers,
+        "exit_layers": list(model.exit_layers),
+        "device": config.model.device,
+        "dtype": config.model.dtype,
+        "policy": config.scheduling.policy,
+    }
 
 
 def find_cost(config: ServerConfig, vlm: Vlm) -> CostProfile | None:
@@ -146,8 +212,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parse(sys.argv[1:] if arguments is None else list(arguments))
         command = options.pop("command")
-        start_logging(options.get("log_file"))
-        if command == "keygen":
+        start_logging(options.get("log_file"), options.get("log_format", "text"))
+        if command == "top":
+            watch(**options)
+        elif command == "keygen":
             from cloud_verifier.security import make_keys
 
             for path in make_keys(options["keys"], options["client"]):
@@ -158,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 os.environ.setdefault("HF_HUB_OFFLINE", "1")
             os.environ.setdefault("TQDM_DISABLE", "1")  # log lines, no progress bars
             serve_model(ServerConfig.of(**options))
-    except (StartError, ValueError, OSError) as error:
+    except (StartError, ValueError, OSError, ImportError) as error:
         print(f"cloud_verifier: {error}", file=sys.stderr)
         return 2
     return 0

@@ -33,6 +33,8 @@ class Session:
     """`Hello.service_class`, for policies."""
     features: bool = False
     """Whether its robot may draft from the target's features."""
+    client: str = ""
+    """The name of the key that its robot has; empty without keys."""
 
 
 def refusal(hello: Hello, model: ModelInfo) -> Fault | None:

@@ -153,7 +153,8 @@ class BeginStep(Message, tag=3, frozen=True):
     model of its own to draft so many tokens by itself (mode `server_sd`), a tree of `self_depth` levels, or a chain
     where that is 0. `round_trip_s` is the link's, as the edge measures it; 0: unknown. `key` names the random draws
     of the answer; a step that is taken up again keeps it. `features`: the edge drafts this step from the features that
-    its `Hello` named. `early`: exits run for this step and their early tokens are sent.
+    its `Hello` named. `early`: exits run for this step and their early tokens are sent. `trace`: the id of the trace
+    that joins what both sides note of the step, 16 bytes as W3C's Trace Context has it; empty: there is none.
     """
 
     step: Step
@@ -170,6 +171,7 @@ class BeginStep(Message, tag=3, frozen=True):
     round_trip_s: Seconds = 0.0
     features: bool = False
     early: bool = True
+    trace: Annotated[bytes, Meta(max_length=16)] = b""
 
 
 class Draft(Message, tag=4, frozen=True):
