@@ -40,8 +40,8 @@ def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser
     keygen.add_argument("--keys", type=Path, required=True, help="folder to make them in")
     keygen.add_argument("--client", default="client", help="name of the robot (default: client)")
     show = commands.add_parser("top", help="show what verifiers are doing, live", description=watch.__doc__)
-    about = "a verifier's --http address (default: http://127.0.0.1:9100)"
-    show.add_argument("urls", nargs="*", default=["http://127.0.0.1:9100"], metavar="URL", help=about)
+    about = "a verifier's --http address (default: http://127.0.0.1:9155)"
+    show.add_argument("urls", nargs="*", default=["http://127.0.0.1:9155"], metavar="URL", help=about)
     show.add_argument("--interval-s", type=float, default=1.0, help="seconds between two looks (default: 1)")
     show.add_argument("--once", action="store_true", help="look once and end")
     return top

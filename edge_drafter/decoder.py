@@ -328,17 +328,9 @@ class EdgeDecoder:
             self._step += 1
             left = max(0.0, limit - since)
             request = StepRequest(
-                self._step,
-                prompt,
-                jpeg,
-                eos,
-                self.config.decoding.max_tokens,
-                left,
-                committed,
-                self.sampling,
-                key,
+                self._step, prompt, jpeg, eos, self.config.decoding.max_tokens, left, committed, self.sampling, key,
                 trace,
-            )
+            )  # fmt: skip
             try:
                 result = drafter.run(request, question)
             except StepInterrupted as stop:

@@ -59,7 +59,8 @@ class HttpServer:
             raise StartError(f"--http {port} at --http-bind {address}: {reason}") from None
         self.port: int = self._server.server_address[1]
         self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        # `close` waits for so long at most; an idle server wakes as often.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from rich.text import Text
 from speculation.text import printable
 
 TIMEOUT_S = 3.0
+PIPED_WIDTH = 160
+"""Columns where the output is no terminal: a table is wider than the 80 that are assumed there."""
 MOST_BYTES = 4 << 20
 """Of a `/load`; 1024 sessions take some 400 kB."""
 Fetch = Callable[[str], Mapping[str, Any]]
@@ -48,7 +51,7 @@ def fetch(url: str) -> Mapping[str, Any]:
 
 def show(urls: Sequence[str], interval_s: float, once: bool, console: Console | None = None) -> None:
     """Show the verifiers at `urls` every `interval_s` seconds until Ctrl-C, or once."""
-    console = console or Console()
+    console = console or Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
     if once:
         console.print(screen(urls))
         return

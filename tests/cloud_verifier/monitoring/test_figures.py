@@ -1,4 +1,4 @@
-"""What the server counts, on a virtual clock and an engine whose answers are known, and what other threads read of it."""
+"""What the server counts, on a virtual clock and an engine whose answers are known, and what others read of it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_verifier.config import ServerConfig
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, Snapshot
 from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, Kind
 from cloud_verifier.monitoring.watched import Watched
 from speculation.profiles import DeviceProfile
-from speculation.wire import EndStep, Hello, Idle
-from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, draft
+from speculation.wire import BeginStep, EndStep, Hello, Idle
+from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
 
 TRUTH = greedy("long", JPEG, 8)
@@ -88,7 +87,7 @@ def test_every_end_of_a_step_is_counted_once(how: str) -> None:
     if how == "failed":
         bench.ask(b"a", begin(prompt="long bad", idle=Idle.DECODE))
     elif how == "refused":
-        bench.ask(b"a", begin(max_tokens=512, prompt="long" * 50).__class__(1, "long", b"no jpeg"))
+        bench.ask(b"a", BeginStep(1, "long", b"no jpeg"))
     else:
         bench.ask(b"a", begin())
         if how == "lost":
@@ -185,7 +184,3 @@ def test_names_are_unique_and_labels_bounded_sets() -> None:
     assert {label for series in CATALOGUE for label in series.labels} <= known
     assert all(series.bounds == tuple(sorted(series.bounds)) for series in CATALOGUE)
     assert all(bool(series.bounds) == (series.kind is Kind.HISTOGRAM) for series in CATALOGUE)
-
-
-def test_the_place_of_the_benchs_server_is_that_of_its_settings() -> None:
-    assert CONFIG.limits.max_sessions == 2 and isinstance(CONFIG, ServerConfig)
