@@ -20,7 +20,7 @@ from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, Kind
 from cloud_verifier.step import Step
 from speculation.acceptance import Verdict
 from speculation.service import SERVICE_CLASSES
-from speculation.wire import Commit
+from speculation.wire import Commit, FaultCode
 
 PUBLISH_S = 1.0
 """Seconds between two copies."""
@@ -38,6 +38,7 @@ _KNOWN: dict[Series, Sequence[str]] = {
     s.TTFT: [*SERVICE_CLASSES], s.INTER_TOKEN: [*SERVICE_CLASSES], s.REQUESTS: REASONS, s.BUSY_TIME: WORK,
     s.DRAFTS: [*SOURCES.values()], s.DRAFT_TOKENS: [*SOURCES.values()], s.DRAFT_LEVELS: [*SOURCES.values()],
     s.ACCEPTED: [*SOURCES.values()], s.CHOICES: [act.value for act in Act if act is not Act.WAIT], s.ROBOTS: STATES,
+    s.FAULTS: [code.name for code in FaultCode],
 }  # fmt: skip
 """Values of labels that are known before anything happens: their series begin at 0, so that rates have a beginning."""
 

@@ -39,7 +39,9 @@ class Watched:
 
     @property
     def heartbeat_age_s(self) -> float:
-        """Seconds since the engine last gave a sign."""
+        """Seconds since the engine last gave a sign; 0 while the models are loaded, which gives none."""
+        if self._figures.phase is Phase.LOADING:
+            return 0.0
         return max(0.0, self._clock() - self._figures.beat)
 
     @property
@@ -50,7 +52,7 @@ class Watched:
     def health_problem(self) -> str:
         """Return why the process should be restarted; empty: it should not. One that is loading is alive."""
         age = self.heartbeat_age_s
-        if self._figures.phase is Phase.LOADING or age <= self._hang_s:
+        if age <= self._hang_s:
             return ""
         return (
             f"the engine gave no sign for {age:.0f} s, more than --hang-s {self._hang_s:g}: a forward hangs; see the "
