@@ -108,6 +108,7 @@ class Forwards:
                     self._note_overrun("a forward", self._clock() - started, self._profile.verify_s)
                 self._attend(started + declared, steps=everyone)
                 if not self.is_wanted(everyone):
+                    self._figures.count(series.BUSY_TIME, self._clock() - started, "verify" if steps else "prefill")
                     return
                 if output.layer < layers - 1:
                     self._queue_early(steps, output)

@@ -433,7 +433,8 @@ class Server:
             (series.MAIL_DROPPED, self._mailbox.dropped),
         ):
             figures.set(gauge, value)
-        problem = f"full: all {self._sessions.limit} sessions are taken (--max-sessions)" if self._sessions.full else ""
+        full = self._sessions.full and all(each.state != "away" and each.silent_s <= SILENT_S for each in sessions)
+        problem = f"full: all {self._sessions.limit} sessions are taken (--max-sessions)" if full else ""
         figures.publish(now, sessions, problem)
 
     def _close(self, session: Session, why: str, same_robot: bool = False) -> None:

@@ -119,7 +119,7 @@ class SessionFigures(msgspec.Struct, frozen=True):
     acceptance: float | None
     """Accepted share of the levels of the session's drafts; None: no draft was verified."""
     credit: float | None
-    """Lead over decoding alone; None: no step is being answered."""
+    """Lead over decoding alone; None: no step is being answered, or none that keeps a ledger."""
     round_trip_s: float
     silent_s: float
     trace: str = ""

@@ -19,7 +19,7 @@ def figures_of(
 
 
 def _figures(session: Session, step: Step | None, figures: Figures, now: float) -> SessionFigures:
-    answered = step is not None and not step.pending and not step.done
+    answered = step is not None and step.idle is Idle.LEDGER and not step.pending and not step.done
     return SessionFigures(
         session=session.number,
         robot=session.client,

@@ -11,7 +11,7 @@ from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Pha
 from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, Kind
 from cloud_verifier.monitoring.watched import Watched
 from speculation.profiles import DeviceProfile
-from speculation.wire import BeginStep, EndStep, Hello, Idle
+from speculation.wire import BeginStep, EndStep, Hello, Idle, Ping
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
 
@@ -103,14 +103,18 @@ def test_states_of_robots_and_full_places() -> None:
     for peer in (b"a", b"b"):
         bench.welcome(peer)
     bench.ask(b"a", begin())
+    watched = Watched(bench.server.figures, bench.post.clock, 60.0)
+    bench.server.figures.phase = Phase.SERVING
+    for peer in (b"a", b"b"):
+        bench.send(peer, Ping(1))
+    found = shot(bench)
+    assert found.value(s.PLACES) == 2 and watched.ready_problem().startswith("full: all 2 sessions")
     bench.post.gone.add(b"b")
     bench.send(b"b", begin(idle=Idle.DECODE))
     bench.turns()
-    watched = Watched(bench.server.figures, bench.post.clock, 60.0)
-    bench.server.figures.phase = Phase.SERVING
     found = shot(bench)
     assert [each.state for each in found.sessions] == ["drafting", "away"]
-    assert found.value(s.PLACES) == 2 and watched.ready_problem().startswith("full: all 2 sessions")
+    assert not watched.ready_problem(), "the place of a robot that is gone is free for another"
     assert found.value(s.LOST) == 1 and found.value(s.ROBOT_LOST, "unnamed") == 1
 
 
