@@ -11,15 +11,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rclpy.action import ActionServer, CancelResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
+from std_srvs.srv import Trigger
 
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.alarms import ALARMS, DraftWatch
-from spec_vlm_nav.answers import RecentAnswers
+from spec_vlm_nav.answers import Answers
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.link_monitor import LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
@@ -66,13 +68,14 @@ class VlmNav(ManagedNode):
         )
         self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
         self._welcome_s = parameter(self, "welcome_s", 60.0, "longest wait for the verifier at start, s", 0.0, 3600.0)
-        self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), RecentAnswers()
+        self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), Answers()
         self.senses, self.out = Senses(self), Outputs(self)
         self._objects: Vocabulary | None = None
         self._goal_lock, self._running, self._given_up = threading.Lock(), threading.Lock(), threading.Event()
         self._current: Goal | None = None
         self._numbers = itertools.count(int(time.time() * 1000))
         self._heartbeat = Heartbeat(self, lambda: self.active, BUSY_S)
+        self.create_service(Trigger, "~/figures", self._on_figures)
         self._server = ActionServer(
             self,
             NavigateByInstruction,
@@ -132,6 +135,15 @@ class VlmNav(ManagedNode):
         yield self.answers.status(self._edge.decoding.mode)
         yield from self.watch.statuses(time.monotonic())
         yield Status("goal", Level.OK, goal.summary if goal is not None else "none")
+
+    def _on_figures(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """Answer with what decoding and link came to since the node's start, as JSON."""
+        decoder = self.__dict__.get("decoder")
+        state, rtt = decoder.link_figures() if decoder is not None else ("not configured", -1.0)
+        link = {"state": state or "none", "mode": self.monitor.mode.value, "round_trip_s": rtt if rtt >= 0.0 else None}
+        figures = {"mode": self._edge.decoding.mode, **self.answers.total(), "link": link}
+        response.success, response.message = True, msgspec.json.encode(figures).decode()
+        return response
 
     def _execute(self, handle: Any) -> Any:
         """Run one goal in a thread of the executor's; a newer goal ends this one, one that is refused does not."""
