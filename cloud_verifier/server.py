@@ -430,7 +430,8 @@ class Server:
             (series.IGNORED, self._ignored),
             (series.EARLY_SENT, self._exits.sent),
             (series.EARLY_DROPPED, self._exits.dropped),
-            (series.MAIL_DROPPED, self._mailbox.dropped),
+            (series.MAIL_DROPPED, getattr(self._mailbox, "dropped", 0)),
+            (series.DOOR_RESTARTS, getattr(self._mailbox, "restarts", 0)),
         ):
             figures.set(gauge, value)
         full = self._sessions.full and all(each.state != "away" and each.silent_s <= SILENT_S for each in sessions)

@@ -128,10 +128,6 @@ class LayerVerdicts:
 class Post(Protocol):
     """The server's side of a socket; see `cloud_verifier.mailbox.Mailbox`."""
 
-    @property
-    def dropped(self) -> int:
-        """Messages that found their peer's queue full."""
-
     def wait(self, seconds: float) -> None: ...
 
     def notify(self) -> None: ...

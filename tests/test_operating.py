@@ -74,7 +74,7 @@ def test_every_query_names_series_and_labels_that_exist(place: str, query: str) 
         ("sum(rate(spec_vlm_nav_drafts_total[5m]))", "no series spec_vlm_nav_drafts_total"),
         ("spec_vlm_nav_prompt_tokens", "no series spec_vlm_nav_prompt_tokens"),
         ("sum by (layer) (spec_vlm_nav_ready)", "no label layer"),
-        ('spec_vlm_nav_robots{sate="idle"}', "no label sate"),
+        ('spec_vlm_nav_robots{stade="idle"}', "no label stade"),
         ("vector(1)", "no series"),
     ],
 )

@@ -167,7 +167,9 @@ class Figures:
         self._values: dict[Series, dict[Labels, float]] = {}
         self._histograms: dict[Series, dict[Labels, Histogram]] = {}
         for series in CATALOGUE:
-            known = [(value,) for value in _KNOWN.get(series, ())] or ([()] if not series.labels else [])
+            known: list[Labels] = [(value,) for value in _KNOWN.get(series, ())]
+            if not series.labels:
+                known = [()]
             if series.kind is Kind.HISTOGRAM:
                 self._histograms[series] = {labels: Histogram(series.bounds) for labels in known}
             else:

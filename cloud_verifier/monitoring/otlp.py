@@ -15,9 +15,11 @@ import time
 from collections.abc import Callable
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import IdGenerator, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
+from opentelemetry.util.types import AttributeValue
 
 from cloud_verifier.monitoring.figures import TRACE_BYTES, Journey
 
@@ -30,7 +32,8 @@ def http_exporter(address: str) -> SpanExporter:
     """Return an exporter to the OTLP collector at `address`, http://HOST:4318/v1/traces."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    return OTLPSpanExporter(endpoint=address)
+    exporter: SpanExporter = OTLPSpanExporter(endpoint=address)
+    return exporter
 
 
 class StepTraces:
@@ -87,13 +90,13 @@ class StepTraces:
         if trace == journey.trace:
             context = SpanContext(self._ids.next_trace, root_span(trace), True, TraceFlags(TraceFlags.SAMPLED))
             parent = set_span_in_context(NonRecordingSpan(context))
-        names = {"session": journey.session, "robot": journey.robot, "step": journey.step.number}
-        step = self._tracer.start_span(
-            "step", parent, SpanKind.SERVER, {**names, "class": journey.service_class, "end": how},
-            start_time=at(journey.begun),
-        )  # fmt: skip
+        names: dict[str, AttributeValue] = {
+            "session": journey.session, "robot": journey.robot, "step": journey.step.number,
+            "class": journey.service_class, "end": how,
+        }  # fmt: skip
+        step = self._tracer.start_span("step", parent, SpanKind.SERVER, names, start_time=at(journey.begun))
         inside = set_span_in_context(step)
-        parts: list[tuple[str, float, float, dict[str, int]]] = []
+        parts: list[tuple[str, float, float, dict[str, AttributeValue]]] = []
         if journey.granted is not None:
             parts.append(("queue", journey.begun, journey.granted, {}))
             if journey.prefilled is not None:

@@ -154,6 +154,7 @@ TURNED_AWAY = _counter("requests_busy", "Times that a robot was asked to come ba
 FAULTS = _counter("faults", "Messages that were refused", "code")
 IGNORED = _counter("messages_ignored", "Messages of peers that had too many refused, dropped unread")
 MAIL_DROPPED = _counter("messages_dropped", "Messages that found the queue of their peer full")
+DOOR_RESTARTS = _counter("door_restarts", "Times that the socket's own process was started anew, where it has one")
 ROBOT_TOKENS = _counter("robot_generation_tokens", "Committed tokens", "robot")
 ROBOT_LEVELS = _counter("robot_draft_levels", "Depths of the robot's verified drafts", "robot")
 ROBOT_ACCEPTED = _counter("robot_accepted_tokens", "Tokens of its drafts that were accepted", "robot")

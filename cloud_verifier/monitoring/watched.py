@@ -63,7 +63,7 @@ class Watched:
         """Return why no robot should be sent here now; empty: it may be."""
         phase = self._figures.phase
         if phase is not Phase.SERVING:
-            return phase.value
+            return str(phase.value)
         return self.health_problem() or self.snapshot.problem
 
     def load(self) -> dict[str, Any]:

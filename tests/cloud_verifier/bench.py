@@ -25,7 +25,6 @@ class FakePost:
         self.mail: list[tuple[float, bytes, list[bytes]]] = []
         self.sent: list[tuple[float, bytes, wire.AnyMessage]] = []
         self.gone: set[bytes] = set()
-        self.dropped = 0
 
     def clock(self) -> float:
         return self.now
