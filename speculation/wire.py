@@ -342,8 +342,9 @@ def decode(payload: bytes) -> AnyMessage:
 
 def kind_of(payload: bytes) -> type[Message] | None:
     """Return what kind of message a payload claims to be, without decoding it; None for none."""
-    is_array = len(payload) > 1 and payload[0] & 0xF0 == 0x90
-    return _BY_TAG.get(payload[1]) if is_array else None
+    # An array of up to 15 elements names their number in its first byte, one of up to 65535 in the two behind it.
+    place = 1 if payload[:1] and payload[0] & 0xF0 == 0x90 else 3 if payload[:1] == b"\xdc" else len(payload)
+    return _BY_TAG.get(payload[place]) if place < len(payload) else None
 
 
 def _explain(payload: bytes, error: Exception) -> str:

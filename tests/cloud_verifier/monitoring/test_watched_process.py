@@ -11,8 +11,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from cloud_verifier.__main__ import main
 from speculation.wire import BeginStep, Commit, Idle, Welcome
-from tests.cloud_verifier.process import ANSWER, PROMPTS, Robot, Target, Verifier, jpeg, make_target, run, start
+from tests.cloud_verifier.process import ANSWER, PROMPTS, Robot, Target, Verifier, jpeg, make_target, start
 
 TRACE = bytes(range(16))
 
@@ -43,7 +44,9 @@ def value(metrics: str, name: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(verifier: Verifier, target: Target) -> None:
+def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
+    verifier: Verifier, target: Target, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert page(verifier, "/ready") == page(verifier, "/health") == "ok\n"
     robot = Robot(verifier.address)
     try:
@@ -71,8 +74,8 @@ def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(verifier: V
     assert (step["session"], step["step"], step["how"], step["trace"]) == (1, 1, "done", TRACE.hex())
     assert {"time", "level", "logger", "message"} <= step.keys()
     address = next(line["message"] for line in lines if "figures at" in line["message"])
-    shown = run("top", "--once", *re.findall(r"http://[^: ]+:\d+", address))
-    assert shown.returncode == 0 and "interactive" in shown.stdout, shown.stderr
+    assert main(["top", "--once", *re.findall(r"http://[^: ]+:\d+", address)]) == 0
+    assert "interactive" in capsys.readouterr().out
 
 
 def test_a_full_verifier_is_not_ready(verifier: Verifier, target: Target) -> None:
@@ -90,11 +93,13 @@ def test_a_full_verifier_is_not_ready(verifier: Verifier, target: Target) -> Non
             robot.close()
 
 
-def test_a_port_or_collector_that_cannot_be_is_refused_by_its_flag(target: Target) -> None:
+def test_a_port_or_collector_that_cannot_be_is_refused_by_its_flag(
+    target: Target, capsys: pytest.CaptureFixture[str]
+) -> None:
     for words, sentence in (
         (("--http", "70000"), "--http 70000 is outside 0 to 65535"),
         (("--http", "0", "--http-bind", "256.1.1.1"), "--http-bind 256.1.1.1:"),
         (("--otlp", "collector"), "--otlp 'collector' is no address"),
     ):
-        ended = run("serve", "--model", str(target.folder), *words)
-        assert ended.returncode == 2 and sentence in ended.stderr, ended.stderr
+        assert main(["serve", "--model", str(target.folder), *words]) == 2
+        assert sentence in capsys.readouterr().err
