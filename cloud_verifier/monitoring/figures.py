@@ -215,8 +215,7 @@ class Figures:
 
     def begun(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
         """A robot began a step."""
-        journey = self._journeys[step.index] = Journey(step, session, self.robot(robot), trace, now)
-        self.set(s.ROBOT_RTT, step.round_trip_s, journey.robot)
+        self._journeys[step.index] = Journey(step, session, self.robot(robot), trace, now)
 
     def journey(self, step: Step) -> Journey | None:
         """Return what is known of a step, None where another one took its row."""
@@ -343,11 +342,14 @@ class Figures:
     def publish(self, now: float, sessions: Sequence[SessionFigures], problem: str = "") -> None:
         """Publish a copy; `problem`: why no further robot can be taken."""
         self._publish_at = now + PUBLISH_S
-        silent: dict[str, float] = {}
+        # Robots that are gone leave no gauge behind, which would be an alert for ever.
+        silent: dict[Labels, float] = {}
+        trip: dict[Labels, float] = {}
         for each in sessions:
-            robot = self.robot(each.robot)
+            robot = (self.robot(each.robot),)
             silent[robot] = max(each.silent_s, silent.get(robot, 0.0))
-        self._values[s.ROBOT_SILENT] = {(robot,): seconds for robot, seconds in silent.items()}
+            trip[robot] = max(each.round_trip_s, trip.get(robot, 0.0))
+        self._values[s.ROBOT_SILENT], self._values[s.ROBOT_RTT] = silent, trip
         for state in STATES:
             self.set(s.ROBOTS, sum(each.state == state for each in sessions), state)
         if self._traces is not None:

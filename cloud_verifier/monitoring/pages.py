@@ -6,7 +6,6 @@ but names of robots: it listens on loopback unless told otherwise.
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 import threading
@@ -16,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from cloud_verifier.config import StartError
 
@@ -44,8 +45,8 @@ def text_page(problem: Callable[[], str]) -> Page:
 
 
 def json_page(value: Callable[[], Any]) -> Page:
-    """Return a page that shows a value."""
-    return lambda _: (HTTPStatus.OK, json.dumps(value(), indent=1).encode() + b"\n", JSON)
+    """Return a page that shows a struct, or what else JSON can hold."""
+    return lambda _: (HTTPStatus.OK, msgspec.json.format(msgspec.json.encode(value()), indent=1) + b"\n", JSON)
 
 
 class HttpServer:

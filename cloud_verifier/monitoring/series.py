@@ -158,7 +158,7 @@ DOOR_RESTARTS = _counter("door_restarts", "Times that the socket's own process w
 ROBOT_TOKENS = _counter("robot_generation_tokens", "Committed tokens", "robot")
 ROBOT_LEVELS = _counter("robot_draft_levels", "Depths of the robot's verified drafts", "robot")
 ROBOT_ACCEPTED = _counter("robot_accepted_tokens", "Tokens of its drafts that were accepted", "robot")
-ROBOT_RTT = _gauge("robot_round_trip_seconds", "Of its link, as it measured at its latest step; 0: not yet", "robot")
+ROBOT_RTT = _gauge("robot_round_trip_seconds", "Of its link, as it measured at its step; 0: not yet", "robot")
 ROBOT_SILENT = _gauge("robot_silent_seconds", "Since the latest message of a robot that has a session", "robot")
 ROBOT_LOST = _counter("robot_sessions_lost", "Times that it was gone", "robot")
 

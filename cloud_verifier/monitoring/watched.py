@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.figures import Figures, Phase, Snapshot
+from cloud_verifier.monitoring.figures import SOURCES, Figures, Phase, SessionFigures, Snapshot
 from speculation.wire import PROTOCOL
 
 
@@ -22,6 +22,34 @@ def program_version() -> str:
         return version("spec-vlm-nav-core")
     except PackageNotFoundError:
         return "unknown"
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What `/load` answers as JSON: what a balancer, or `top`, wants to know. Seconds, tokens, shares of 1."""
+
+    phase: str
+    ready: bool
+    problem: str
+    """Why `/ready` answers 503; empty: it does not."""
+    age_s: float
+    """Of these figures."""
+    sessions: int
+    session_places: int
+    requests_running: int
+    requests_waiting: int
+    kv_cache_usage: float
+    predicted_pass_s: float
+    """Of a forward in which every answered step decodes."""
+    engine_busy_s: float
+    """Since the start; its growth by the time between two looks is the utilisation."""
+    generation_tokens: int
+    class_commits: dict[str, int]
+    deadline_violations: dict[str, int]
+    """Of `class_commits`, by class."""
+    acceptance: dict[str, float]
+    """Accepted share of the levels of drafts, by who made them."""
+    robots: list[SessionFigures]
+    """One a session."""
 
 
 class Watched:
@@ -66,29 +94,28 @@ class Watched:
             return str(phase.value)
         return self.health_problem() or self.snapshot.problem
 
-    def load(self) -> dict[str, Any]:
-        """Return what `/load` answers: what a balancer, or `top`, wants to know."""
+    def load(self) -> Load:
+        """Return what `/load` answers."""
         shot = self.snapshot
-        drafted = {source: shot.value(s.DRAFT_LEVELS, source) for source in ("edge", "hint", "self")}
-        return {
-            "phase": self._figures.phase.value,
-            "ready": not self.ready_problem(),
-            "problem": self.ready_problem(),
-            "age_s": round(self.snapshot_age_s, 3),
-            "sessions": len(shot.sessions),
-            "session_places": int(shot.value(s.PLACES)),
-            "requests_running": int(shot.value(s.RUNNING)),
-            "requests_waiting": int(shot.value(s.WAITING)),
-            "kv_cache_usage": round(shot.value(s.KV_CACHE), 4),
-            "predicted_pass_s": round(shot.value(s.PREDICTED), 6),
-            "engine_busy_s": round(shot.total(s.BUSY_TIME), 3),
-            "generation_tokens": int(shot.total(s.GENERATION_TOKENS)),
-            "class_commits": {labels[0]: int(n) for labels, n in shot.values.get(s.COMMITS, {}).items()},
-            "deadline_violations": {labels[0]: int(n) for labels, n in shot.values.get(s.VIOLATIONS, {}).items()},
-            "acceptance": {
-                source: round(shot.value(s.ACCEPTED, source) / levels, 4)
-                for source, levels in drafted.items()
-                if levels
+        drafted = {source: shot.value(s.DRAFT_LEVELS, source) for source in SOURCES.values()}
+        problem = self.ready_problem()
+        return Load(
+            phase=self._figures.phase.value,
+            ready=not problem,
+            problem=problem,
+            age_s=self.snapshot_age_s,
+            sessions=len(shot.sessions),
+            session_places=int(shot.value(s.PLACES)),
+            requests_running=int(shot.value(s.RUNNING)),
+            requests_waiting=int(shot.value(s.WAITING)),
+            kv_cache_usage=shot.value(s.KV_CACHE),
+            predicted_pass_s=shot.value(s.PREDICTED),
+            engine_busy_s=shot.total(s.BUSY_TIME),
+            generation_tokens=int(shot.total(s.GENERATION_TOKENS)),
+            class_commits={labels[0]: int(count) for labels, count in shot.values.get(s.COMMITS, {}).items()},
+            deadline_violations={labels[0]: int(count) for labels, count in shot.values.get(s.VIOLATIONS, {}).items()},
+            acceptance={
+                source: shot.value(s.ACCEPTED, source) / levels for source, levels in drafted.items() if levels
             },
-            "robots": msgspec.to_builtins(shot.sessions),
-        }
+            robots=list(shot.sessions),
+        )

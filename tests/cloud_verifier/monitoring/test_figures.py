@@ -149,6 +149,17 @@ def test_a_forward_that_goes_on_between_its_layers_is_a_sign() -> None:
     assert bench.post.now > 40.0 and max(ages) < 11.0
 
 
+def test_a_robot_that_is_gone_leaves_no_gauge_that_would_alert_for_ever() -> None:
+    bench = Bench()
+    bench.welcome(b"a")
+    bench.ask(b"a", begin(round_trip_s=0.4))
+    found = shot(bench)
+    assert found.values[s.ROBOT_RTT] == {("unnamed",): 0.4} and found.values[s.ROBOT_SILENT].keys() == {("unnamed",)}
+    bench.post.now += 3600.0
+    found = shot(bench)
+    assert not found.sessions and not found.values[s.ROBOT_RTT] and not found.values[s.ROBOT_SILENT]
+
+
 def test_robots_beyond_the_limit_share_a_label() -> None:
     figures = Figures(lambda: 0.0)
     labels = [figures.robot(f"go2-{number}") for number in range(MOST_ROBOTS + 5)]
