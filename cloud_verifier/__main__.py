@@ -65,7 +65,8 @@ def monitored(config: ServerConfig) -> Iterator[tuple[Figures, Watched]]:
         traces = None
         if settings.otlp is not None:
             need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-            from cloud_verifier.monitoring.otlp import StepTraces, http_exporter
+            from cloud_verifier.monitoring.otlp import StepTraces
+            from speculation.otlp import http_exporter
 
             traces = StepTraces(http_exporter(settings.otlp), clock)
             stack.callback(traces.close)

@@ -47,7 +47,7 @@ from speculation.trace import Trace
 from speculation.vlm.load import DTYPES, Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.speed import announce
-from speculation.wire import FaultCode, Hello, Welcome
+from speculation.wire import TRACE_BYTES, FaultCode, Hello, Welcome
 
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
@@ -317,7 +317,7 @@ class EdgeDecoder:
         began = time.perf_counter() if question is None else question.began
         stats = DecodingStats(mode=mode.value)
         committed: tuple[int, ...] = ()
-        trace = secrets.token_bytes(16)
+        trace = secrets.token_bytes(TRACE_BYTES)
         key = 0 if self.sampling.greedy else question_key(self.config.draws.seed, self._questions)
         self._questions += 1
         why, lost_at = "", time.perf_counter()

@@ -33,6 +33,8 @@ MAX_FEATURE_BYTES = 256
 """Of one token's packed feature, see `speculation.features`."""
 MAX_PROMPT_FEATURES = 64
 """Tokens at a prompt's end whose features may be sent."""
+TRACE_BYTES = 16
+"""Of a trace's id, as W3C's Trace Context has it."""
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 EXPLAINED_BYTES = 4096
 """Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""
@@ -154,7 +156,7 @@ class BeginStep(Message, tag=3, frozen=True):
     where that is 0. `round_trip_s` is the link's, as the edge measures it; 0: unknown. `key` names the random draws
     of the answer; a step that is taken up again keeps it. `features`: the edge drafts this step from the features that
     its `Hello` named. `early`: exits run for this step and their early tokens are sent. `trace`: the id of the trace
-    that joins what both sides note of the step, 16 bytes as W3C's Trace Context has it; empty: there is none.
+    that joins what both sides note of the step, TRACE_BYTES; empty: there is none.
     """
 
     step: Step
@@ -171,7 +173,7 @@ class BeginStep(Message, tag=3, frozen=True):
     round_trip_s: Seconds = 0.0
     features: bool = False
     early: bool = True
-    trace: Annotated[bytes, Meta(max_length=16)] = b""
+    trace: Annotated[bytes, Meta(max_length=TRACE_BYTES)] = b""
 
 
 class Draft(Message, tag=4, frozen=True):

@@ -20,7 +20,7 @@ from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, Kind
 from cloud_verifier.step import Step
 from speculation.acceptance import Verdict
 from speculation.service import SERVICE_CLASSES
-from speculation.wire import Commit, FaultCode
+from speculation.wire import TRACE_BYTES, Commit, FaultCode
 
 PUBLISH_S = 1.0
 """Seconds between two copies."""
@@ -29,7 +29,6 @@ REASONS = ("done", "superseded", "cancelled", "evicted", "refused", "failed", "l
 SOURCES = {Act.VERIFY: "edge", Act.HINT: "hint", Act.SELF: "self"}
 STATES = ("idle", "queued", "prefill", "running", "drafting", "away")
 WORK = ("encode", "prefill", "verify", "draft", "read")
-TRACE_BYTES = 16
 UNNAMED = "unnamed"
 """The label of robots that connect without a key."""
 Labels = tuple[str, ...]

@@ -12,9 +12,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from cloud_verifier.monitoring import otlp
 from cloud_verifier.monitoring.figures import Figures
-from cloud_verifier.monitoring.otlp import StepTraces, root_span
+from cloud_verifier.monitoring.otlp import StepTraces
 from cloud_verifier.monitoring.series import SPANS_DROPPED
 from cloud_verifier.server import Server
+from speculation.otlp import http_exporter, root_span
 from speculation.profiles import DeviceProfile
 from speculation.wire import Idle
 from tests.cloud_verifier.bench import CONFIG, Bench, begin
@@ -119,7 +120,7 @@ def test_the_http_exporter_speaks_to_a_collector(bench: Bench) -> None:
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        traces = StepTraces(otlp.http_exporter(f"http://127.0.0.1:{server.server_port}/v1/traces"), bench.post.clock)
+        traces = StepTraces(http_exporter(f"http://127.0.0.1:{server.server_port}/v1/traces"), bench.post.clock)
         answered(traces, bench, TRACE)
         traces.close()
     finally:

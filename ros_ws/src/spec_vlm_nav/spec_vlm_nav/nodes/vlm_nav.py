@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rclpy.action import ActionServer, CancelResponse
@@ -33,8 +33,12 @@ from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.parameters import NAVIGATOR, Parameters
+from speculation.extras import need
 from speculation.prompts import Vocabulary, instruction_problem
 from speculation.trace import Trace
+
+if TYPE_CHECKING:
+    from edge_drafter.exported import ExportedSteps
 
 EDGE = Parameters(
     EdgeConfig,
@@ -67,6 +71,8 @@ class VlmNav(ManagedNode):
             settings(self, ALARMS), lambda question: self.decoder.swap_test(*question), self.get_logger().warning
         )
         self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
+        self._otlp = parameter(self, "otlp", "", "OTLP collector for traces of steps, http://HOST:4318/v1/traces")
+        self._exported: ExportedSteps | None = None
         self._welcome_s = parameter(self, "welcome_s", 60.0, "longest wait for the verifier at start, s", 0.0, 3600.0)
         self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), Answers()
         self.senses, self.out = Senses(self), Outputs(self)
@@ -88,7 +94,13 @@ class VlmNav(ManagedNode):
     def configure(self) -> None:
         """Load the draft model and wait for the verifier's Welcome."""
         self._given_up.clear()
-        self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if self._trace_file else 1))
+        if self._otlp:
+            need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+            from edge_drafter.exported import ExportedSteps
+            from speculation.otlp import http_exporter
+
+            self._exported = ExportedSteps(http_exporter(self._otlp))
+        self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if self._trace_file or self._otlp else 1))
         if self.decoder.link is not None:
             meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self.get_logger().warning)
         self._objects = self.decoder.objects(0.0)
@@ -116,6 +128,9 @@ class VlmNav(ManagedNode):
         if decoder is not None:
             gc.unfreeze()
             decoder.close()
+        if self._exported is not None:
+            self._exported.close()
+            self._exported = None
 
     def destroy_node(self) -> None:
         """Destroy the node, with the action server that rclpy leaves behind."""
@@ -196,6 +211,8 @@ class VlmNav(ManagedNode):
         decoder = self.__dict__.get("decoder")
         if self._trace_file and decoder is not None:
             write_trace(self, decoder.trace, self._trace_file)
+        if self._exported is not None and decoder is not None:
+            self._exported.send(decoder.trace.spans)
 
 
 def main() -> None:
