@@ -18,8 +18,8 @@ from cloud_verifier.logs import start_logging
 from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.monitoring.watched import Watched
 from cloud_verifier.work import ModelInfo
+from speculation import extras
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
-from speculation.extras import need
 from speculation.settings import add_flags
 
 if TYPE_CHECKING:
@@ -49,12 +49,20 @@ def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser
 
 def watch(urls: Sequence[str], interval_s: float, once: bool) -> None:
     """Show sessions, their classes, acceptance, latency and credit, from the /load of one or more verifiers."""
-    need("monitoring", "rich")
+    _need("monitoring", "rich")
     from cloud_verifier.monitoring.top import show
 
     if not 0.1 <= interval_s <= 3600.0:
         raise StartError(f"--interval-s {interval_s:g} is outside 0.1 to 3600")
     show(urls, interval_s, once)
+
+
+def _need(extra: str, *modules: str) -> None:
+    """Raise StartError where the packages of an extra are not installed."""
+    try:
+        extras.need(extra, *modules)
+    except ImportError as error:
+        raise StartError(str(error)) from None
 
 
 @contextmanager
@@ -64,7 +72,7 @@ def monitored(config: ServerConfig) -> Iterator[tuple[Figures, Watched]]:
     with ExitStack() as stack:
         traces = None
         if settings.otlp is not None:
-            need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+            _need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
             from cloud_verifier.monitoring.otlp import StepTraces
             from speculation.otlp import http_exporter
 
@@ -73,7 +81,7 @@ def monitored(config: ServerConfig) -> Iterator[tuple[Figures, Watched]]:
         figures = Figures(clock, traces)
         watched = Watched(figures, clock, settings.hang_s)
         if settings.http is not None:
-            need("monitoring", "prometheus_client")
+            _need("monitoring", "prometheus_client")
             from cloud_verifier.monitoring.exposition import pages_of
             from cloud_verifier.monitoring.pages import HttpServer
 
@@ -227,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 os.environ.setdefault("HF_HUB_OFFLINE", "1")
             os.environ.setdefault("TQDM_DISABLE", "1")  # log lines, no progress bars
             serve_model(ServerConfig.of(**options))
-    except (StartError, ValueError, OSError, ImportError) as error:
+    except (StartError, ValueError, OSError) as error:
         print(f"cloud_verifier: {error}", file=sys.stderr)
         return 2
     return 0

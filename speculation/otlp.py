@@ -33,7 +33,7 @@ def http_exporter(address: str) -> SpanExporter:
 
 
 class Part(NamedTuple):
-    """A span: its name, start and end in seconds since 1970, and what it says of itself."""
+    """A span: its name, start and end in seconds since 1970, and its attributes."""
 
     name: str
     start: float

@@ -50,20 +50,22 @@ class Phase(str, Enum):
     DRAINING = "draining"
 
 
-class Journey:
+class StepRecord:
     """What is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
 
     __slots__ = (
-        "begun", "early", "granted", "passes", "prefilled", "robot", "service_class", "session", "step", "step_s",
-        "trace",
+        "begun", "early", "granted", "passes", "prefilled", "robot", "service_class", "session", "step", "token_s",
+        "tokens", "trace",
     )  # fmt: skip
 
     def __init__(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
         self.step, self.session, self.robot, self.trace = step, session, robot, trace
         self.service_class = step.service_class.name
-        self.step_s = 1.0 / step.service_class.tokens_per_s
+        self.token_s = 1.0 / step.service_class.tokens_per_s
         """What its class promises for a token."""
         self.begun = now
+        self.tokens = 0
+        """Committed tokens that were counted."""
         self.granted: float | None = None
         """When it got its memory."""
         self.prefilled: float | None = None
@@ -152,7 +154,7 @@ class StepSink(Protocol):
     def dropped(self) -> int:
         """Steps that it could not take."""
 
-    def put(self, journey: Journey, how: str, now: float) -> None: ...
+    def put(self, record: StepRecord, how: str, now: float) -> None: ...
 
 
 class Figures:
@@ -174,7 +176,7 @@ class Figures:
             else:
                 self._values[series] = dict.fromkeys(known, 0.0)
         self._robots: set[str] = set()
-        self._journeys: dict[int, Journey] = {}
+        self._records: dict[int, StepRecord] = {}
         self._sessions: dict[int, _SessionTotals] = {}
         """By the session's number."""
         self._publish_at = clock()
@@ -214,32 +216,32 @@ class Figures:
 
     def begun(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
         """A robot began a step."""
-        self._journeys[step.index] = Journey(step, session, self.robot(robot), trace, now)
+        self._records[step.index] = StepRecord(step, session, self.robot(robot), trace, now)
 
-    def journey(self, step: Step) -> Journey | None:
+    def record(self, step: Step) -> StepRecord | None:
         """Return what is known of a step, None where another one took its row."""
-        found = self._journeys.get(step.index)
+        found = self._records.get(step.index)
         return found if found is not None and found.step is step else None
 
     def trace_id(self, step: Step) -> str:
         """Return a step's trace id, 32 hexadecimal digits; empty where its robot gave none."""
-        journey = self.journey(step)
-        return journey.trace.hex() if journey is not None and len(journey.trace) == TRACE_BYTES else ""
+        record = self.record(step)
+        return record.trace.hex() if record is not None and len(record.trace) == TRACE_BYTES else ""
 
     def granted(self, step: Step, prompt: int, computed: int, now: float) -> None:
         """A step got its memory: of its `prompt` tokens, the answer's so far included, so many are computed."""
-        if (journey := self.journey(step)) is not None:
-            journey.granted = now
-            self.observe(s.QUEUE_TIME, now - journey.begun)
+        if (record := self.record(step)) is not None:
+            record.granted = now
+            self.observe(s.QUEUE_TIME, now - record.begun)
         self.count(s.CACHE_QUERIES, prompt)
         self.count(s.CACHE_HITS, max(0, prompt - computed))
 
     def prefilled(self, step: Step, now: float) -> None:
         """A step's prefill is done."""
         self.count(s.PROMPT_TOKENS, step.prompt_tokens)
-        if (journey := self.journey(step)) is not None and journey.granted is not None:
-            journey.prefilled = now
-            self.observe(s.PREFILL_TIME, now - journey.granted)
+        if (record := self.record(step)) is not None and record.granted is not None:
+            record.prefilled = now
+            self.observe(s.PREFILL_TIME, now - record.granted)
 
     def passed(self, tokens: int, seconds: float, judged: bool) -> None:
         """A forward over so many tokens is done; `judged`: it was no prefill alone."""
@@ -250,8 +252,8 @@ class Figures:
     def early(self, step: Step, layer: int, verdict: Verdict) -> None:
         """An exit has judged a step's pass."""
         self.count(s.EARLY, 1, str(layer))
-        if (journey := self.journey(step)) is not None:
-            journey.early.append((layer, verdict.path, verdict.token))
+        if (record := self.record(step)) is not None:
+            record.early.append((layer, verdict.path, verdict.token))
 
     def committed(self, step: Step, verdict: Verdict, commit: Commit, since: float, pass_s: float, now: float) -> None:
         """A step's pass is done. `since`: when its commit before left; `pass_s`: how long the forward took."""
@@ -266,52 +268,57 @@ class Figures:
             self.count(s.ACCEPTED, len(verdict.path), source)
             for position in range(len(verdict.path)):
                 self.count(s.ACCEPTED_AT, 1, str(position))
-        journey = self.journey(step)
-        if journey is None:
+        record = self.record(step)
+        if record is None:
             return
-        name = journey.service_class
-        for layer, path, token in journey.early:
+        name = record.service_class
+        for layer, path, token in record.early:
             place = len(path)
             right = verdict.path[:place] == path and place < tokens and commit.tokens[place] == token
             if right:
                 self.count(s.EARLY_HITS, 1, str(layer))
-        journey.early.clear()
-        self.count(s.GENERATION_TOKENS, tokens, name)
-        self.count(s.ROBOT_TOKENS, tokens, journey.robot)
+        record.early.clear()
         if source == "edge":
-            self.count(s.ROBOT_LEVELS, levels, journey.robot)
-            self.count(s.ROBOT_ACCEPTED, len(verdict.path), journey.robot)
-            totals = self._sessions.setdefault(journey.session, _SessionTotals())
+            self.count(s.ROBOT_LEVELS, levels, record.robot)
+            self.count(s.ROBOT_ACCEPTED, len(verdict.path), record.robot)
+            totals = self._sessions.setdefault(record.session, _SessionTotals())
             totals.levels += levels
             totals.accepted += len(verdict.path)
-        if journey.prefilled is not None and now > journey.prefilled:
-            speed = step.tally.tokens / (now - journey.prefilled)
-            self._sessions.setdefault(journey.session, _SessionTotals()).tokens_per_s = speed
+        if record.prefilled is not None and now > record.prefilled:
+            speed = step.tally.tokens / (now - record.prefilled)
+            self._sessions.setdefault(record.session, _SessionTotals()).tokens_per_s = speed
         if tokens:
             gap = max(0.0, now - since)
-            if step.tally.passes == 1:
-                self.observe(s.TTFT, now - journey.begun, name)
+            if not record.tokens:
+                self.observe(s.TTFT, now - record.begun, name)
+            self._tokens(record, tokens)
             self.observe(s.INTER_TOKEN, gap / tokens, name, times=tokens)
             self.count(s.COMMITS, 1, name)
-            if gap > tokens * journey.step_s:
+            if gap > tokens * record.token_s:
                 self.count(s.VIOLATIONS, 1, name)
         if self._traces is not None:
-            journey.passes.append((act.value, now - pass_s, now, tokens))
+            record.passes.append((act.value, now - pass_s, now, tokens))
+
+    def _tokens(self, record: StepRecord, tokens: int) -> None:
+        record.tokens += tokens
+        self.count(s.GENERATION_TOKENS, tokens, record.service_class)
+        self.count(s.ROBOT_TOKENS, tokens, record.robot)
 
     def ended(self, step: Step, how: str, now: float) -> None:
         """A step is over, `how` is one of REASONS."""
         self.count(s.REQUESTS, 1, how)
         self.count(s.LEDGER_WAITS, step.tally.waited_s)
-        journey = self.journey(step)
-        if journey is None:
+        record = self.record(step)
+        if record is None:
             return
+        self._tokens(record, step.tally.tokens - record.tokens)  # those that its robot sampled itself
         if how == "done":
-            self.observe(s.E2E, now - journey.begun)
-            if journey.prefilled is not None:
-                self.observe(s.DECODE_TIME, now - journey.prefilled)
+            self.observe(s.E2E, now - record.begun)
+            if record.prefilled is not None:
+                self.observe(s.DECODE_TIME, now - record.prefilled)
         if self._traces is not None:
-            self._traces.put(journey, how, now)
-        del self._journeys[step.index]
+            self._traces.put(record, how, now)
+        del self._records[step.index]
 
     def closed(self, session: int) -> None:
         """A session is over."""
@@ -319,8 +326,8 @@ class Figures:
 
     def forget(self, step: Step) -> None:
         """A step is over that never began: its robot was asked to come back later."""
-        if self.journey(step) is not None:
-            del self._journeys[step.index]
+        if self.record(step) is not None:
+            del self._records[step.index]
 
     def acceptance(self, session: int) -> float | None:
         """Return the accepted share of the levels of a session's drafts, None before the first."""

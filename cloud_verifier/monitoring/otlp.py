@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from cloud_verifier.monitoring.figures import Journey
+from cloud_verifier.monitoring.figures import StepRecord
 from speculation.otlp import Part, StepExporter
 
 _log = logging.getLogger("cloud_verifier")
@@ -27,16 +27,16 @@ class StepTraces:
     ) -> None:
         self._clock, self._wall = clock, wall
         self._exporter = StepExporter("spec-vlm-nav-verifier", exporter)
-        self._waiting: queue.Queue[tuple[Journey, str, float] | None] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[tuple[StepRecord, str, float] | None] = queue.Queue(MOST_WAITING)
         self.dropped = 0
         """Steps that found the queue full."""
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 
-    def put(self, journey: Journey, how: str, now: float) -> None:
+    def put(self, record: StepRecord, how: str, now: float) -> None:
         """See `StepSink`."""
         try:
-            self._waiting.put_nowait((journey, how, now))
+            self._waiting.put_nowait((record, how, now))
         except queue.Full:
             self.dropped += 1
 
@@ -56,16 +56,16 @@ class StepTraces:
             except Exception:
                 _log.exception("a step's trace could not be made")
 
-    def _export(self, journey: Journey, how: str, ended: float) -> None:
+    def _export(self, record: StepRecord, how: str, ended: float) -> None:
         offset = self._wall() - self._clock()
-        spans = [(act, start, end, tokens) for act, start, end, tokens in journey.passes]
+        spans = [(act, start, end, tokens) for act, start, end, tokens in record.passes]
         parts = [Part(act, start + offset, end + offset, {"tokens": tokens}) for act, start, end, tokens in spans]
-        if journey.prefilled is not None and journey.granted is not None:
-            parts.insert(0, Part("prefill", journey.granted + offset, journey.prefilled + offset, {}))
-        if journey.granted is not None:
-            parts.insert(0, Part("queue", journey.begun + offset, journey.granted + offset, {}))
-        step = Part("step", journey.begun + offset, ended + offset, {
-            "session": journey.session, "robot": journey.robot, "step": journey.step.number,
-            "class": journey.service_class, "end": how,
+        if record.prefilled is not None and record.granted is not None:
+            parts.insert(0, Part("prefill", record.granted + offset, record.prefilled + offset, {}))
+        if record.granted is not None:
+            parts.insert(0, Part("queue", record.begun + offset, record.granted + offset, {}))
+        step = Part("step", record.begun + offset, ended + offset, {
+            "session": record.session, "robot": record.robot, "step": record.step.number,
+            "class": record.service_class, "end": how,
         })  # fmt: skip
-        self._exporter.answered(journey.trace, step, parts)
+        self._exporter.answered(record.trace, step, parts)

@@ -6,6 +6,7 @@ but names of robots: it listens on loopback unless told otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -24,7 +25,7 @@ _log = logging.getLogger("cloud_verifier")
 MOST_REQUESTS = 16
 """At once; more are closed unanswered."""
 REQUEST_S = 5.0
-"""A client that sends or reads nothing for so long is gone."""
+"""A request that takes longer, however slowly its client sends or reads, is ended."""
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 
 Answer = tuple[HTTPStatus, bytes, str]
@@ -93,18 +94,26 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        late = threading.Timer(REQUEST_S, _hang_up, (request,))
+        late.daemon = True
+        late.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            late.cancel()
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.debug("an HTTP request failed", exc_info=True)
 
 
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = REQUEST_S
         server_version, sys_version = "spec-vlm-nav", ""
 
         def do_GET(self) -> None:

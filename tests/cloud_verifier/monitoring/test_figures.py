@@ -10,6 +10,7 @@ from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, Snapshot
 from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, Kind
 from cloud_verifier.monitoring.watched import Watched
+from cloud_verifier.step import Step
 from speculation.profiles import DeviceProfile
 from speculation.wire import BeginStep, EndStep, Hello, Idle, Ping
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft
@@ -61,6 +62,17 @@ def test_a_step_is_counted_from_its_begin_to_its_end() -> None:
     assert found.sessions[0].tokens_per_s == pytest.approx(4.0)
 
 
+def test_tokens_that_the_robot_samples_itself_are_counted_at_the_steps_end() -> None:
+    figures = Figures(lambda: 0.0)
+    step = Step(BeginStep(1, "p", b"j"), [0])
+    figures.begun(step, 1, "go2-7", b"", 0.0)
+    step.tally.tokens = 2
+    figures.ended(step, "done", 1.0)
+    figures.publish(1.0, ())
+    found = figures.latest
+    assert found.value(s.GENERATION_TOKENS, "interactive") == found.value(s.ROBOT_TOKENS, "go2-7") == 2
+
+
 def test_a_promise_that_is_kept_is_no_violation() -> None:
     bench = Bench(profile=DeviceProfile("slow", verify_s=0.25))
     bench.welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, service_class="economy"))
@@ -69,7 +81,7 @@ def test_a_promise_that_is_kept_is_no_violation() -> None:
     assert (found.value(s.COMMITS, "economy"), found.value(s.VIOLATIONS, "economy")) == (8, 0)
 
 
-def test_early_tokens_hit_where_the_last_layer_says_the_same() -> None:
+def test_early_tokens_hit_where_the_last_layer_agrees() -> None:
     """The fake's first exit is wrong about tokens that are even, the second never."""
     bench = Bench()
     bench.welcome(b"a")
@@ -156,6 +168,7 @@ def test_a_robot_that_is_gone_leaves_no_gauge_that_would_alert_for_ever() -> Non
     found = shot(bench)
     assert found.values[s.ROBOT_RTT] == {("unnamed",): 0.4} and found.values[s.ROBOT_SILENT].keys() == {("unnamed",)}
     bench.post.now += 3600.0
+    bench.turns(1)
     found = shot(bench)
     assert not found.sessions and not found.values[s.ROBOT_RTT] and not found.values[s.ROBOT_SILENT]
 

@@ -94,7 +94,7 @@ class VlmNav(ManagedNode):
     def configure(self) -> None:
         """Load the draft model and wait for the verifier's Welcome."""
         self._given_up.clear()
-        if self._otlp:
+        if self._otlp and self._exported is None:
             need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
             from edge_drafter.exported import ExportedSteps
             from speculation.otlp import http_exporter
