@@ -54,7 +54,7 @@ class Peers:
         if self._mailbox.send(session.peer, message, droppable):
             session.last_seen = self._clock()
         else:
-            _log.info("session %d lost its edge", session.number, extra=event("session_lost", session))
+            _log.info("%s lost its edge", session.name, extra=event("session_lost", session))
             self.figures.count(series.LOST)
             self.figures.count(series.ROBOT_LOST, 1, self.figures.robot(session.client))
             self._mailbox.forget(session.peer)
@@ -84,7 +84,7 @@ class Peers:
         self.allowance.take(peer, self._clock())
         session = self._sessions.of_peer(peer)
         fault = wire.Fault(fault.code, printable(fault.message, wire.MAX_TEXT_CHARS - 50), fault.step)
-        who = f"session {session.number}" if session else "a peer without session"
+        who = session.name if session else "a peer without session"
         # Peers without a session share one allowance of log lines: each may come back as another peer.
         if session is not None or self.allowance.take(b"", self._clock()):
             about = event("refused", session, code=fault.code.name, step=fault.step)
@@ -115,8 +115,8 @@ class Peers:
         total_ms = (now - step.begun_at) * 1e3
         trace = self.figures.trace_id(step)
         _log.info(
-            "session %d step %d %s: %s total=%.1fms%s",
-            session.number, step.number, f"{how}: {why}" if why else how, tally, total_ms, trace and f" trace={trace}",
+            "%s step %d %s: %s total=%.1fms%s",
+            session.name, step.number, f"{how}: {why}" if why else how, tally, total_ms, trace and f" trace={trace}",
             extra=event(
                 "step", session, step=step.number, how=how, why=why, tokens=tally.tokens, passes=tally.passes,
                 total_ms=round(total_ms, 1), trace=trace,

@@ -271,7 +271,7 @@ class Server:
             self._busy += 1
             self.figures.forget(step)
             _log.info(
-                "session %d step %d: %s; again in %.1f s", session.number, step.number, full, full.retry_after_s,
+                "%s step %d: %s; again in %.1f s", session.name, step.number, full, full.retry_after_s,
                 extra=event("busy", session, step=step.number, retry_after_s=round(full.retry_after_s, 1)),
             )  # fmt: skip
             self._peers.send(session, wire.Busy(full.retry_after_s, str(full), step.number))
@@ -359,7 +359,7 @@ class Server:
             self._peers.send(session, wire.Pong(message.nonce))
         elif isinstance(message, wire.Fault):
             self._peers.allowance.take(session.peer, now)
-            _log.warning("session %d reports %s: %s", session.number, message.code.name, message.message[:300])
+            _log.warning("%s reports %s: %s", session.name, message.code.name, message.message[:300])
         elif not isinstance(message, wire.Pong):
             text = f"malformed message: {type(message).__name__} goes from verifier to edge only"
             raise Refused(wire.FaultCode.MALFORMED, text)
@@ -380,7 +380,7 @@ class Server:
             if session.peer is not None and session.peer != peer:
                 self._mailbox.admit(session.peer, False)
             self._sessions.attach(session, peer, now)
-            _log.info("session %d resumed", session.number, extra=event("session_resumed", session))
+            _log.info("%s resumed", session.name, extra=event("session_resumed", session))
             self.figures.count(series.RESUMED)
         else:
             if self._sessions.full:
@@ -397,7 +397,7 @@ class Server:
             session = self._sessions.open(peer, now, known.index if known is not None else None)
             about = event("session_opened", session, service_class=hello.service_class)
             places = len(self._sessions)
-            _log.info("session %d opened: class=%s of %d", session.number, hello.service_class, places, extra=about)
+            _log.info("%s opened: class=%s of %d", session.name, hello.service_class, places, extra=about)
         self._mailbox.admit(peer)
         session.sampling = SamplingScheme.parse(hello.sampling)
         session.service_class = hello.service_class
@@ -450,7 +450,7 @@ class Server:
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)
         self._sessions.close(session)
-        _log.info("session %d closed: %s", session.number, why, extra=event("session_closed", session, why=why))
+        _log.info("%s closed: %s", session.name, why, extra=event("session_closed", session, why=why))
 
     def _drop_dead_sessions(self) -> None:
         """Free a row: close a session whose edge cannot be pinged or was silent for long."""

@@ -27,14 +27,19 @@ class Session:
     """When something last came or was sent."""
     last_received: float
     """When something last came."""
+    client: str = ""
+    """Whose key its robot has; empty where there are no keys."""
     sampling: SamplingScheme = GREEDY
     """How the tokens of its answers are sampled."""
     service_class: str = INTERACTIVE.name
     """`Hello.service_class`, for policies."""
     features: bool = False
     """Whether its robot may draft from the target's features."""
-    client: str = ""
-    """The name of the key that its robot has; empty without keys."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the log: its number and, where there are keys, whose it is."""
+        return f"session {self.number} ({self.client})" if self.client else f"session {self.number}"
 
 
 def refusal(hello: Hello, model: ModelInfo) -> Fault | None:
