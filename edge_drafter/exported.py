@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from opentelemetry.sdk.trace.export import SpanExporter
+from opentelemetry.util.types import AttributeValue
 
 from speculation.otlp import Part, StepExporter
 from speculation.trace import Kind, Lane, Span
@@ -61,5 +62,7 @@ def _number(span: Span) -> int:
 
 
 def _part(span: Span, offset: float) -> Part:
-    attributes = {name: value for name, value in span.args.items() if isinstance(value, (bool, int, float, str))}
-    return Part(span.name, span.start + offset, span.end + offset, dict(attributes))
+    attributes: dict[str, AttributeValue] = {
+        name: value for name, value in span.args.items() if isinstance(value, (bool, int, float, str))
+    }
+    return Part(span.name, span.start + offset, span.end + offset, attributes)

@@ -16,14 +16,15 @@ import yaml
 from cloud_verifier.__main__ import parser
 from cloud_verifier.monitoring.exposition import pages_of
 from cloud_verifier.monitoring.figures import Figures
-from cloud_verifier.monitoring.series import CATALOGUE, PREFIX
+from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, PREFIX
 from cloud_verifier.monitoring.watched import Watched
 from scripts import dashboard, dashboard_picture
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 PAGE = ROOT / "docs" / "operating.md"
-QUERIED = {name: series for series in CATALOGUE for name in series.queried}
+ALL = {*CATALOGUE, *DOOR_CATALOGUE}
+QUERIED = {name: series for series in ALL for name in series.queried}
 ADDED = {"instance", "job", "le"}
 """Labels that Prometheus, or a histogram, adds."""
 PAGES = set(pages_of(Watched(Figures(lambda: 0.0), lambda: 0.0, 60.0)))
@@ -178,7 +179,7 @@ def test_the_kubernetes_manifest_probes_pages_that_exist_at_the_ports_that_its_f
 def test_the_page_lists_every_series_with_its_kind_and_labels() -> None:
     rows = re.findall(r"^\| `([a-z0-9_]+)` \| (\w+) \| (.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     listed = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
-    assert listed == {series.name: (series.kind.value, series.labels) for series in CATALOGUE}
+    assert listed == {series.name: (series.kind.value, series.labels) for series in ALL}
     assert all(page in PAGE.read_text(encoding="utf-8") for page in PAGES)
 
 

@@ -58,8 +58,9 @@ class StepTraces:
 
     def _export(self, record: StepRecord, how: str, ended: float) -> None:
         offset = self._wall() - self._clock()
-        spans = [(act, start, end, tokens) for act, start, end, tokens in record.passes]
-        parts = [Part(act, start + offset, end + offset, {"tokens": tokens}) for act, start, end, tokens in spans]
+        parts = [
+            Part(act, start + offset, end + offset, {"tokens": tokens}) for act, start, end, tokens in record.passes
+        ]
         if record.prefilled is not None and record.granted is not None:
             parts.insert(0, Part("prefill", record.granted + offset, record.prefilled + offset, {}))
         if record.granted is not None:

@@ -48,25 +48,16 @@ class Series:
         return (f"{PREFIX}{self.name}",)
 
 
-CATALOGUE: list[Series] = []
-"""All series, in the order of `/metrics`."""
-
-
 def _counter(name: str, help: str, *labels: str) -> Series:
-    return _entered(Series(name, Kind.COUNTER, help, labels))
+    return Series(name, Kind.COUNTER, help, labels)
 
 
 def _gauge(name: str, help: str, *labels: str) -> Series:
-    return _entered(Series(name, Kind.GAUGE, help, labels))
+    return Series(name, Kind.GAUGE, help, labels)
 
 
 def _histogram(name: str, help: str, *labels: str, bounds: tuple[float, ...] = MS) -> Series:
-    return _entered(Series(name, Kind.HISTOGRAM, help, labels, bounds))
-
-
-def _entered(series: Series) -> Series:
-    CATALOGUE.append(series)
-    return series
+    return Series(name, Kind.HISTOGRAM, help, labels, bounds)
 
 
 # --- now
@@ -168,3 +159,26 @@ INFO = _gauge("info", "1; its labels name program and model", "version", "model"
 HEARTBEAT = _gauge("engine_heartbeat_age_seconds", "Since the engine last gave a sign; /health turns to 503 by it")
 SNAPSHOT_AGE = _gauge("snapshot_age_seconds", "Age of these figures")
 SPANS_DROPPED = _counter("trace_steps_dropped", "Steps whose trace found the exporter's queue full (--otlp)")
+
+CATALOGUE = tuple(each for each in globals().values() if isinstance(each, Series))
+"""All series of a verifier, in the order of `/metrics`."""
+
+# --- a cluster's door, which has no engine
+
+REPLICAS = _gauge("cluster_replicas", "Replicas by what they do: joining, ready, draining", "phase")
+REPLICA_SESSIONS = _gauge("replica_sessions", "Robots of a replica", "replica")
+REPLICA_PLACES = _gauge("replica_session_places", "Robots that it has room for", "replica")
+REPLICA_MEMORY = _gauge("replica_memory", "Share of its blocks that steps hold", "replica")
+REPLICA_LOAD = _gauge(
+    "replica_utilisation",
+    "Work that its robots' classes ask for, seconds a second; above 1 it is too much",
+    "replica",
+)
+REPLICA_LATE = _gauge("replica_late", "Share of its commits of late that broke their class's promise", "replica")
+SENT_ON = _counter("door_redirects", "Robots that were sent to a replica")
+NO_REPLICA = _counter("door_turned_away", "Robots for which there was no replica")
+DOOR_CATALOGUE = (
+    READY, REPLICAS, REPLICA_SESSIONS, REPLICA_PLACES, REPLICA_MEMORY, REPLICA_LOAD, REPLICA_LATE, SENT_ON, NO_REPLICA,
+    INFO, HEARTBEAT, SNAPSHOT_AGE,
+)  # fmt: skip
+"""All series of a cluster's door."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.figures import SOURCES, Figures, Phase, SessionFigures, Snapshot
+from cloud_verifier.monitoring.figures import SOURCES, Figures, Histogram, Labels, Phase, SessionFigures, Snapshot
 from speculation.wire import PROTOCOL
 
 
@@ -53,7 +53,9 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Watched:
-    """One server, or one that is still loading. `hang_s`: seconds without a sign after which the engine hangs."""
+    """One verifier, or one that is still loading. `hang_s`: seconds without a sign after which the engine hangs."""
+
+    catalogue = s.CATALOGUE
 
     def __init__(self, figures: Figures, clock: Callable[[], float], hang_s: float) -> None:
         self._figures, self._clock, self._hang_s = figures, clock, hang_s
@@ -93,6 +95,19 @@ class Watched:
         if phase is not Phase.SERVING:
             return str(phase.value)
         return self.health_problem() or self.snapshot.problem
+
+    def values(self) -> Mapping[s.Series, Mapping[Labels, float]]:
+        """Return counters and gauges, by the values of their labels."""
+        return {
+            **self.snapshot.values,
+            s.READY: {(): float(not self.ready_problem())},
+            s.HEARTBEAT: {(): self.heartbeat_age_s},
+            s.SNAPSHOT_AGE: {(): self.snapshot_age_s},
+        }
+
+    def histograms(self) -> Mapping[s.Series, Mapping[Labels, Histogram]]:
+        """Return the histograms, by the values of their labels."""
+        return self.snapshot.histograms
 
     def load(self) -> Load:
         """Return what `/load` answers."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, Snapshot
-from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, Kind
+from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, MOST_ROBOTS, OTHER, Kind
 from cloud_verifier.monitoring.watched import Watched
 from cloud_verifier.step import Step
 from speculation.profiles import DeviceProfile
@@ -203,12 +203,13 @@ def test_a_histogram_counts_every_value_at_or_below_its_limit(values: list[float
 
 
 def test_names_are_unique_and_labels_bounded_sets() -> None:
-    names = [name for series in CATALOGUE for name in series.queried]
+    every = {*CATALOGUE, *DOOR_CATALOGUE}
+    names = [name for series in every for name in series.queried]
     assert len(names) == len(set(names))
     known = {
         "class", "state", "finished_reason", "work", "source", "position", "layer", "choice", "code", "robot",
-        "version", "model", "fingerprint", "protocol",
+        "version", "model", "fingerprint", "protocol", "phase", "replica",
     }  # fmt: skip
-    assert {label for series in CATALOGUE for label in series.labels} <= known
-    assert all(series.bounds == tuple(sorted(series.bounds)) for series in CATALOGUE)
-    assert all(bool(series.bounds) == (series.kind is Kind.HISTOGRAM) for series in CATALOGUE)
+    assert {label for series in every for label in series.labels} <= known
+    assert all(series.bounds == tuple(sorted(series.bounds)) for series in every)
+    assert all(bool(series.bounds) == (series.kind is Kind.HISTOGRAM) for series in every)
