@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
@@ -60,7 +61,7 @@ def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
             assert isinstance(commit, Commit)
             done, tokens = commit.done, tokens + len(commit.tokens)
         while value(page(verifier, "/metrics"), 'request_success_total{finished_reason="done"}') < 1:
-            pass  # a copy is published once a second
+            time.sleep(0.05)  # a copy is published once a second
     finally:
         robot.close()
     metrics = page(verifier, "/metrics")
@@ -87,6 +88,7 @@ def test_a_full_verifier_is_not_ready(verifier: Verifier, target: Target) -> Non
         with pytest.raises(HTTPError, match="503") as refused:
             while True:
                 page(verifier, "/ready")
+                time.sleep(0.05)
         assert "full: all 2 sessions are taken" in refused.value.read().decode()
     finally:
         for robot in robots:
