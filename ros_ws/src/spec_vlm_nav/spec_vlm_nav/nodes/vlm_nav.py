@@ -95,11 +95,7 @@ class VlmNav(ManagedNode):
         """Load the draft model and wait for the verifier's Welcome."""
         self._given_up.clear()
         if self._otlp and self._exported is None:
-            need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-            from edge_drafter.exported import ExportedSteps
-            from speculation.otlp import http_exporter
-
-            self._exported = ExportedSteps(http_exporter(self._otlp))
+            self._exported = _exported_steps(self._otlp)
         self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if self._trace_file or self._otlp else 1))
         if self.decoder.link is not None:
             meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self.get_logger().warning)
@@ -213,6 +209,18 @@ class VlmNav(ManagedNode):
             write_trace(self, decoder.trace, self._trace_file)
         if self._exported is not None and decoder is not None:
             self._exported.send(decoder.trace.spans)
+
+
+def _exported_steps(address: str) -> ExportedSteps:
+    """Return what sends steps to the OTLP collector at `address`. Raises ValueError where its packages are missing."""
+    try:
+        need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+    except ImportError as error:
+        raise ValueError(f"otlp: {error}") from None
+    from edge_drafter.exported import ExportedSteps
+    from speculation.otlp import http_exporter
+
+    return ExportedSteps(http_exporter(address))
 
 
 def main() -> None:
