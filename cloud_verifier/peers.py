@@ -106,7 +106,7 @@ class Peers:
             self.refuse(session.peer, wire.Fault(code, text, step.number))
 
     def log_step(self, session: Session, step: Step | None, how: str, why: str = "") -> None:
-        """Log once how a step ended, one of `monitoring.figures.REASONS` and why, and what it cost."""
+        """Log once how a step ended (one of `monitoring.figures.REASONS`; `why`: in other words) and what it cost."""
         if step is None or step.logged:
             return
         step.logged = True
@@ -116,7 +116,7 @@ class Peers:
         trace = self.figures.trace_id(step)
         _log.info(
             "%s step %d %s: %s total=%.1fms%s",
-            session.name, step.number, f"{how}: {why}" if why else how, tally, total_ms, trace and f" trace={trace}",
+            session.name, step.number, why or how, tally, total_ms, trace and f" trace={trace}",
             extra=event(
                 "step", session, step=step.number, how=how, why=why, tokens=tally.tokens, passes=tally.passes,
                 total_ms=round(total_ms, 1), trace=trace,

@@ -314,7 +314,7 @@ class Server:
             text = f"the verifier failed over this {type(message).__name__}: {type(error).__name__}"
             self._peers.refuse(peer, wire.Fault(wire.FaultCode.INTERNAL, text, getattr(message, "step", None)))
             if session is not None:
-                self._peers.log_step(session, self._scheduler.end(session.index), "failed", type(error).__name__)
+                self._peers.log_step(session, self._scheduler.end(session.index), "failed")
                 self._exits.overtake(session.index)
 
     def _dispatch(self, session: Session, message: wire.AnyMessage) -> None:
@@ -351,7 +351,7 @@ class Server:
             step = self._scheduler.end(session.index, message.step)
             if step is not None:
                 self._exits.overtake(session.index)
-                self._peers.log_step(session, step, "cancelled", f"by the edge: {message.reason[:100]}")
+                self._peers.log_step(session, step, "cancelled", f"ended by the edge: {message.reason[:100]}")
         elif isinstance(message, wire.Fetch):
             for commit in self._scheduler.fetch(session.index, message):
                 self._peers.send(session, commit)
