@@ -1,4 +1,4 @@
-"""Command line of the verifier: `serve` and `keygen`."""
+"""Command line of the verifier: `serve`, `keygen` and `top`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloud_verifier.config import ServerConfig, StartError, read_settings
 from cloud_verifier.logs import start_logging
+from cloud_verifier.monitoring.figures import Figures
+from cloud_verifier.monitoring.watched import Watched
+from cloud_verifier.work import ModelInfo
+from speculation import extras
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
 from speculation.settings import add_flags
 
@@ -38,11 +44,65 @@ def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser
     what.add_argument("--next-server", action="store_true", help=about)
     about = "put the next key in place of the server's; a verifier that runs takes it up"
     what.add_argument("--switch-server", action="store_true", help=about)
+    show = commands.add_parser("top", help="show what verifiers are doing, live", description=watch.__doc__)
+    about = "a verifier's --http address (default: http://127.0.0.1:9155)"
+    show.add_argument("urls", nargs="*", default=["http://127.0.0.1:9155"], metavar="URL", help=about)
+    show.add_argument("--interval-s", type=float, default=1.0, help="seconds between two looks (default: 1)")
+    show.add_argument("--once", action="store_true", help="look once and end")
     return top
+
+
+def watch(urls: Sequence[str], interval_s: float, once: bool) -> None:
+    """Show sessions, their classes, acceptance, latency and credit, from the /load of one or more verifiers."""
+    _need("monitoring", "rich")
+    from cloud_verifier.monitoring.top import show
+
+    if not 0.1 <= interval_s <= 3600.0:
+        raise StartError(f"--interval-s {interval_s:g} is outside 0.1 to 3600")
+    show(urls, interval_s, once)
+
+
+def _need(extra: str, *modules: str) -> None:
+    """Raise StartError where the packages of an extra are not installed."""
+    try:
+        extras.need(extra, *modules)
+    except ImportError as error:
+        raise StartError(str(error)) from None
+
+
+@contextmanager
+def monitored(config: ServerConfig) -> Iterator[tuple[Figures, Watched]]:
+    """Make the figures of a verifier and serve them while it loads and runs. Raises StartError."""
+    settings, clock = config.monitoring, time.monotonic
+    with ExitStack() as stack:
+        traces = None
+        if settings.otlp is not None:
+            _need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+            from cloud_verifier.monitoring.otlp import StepTraces
+            from speculation.otlp import http_exporter
+
+            traces = StepTraces(http_exporter(settings.otlp), clock)
+            stack.callback(traces.close)
+        figures = Figures(clock, traces)
+        watched = Watched(figures, clock, settings.hang_s)
+        if settings.http is not None:
+            _need("monitoring", "prometheus_client")
+            from cloud_verifier.monitoring.exposition import pages_of
+            from cloud_verifier.monitoring.pages import HttpServer
+
+            server = HttpServer(settings.http_bind, settings.http, pages_of(watched))
+            stack.callback(server.close)
+            _log.info("figures at %s: /metrics, /health, /ready, /load and /version", server.url)
+        yield figures, watched
 
 
 def serve_model(config: ServerConfig) -> None:
     """Load a target model and serve it until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot."""
+    with monitored(config) as (figures, watched):
+        _serve(config, figures, watched)
+
+
+def _serve(config: ServerConfig, figures: Figures, watched: Watched) -> None:
     model, draft_model = config.model_folder, config.draft_folder
     config.check_exits()
     config.check_fed_head()
@@ -93,7 +153,9 @@ def serve_model(config: ServerConfig) -> None:
         server = Server(
             engine, config, profile, door, trace, self_draft=self_draft, preparation_threads=THREADS,
             cost=measured.cost if measured else None, encoding=measured.encoding if measured else None,
+            figures=figures,
         )  # fmt: skip
+        watched.about = {**watched.about, **_about(engine.model, config)}
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, lambda *_: server.stop())
         need = blocks_for(limits.capacity)
@@ -110,6 +172,19 @@ def serve_model(config: ServerConfig) -> None:
             trace.write(config.output.trace)
     finally:
         door.close()
+
+
+def _about(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
+    """Return what `/version` adds about a loaded model."""
+    return {
+        "model": model.name,
+        "fingerprint": model.fingerprint,
+        "layers": model.num_layers,
+        "exit_layers": list(model.exit_layers),
+        "device": config.model.device,
+        "dtype": config.model.dtype,
+        "policy": config.scheduling.policy,
+    }
 
 
 def find_cost(config: ServerConfig, vlm: Vlm) -> CostProfile | None:
@@ -152,8 +227,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parse(sys.argv[1:] if arguments is None else list(arguments))
         command = options.pop("command")
-        start_logging(options.get("log_file"))
-        if command == "keygen":
+        start_logging(options.get("log_file"), options.get("log_format", "text"))
+        if command == "top":
+            watch(**options)
+        elif command == "keygen":
             from cloud_verifier.security import make_keys, make_next_key, switch_keys
 
             folder = options["keys"]

@@ -246,6 +246,41 @@ class Output(Settings, frozen=True):
     log_file: Annotated[Path | None, Meta(description="log here instead of to stderr; six files of 10 MB at most")] = (
         None
     )
+    log_format: Annotated[
+        Literal["text", "json"], Meta(description="lines for people, or a JSON object a line for machines")
+    ] = "text"
+
+
+class Monitoring(Settings, frozen=True):
+    """What an operator sees of the verifier while it runs. Raises StartError, see `Settings`."""
+
+    http: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=65535,
+                description="port of /metrics, /health, /ready, /load and /version; 0: a free one; default: none",
+            ),
+        ]
+        | None
+    ) = None
+    http_bind: Annotated[
+        str, Meta(description="address of these pages; they have no password: leave it in your own network")
+    ] = "127.0.0.1"
+    hang_s: Annotated[
+        float,
+        Meta(ge=1.0, le=3600.0, description="seconds without a sign of the engine after which /health answers 503"),
+    ] = 60.0
+    otlp: Annotated[
+        str | None,
+        Meta(description="send a trace of every step to this OTLP collector, http://HOST:4318/v1/traces"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.otlp is not None and not re.match(r"https?://[^/\s]", self.otlp):
+            raise StartError(f"--otlp {self.otlp!r} is no address such as http://localhost:4318/v1/traces")
 
 
 class ServerConfig(msgspec.Struct, frozen=True):
@@ -260,6 +295,7 @@ class ServerConfig(msgspec.Struct, frozen=True):
     link: Link = Link()
     quotas: Quotas = Quotas()
     output: Output = Output()
+    monitoring: Monitoring = Monitoring()
 
     def __post_init__(self) -> None:
         if not self.model.rounding.is_exact:

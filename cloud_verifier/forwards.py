@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.memory import Admission
+from cloud_verifier.monitoring import series
 from cloud_verifier.peers import Peers
 from cloud_verifier.policies import Batch
 from cloud_verifier.reading import Readings
@@ -56,6 +57,7 @@ class Forwards:
         self._engine, self._self_draft, self._model = engine, self_draft, engine.model
         self._scheduler, self._memory, self._sessions = scheduler, memory, sessions
         self._peers, self._exits, self._profile = peers, exits, profile
+        self._figures = peers.figures
         self._attend, self._clock = attend, clock
         self._readings: Readings | None = None
         if self_draft is not None and scheduler.drafting is not None:
@@ -81,6 +83,7 @@ class Forwards:
         finally:
             self._memory.prefilled(step.index, self._clock() - started, self._clock())
         ended = self._clock()
+        self._figures.count(series.BUSY_TIME, ended - started, "encode")
         self._peers.record("encode", started, ended, step=step.number)
         self._scheduler.images.observe(Load.row(step.image_tokens), ended - started)
         step.encoded = True
@@ -105,6 +108,7 @@ class Forwards:
                     self._note_overrun("a forward", self._clock() - started, self._profile.verify_s)
                 self._attend(started + declared, steps=everyone)
                 if not self.is_wanted(everyone):
+                    self._figures.count(series.BUSY_TIME, self._clock() - started, "verify" if steps else "prefill")
                     return
                 if output.layer < layers - 1:
                     self._queue_early(steps, output)
@@ -115,6 +119,7 @@ class Forwards:
                 self._peers.give_up(step, wire.FaultCode.INTERNAL, f"the verifier's forward failed: {error}")
             return
         now = self._clock()
+        self._figures.passed(sum(row.load.new for row in rows), now - started, bool(steps))
         if steps:  # prompts alone say little of the small forwards that are predicted
             self._scheduler.estimates.observe(Load.total(row.load for row in rows), now - started)
             self._peers.record(
@@ -151,6 +156,8 @@ class Forwards:
         now = self._clock()
         step.fed(tokens, now, now - started, features)
         session = self._sessions.of_index(step.index)
+        if not step.pending:
+            self._figures.prefilled(step, now)
         if session is not None and not step.pending:
             self._peers.send_features(session, step, step.position)
         if tokens:
@@ -188,15 +195,17 @@ class Forwards:
                 confidence = verdict.confidence if rates is None else rates.rate(verdict.confidence)
                 early = step.early(output.layer, verdict, confidence)
                 if early is not None:
+                    self._figures.early(step, output.layer, verdict)
                     self._exits.push(step.index, early, now)
 
     def _commit(self, step: Step, output: LayerVerdicts, now: float, compute_s: float) -> None:
         """Send what the last layer's verdict commits. Raises what its row has failed with."""
         if step.index in output.failures:
             raise output.failures[step.index]
-        verdict = output.verdicts[step.index]
+        verdict, since = output.verdicts[step.index], step.committed_at
         commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
         self._peers.totals.count(step.act, len(commit.tokens))
+        self._figures.committed(step, verdict, commit, since, compute_s, now)
         self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
         if session is not None:
@@ -256,6 +265,7 @@ class Forwards:
             self._readings.read(step, limit_s, stop)
         finally:
             now = self._clock()
+            self._figures.count(series.BUSY_TIME, now - started, "read")
             self._memory.prefilled(step.index, now - started, now)
         self._peers.record("read", started, now, step=step.number)
 
@@ -299,6 +309,7 @@ class Forwards:
             last = self._clock()
             if not self._scheduler.goes_on(drafts, turn + 1, last - began, last):
                 break
+        self._figures.count(series.BUSY_TIME, last - started, "draft")
         self._peers.record(
             "draft", started, last, sessions=len(rows), drafted=sum(len(each.tokens) for each in drafts.values())
         )

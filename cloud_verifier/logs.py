@@ -1,22 +1,43 @@
-"""Log lines that nobody can forge or flood: one line a record, so many a second, in files of bounded size."""
+"""Log lines that nobody can forge or flood: one line an event, so many a second, in files of bounded size.
+
+As text, or as JSON for machines: one object a line with `time` (UTC, RFC 3339), `level`, `logger`, `event`, `message`
+and what the event names: `session`, `robot`, `step`, `trace` and others.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import Literal
 
 from cloud_verifier.limits import Allowance
+from cloud_verifier.sessions import Session
 from speculation.text import printable
 
 LINES_PER_S, LINES_AT_ONCE = 50.0, 500
+"""Of all events together."""
+PEER_LINES_PER_S, PEER_LINES_AT_ONCE = 10.0, 100
+"""Of one kind of event of one peer: one that is loud leaves the others their lines."""
+LogFormat = Literal["text", "json"]
 FILE_BYTES, FILES = 10 << 20, 5
 
 
-def start_logging(file: Path | None) -> None:
+def event(kind: str, session: Session | None = None, **fields: str | int | float | None) -> dict[str, object]:
+    """Return the `extra` of a log call: what the event is, whose, and what it names besides, but for None."""
+    named: dict[str, object] = {}
+    if session is not None:
+        named = {"session": session.number, "robot": session.client}
+    named |= fields
+    return {"event": kind, "fields": {name: value for name, value in named.items() if value not in (None, "")}}
+
+
+def start_logging(file: Path | None, log_format: LogFormat = "text") -> None:
     """Log to stderr or, where a `file` is given, there: FILE_BYTES at most, and FILES older ones beside it.
 
     Raises OSError for a file that cannot be written.
@@ -25,7 +46,8 @@ def start_logging(file: Path | None) -> None:
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         handler = RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILES, encoding="utf-8")
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    text = LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
     handler.addFilter(FloodFilter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
@@ -45,22 +67,60 @@ class LineFormatter(logging.Formatter):
         return "\n".join(printable(line, self.MOST_CHARS) for line in lines.splitlines())
 
 
+class JsonFormatter(logging.Formatter):
+    """One record, one JSON object on one line; long texts are cut, a traceback is one field."""
+
+    MOST_CHARS, MOST_TRACEBACK_CHARS = LineFormatter.MOST_CHARS, 16_000
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        when = datetime.fromtimestamp(record.created, timezone.utc)
+        held: dict[str, object] = {
+            "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "event": getattr(record, "event", "log"),
+            "message": printable(record.getMessage(), self.MOST_CHARS),
+        }
+        for name, value in getattr(record, "fields", {}).items():
+            held.setdefault(name, printable(value, self.MOST_CHARS) if isinstance(value, str) else value)
+        if record.exc_info:
+            held["traceback"] = self.formatException(record.exc_info)[-self.MOST_TRACEBACK_CHARS :]
+        return json.dumps(held)
+
+
 class FloodFilter(logging.Filter):
-    """Lets so many records a second through; the next one has the number of those that were kept back."""
+    """Lets so many records a second through, and of one event of one peer fewer; the next one that passes has the
+    number of those that were kept back.
+
+    The event, and its peer, the robot or else the session, are what `event` was given; records without one have the
+    common limit alone.
+    """
 
     def __init__(
-        self, rate: float = LINES_PER_S, burst: int = LINES_AT_ONCE, clock: Callable[[], float] = time.monotonic
+        self,
+        rate: float = LINES_PER_S,
+        burst: int = LINES_AT_ONCE,
+        clock: Callable[[], float] = time.monotonic,
+        peer_rate: float = PEER_LINES_PER_S,
+        peer_burst: int = PEER_LINES_AT_ONCE,
     ) -> None:
         super().__init__()
         self._allowance = Allowance(rate, burst)
+        self._peers = Allowance(peer_rate, peer_burst)
         self._clock = clock
         self._lock = threading.Lock()
         self._kept_back = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
+        fields = getattr(record, "fields", {})
+        peer = fields.get("robot") or fields.get("session")
+        kind = getattr(record, "event", None)
         with self._lock:
-            if not self._allowance.take(None, self._clock()):
+            now = self._clock()
+            own = kind is None or self._peers.take((kind, peer), now)
+            if not (own and self._allowance.take(None, now)):
                 self._kept_back += 1
                 return False
             if self._kept_back:

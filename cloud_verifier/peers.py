@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.limits import Allowance
+from cloud_verifier.logs import event
+from cloud_verifier.monitoring import series
+from cloud_verifier.monitoring.figures import Figures
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.sessions import Session, SessionTable
 from cloud_verifier.step import Step
@@ -33,9 +36,11 @@ class Peers:
         exits: ExitQueue,
         clock: Callable[[], float],
         trace: Trace | None = None,
+        figures: Figures | None = None,
     ) -> None:
         self._mailbox, self._sessions, self._scheduler, self._exits = mailbox, sessions, scheduler, exits
         self._clock, self._trace = clock, trace
+        self.figures = figures or Figures(clock)
         self.allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
         """Of refusals, by peer."""
         self.totals = Tally()
@@ -50,7 +55,9 @@ class Peers:
         if self._mailbox.send(session.peer, message, droppable):
             session.last_seen = self._clock()
         else:
-            _log.info("%s lost its edge", session.name)
+            _log.info("%s lost its edge", session.name, extra=event("session_lost", session))
+            self.figures.count(series.LOST)
+            self.figures.count(series.ROBOT_LOST, 1, self.figures.robot(session.client))
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)
             self._sessions.detach(session)
@@ -74,13 +81,15 @@ class Peers:
     def refuse(self, peer: bytes, fault: wire.Fault) -> None:
         """Send a fault, which uses up some of what the peer is allowed."""
         self.faults += 1
+        self.figures.count(series.FAULTS, 1, fault.code.name)
         self.allowance.take(peer, self._clock())
         session = self._sessions.of_peer(peer)
         fault = wire.Fault(fault.code, printable(fault.message, wire.MAX_TEXT_CHARS - 50), fault.step)
         who = session.name if session else "a peer without session"
         # Peers without a session share one allowance of log lines: each may come back as another peer.
         if session is not None or self.allowance.take(b"", self._clock()):
-            _log.warning("refused %s: %s: %s", who, fault.code.name, fault.message)
+            about = event("refused", session, code=fault.code.name, step=fault.step)
+            _log.warning("refused %s: %s: %s", who, fault.code.name, fault.message, extra=about)
         if session is None:
             self._mailbox.send(peer, fault, droppable=True)
         else:
@@ -91,20 +100,30 @@ class Peers:
         if not self._scheduler.is_current(step):
             return
         self._scheduler.end(step.index)
+        self.figures.ended(step, "failed" if code is wire.FaultCode.INTERNAL else "refused", self._clock())
         self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
         if session is not None and session.peer is not None:
             self.refuse(session.peer, wire.Fault(code, text, step.number))
 
-    def log_step(self, session: Session, step: Step | None, how: str) -> None:
-        """Log once how a step ended, and what it cost."""
+    def log_step(self, session: Session, step: Step | None, how: str, why: str = "") -> None:
+        """Log once how a step ended (one of `monitoring.figures.REASONS`; `why`: in other words) and what it cost."""
         if step is None or step.logged:
             return
         step.logged = True
         self.steps += 1
         now, tally = self._clock(), step.tally
         total_ms = (now - step.begun_at) * 1e3
-        _log.info("%s step %d %s: %s total=%.1fms", session.name, step.number, how, tally, total_ms)
+        trace = self.figures.trace_id(step)
+        _log.info(
+            "%s step %d %s: %s total=%.1fms%s",
+            session.name, step.number, why or how, tally, total_ms, trace and f" trace={trace}",
+            extra=event(
+                "step", session, step=step.number, how=how, why=why, tokens=tally.tokens, passes=tally.passes,
+                total_ms=round(total_ms, 1), trace=trace,
+            ),
+        )  # fmt: skip
+        self.figures.ended(step, how, now)
         self.totals.waited_s += tally.waited_s
         self.totals.prefill_s += tally.prefill_s
         self.record("step", step.begun_at, now, session=session.number, step=step.number, tokens=tally.tokens)

@@ -15,7 +15,11 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.estimator import Estimator
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.forwards import Forwards
+from cloud_verifier.logs import event
 from cloud_verifier.memory import Admission, NoRoom
+from cloud_verifier.monitoring import series
+from cloud_verifier.monitoring.figures import Figures, Phase
+from cloud_verifier.monitoring.sessions import figures_of
 from cloud_verifier.peers import Peers
 from cloud_verifier.preparation import Preparation, Prepared
 from cloud_verifier.quotas import Quotas
@@ -55,8 +59,12 @@ class Server:
         preparation_threads: int = 0,
         cost: PassCost | None = None,
         encoding: PassCost | None = None,
+        figures: Figures | None = None,
     ) -> None:
-        """`cost` of target passes and `encoding` of images over `Load.row(image tokens)`, where they were measured."""
+        """`cost` of target passes and `encoding` of images over `Load.row(image tokens)`, where they were measured.
+
+        `figures` are what it counts into and publishes, on the same `clock`; None: ones of its own.
+        """
         self._engine = engine
         self._self_draft = self_draft
         self._model = engine.model
@@ -78,7 +86,8 @@ class Server:
         """Whose keys and values the rows of the engine hold."""
         early = config.early
         self._exits = ExitQueue(early.queue_policy, early.early_rate, early.early_burst, early.seed)
-        self._peers = Peers(mailbox, self._sessions, self._scheduler, self._exits, clock, trace)
+        self.figures = figures or Figures(clock)
+        self._peers = Peers(mailbox, self._sessions, self._scheduler, self._exits, clock, trace, self.figures)
         self._forwards = Forwards(
             engine, self_draft, self._scheduler, self._memory, self._sessions, self._peers, self._exits, profile,
             lambda until, steps=(): self._attend(until, steps=steps), clock,
@@ -89,6 +98,7 @@ class Server:
 
     def run(self) -> None:
         """Serve until `stop`, then end every step under way and log a summary."""
+        self.figures.phase = Phase.SERVING
         while not self._stopping:
             self.turn()
         self._preparation.close()
@@ -132,7 +142,9 @@ class Server:
             if until_work:  # no pass is under way, so a row may begin anew
                 self._take_prepared()
             self._peers.send_early()
-            now = self._clock()
+            now = self.figures.beat = self._clock()
+            if self.figures.due(now):
+                self._publish(now)
             if steps and not self._forwards.is_wanted(steps):
                 return
             if until_work:
@@ -218,6 +230,8 @@ class Server:
             own, _ = ready.inputs
             tokens = self._engine.begin(step.index, own, step.answer, step.max_tokens, step.prompt_features)
             image_tokens = self._engine.image_tokens(own)
+            asked = self._engine.size(own) - 1 + len(step.answer)
+            self.figures.granted(step, asked, tokens, self._clock())
             step.prepared(ready.inputs, ready.seconds, tokens, self._engine.size(own), image_tokens)
             step.encode_s = self._scheduler.images.seconds(Load.row(image_tokens))
         except Exception as error:
@@ -241,6 +255,7 @@ class Server:
         step = self._scheduler.evict(index)
         session = self._sessions.of_index(index)
         self._evicted += 1
+        self.figures.count(series.PREEMPTIONS)
         self._exits.overtake(index)
         if session is None or step is None:
             return
@@ -257,7 +272,11 @@ class Server:
         if session is not None and session.peer is not None:
             self._peers.allowance.take(session.peer, self._clock())
             self._busy += 1
-            _log.info("%s step %d: %s; again in %.1f s", session.name, step.number, full, full.retry_after_s)
+            self.figures.forget(step)
+            _log.info(
+                "%s step %d: %s; again in %.1f s", session.name, step.number, full, full.retry_after_s,
+                extra=event("busy", session, step=step.number, retry_after_s=round(full.retry_after_s, 1)),
+            )  # fmt: skip
             self._peers.send(session, wire.Busy(full.retry_after_s, str(full), step.number))
 
     def _expire(self) -> None:
@@ -315,6 +334,7 @@ class Server:
                 try:
                     self._quotas.check(session.user, now, "draft tokens")
                 except NoRoom as full:
+                    self._peers.log_step(session, step, "refused", "stopped by a quota")
                     self._send_busy(step, full)
                     return
                 self._quotas.use("draft tokens", session.user, len(message.tokens), now)
@@ -332,6 +352,7 @@ class Server:
             if step is not None and step is not before:
                 self._exits.overtake(session.index)
                 self._peers.log_step(session, before, "superseded")
+                self.figures.begun(step, session.number, session.client, message.trace, now)
                 if step.begin is not None:
                     try:
                         self._quotas.check(session.user, now, "steps", "bytes", "draft tokens")
@@ -350,7 +371,7 @@ class Server:
             step = self._scheduler.end(session.index, message.step)
             if step is not None:
                 self._exits.overtake(session.index)
-                self._peers.log_step(session, step, f"ended by the edge: {message.reason[:100]}")
+                self._peers.log_step(session, step, "cancelled", f"ended by the edge: {message.reason[:100]}")
         elif isinstance(message, wire.Fetch):
             for commit in self._scheduler.fetch(session.index, message):
                 self._peers.send(session, commit)
@@ -385,7 +406,8 @@ class Server:
             if session.peer is not None and session.peer != peer:
                 self._mailbox.admit(session.peer, False)
             self._sessions.attach(session, peer, now)
-            _log.info("%s resumed", session.name)
+            _log.info("%s resumed", session.name, extra=event("session_resumed", session))
+            self.figures.count(series.RESUMED)
         else:
             text = self._no_place(client)
             if text:
@@ -397,7 +419,9 @@ class Server:
                 self._mailbox.send(peer, wire.Busy(wait, text), droppable=True)
                 return
             session = self._sessions.open(peer, now, known.index if known is not None else None, client)
-            _log.info("%s opened: class=%s of %d", session.name, hello.service_class, len(self._sessions))
+            about = event("session_opened", session, service_class=hello.service_class)
+            places = len(self._sessions)
+            _log.info("%s opened: class=%s of %d", session.name, hello.service_class, places, extra=about)
         self._mailbox.admit(peer)
         session.sampling = SamplingScheme.parse(hello.sampling)
         session.service_class = hello.service_class
@@ -415,9 +439,33 @@ class Server:
 
     # --- peers and records
 
+    def _publish(self, now: float) -> None:
+        """Publish the figures, with what others keep."""
+        figures, memory = self.figures, self._memory
+        sessions = figures_of(self._sessions.all, self._scheduler, figures, now)
+        for gauge, value in (
+            (series.WAITING, sum(each.state == "queued" for each in sessions)),
+            (series.RUNNING, sum(each.state in ("prefill", "running", "drafting") for each in sessions)),
+            (series.KV_CACHE, 1.0 - memory.free / memory.blocks),
+            (series.PLACES, self._sessions.limit),
+            (series.PREDICTED, self._scheduler.decoding_s),
+            (series.OPENED, self._sessions.opened),
+            (series.TURNED_AWAY, self._busy),
+            (series.IGNORED, self._ignored),
+            (series.EARLY_SENT, self._exits.sent),
+            (series.EARLY_DROPPED, self._exits.dropped),
+            (series.MAIL_DROPPED, self._mailbox.dropped),
+            (series.DOOR_RESTARTS, self._mailbox.restarts),
+        ):
+            figures.set(gauge, value)
+        full = self._sessions.full and all(each.state != "away" and each.silent_s <= SILENT_S for each in sessions)
+        problem = f"full: all {self._sessions.limit} sessions are taken (--max-sessions)" if full else ""
+        figures.publish(now, sessions, problem)
+
     def _close(self, session: Session, why: str, same_robot: bool = False) -> None:
         """End a session. same_robot: the next one on its row is its own, and what it has used still counts."""
-        self._peers.log_step(session, self._scheduler.end(session.index), why)
+        self._peers.log_step(session, self._scheduler.end(session.index), "lost", why)
+        self.figures.closed(session.number)
         self._exits.close(session.index)
         self._scheduler.forget(session.index)
         if not same_robot:
@@ -426,7 +474,7 @@ class Server:
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)
         self._sessions.close(session)
-        _log.info("%s closed: %s", session.name, why)
+        _log.info("%s closed: %s", session.name, why, extra=event("session_closed", session, why=why))
 
     def _no_place(self, client: str) -> str:
         """Return why there is no session for a robot of this client; empty where there is one, or one was freed."""

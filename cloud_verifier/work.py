@@ -128,6 +128,14 @@ class LayerVerdicts:
 class Post(Protocol):
     """The server's side of a socket; see `cloud_verifier.door.supervisor.Door`."""
 
+    @property
+    def dropped(self) -> int:
+        """How many messages found the queue of their peer full."""
+
+    @property
+    def restarts(self) -> int:
+        """How often the socket's own process was started anew, where it has one."""
+
     def wait(self, seconds: float) -> None: ...
 
     def notify(self) -> None: ...

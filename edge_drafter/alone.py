@@ -14,7 +14,7 @@ from speculation.trace import Trace
 def decode_alone(step: Step, source: DraftSource, trace: Trace) -> StepResult:
     """Return the answer of a source that can grow the tree by itself. Raises StepInterrupted."""
     answer, tree, stats = step.answer, step.tree, step.stats
-    spans = StepTrace(trace, step.request.step, step.started)
+    spans = StepTrace(trace, step.request.step, step.started, step.request.trace)
     try:
         try:
             source.begin(step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -46,7 +47,7 @@ from speculation.trace import Trace
 from speculation.vlm.load import DTYPES, Vlm, load_vlm
 from speculation.vlm.session import VlmSession
 from speculation.vlm.speed import announce
-from speculation.wire import FaultCode, Hello, Welcome
+from speculation.wire import TRACE_BYTES, FaultCode, Hello, Welcome
 
 _log = logging.getLogger(__name__)
 BAD_REQUEST = (FaultCode.BAD_IMAGE, FaultCode.TOO_LARGE)
@@ -316,6 +317,7 @@ class EdgeDecoder:
         began = time.perf_counter() if question is None else question.began
         stats = DecodingStats(mode=mode.value)
         committed: tuple[int, ...] = ()
+        trace = secrets.token_bytes(TRACE_BYTES)
         key = 0 if self.sampling.greedy else question_key(self.config.draws.seed, self._questions)
         self._questions += 1
         why, lost_at = "", time.perf_counter()
@@ -326,8 +328,9 @@ class EdgeDecoder:
             self._step += 1
             left = max(0.0, limit - since)
             request = StepRequest(
-                self._step, prompt, jpeg, eos, self.config.decoding.max_tokens, left, committed, self.sampling, key
-            )
+                self._step, prompt, jpeg, eos, self.config.decoding.max_tokens, left, committed, self.sampling, key,
+                trace,
+            )  # fmt: skip
             try:
                 result = drafter.run(request, question)
             except StepInterrupted as stop:
@@ -346,10 +349,16 @@ class EdgeDecoder:
                     raise ValueError(f"{stop.cause.value}: {why}") from stop
                 if stop.cause is not Interruption.LINK_LOST:
                     raise VerifierLost(why) from None
-                _log.warning("step %d interrupted after %d tokens: %s", self._step, len(committed), why)
+                _log.warning(
+                    "step %d interrupted after %d tokens: %s trace=%s", self._step, len(committed), why, trace.hex()
+                )
             else:
                 stats.add(result.stats, since)
                 stats.total_s = time.perf_counter() - began
+                _log.info(
+                    "step %d answered: tokens=%d total=%.1fms trace=%s",
+                    self._step, stats.tokens, stats.total_s * 1e3, trace.hex(),
+                )  # fmt: skip
                 return StepResult(result.tokens, stats)
 
     def _ready(

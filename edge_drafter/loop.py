@@ -52,7 +52,7 @@ class StepLoop:
         self._beside = beside
         self._sources = sources
         self._link = link
-        self._trace = StepTrace(trace, step.request.step, step.started)
+        self._trace = StepTrace(trace, step.request.step, step.started, step.request.trace)
         # Only a verifier that goes on by itself can be left alone.
         drafts = step.config.drafts and (step.config.idle is not Idle.LEDGER or step.effort.drafts)
         self._drafter = StepDrafter(step, sources) if drafts else None
@@ -98,6 +98,7 @@ class StepLoop:
         message = BeginStep(
             request.step, request.prompt, request.jpeg, list(request.committed), request.max_tokens, step.config.idle,
             left, key=request.key, round_trip_s=max(0.0, self._link.rtt_s or 0.0), early=step.asks_exits,
+            trace=request.trace,
         )  # fmt: skip
         step.controller.linked(self._link.rtt_s)
         for source in self._sources:

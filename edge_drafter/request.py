@@ -30,6 +30,8 @@ class StepRequest:
     key: int = 0
     """Names the answer's random draws. A resumed question keeps it; two answers are the same where prompt, image,
     settings and key are."""
+    trace: bytes = b""
+    """Id of the trace that joins both sides' notes of the question, see `BeginStep.trace`; a resumed one keeps it."""
 
     def __post_init__(self) -> None:
         if not self.eos:

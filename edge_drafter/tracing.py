@@ -14,8 +14,10 @@ from speculation.wire import Commit, EarlyTokens
 class StepTrace:
     """The spans of one step, which began at `begun` on the trace's clock."""
 
-    def __init__(self, trace: Trace, step: int, begun: float) -> None:
+    def __init__(self, trace: Trace, step: int, begun: float, id: bytes = b"") -> None:
+        """`id` is that of the trace which joins what both sides note of the step, see `BeginStep.trace`."""
         self._trace = trace
+        self._id = id.hex()
         self._step = step
         self._begun = begun
 
@@ -74,4 +76,5 @@ class StepTrace:
             known["gamma"] = stats.gamma
         useful = stats.draft_forwards - stats.wasted_forwards
         counts = {"tokens": stats.tokens, "useful_forwards": useful}
-        self._trace.add(Kind.STEP.value, Lane.EDGE, self._begun, now, step=self._step, **counts, **known)
+        named = {"trace": self._id} if self._id else {}
+        self._trace.add(Kind.STEP.value, Lane.EDGE, self._begun, now, step=self._step, **named, **counts, **known)

@@ -33,6 +33,8 @@ MAX_FEATURE_BYTES = 256
 """Of one token's packed feature, see `speculation.features`."""
 MAX_PROMPT_FEATURES = 64
 """Tokens at a prompt's end whose features may be sent."""
+TRACE_BYTES = 16
+"""Of a trace's id, as W3C's Trace Context has it."""
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 EXPLAINED_BYTES = 4096
 """Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""
@@ -156,7 +158,8 @@ class BeginStep(Message, tag=3, frozen=True):
     model of its own to draft so many tokens by itself (mode `server_sd`), a tree of `self_depth` levels, or a chain
     where that is 0. `round_trip_s` is the link's, as the edge measures it; 0: unknown. `key` names the random draws
     of the answer; a step that is taken up again keeps it. `features`: the edge drafts this step from the features that
-    its `Hello` named. `early`: exits run for this step and their early tokens are sent.
+    its `Hello` named. `early`: exits run for this step and their early tokens are sent. `trace`: the id of the trace
+    that joins what both sides note of the step, TRACE_BYTES; empty: there is none.
     """
 
     step: Step
@@ -173,6 +176,7 @@ class BeginStep(Message, tag=3, frozen=True):
     round_trip_s: Seconds = 0.0
     features: bool = False
     early: bool = True
+    trace: Annotated[bytes, Meta(max_length=TRACE_BYTES)] = b""
 
 
 class Draft(Message, tag=4, frozen=True):
@@ -343,8 +347,9 @@ def decode(payload: bytes) -> AnyMessage:
 
 def kind_of(payload: bytes) -> type[Message] | None:
     """Return what kind of message a payload claims to be, without decoding it; None for none."""
-    is_array = len(payload) > 1 and payload[0] & 0xF0 == 0x90
-    return _BY_TAG.get(payload[1]) if is_array else None
+    # An array of up to 15 elements names their number in its first byte, one of up to 65535 in the two behind it.
+    place = 1 if payload[:1] and payload[0] & 0xF0 == 0x90 else 3 if payload[:1] == b"\xdc" else len(payload)
+    return _BY_TAG.get(payload[place]) if place < len(payload) else None
 
 
 def _explain(payload: bytes, error: Exception) -> str:

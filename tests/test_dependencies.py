@@ -47,6 +47,12 @@ ZMQ_FILES = {
     "edge_drafter/link.py", "edge_drafter/link_socket.py", "benchmarks/door.py",
 }  # fmt: skip
 RAY_HOME = "cloud_verifier/cluster/"
+MONITORING_HOMES = {
+    "prometheus_client": ("cloud_verifier/monitoring/",),
+    "rich": ("cloud_verifier/monitoring/",),
+    "opentelemetry": ("cloud_verifier/monitoring/", "speculation/otlp.py", "edge_drafter/exported.py"),
+}  # fmt: skip
+"""Packages of the extras `monitoring` and `otlp`, which a robot and a verifier must run without."""
 TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")
 TORCH_HOMES = (
     "speculation/vlm/", "speculation/exits.py", "speculation/fed/", "edge_drafter/decoder.py",
@@ -128,6 +134,13 @@ def test_ray_is_imported_in_the_cluster_only() -> None:
     for path in files():
         if not name_of(path).startswith(RAY_HOME):
             assert "ray" not in tops(path), name_of(path)
+
+
+@pytest.mark.parametrize("package", MONITORING_HOMES)
+def test_packages_for_operators_are_imported_in_their_homes_only(package: str) -> None:
+    for path in files():
+        if not name_of(path).startswith(MONITORING_HOMES[package]):
+            assert package not in tops(path), name_of(path)
 
 
 def test_transformers_is_imported_for_models_and_training_only() -> None:

@@ -43,7 +43,7 @@ NODES: dict[str, tuple[Parameters[msgspec.Struct], ...]] = {
     "nav_view": (VIEW,),
     "web": (WEB,),
 }
-OWN = {"vlm_nav": {"trace": "", "welcome_s": "60.0"}}
+OWN = {"vlm_nav": {"trace": "", "otlp": "", "welcome_s": "60.0"}}
 """Parameters of a node's own file, with their defaults."""
 
 

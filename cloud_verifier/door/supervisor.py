@@ -72,7 +72,10 @@ class Door:
         self.restarts = 0
         """How many doors have ended and were followed by another."""
         self.connections = self.dropped = 0
-        """What the door of now has, and how many messages found their peer's queue full, as it reported last."""
+        """What the door of now has, and how many messages found their peer's queue full in all doors so far, as
+        reported last."""
+        self._dropped_before = 0
+        """In the doors before the one of now."""
         self._using = threading.RLock()
         """Held around every use of what stands below; the supervisor puts the next door in its place."""
         self._pipe: Pipe[FromDoor] | None = None
@@ -253,7 +256,7 @@ class Door:
         elif isinstance(message, Failed):
             self._reason = message.reason
         else:
-            self.connections, self.dropped = message.connections, message.dropped
+            self.connections, self.dropped = message.connections, self._dropped_before + message.dropped
 
     def _lose(self) -> None:
         """Forget the door: its peers are gone, and what they sent last is nobody's."""
@@ -291,6 +294,7 @@ class Door:
         with self._using:
             self._lose()
             self._process, self.pid = process, process.pid
+            self.connections, self._dropped_before = 0, self.dropped
             self._pipe, self._opened, self._read_at = Pipe(ours, FromDoor), False, time.monotonic()
             self._poll = select.poll()
             self._poll.register(self._notice_out, select.POLLIN)

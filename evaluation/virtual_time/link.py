@@ -47,6 +47,8 @@ class Channel:
 class VirtualMailbox:
     """The verifier's end: a `Post`. Peers are known by the name under which they joined."""
 
+    dropped = restarts = 0
+
     def __init__(self, timeline: Timeline) -> None:
         self._inbox: Inbox[tuple[bytes, list[bytes]]] = Inbox(timeline)
         self._edges: dict[bytes, Callable[[AnyMessage], None]] = {}

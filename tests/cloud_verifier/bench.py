@@ -27,6 +27,7 @@ class FakePost:
         self.gone: set[bytes] = set()
         self.clients: dict[bytes, str] = {}
         self.taken_back: list[str] = []
+        self.dropped = self.restarts = 0
 
     def clock(self) -> float:
         return self.now

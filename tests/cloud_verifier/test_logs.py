@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
 import pytest
 
 from cloud_verifier import logs
-from cloud_verifier.logs import FloodFilter, LineFormatter, start_logging
+from cloud_verifier.logs import FloodFilter, JsonFormatter, LineFormatter, event, start_logging
+from cloud_verifier.sessions import Session
 
 
 def record(text: str, *args: object) -> logging.LogRecord:
@@ -51,3 +53,52 @@ def test_a_log_file_turns_over_and_is_never_larger_than_it_may(tmp_path: Path, m
     files = sorted(file.parent.iterdir())
     assert [path.name for path in files] == ["verifier.log", "verifier.log.1", "verifier.log.2"]
     assert all(path.stat().st_size <= 2000 for path in files) and "line 199" in file.read_text()
+
+
+def test_one_event_of_one_peer_does_not_take_the_lines_of_others() -> None:
+    flood = FloodFilter(rate=1000.0, burst=1000, clock=lambda: 0.0, peer_rate=1.0, peer_burst=2)
+
+    def let_through(kind: str, number: int, name: str = "") -> bool:
+        about = record("line")
+        about.__dict__.update(event(kind, Session(number, "t", 0, None, 0.0, 0.0, client=name)))
+        return flood.filter(about)
+
+    assert [let_through("refused", 1) for _ in range(4)] == [True, True, False, False]
+    assert let_through("refused", 2) and let_through("step", 1), "another peer, another event"
+    assert [let_through("refused", number, "go2-7") for number in (3, 4, 5)] == [True, True, False], "one robot"
+    assert all(flood.filter(record("no event")) for _ in range(100))
+
+
+def test_json_lines_hold_the_event_and_what_it_names() -> None:
+    session = Session(7, "secret", 0, None, 0.0, 0.0, client="go2-7")
+    about = record("session %d step 3 done\nforged", 7)
+    about.__dict__.update(event("step", session, step=3, trace="ab", code=None, how="done", message="not this"))
+    line = JsonFormatter().format(about)
+    held = json.loads(line)
+    assert "\n" not in line and "secret" not in line
+    assert held.pop("time").endswith("Z") and held == {
+        "level": "WARNING", "logger": "cloud_verifier", "event": "step", "message": r"session 7 step 3 done\nforged",
+        "session": 7, "robot": "go2-7", "step": 3, "trace": "ab", "how": "done",
+    }  # fmt: skip
+
+
+def test_a_traceback_is_a_field_of_its_json_line_and_bounded() -> None:
+    try:
+        raise ValueError("long " * 10_000)
+    except ValueError as error:
+        failed = record("failed")
+        failed.exc_info = (type(error), error, error.__traceback__)
+    line = JsonFormatter().format(failed)
+    held = json.loads(line)
+    assert "\n" not in line and len(line) < 20_000 and held["event"] == "log"
+    assert held["traceback"].endswith("long ")
+
+
+def test_lines_are_json_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    file = tmp_path / "verifier.log"
+    start_logging(file, "json")
+    logging.getLogger("cloud_verifier").warning("a %s", "line")
+    for handler in logging.getLogger().handlers:
+        handler.close()
+    assert json.loads(file.read_text())["message"] == "a line"

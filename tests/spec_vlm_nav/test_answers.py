@@ -1,19 +1,19 @@
-"""The line of `/diagnostics` about decoding."""
+"""How answers were decoded: the line of `/diagnostics`, and the sums over all."""
 
 from __future__ import annotations
 
 from edge_drafter.stats import DecodingStats
-from spec_vlm_nav.answers import KEPT, RecentAnswers
+from spec_vlm_nav.answers import KEPT, Answers
 from spec_vlm_nav.diagnostics import Level
 
 
 def test_before_the_first_answer_there_are_no_figures() -> None:
-    status = RecentAnswers().status("fsd")
+    status = Answers().status("fsd")
     assert (status.level, status.message, dict(status.values)) == (Level.OK, "no answer yet", {"mode": "fsd"})
 
 
 def test_figures_are_over_the_latest_answers_only() -> None:
-    answers = RecentAnswers()
+    answers = Answers()
     answers.note(DecodingStats(mode="edge", drafted=1000, accepted=0))
     for _ in range(KEPT):
         answers.note(
@@ -27,6 +27,17 @@ def test_figures_are_over_the_latest_answers_only() -> None:
 
 
 def test_a_mode_that_drafts_nothing_has_no_acceptance() -> None:
-    answers = RecentAnswers()
+    answers = Answers()
     answers.note(DecodingStats(mode="cloud", total_s=0.5))
     assert not {"accepted of drafted", "miss rate", "hits by exit layer"} & answers.status("cloud").values.keys()
+
+
+def test_the_total_is_over_all_answers() -> None:
+    answers = Answers()
+    assert answers.total()["answers"] == 0 and answers.total()["acceptance"] is None
+    for number in range(KEPT + 10):
+        answers.note(DecodingStats("full", tokens=3, drafted=4, accepted=3, early_hits={4: 1}, estimated_rtt_s=number))
+    total = answers.total()
+    assert (total["answers"], total["tokens"], total["acceptance"]) == (KEPT + 10, 3 * (KEPT + 10), 0.75)
+    assert total["early_hits"] == {"4": KEPT + 10} and total["estimated_rtt_s"] == KEPT + 9
+    assert not {"mode", "first_commit_s", "gamma"} & total.keys(), "they are of one answer"

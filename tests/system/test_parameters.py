@@ -41,7 +41,7 @@ PARTS = {
 }
 MANAGED = {"vlm_nav", "action_executor", "go2_bridge", "go2_camera"}
 OWN = {name: {"autostart"} for name in MANAGED} | {
-    "vlm_nav": {"trace", "welcome_s", "autostart"},
+    "vlm_nav": {"trace", "otlp", "welcome_s", "autostart"},
     "lifecycle_manager": {"node_names", "heartbeats", "autostart"},
 }
 """Parameters of a node's own file."""
@@ -52,7 +52,7 @@ PUBLIC = {
         "quantisation", "min_pixels", "max_pixels", "capacity", "max_tokens", "link_silence_s", "link_resume_s",
         "service_class",
         "response_order", "guide", "time_allowance_s", "step_limit_s", "action_limit_s", "stale_frame_s", "act_early",
-        "look_ahead", "look_ahead_m", "look_ahead_deg", "degraded_s", "recover_s", "trace", "welcome_s",
+        "look_ahead", "look_ahead_m", "look_ahead_deg", "degraded_s", "recover_s", "trace", "otlp", "welcome_s",
         "acceptance_margin", "acceptance_answers", "swap_every", "swap_tests", "swap_share",
     },
     "action_executor": {

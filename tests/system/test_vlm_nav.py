@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import time
 from array import array
@@ -23,6 +24,7 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import CompressedImage
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
 from spec_vlm_nav_interfaces.msg import NavigationAction
+from std_srvs.srv import Trigger
 
 from spec_vlm_nav.graph import PROJECT
 from spec_vlm_nav.runner import free_address
@@ -53,6 +55,7 @@ class Client:
         self.node.create_subscription(NavigationAction, "vlm_nav/decision", self.decisions.append, 10)
         self.reported: dict[str, DiagnosticStatus] = {}
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._report, 10)
+        self._figures = self.node.create_client(Trigger, "vlm_nav/figures")
         self._states = self.node.create_client(ChangeState, "vlm_nav/change_state")
         self._goals = ActionClient(self.node, NavigateByInstruction, "navigate_by_instruction")
         jpeg = io.BytesIO()
@@ -70,6 +73,10 @@ class Client:
 
     def change(self, transition: int) -> bool:
         return bool(self._wait(lambda: self._states.call_async(request(transition))).success)
+
+    def figures(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._wait(lambda: self._figures.call_async(Trigger.Request())).message)
+        return found
 
     def send(self, instruction: str = FIND, **options: Any) -> Any:
         """Return the goal's handle."""
@@ -142,6 +149,11 @@ def test_goals_are_taken_while_it_is_active_and_only_then(turning_model: Path, c
         until(lambda: any(each.answer for each in client.feedback), "feedback with the answer as it is written")
         assert client.feedback[-1].link_state == "nominal" and client.feedback[-1].done == ["forward large"]
 
+        figures = client.figures()
+        assert figures["answers"] >= 1 and figures["tokens"] >= figures["answers"] and figures["mode"] == "edge"
+        assert figures["acceptance"] is None and figures["link"] == {
+            "state": "none", "mode": "nominal", "round_trip_s": None,
+        }  # fmt: skip
         lines = {f"vlm_nav: {line}" for line in ("lifecycle", "camera", "link", "decoding", "goal")}
         until(lambda: lines <= client.reported.keys(), "the lines of /diagnostics")
         skew = next(pair.value for pair in client.reported["vlm_nav: camera"].values if pair.key == "clock skew s")

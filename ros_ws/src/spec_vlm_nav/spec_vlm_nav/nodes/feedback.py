@@ -11,7 +11,7 @@ from spec_vlm_nav_interfaces.msg import DecodingStats, NavigationAction
 
 from edge_drafter.decoder import EdgeDecoder
 from spec_vlm_nav.alarms import DraftWatch
-from spec_vlm_nav.answers import RecentAnswers
+from spec_vlm_nav.answers import Answers
 from spec_vlm_nav.body import State
 from spec_vlm_nav.link_monitor import LinkMode, LinkMonitor
 from spec_vlm_nav.navigator import Navigator, NavigatorConfig
@@ -33,7 +33,7 @@ class Host(Protocol):
     config: NavigatorConfig
     decoder: EdgeDecoder
     monitor: LinkMonitor
-    answers: RecentAnswers
+    answers: Answers
     watch: DraftWatch
     senses: Senses
     out: Outputs

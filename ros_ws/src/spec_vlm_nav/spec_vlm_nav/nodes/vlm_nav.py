@@ -9,17 +9,19 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rclpy.action import ActionServer, CancelResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from spec_vlm_nav_interfaces.action import NavigateByInstruction
+from std_srvs.srv import Trigger
 
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.reply import VerifierLost
 from edge_drafter.settings import EdgeConfig
 from spec_vlm_nav.alarms import ALARMS, DraftWatch
-from spec_vlm_nav.answers import RecentAnswers
+from spec_vlm_nav.answers import Answers
 from spec_vlm_nav.diagnostics import Level, Status
 from spec_vlm_nav.link_monitor import LinkMonitor, link_status, meet
 from spec_vlm_nav.messages import to_done
@@ -31,8 +33,12 @@ from spec_vlm_nav.nodes.managed import ManagedNode, run_managed
 from spec_vlm_nav.nodes.outputs import Outputs, write_trace
 from spec_vlm_nav.nodes.senses import Senses
 from spec_vlm_nav.parameters import NAVIGATOR, Parameters
+from speculation.extras import need
 from speculation.prompts import Vocabulary, instruction_problem
 from speculation.trace import Trace
+
+if TYPE_CHECKING:
+    from edge_drafter.exported import ExportedSteps
 
 EDGE = Parameters(
     EdgeConfig,
@@ -65,14 +71,17 @@ class VlmNav(ManagedNode):
             settings(self, ALARMS), lambda question: self.decoder.swap_test(*question), self.get_logger().warning
         )
         self._trace_file = parameter(self, "trace", "", "file for the trace, written at the end of goals; empty: none")
+        self._otlp = parameter(self, "otlp", "", "OTLP collector for traces of steps, http://HOST:4318/v1/traces")
+        self._exported: ExportedSteps | None = None
         self._welcome_s = parameter(self, "welcome_s", 60.0, "longest wait for the verifier at start, s", 0.0, 3600.0)
-        self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), RecentAnswers()
+        self.monitor, self.answers = LinkMonitor(self.config.link, lambda: self.watch.blind), Answers()
         self.senses, self.out = Senses(self), Outputs(self)
         self._objects: Vocabulary | None = None
         self._goal_lock, self._running, self._given_up = threading.Lock(), threading.Lock(), threading.Event()
         self._current: Goal | None = None
         self._numbers = itertools.count(int(time.time() * 1000))
         self._heartbeat = Heartbeat(self, lambda: self.active, BUSY_S)
+        self.create_service(Trigger, "~/figures", self._on_figures)
         self._server = ActionServer(
             self,
             NavigateByInstruction,
@@ -85,7 +94,9 @@ class VlmNav(ManagedNode):
     def configure(self) -> None:
         """Load the draft model and wait for the verifier's Welcome."""
         self._given_up.clear()
-        self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if self._trace_file else 1))
+        if self._otlp and self._exported is None:
+            self._exported = _exported_steps(self._otlp)
+        self.decoder = EdgeDecoder(self._edge, Trace(limit=SPANS if self._trace_file or self._otlp else 1))
         if self.decoder.link is not None:
             meet(self.decoder.connect, self._welcome_s, self._given_up.is_set, self.get_logger().warning)
         self._objects = self.decoder.objects(0.0)
@@ -113,6 +124,9 @@ class VlmNav(ManagedNode):
         if decoder is not None:
             gc.unfreeze()
             decoder.close()
+        if self._exported is not None:
+            self._exported.close()
+            self._exported = None
 
     def destroy_node(self) -> None:
         """Destroy the node, with the action server that rclpy leaves behind."""
@@ -132,6 +146,15 @@ class VlmNav(ManagedNode):
         yield self.answers.status(self._edge.decoding.mode)
         yield from self.watch.statuses(time.monotonic())
         yield Status("goal", Level.OK, goal.summary if goal is not None else "none")
+
+    def _on_figures(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """Answer with what decoding and link came to since the node's start, as JSON."""
+        decoder = self.__dict__.get("decoder")
+        state, rtt = decoder.link_figures() if decoder is not None else ("not configured", -1.0)
+        link = {"state": state or "none", "mode": self.monitor.mode.value, "round_trip_s": rtt if rtt >= 0.0 else None}
+        figures = {"mode": self._edge.decoding.mode, **self.answers.total(), "link": link}
+        response.success, response.message = True, msgspec.json.encode(figures).decode()
+        return response
 
     def _execute(self, handle: Any) -> Any:
         """Run one goal in a thread of the executor's; a newer goal ends this one, one that is refused does not."""
@@ -184,6 +207,20 @@ class VlmNav(ManagedNode):
         decoder = self.__dict__.get("decoder")
         if self._trace_file and decoder is not None:
             write_trace(self, decoder.trace, self._trace_file)
+        if self._exported is not None and decoder is not None:
+            self._exported.send(decoder.trace.spans)
+
+
+def _exported_steps(address: str) -> ExportedSteps:
+    """Return what sends steps to the OTLP collector at `address`. Raises ValueError where its packages are missing."""
+    try:
+        need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+    except ImportError as error:
+        raise ValueError(f"otlp: {error}") from None
+    from edge_drafter.exported import ExportedSteps
+    from speculation.otlp import http_exporter
+
+    return ExportedSteps(http_exporter(address))
 
 
 def main() -> None:

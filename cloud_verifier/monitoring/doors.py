@@ -1,0 +1,166 @@
+"""The same pages for a cluster's door, which has no engine: its replicas as they report, and whether it lives.
+
+The door's loop calls `turn` again and again; any thread may ask for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+import msgspec
+
+from cloud_verifier.monitoring import series as s
+from cloud_verifier.monitoring.figures import PUBLISH_S, Histogram, Labels
+from cloud_verifier.monitoring.watched import program_version
+from speculation.wire import PROTOCOL
+
+PHASES = ("joining", "ready", "draining")
+READY = "ready"
+
+
+class Replica(Protocol):
+    """What a replica reports, see `cluster.directory.Status`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def phase(self) -> Enum: ...
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def sessions(self) -> int: ...
+
+    @property
+    def max_sessions(self) -> int: ...
+
+    @property
+    def memory(self) -> float: ...
+
+    @property
+    def utilisation(self) -> float: ...
+
+    @property
+    def late(self) -> float: ...
+
+
+class ReplicaFigures(msgspec.Struct, frozen=True):
+    """One replica of a door's `/load`. Shares of 1."""
+
+    name: str
+    phase: str
+    address: str
+    sessions: int
+    session_places: int
+    memory: float
+    utilisation: float
+    late: float
+
+
+class DoorLoad(msgspec.Struct, frozen=True):
+    """What a door's `/load` answers as JSON."""
+
+    ready: bool
+    problem: str
+    age_s: float
+    sessions: int
+    session_places: int
+    redirected: int
+    turned_away: int
+    replicas: Sequence[ReplicaFigures]
+
+
+class _Published(msgspec.Struct, frozen=True):
+    at: float
+    replicas: tuple[ReplicaFigures, ...] = ()
+    redirected: int = 0
+    turned_away: int = 0
+
+
+class WatchedDoor:
+    """One door. `clock` gives seconds; `hang_s`: seconds without a turn after which the door hangs."""
+
+    catalogue = s.DOOR_CATALOGUE
+
+    def __init__(self, clock: Callable[[], float], hang_s: float) -> None:
+        self._clock, self._hang_s = clock, hang_s
+        self.about: Mapping[str, Any] = {"version": program_version(), "protocol": PROTOCOL}
+        self._latest = _Published(-PUBLISH_S)
+        self._beat = clock()
+
+    def turn(self, replicas: Callable[[], Sequence[Replica]], redirected: int, turned_away: int) -> None:
+        """The door's loop has turned; once a second its figures are published."""
+        now = self._beat = self._clock()
+        if now - self._latest.at >= PUBLISH_S:
+            found = tuple(
+                ReplicaFigures(
+                    each.name, str(each.phase.value), each.address, each.sessions, each.max_sessions, each.memory,
+                    each.utilisation, each.late,
+                )
+                for each in replicas()
+            )  # fmt: skip
+            self._latest = _Published(now, found, redirected, turned_away)
+
+    def health_problem(self) -> str:
+        """Return why the process should be restarted; empty: it should not."""
+        age = self._clock() - self._beat
+        return f"the door's loop has not turned for {age:.0f} s, more than --hang-s" if age > self._hang_s else ""
+
+    def ready_problem(self) -> str:
+        """Return why no robot should be sent here now; empty: it may be."""
+        if problem := self.health_problem():
+            return problem
+        ready = [each for each in self._latest.replicas if each.phase == READY]
+        if not ready:
+            return f"no replica is ready, of {len(self._latest.replicas)}"
+        if all(each.sessions >= each.session_places for each in ready):
+            return f"full: all {len(ready)} replicas are (--max-sessions, --max)"
+        return ""
+
+    def values(self) -> Mapping[s.Series, Mapping[Labels, float]]:
+        """Return counters and gauges, by the values of their labels."""
+        latest = self._latest
+
+        def each(value: Callable[[ReplicaFigures], float]) -> dict[Labels, float]:
+            return {(replica.name,): value(replica) for replica in latest.replicas}
+
+        return {
+            s.READY: {(): float(not self.ready_problem())},
+            s.REPLICAS: {
+                (phase,): float(sum(replica.phase == phase for replica in latest.replicas)) for phase in PHASES
+            },
+            s.REPLICA_SESSIONS: each(lambda replica: replica.sessions),
+            s.REPLICA_PLACES: each(lambda replica: replica.session_places),
+            s.REPLICA_MEMORY: each(lambda replica: replica.memory),
+            s.REPLICA_LOAD: each(lambda replica: replica.utilisation),
+            s.REPLICA_LATE: each(lambda replica: replica.late),
+            s.SENT_ON: {(): latest.redirected},
+            s.NO_REPLICA: {(): latest.turned_away},
+            s.HEARTBEAT: {(): max(0.0, self._clock() - self._beat)},
+            s.SNAPSHOT_AGE: {(): max(0.0, self._clock() - latest.at)},
+        }
+
+    def histograms(self) -> Mapping[s.Series, Mapping[Labels, Histogram]]:
+        """A door has none."""
+        return {}
+
+    def load(self) -> DoorLoad:
+        """Return what `/load` answers."""
+        latest, problem = self._latest, self.ready_problem()
+        return DoorLoad(
+            not problem, problem, max(0.0, self._clock() - latest.at),
+            sum(each.sessions for each in latest.replicas), sum(each.session_places for each in latest.replicas),
+            latest.redirected, latest.turned_away, latest.replicas,
+        )  # fmt: skip
+
+
+def replica_port(http: int | None, number: int) -> int | None:
+    """Return the port of the pages of a cluster's `number`th replica, from 1: that many behind the door's.
+
+    None where the door has none; 0, any free one, where the door's is.
+    """
+    return http + number if http else http

@@ -1,0 +1,378 @@
+"""Figures: what the server's thread counts, and the copy of it that other threads read.
+
+Only the server's thread calls `Figures`, but for `latest`, `beat` and `phase`, which are single attributes that it
+replaces whole. So nothing is locked, and a reader can neither delay a step nor see half of one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from cloud_verifier.ledger import Act
+from cloud_verifier.monitoring import series as s
+from cloud_verifier.monitoring.series import CATALOGUE, MOST_ROBOTS, OTHER, Kind, Series
+from cloud_verifier.step import Step
+from speculation.acceptance import Verdict
+from speculation.service import SERVICE_CLASSES
+from speculation.wire import TRACE_BYTES, Commit, FaultCode
+
+PUBLISH_S = 1.0
+"""Seconds between two copies."""
+REASONS = ("done", "superseded", "cancelled", "evicted", "refused", "failed", "lost")
+"""How a step may end."""
+SOURCES = {Act.VERIFY: "edge", Act.HINT: "hint", Act.SELF: "self"}
+STATES = ("idle", "queued", "prefill", "running", "drafting", "away")
+WORK = ("encode", "prefill", "verify", "draft", "read")
+UNNAMED = "unnamed"
+"""The label of robots that connect without a key."""
+Labels = tuple[str, ...]
+_KNOWN: dict[Series, Sequence[str]] = {
+    s.GENERATION_TOKENS: [*SERVICE_CLASSES], s.COMMITS: [*SERVICE_CLASSES], s.VIOLATIONS: [*SERVICE_CLASSES],
+    s.TTFT: [*SERVICE_CLASSES], s.INTER_TOKEN: [*SERVICE_CLASSES], s.REQUESTS: REASONS, s.BUSY_TIME: WORK,
+    s.DRAFTS: [*SOURCES.values()], s.DRAFT_TOKENS: [*SOURCES.values()], s.DRAFT_LEVELS: [*SOURCES.values()],
+    s.ACCEPTED: [*SOURCES.values()], s.CHOICES: [act.value for act in Act if act is not Act.WAIT], s.ROBOTS: STATES,
+    s.FAULTS: [code.name for code in FaultCode],
+}  # fmt: skip
+"""Values of labels that are known before anything happens: their series begin at 0, so that rates have a beginning."""
+
+
+class Phase(str, Enum):
+    """What the process is doing."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    DRAINING = "draining"
+
+
+class StepRecord:
+    """What is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
+
+    __slots__ = (
+        "begun", "early", "granted", "passes", "prefilled", "robot", "service_class", "session", "step", "token_s",
+        "tokens", "trace",
+    )  # fmt: skip
+
+    def __init__(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
+        self.step, self.session, self.robot, self.trace = step, session, robot, trace
+        self.service_class = step.service_class.name
+        self.token_s = 1.0 / step.service_class.tokens_per_s
+        """What its class promises for a token."""
+        self.begun = now
+        self.tokens = 0
+        """Committed tokens that were counted."""
+        self.granted: float | None = None
+        """When it got its memory."""
+        self.prefilled: float | None = None
+        self.early: list[tuple[int, tuple[int, ...], int]] = []
+        """Verdicts of the pass under way: exit layer, path and next token."""
+        self.passes: list[tuple[str, float, float, int]] = []
+        """Choice, start, end and committed tokens, where somebody traces them."""
+
+
+@dataclass
+class _SessionTotals:
+    """What a session's drafts came to, and the speed of its latest answer."""
+
+    levels: int = 0
+    accepted: int = 0
+    tokens_per_s: float | None = None
+
+
+@dataclass
+class Histogram:
+    """Counts by bucket, the last one unlimited, and the sum of what was observed."""
+
+    bounds: tuple[float, ...]
+    counts: list[int] = field(default_factory=list)
+    sum: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Enter a value, so many times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+    def copy(self) -> Histogram:
+        """Return a copy that does not change with this one."""
+        return Histogram(self.bounds, self.counts.copy(), self.sum)
+
+
+class SessionFigures(msgspec.Struct, frozen=True):
+    """One session of `/load`. Seconds, tokens."""
+
+    session: int
+    robot: str
+    service_class: str
+    state: str
+    step: int | None
+    tokens: int
+    """Of the step's answer."""
+    tokens_per_s: float | None
+    """Of the latest answer, since its prefill was done; None: nothing committed."""
+    acceptance: float | None
+    """Accepted share of the levels of the session's drafts; None: no draft was verified."""
+    credit: float | None
+    """Lead over decoding alone; None: no step is being answered, or none that keeps a ledger."""
+    round_trip_s: float
+    silent_s: float
+    trace: str = ""
+    """Trace id of the step, 32 hexadecimal digits; empty: its robot gave none."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A copy of all figures at a time on the server's clock."""
+
+    at: float
+    values: Mapping[Series, Mapping[Labels, float]]
+    """Counters and gauges, by the values of their labels."""
+    histograms: Mapping[Series, Mapping[Labels, Histogram]]
+    sessions: Sequence[SessionFigures] = ()
+    problem: str = ""
+    """Why no further robot can be taken; empty: one can."""
+
+    def value(self, series: Series, *labels: str) -> float:
+        """Return a counter or gauge, 0 where it was never touched."""
+        return self.values.get(series, {}).get(labels, 0.0)
+
+    def total(self, series: Series) -> float:
+        """Return the sum over all labels."""
+        return sum(self.values.get(series, {}).values())
+
+
+class StepSink(Protocol):
+    """Takes steps that ended, to trace them; in the server's thread, so it must not wait."""
+
+    @property
+    def dropped(self) -> int:
+        """Steps that it could not take."""
+
+    def put(self, record: StepRecord, how: str, now: float) -> None: ...
+
+
+class Figures:
+    """What one server counts. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float], traces: StepSink | None = None) -> None:
+        self._clock, self._traces = clock, traces
+        self.phase = Phase.LOADING
+        self.beat = clock()
+        """When the engine last gave a sign, between two layers or turns: see `/health`."""
+        self._values: dict[Series, dict[Labels, float]] = {}
+        self._histograms: dict[Series, dict[Labels, Histogram]] = {}
+        for series in CATALOGUE:
+            known: list[Labels] = [(value,) for value in _KNOWN.get(series, ())]
+            if not series.labels:
+                known = [()]
+            if series.kind is Kind.HISTOGRAM:
+                self._histograms[series] = {labels: Histogram(series.bounds) for labels in known}
+            else:
+                self._values[series] = dict.fromkeys(known, 0.0)
+        self._robots: set[str] = set()
+        self._records: dict[int, StepRecord] = {}
+        self._sessions: dict[int, _SessionTotals] = {}
+        """By the session's number."""
+        self._publish_at = clock()
+        self.latest = Snapshot(clock(), {}, {})
+        self._publish(())
+
+    # --- counting
+
+    def count(self, series: Series, amount: float = 1.0, *labels: str) -> None:
+        """Add to a counter."""
+        values = self._values[series]
+        values[labels] = values.get(labels, 0.0) + amount
+
+    def set(self, series: Series, value: float, *labels: str) -> None:
+        """Set a gauge, or a counter that is kept elsewhere."""
+        self._values[series][labels] = value
+
+    def observe(self, series: Series, value: float, *labels: str, times: int = 1) -> None:
+        """Enter a value in a histogram."""
+        held = self._histograms[series]
+        found = held.get(labels)
+        if found is None:
+            found = held[labels] = Histogram(series.bounds)
+        found.observe(value, times)
+
+    def robot(self, name: str) -> str:
+        """Return the label of a robot: its name, or `OTHER` where MOST_ROBOTS have one already."""
+        name = name or UNNAMED
+        if name in self._robots:
+            return name
+        if len(self._robots) >= MOST_ROBOTS:
+            return OTHER
+        self._robots.add(name)
+        return name
+
+    # --- a step's life
+
+    def begun(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
+        """A robot began a step."""
+        self._records[step.index] = StepRecord(step, session, self.robot(robot), trace, now)
+
+    def record(self, step: Step) -> StepRecord | None:
+        """Return what is known of a step, None where another one took its row."""
+        found = self._records.get(step.index)
+        return found if found is not None and found.step is step else None
+
+    def trace_id(self, step: Step) -> str:
+        """Return a step's trace id, 32 hexadecimal digits; empty where its robot gave none."""
+        record = self.record(step)
+        return record.trace.hex() if record is not None and len(record.trace) == TRACE_BYTES else ""
+
+    def granted(self, step: Step, prompt: int, computed: int, now: float) -> None:
+        """A step got its memory: of its `prompt` tokens, the answer's so far included, so many are computed."""
+        if (record := self.record(step)) is not None:
+            record.granted = now
+            self.observe(s.QUEUE_TIME, now - record.begun)
+        self.count(s.CACHE_QUERIES, prompt)
+        self.count(s.CACHE_HITS, max(0, prompt - computed))
+
+    def prefilled(self, step: Step, now: float) -> None:
+        """A step's prefill is done."""
+        self.count(s.PROMPT_TOKENS, step.prompt_tokens)
+        if (record := self.record(step)) is not None and record.granted is not None:
+            record.prefilled = now
+            self.observe(s.PREFILL_TIME, now - record.granted)
+
+    def passed(self, tokens: int, seconds: float, judged: bool) -> None:
+        """A forward over so many tokens is done; `judged`: it was no prefill alone."""
+        self.observe(s.ITERATION, tokens)
+        self.observe(s.PASS_TIME, seconds)
+        self.count(s.BUSY_TIME, seconds, "verify" if judged else "prefill")
+
+    def early(self, step: Step, layer: int, verdict: Verdict) -> None:
+        """An exit has judged a step's pass."""
+        self.count(s.EARLY, 1, str(layer))
+        if (record := self.record(step)) is not None:
+            record.early.append((layer, verdict.path, verdict.token))
+
+    def committed(self, step: Step, verdict: Verdict, commit: Commit, since: float, pass_s: float, now: float) -> None:
+        """A step's pass is done. `since`: when its commit before left; `pass_s`: how long the forward took."""
+        act, tree, tokens = step.act, step.tree, len(commit.tokens)
+        self.count(s.CHOICES, 1, act.value)
+        source, levels = SOURCES.get(act), 0
+        if source is not None:
+            levels = tree.levels[-1]
+            self.count(s.DRAFTS, 1, source)
+            self.count(s.DRAFT_TOKENS, len(tree.tokens), source)
+            self.count(s.DRAFT_LEVELS, levels, source)
+            self.count(s.ACCEPTED, len(verdict.path), source)
+            for position in range(len(verdict.path)):
+                self.count(s.ACCEPTED_AT, 1, str(position))
+        record = self.record(step)
+        if record is None:
+            return
+        name = record.service_class
+        for layer, path, token in record.early:
+            place = len(path)
+            right = verdict.path[:place] == path and place < tokens and commit.tokens[place] == token
+            if right:
+                self.count(s.EARLY_HITS, 1, str(layer))
+        record.early.clear()
+        if source == "edge":
+            self.count(s.ROBOT_LEVELS, levels, record.robot)
+            self.count(s.ROBOT_ACCEPTED, len(verdict.path), record.robot)
+            totals = self._sessions.setdefault(record.session, _SessionTotals())
+            totals.levels += levels
+            totals.accepted += len(verdict.path)
+        if record.prefilled is not None and now > record.prefilled:
+            speed = step.tally.tokens / (now - record.prefilled)
+            self._sessions.setdefault(record.session, _SessionTotals()).tokens_per_s = speed
+        if tokens:
+            gap = max(0.0, now - since)
+            if not record.tokens:
+                self.observe(s.TTFT, now - record.begun, name)
+            self._tokens(record, tokens)
+            self.observe(s.INTER_TOKEN, gap / tokens, name, times=tokens)
+            self.count(s.COMMITS, 1, name)
+            if gap > tokens * record.token_s:
+                self.count(s.VIOLATIONS, 1, name)
+        if self._traces is not None:
+            record.passes.append((act.value, now - pass_s, now, tokens))
+
+    def _tokens(self, record: StepRecord, tokens: int) -> None:
+        record.tokens += tokens
+        self.count(s.GENERATION_TOKENS, tokens, record.service_class)
+        self.count(s.ROBOT_TOKENS, tokens, record.robot)
+
+    def ended(self, step: Step, how: str, now: float) -> None:
+        """A step is over, `how` is one of REASONS."""
+        self.count(s.REQUESTS, 1, how)
+        self.count(s.LEDGER_WAITS, step.tally.waited_s)
+        record = self.record(step)
+        if record is None:
+            return
+        self._tokens(record, step.tally.tokens - record.tokens)  # those that its robot sampled itself
+        if how == "done":
+            self.observe(s.E2E, now - record.begun)
+            if record.prefilled is not None:
+                self.observe(s.DECODE_TIME, now - record.prefilled)
+        if self._traces is not None:
+            self._traces.put(record, how, now)
+        del self._records[step.index]
+
+    def closed(self, session: int) -> None:
+        """A session is over."""
+        self._sessions.pop(session, None)
+
+    def forget(self, step: Step) -> None:
+        """A step is over that never began: its robot was asked to come back later."""
+        if self.record(step) is not None:
+            del self._records[step.index]
+
+    def acceptance(self, session: int) -> float | None:
+        """Return the accepted share of the levels of a session's drafts, None before the first."""
+        totals = self._sessions.get(session)
+        return totals.accepted / totals.levels if totals is not None and totals.levels else None
+
+    def tokens_per_s(self, session: int) -> float | None:
+        """Return the speed of a session's latest answer since its prefill was done, None before the first."""
+        totals = self._sessions.get(session)
+        return totals.tokens_per_s if totals is not None else None
+
+    # --- the copy
+
+    def due(self, now: float) -> bool:
+        """Whether it is time to publish."""
+        return now >= self._publish_at
+
+    def publish(self, now: float, sessions: Sequence[SessionFigures], problem: str = "") -> None:
+        """Publish a copy; `problem`: why no further robot can be taken."""
+        self._publish_at = now + PUBLISH_S
+        # Robots that are gone leave no gauge behind, which would be an alert for ever.
+        silent: dict[Labels, float] = {}
+        trip: dict[Labels, float] = {}
+        for each in sessions:
+            robot = (self.robot(each.robot),)
+            silent[robot] = max(each.silent_s, silent.get(robot, 0.0))
+            trip[robot] = max(each.round_trip_s, trip.get(robot, 0.0))
+        self._values[s.ROBOT_SILENT], self._values[s.ROBOT_RTT] = silent, trip
+        for state in STATES:
+            self.set(s.ROBOTS, sum(each.state == state for each in sessions), state)
+        if self._traces is not None:
+            self.set(s.SPANS_DROPPED, self._traces.dropped)
+        credits = [each.credit for each in sessions if each.credit is not None]
+        self.set(s.CREDIT, min(credits, default=0.0))
+        self.set(s.CREDIT_MEAN, sum(credits) / len(credits) if credits else 0.0)
+        self._publish(sessions, problem)
+
+    def _publish(self, sessions: Sequence[SessionFigures], problem: str = "") -> None:
+        self.latest = Snapshot(
+            self._clock(),
+            {series: dict(values) for series, values in self._values.items()},
+            {
+                series: {labels: histogram.copy() for labels, histogram in held.items()}
+                for series, held in self._histograms.items()
+            },
+            sessions,
+            problem,
+        )

@@ -1,0 +1,95 @@
+"""The pages of a cluster's door: its replicas as they report, ready where one of them has room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+import pytest
+
+from cloud_verifier.monitoring import series as s
+from cloud_verifier.monitoring.doors import PHASES, DoorLoad, WatchedDoor, replica_port
+from cloud_verifier.monitoring.exposition import pages_of
+from cloud_verifier.monitoring.series import PREFIX
+
+Phase = Enum("Phase", {each.upper(): each for each in PHASES})  # type: ignore[misc]
+READY = Phase("ready")
+
+
+@dataclass
+class Status:
+    name: str
+    phase: Enum = READY
+    sessions: int = 0
+    max_sessions: int = 4
+    memory: float = 0.25
+    utilisation: float = 0.5
+    late: float = 0.0
+    address: str = "tcp://10.0.0.5:5556"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def door(clock: Clock) -> WatchedDoor:
+    return WatchedDoor(clock, 5.0)
+
+
+def test_a_door_is_ready_where_a_replica_has_room(door: WatchedDoor, clock: Clock) -> None:
+    assert door.ready_problem() == "no replica is ready, of 0"
+    replicas = [Status("replica-1", Phase("joining")), Status("replica-2", sessions=4)]
+    for expected in ("full: all 1 replicas are (--max-sessions, --max)", ""):
+        clock.now += 1.0
+        door.turn(lambda: replicas, 3, 1)
+        assert door.ready_problem() == expected
+        replicas[1].sessions -= 1
+    assert not door.health_problem()
+    clock.now += 60.0
+    assert door.health_problem().startswith("the door's loop has not turned for 60 s") and door.ready_problem()
+
+
+def test_figures_are_taken_once_a_second(door: WatchedDoor, clock: Clock) -> None:
+    asked: list[float] = []
+
+    def replicas() -> list[Status]:
+        asked.append(clock.now)
+        return [Status("replica-1")]
+
+    for _ in range(50):
+        door.turn(replicas, 0, 0)
+        clock.now += 0.1
+    assert len(asked) == 5
+
+
+def test_pages_show_replicas_by_name(door: WatchedDoor) -> None:
+    door.turn(lambda: [Status("replica-1", sessions=2), Status("replica-2", Phase("draining"), late=0.5)], 7, 1)
+    pages = pages_of(door)
+    text = pages["/metrics"]("")[1].decode()
+    for line in (
+        'cluster_replicas{phase="ready"} 1.0', 'cluster_replicas{phase="joining"} 0.0', "ready 1.0",
+        'replica_sessions{replica="replica-1"} 2.0', 'replica_late{replica="replica-2"} 0.5',
+        "door_redirects_total 7.0", "door_turned_away_total 1.0",
+    ):  # fmt: skip
+        assert f"\n{PREFIX}{line}\n" in text, line
+    load = msgspec.json.decode(pages["/load"]("")[1], type=DoorLoad)
+    assert (load.sessions, load.session_places, load.replicas[1].phase) == (2, 8, "draining")
+    shown = {
+        line.split()[2].removesuffix("_total") for line in text.splitlines() if line.startswith(f"# HELP {PREFIX}")
+    }
+    assert shown == {PREFIX + series.name for series in s.DOOR_CATALOGUE}
+
+
+@pytest.mark.parametrize(("http", "port"), [(None, None), (0, 0), (9155, 9158)])
+def test_a_replicas_pages_lie_behind_the_doors(http: int | None, port: int | None) -> None:
+    assert replica_port(http, 3) == port

@@ -1,0 +1,215 @@
+"""What the server counts, on a virtual clock and an engine whose answers are known, and what others read of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud_verifier.monitoring import series as s
+from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, Snapshot
+from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, MOST_ROBOTS, OTHER, Kind
+from cloud_verifier.monitoring.watched import Watched
+from cloud_verifier.step import Step
+from speculation.profiles import DeviceProfile
+from speculation.wire import BeginStep, EndStep, Hello, Idle, Ping
+from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft
+from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
+
+TRUTH = greedy("long", JPEG, 8)
+
+
+def shot(bench: Bench) -> Snapshot:
+    """Return the figures after the time between two copies has passed."""
+    bench.post.now += PUBLISH_S
+    bench.turns(1)
+    return bench.server.figures.latest
+
+
+def test_a_draft_is_counted_by_token_level_and_position() -> None:
+    bench = Bench()
+    bench.welcome(b"a")
+    wrong = (TRUTH[3] % (VOCABULARY - 1)) + 1
+    bench.ask(b"a", begin(max_tokens=8), draft([*TRUTH[:3], wrong]))
+    found = shot(bench)
+    assert found.value(s.DRAFTS, "edge") == 1
+    assert found.value(s.DRAFT_TOKENS, "edge") == found.value(s.DRAFT_LEVELS, "edge") == 4
+    assert found.value(s.ACCEPTED, "edge") == 3
+    assert found.values[s.ACCEPTED_AT] == {("0",): 1, ("1",): 1, ("2",): 1}
+    assert found.total(s.GENERATION_TOKENS) == found.value(s.GENERATION_TOKENS, "interactive") == 4
+    assert found.value(s.CHOICES, "verify") == 1 and found.value(s.CHOICES, "decode") == 0
+    (session,) = found.sessions
+    assert (session.acceptance, session.tokens, session.state) == (0.75, 4, "drafting")
+    assert found.value(s.ROBOTS, "drafting") == found.value(s.RUNNING) == 1
+    assert found.value(s.ROBOT_ACCEPTED, "unnamed") == 3
+
+
+def test_a_step_is_counted_from_its_begin_to_its_end() -> None:
+    bench = Bench(profile=DeviceProfile("slow", verify_s=0.25))
+    bench.welcome(b"a")
+    bench.ask(b"a", begin(max_tokens=8, idle=Idle.DECODE))
+    found = shot(bench)
+    assert found.value(s.REQUESTS, "done") == 1 and found.value(s.CHOICES, "decode") == 8
+    assert found.value(s.PROMPT_TOKENS) == len("long")
+    first, e2e = found.histograms[s.TTFT]["interactive",], found.histograms[s.E2E][()]
+    assert (sum(first.counts), first.sum) == (1, pytest.approx(0.25))
+    assert (sum(e2e.counts), e2e.sum) == (1, pytest.approx(8 * 0.25))
+    between = found.histograms[s.INTER_TOKEN]["interactive",]
+    assert (sum(between.counts), between.sum) == (8, pytest.approx(8 * 0.25))
+    # 4 tokens a second where 8 were promised
+    assert found.value(s.COMMITS, "interactive") == found.value(s.VIOLATIONS, "interactive") == 8
+    assert found.value(s.BUSY_TIME, "verify") == pytest.approx(8 * 0.25)
+    assert found.sessions[0].tokens_per_s == pytest.approx(4.0)
+
+
+def test_tokens_that_the_robot_samples_itself_are_counted_at_the_steps_end() -> None:
+    figures = Figures(lambda: 0.0)
+    step = Step(BeginStep(1, "p", b"j"), [0])
+    figures.begun(step, 1, "go2-7", b"", 0.0)
+    step.tally.tokens = 2
+    figures.ended(step, "done", 1.0)
+    figures.publish(1.0, ())
+    found = figures.latest
+    assert found.value(s.GENERATION_TOKENS, "interactive") == found.value(s.ROBOT_TOKENS, "go2-7") == 2
+
+
+def test_a_promise_that_is_kept_is_no_violation() -> None:
+    bench = Bench(profile=DeviceProfile("slow", verify_s=0.25))
+    bench.welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, service_class="economy"))
+    bench.ask(b"a", begin(max_tokens=8, idle=Idle.DECODE))
+    found = shot(bench)
+    assert (found.value(s.COMMITS, "economy"), found.value(s.VIOLATIONS, "economy")) == (8, 0)
+
+
+def test_early_tokens_hit_where_the_last_layer_agrees() -> None:
+    """The fake's first exit is wrong about tokens that are even, the second never."""
+    bench = Bench()
+    bench.welcome(b"a")
+    bench.ask(b"a", begin(max_tokens=8), *[draft([token], 1) for token in TRUTH[:1]])
+    found = shot(bench)
+    right = int(TRUTH[1] % 2 == 1 or TRUTH[1] == 1)
+    assert found.value(s.EARLY, "1") == found.value(s.EARLY, "2") == 1
+    assert (found.value(s.EARLY_HITS, "1"), found.value(s.EARLY_HITS, "2")) == (right, 1)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "superseded", "refused", "failed", "lost"])
+def test_every_end_of_a_step_is_counted_once(how: str) -> None:
+    bench = Bench(engine=FakeEngine(fail_on="long bad"))
+    bench.welcome(b"a")
+    if how == "failed":
+        bench.ask(b"a", begin(prompt="long bad", idle=Idle.DECODE))
+    elif how == "refused":
+        bench.ask(b"a", BeginStep(1, "long", b"no jpeg"))
+    else:
+        bench.ask(b"a", begin())
+        if how == "lost":
+            bench.ask(b"a", HELLO)
+        else:
+            bench.ask(b"a", EndStep(1, "enough") if how == "cancelled" else begin(2))
+    found = shot(bench)
+    assert {labels[0]: n for labels, n in found.values[s.REQUESTS].items() if n} == {how: 1}
+
+
+def test_states_of_robots_and_full_places() -> None:
+    bench = Bench()
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+    bench.ask(b"a", begin())
+    watched = Watched(bench.server.figures, bench.post.clock, 60.0)
+    bench.server.figures.phase = Phase.SERVING
+    for peer in (b"a", b"b"):
+        bench.send(peer, Ping(1))
+    found = shot(bench)
+    assert found.value(s.PLACES) == 2 and watched.ready_problem().startswith("full: all 2 sessions")
+    bench.post.gone.add(b"b")
+    bench.send(b"b", begin(idle=Idle.DECODE))
+    bench.turns()
+    found = shot(bench)
+    assert [each.state for each in found.sessions] == ["drafting", "away"]
+    assert not watched.ready_problem(), "the place of a robot that is gone is free for another"
+    assert found.value(s.LOST) == 1 and found.value(s.ROBOT_LOST, "unnamed") == 1
+
+
+def test_an_engine_without_a_sign_is_unhealthy_and_one_that_loads_is_not() -> None:
+    now = [0.0]
+    figures = Figures(lambda: now[0])
+    watched = Watched(figures, lambda: now[0], 5.0)
+    now[0] = 100.0
+    assert not watched.health_problem() and watched.ready_problem() == "loading"
+    figures.phase = Phase.SERVING
+    assert "gave no sign for 100 s" in watched.health_problem() and watched.ready_problem()
+    figures.beat = 96.0
+    assert not watched.health_problem() and not watched.ready_problem()
+    figures.phase = Phase.DRAINING
+    assert not watched.health_problem() and watched.ready_problem() == "draining"
+
+
+def test_a_forward_that_goes_on_between_its_layers_is_a_sign() -> None:
+    bench = Bench(profile=DeviceProfile("slow", verify_s=40.0))
+    bench.welcome(b"a")
+    ages: list[float] = []
+    engine = bench.engine
+    judge = engine.verify
+
+    def verify(rows):  # type: ignore[no-untyped-def]
+        for output in judge(rows):
+            ages.append(bench.post.now - bench.server.figures.beat)
+            yield output
+
+    engine.verify = verify  # type: ignore[method-assign]
+    bench.ask(b"a", begin(max_tokens=2, idle=Idle.DECODE))
+    assert bench.post.now > 40.0 and max(ages) < 11.0
+
+
+def test_a_robot_that_is_gone_leaves_no_gauge_that_would_alert_for_ever() -> None:
+    bench = Bench()
+    bench.welcome(b"a")
+    bench.ask(b"a", begin(round_trip_s=0.4))
+    found = shot(bench)
+    assert found.values[s.ROBOT_RTT] == {("unnamed",): 0.4} and found.values[s.ROBOT_SILENT].keys() == {("unnamed",)}
+    bench.post.now += 3600.0
+    bench.turns(1)
+    found = shot(bench)
+    assert not found.sessions and not found.values[s.ROBOT_RTT] and not found.values[s.ROBOT_SILENT]
+
+
+def test_robots_beyond_the_limit_share_a_label() -> None:
+    figures = Figures(lambda: 0.0)
+    labels = [figures.robot(f"go2-{number}") for number in range(MOST_ROBOTS + 5)]
+    assert labels[-5:] == [OTHER] * 5 and len(set(labels)) == MOST_ROBOTS + 1
+    assert figures.robot("go2-0") == "go2-0"
+
+
+def test_a_snapshot_does_not_change() -> None:
+    figures = Figures(lambda: 0.0)
+    figures.publish(0.0, ())
+    before = figures.latest
+    figures.count(s.PROMPT_TOKENS, 5)
+    figures.observe(s.PASS_TIME, 0.1)
+    assert before.value(s.PROMPT_TOKENS) == 0 and sum(before.histograms[s.PASS_TIME][()].counts) == 0
+    assert not figures.due(PUBLISH_S / 2) and figures.due(PUBLISH_S)
+    figures.publish(PUBLISH_S, ())
+    assert figures.latest.value(s.PROMPT_TOKENS) == 5
+
+
+@given(st.lists(st.floats(0.0, 100.0), max_size=50))
+def test_a_histogram_counts_every_value_at_or_below_its_limit(values: list[float]) -> None:
+    histogram = Histogram((0.5, 1.0, 10.0))
+    for value in values:
+        histogram.observe(value)
+    below = [sum(histogram.counts[: place + 1]) for place in range(4)]
+    assert below == [*(sum(v <= limit for v in values) for limit in (0.5, 1.0, 10.0)), len(values)]
+    assert histogram.sum == pytest.approx(sum(values))
+
+
+def test_names_are_unique_and_labels_bounded_sets() -> None:
+    every = {*CATALOGUE, *DOOR_CATALOGUE}
+    names = [name for series in every for name in series.queried]
+    assert len(names) == len(set(names))
+    known = {
+        "class", "state", "finished_reason", "work", "source", "position", "layer", "choice", "code", "robot",
+        "version", "model", "fingerprint", "protocol", "phase", "replica",
+    }  # fmt: skip
+    assert {label for series in every for label in series.labels} <= known
+    assert all(series.bounds == tuple(sorted(series.bounds)) for series in every)
+    assert all(bool(series.bounds) == (series.kind is Kind.HISTOGRAM) for series in every)

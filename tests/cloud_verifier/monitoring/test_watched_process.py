@@ -1,0 +1,107 @@
+"""A real verifier with --http: ready when it serves, its figures those of what it answered, its log in JSON lines."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from cloud_verifier.__main__ import main
+from speculation.wire import BeginStep, Commit, Idle, Welcome
+from tests.cloud_verifier.process import ANSWER, PROMPTS, Robot, Target, Verifier, jpeg, make_target, start
+
+TRACE = bytes(range(16))
+
+
+@pytest.fixture(scope="module")
+def target(tiny_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return make_target(tiny_target, tmp_path_factory.mktemp("watched"))
+
+
+@pytest.fixture(scope="module")
+def verifier(target: Target) -> Iterator[Verifier]:
+    words = ("--dtype", "float64", "--http", "0", "--log-format", "json", "--max-sessions", "2")
+    verifier = start(target.folder, *words)
+    yield verifier
+    assert verifier.stop() == 0
+
+
+def page(verifier: Verifier, path: str) -> str:
+    (line,) = (line for line in verifier.log if "figures at" in line)
+    found = re.search(r"http://[^: ]+:\d+", line)
+    assert found is not None
+    with urlopen(found[0] + path, timeout=30) as reply:
+        return str(reply.read().decode())
+
+
+def value(metrics: str, name: str) -> float:
+    (line,) = (line for line in metrics.splitlines() if line.startswith(f"spec_vlm_nav_{name} "))
+    return float(line.rpartition(" ")[2])
+
+
+def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
+    verifier: Verifier, target: Target, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert page(verifier, "/ready") == page(verifier, "/health") == "ok\n"
+    robot = Robot(verifier.address)
+    try:
+        robot.send(target.hello)
+        assert isinstance(robot.receive(), Welcome)
+        message = BeginStep(1, PROMPTS[0], jpeg(0), max_tokens=ANSWER, idle=Idle.DECODE, trace=TRACE)
+        robot.send(message)
+        done, tokens = False, 0
+        while not done:
+            commit = robot.receive()
+            assert isinstance(commit, Commit)
+            done, tokens = commit.done, tokens + len(commit.tokens)
+        while value(page(verifier, "/metrics"), 'request_success_total{finished_reason="done"}') < 1:
+            time.sleep(0.05)  # a copy is published once a second
+    finally:
+        robot.close()
+    metrics = page(verifier, "/metrics")
+    assert value(metrics, 'generation_tokens_total{class="interactive"}') == tokens == len(target.truths[0])
+    assert value(metrics, 'ledger_choices_total{choice="decode"}') == tokens
+    assert value(metrics, "ready") == 1 and value(metrics, 'engine_busy_seconds_total{work="verify"}') > 0
+    assert json.loads(page(verifier, "/version"))["fingerprint"] == target.hello.model
+    assert json.loads(page(verifier, "/load"))["session_places"] == 2
+    lines = [json.loads(line) for line in verifier.log]
+    (step,) = (line for line in lines if line["event"] == "step")
+    assert (step["session"], step["step"], step["how"], step["trace"]) == (1, 1, "done", TRACE.hex())
+    assert {"time", "level", "logger", "message"} <= step.keys()
+    address = next(line["message"] for line in lines if "figures at" in line["message"])
+    assert main(["top", "--once", *re.findall(r"http://[^: ]+:\d+", address)]) == 0
+    assert "interactive" in capsys.readouterr().out
+
+
+def test_a_full_verifier_is_not_ready(verifier: Verifier, target: Target) -> None:
+    robots = [Robot(verifier.address) for _ in range(2)]
+    try:
+        for robot in robots:
+            robot.send(target.hello)
+            assert isinstance(robot.receive(), Welcome)
+        with pytest.raises(HTTPError, match="503") as refused:
+            while True:
+                page(verifier, "/ready")
+                time.sleep(0.05)
+        assert "full: all 2 sessions are taken" in refused.value.read().decode()
+    finally:
+        for robot in robots:
+            robot.close()
+
+
+def test_a_port_or_collector_that_cannot_be_is_refused_by_its_flag(
+    target: Target, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, sentence in (
+        (("--http", "70000"), "--http 70000 is outside 0 to 65535"),
+        (("--http", "0", "--http-bind", "256.1.1.1"), "--http-bind 256.1.1.1:"),
+        (("--otlp", "collector"), "--otlp 'collector' is no address"),
+    ):
+        assert main(["serve", "--model", str(target.folder), *words]) == 2
+        assert sentence in capsys.readouterr().err

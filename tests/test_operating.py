@@ -1,0 +1,196 @@
+"""docs/operating.md and deploy/ speak of series, flags, ports and pages that a verifier has."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cloud_verifier.__main__ import parser
+from cloud_verifier.monitoring.exposition import pages_of
+from cloud_verifier.monitoring.figures import Figures
+from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, PREFIX
+from cloud_verifier.monitoring.watched import Watched
+from scripts import dashboard, dashboard_picture
+
+ROOT = Path(__file__).resolve().parents[1]
+DEPLOY = ROOT / "deploy"
+PAGE = ROOT / "docs" / "operating.md"
+ALL = {*CATALOGUE, *DOOR_CATALOGUE}
+QUERIED = {name: series for series in ALL for name in series.queried}
+ADDED = {"instance", "job", "le"}
+"""Labels that Prometheus, or a histogram, adds."""
+PAGES = set(pages_of(Watched(Figures(lambda: 0.0), lambda: 0.0, 60.0)))
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+KUBERAY = list(yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text(encoding="utf-8")))
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    for group in ALERTS["groups"]:
+        yield from group["rules"]
+
+
+def queries() -> list[tuple[str, str]]:
+    """Return where every query stands, and the query."""
+    board = json.loads(dashboard.FILE.read_text(encoding="utf-8"))
+    shown = [(panel["title"], target["expr"]) for panel in board["panels"] for target in panel["targets"]]
+    shown += [(each["name"], each["query"]["query"]) for each in board["templating"]["list"]]
+    return [*shown, *((rule["alert"], rule["expr"]) for rule in rules())]
+
+
+def problems(query: str) -> list[str]:
+    """Return what a query names that no verifier has: series, and labels that its series do not bear."""
+    ours = re.findall(rf"\b{PREFIX}\w+", query)
+    found = [f"no series {name}" for name in ours if name not in QUERIED]
+    bears = {label for name in ours if name in QUERIED for label in QUERIED[name].labels} | ADDED
+    asked = re.findall(r"(?:by|without|ignoring|on) \(([^)]*)\)", query)
+    labels = {label.strip() for each in asked for label in each.split(",") if label.strip()}
+    labels |= {
+        label for each in re.findall(r"\{([^}]*)\}", query) for label in re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", each)
+    }
+    return (
+        found
+        + [f"no label {label}" for label in sorted(labels - bears)]
+        + ([] if ours or "up{" in query else ["no series"])
+    )
+
+
+@pytest.mark.parametrize(("place", "query"), queries(), ids=lambda text: text[:40])
+def test_every_query_names_series_and_labels_that_exist(place: str, query: str) -> None:
+    assert not problems(query), place
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("sum(rate(spec_vlm_nav_drafts_total[5m]))", "no series spec_vlm_nav_drafts_total"),
+        ("spec_vlm_nav_prompt_tokens", "no series spec_vlm_nav_prompt_tokens"),
+        ("sum by (layer) (spec_vlm_nav_ready)", "no label layer"),
+        ('spec_vlm_nav_robots{stade="idle"}', "no label stade"),
+        ("vector(1)", "no series"),
+    ],
+)
+def test_a_query_of_what_is_not_there_is_found(query: str, problem: str) -> None:
+    assert problems(query) == [problem]
+
+
+def test_the_dashboard_is_that_of_its_table_and_has_the_panels_that_were_asked_for() -> None:
+    assert dashboard.FILE.read_text(encoding="utf-8") == dashboard.text(), "run python scripts/dashboard.py"
+    titles = " ".join(panel.title for panel in dashboard.PANELS)
+    for word in ("Acceptance", "Time per token", "Violations", "Utilisation", "Links"):
+        assert word in titles
+    held = dashboard.dashboard()
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in held["panels"]}
+    assert len(places) == len(held["panels"]) == len({panel["id"] for panel in held["panels"]})
+
+
+def test_grafana_is_given_the_data_source_and_the_folder_that_the_dashboard_names() -> None:
+    (source,) = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text())["datasources"]
+    assert source["uid"] == dashboard.SOURCE["uid"] and source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/verifier.yml").read_text())["providers"]
+    grafana = COMPOSE["services"]["grafana"]
+    mounts = dict(reversed(mount.split(":")[:2]) for mount in grafana["volumes"])
+    assert mounts[provider["options"]["path"]] == "./grafana/dashboards"
+    home = Path(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert (DEPLOY / mounts[str(home.parent)] / home.name) == DEPLOY / "./grafana/dashboards/verifier.json"
+    for service in COMPOSE["services"].values():
+        for mount in service.get("volumes", []):
+            place = mount.split(":")[0]
+            assert not place.startswith("./") or (DEPLOY / place).exists(), mount
+
+
+def test_alerts_name_what_to_do_and_stand_on_the_page() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(names) == len(set(names)) and {"AcceptanceFell", "ClassViolated", "RobotLinkSlow"} <= set(names)
+    page = PAGE.read_text(encoding="utf-8")
+    for rule in rules():
+        assert rule["annotations"].keys() == {"summary", "action"} and rule["labels"]["severity"] in ("page", "warn")
+        assert f"| `{rule['alert']}` |" in page, rule["alert"]
+
+
+def test_promtool_takes_the_rules_and_the_configuration() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    for words in (["rules", "alerts.yml"], ["config", "prometheus.yml"]):
+        done = subprocess.run(
+            [promtool, "check", *words], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def flags(words: list[str]) -> dict[str, Any]:
+    return vars(parser().parse_args(words))
+
+
+def test_the_compose_files_verifier_starts_by_our_flags_and_is_watched_at_its_port() -> None:
+    verifier = COMPOSE["services"]["verifier"]
+    options = flags(verifier["command"])
+    assert (options["http_bind"], options["log_format"]) == ("0.0.0.0", "json")
+    assert options["bind"] == "tcp://0.0.0.0:5555" and verifier["ports"] == ["5555:5555"]
+    (job,) = PROMETHEUS["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"verifier:{options['http']}"]}]
+    assert any(f'job="{job["job_name"]}"' in rule["expr"] for rule in rules())
+    assert f":{options['http']}/health" in verifier["healthcheck"]["test"][-1]
+    exposed = re.search(r"^EXPOSE (.+)$", (DEPLOY / "Dockerfile.verifier").read_text(encoding="utf-8"), re.MULTILINE)
+    assert exposed is not None and set(exposed[1].split()) == {"5555", str(options["http"])}
+    # figures have no password: only the machine itself reaches Prometheus and Grafana
+    for name in ("prometheus", "grafana"):
+        assert all(port.startswith("127.0.0.1:") for port in COMPOSE["services"][name]["ports"])
+
+
+def test_the_kubernetes_manifest_probes_pages_that_exist_at_the_ports_that_its_flags_open() -> None:
+    cluster, door, service = (next(each for each in KUBERAY if each["kind"] == kind)
+                              for kind in ("RayCluster", "Deployment", "Service"))  # fmt: skip
+    (container,) = door["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    words = dict(word.removeprefix("--").split("=", 1) for word in container["args"][1:])
+    assert (ports["http"], ports["robots"]) == (int(words["http"]), int(words["bind"].rpartition(":")[2]))
+    for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+        probe = container[kind]["httpGet"]
+        assert probe["path"] in PAGES and probe["port"] in ports
+    assert container["livenessProbe"]["httpGet"]["path"] == "/health"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
+    assert service["spec"]["ports"][0]["targetPort"] in ports
+    assert service["spec"]["selector"] == door["spec"]["selector"]["matchLabels"]
+    (workers,) = cluster["spec"]["workerGroupSpecs"]
+    pods = [cluster["spec"]["headGroupSpec"]["template"], workers["template"], door["spec"]["template"]]
+    assert {each["image"] for pod in pods for each in pod["spec"]["containers"]} == {container["image"]}
+    client = next(each for each in pods[0]["spec"]["containers"][0]["ports"] if each["name"] == "client")
+    assert words["address"] == f"ray://{cluster['metadata']['name']}-head-svc:{client['containerPort']}"
+    assert f"{container['image']} " in PAGE.read_text(encoding="utf-8")
+    for pod in pods:
+        volumes = {volume["name"] for volume in pod["spec"].get("volumes", [])}
+        mounts = {mount["name"] for each in pod["spec"]["containers"] for mount in each.get("volumeMounts", [])}
+        assert mounts <= volumes
+    if "cluster" in parser().format_help():
+        assert flags(container["args"])["command"] == "cluster"
+
+
+def test_the_page_lists_every_series_with_its_kind_and_labels() -> None:
+    rows = re.findall(r"^\| `([a-z0-9_]+)` \| (\w+) \| (.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    listed = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    assert listed == {series.name: (series.kind.value, series.labels) for series in ALL}
+    assert all(page in PAGE.read_text(encoding="utf-8") for page in PAGES)
+
+
+def test_the_page_without_grafana_shows_what_prometheus_answers() -> None:
+    panel = dashboard_picture.Panel("Share <of>", "percentunit", "about", (("q", "{{robot}} now"),))
+    line = dashboard_picture.Line(
+        dashboard_picture._name("{{robot}} now", {"robot": "<b>"}), ((0.0, 0.0), (30.0, 0.5), (60.0, 0.25))
+    )
+    page = dashboard_picture.page([(panel, [line])], 0.0, 60.0)
+    assert "Share &lt;of&gt;" in page and "&lt;b&gt; now" in page and "50 %" in page
+    (points,) = re.findall(r'points="([^"]*)"', page)
+    heights = [float(point.split(",")[1]) for point in points.split()]
+    assert heights[1] < heights[2] < heights[0], "0.5 is above 0.25 and that above 0"
+    assert not re.search(r"(?:src|href)=|url\(", page), "nothing is loaded from elsewhere"
