@@ -39,6 +39,7 @@ EXPLAINED_BYTES = 4096
 ROOT = -1
 """Node index of a draft's root, the last committed token; draft token i is node i."""
 
+Protocol: TypeAlias = Annotated[int, Meta(ge=0, lt=2**16)]
 Step: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
 Round: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
 Position: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ANSWER_TOKENS)]
@@ -120,7 +121,7 @@ class Hello(Message, tag=1, frozen=True):
     sampling: Name = "greedy"
     service_class: Name = "interactive"
     resume: Name = ""
-    protocol: int = PROTOCOL
+    protocol: Protocol = PROTOCOL
     features: Name = ""
 
 
@@ -139,7 +140,7 @@ class Welcome(Message, tag=2, frozen=True):
     eos: Annotated[list[Token], Meta(min_length=1, max_length=16)]
     max_draft: Annotated[int, Meta(gt=0, le=MAX_DRAFT_TOKENS)] = MAX_DRAFT_TOKENS
     profile: Name = ""
-    protocol: int = PROTOCOL
+    protocol: Protocol = PROTOCOL
     colours: Words = []
     classes: Words = []
 
@@ -233,7 +234,7 @@ class Commit(Message, tag=6, frozen=True):
     tokens: Annotated[list[Token], Meta(max_length=MAX_DRAFT_TOKENS + 1)]
     digest: Digest
     done: bool
-    passes: Annotated[int, Meta(ge=0)] = 1
+    passes: Annotated[int, Meta(ge=0, le=MAX_ANSWER_TOKENS)] = 1
     queue_s: Seconds = 0.0
     compute_s: Seconds = 0.0
     prefill_s: Seconds = 0.0
@@ -336,6 +337,29 @@ def decode(payload: bytes) -> AnyMessage:
     elif isinstance(message, Features):
         _check_features("Features.features", message.features, len(message.tokens))
     return message
+
+
+def check_tokens(message: AnyMessage, vocabulary: int) -> None:
+    """Check the tokens that a verifier sends. Raises `WireError` for one outside a vocabulary of so many tokens.
+
+    `Token` is bounded by what any tokenizer may have; one that this model's does not have would end its forward.
+    """
+    fields: tuple[tuple[str, list[int]], ...]
+    match message:
+        case Commit() | Features():
+            fields = (("tokens", message.tokens),)
+        case EarlyTokens():
+            fields = (("token", [message.token]),)
+        case Welcome():
+            fields = (("eos", message.eos),)
+        case _:
+            return
+    for name, tokens in fields:
+        if tokens and max(tokens) >= vocabulary:
+            raise WireError(
+                f"malformed message: {type(message).__name__}.{name}: token {max(tokens)} is outside the vocabulary "
+                f"0..{vocabulary - 1}"
+            )
 
 
 def kind_of(payload: bytes) -> type[Message] | None:
