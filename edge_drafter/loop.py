@@ -63,6 +63,8 @@ class StepLoop:
         """When a draft was last sent for nothing but a commit that may have been lost."""
         self._committed_at = step.started
         """When the answer last grew."""
+        self._unread = ""
+        """Why the verifier could not read a message of this step; empty where it could."""
 
     def run(self) -> StepResult:
         """Return the answer. Raises StepInterrupted, with the tokens committed so far."""
@@ -192,15 +194,19 @@ class StepLoop:
         match message:
             case Commit() if message.step == number:
                 self._commit_received_at = step.clock()
-                for commit, tokens in step.answer.take(message):
+                taken = step.answer.take(message)
+                for place, (commit, tokens) in enumerate(taken, start=1):
                     step.stats.add_passes(commit)
                     if known := self._complete(commit, tokens):
-                        self._commit(commit, known)
+                        self._commit(commit, known, is_last=place == len(taken))
             case EarlyTokens() if message.step == number and self._drafter is not None:
                 used = self._drafter.take_early_token(message)
                 self._trace.early_token(message, used, step.clock())
             case Features() if message.step == number and self._drafter is not None:
                 self._drafter.feed(message)
+            case Fault() if message.code is FaultCode.MALFORMED and message.step in (None, number):
+                # A message came to the verifier as garbage. What matters of it is sent again, as if it had vanished.
+                self._unread = f"; it could not read a message: {printable(message.message)}"
             case Fault() if message.step is None or message.step == number:
                 why = f"the verifier refuses: {printable(message.message)}"
                 raise self._interrupted(Interruption.REFUSED, why, message.code)
@@ -221,7 +227,8 @@ class StepLoop:
             return []
         return found
 
-    def _commit(self, commit: Commit, tokens: list[int]) -> None:
+    def _commit(self, commit: Commit, tokens: list[int], is_last: bool) -> None:
+        """Follow a commit. Behind one that is not the last the answer goes on already: no draft starts there."""
         step, stats, drafter = self._step, self._step.stats, self._drafter
         now = step.clock()
         stats.rounds += 1
@@ -238,7 +245,7 @@ class StepLoop:
         outcome = Outcome.NEITHER
         if drafter is not None:
             outcome = drafter.take_commit(commit, tokens, now)
-            if outcome is Outcome.HIT and step.sent.current is None:
+            if outcome is Outcome.HIT and is_last and step.sent.current is None:
                 self._link.send(drafter.send_draft(step.tree.root))
         step.show()
         self._trace.round(commit, len(tokens), sent_at, now)
@@ -279,6 +286,7 @@ class StepLoop:
         if now >= self._commit_received_at + step.config.patience_s:
             silence = now - self._commit_received_at
             message = f"the verifier committed nothing for {silence:.1f} s (limit {step.config.patience_s:g} s)"
+            message += self._unread
             raise self._interrupted(Interruption.LINK_LOST, message)
 
     def _wait_s(self, now: float) -> float:

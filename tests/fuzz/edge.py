@@ -11,19 +11,15 @@ import contextlib
 import logging
 import random
 import re
-import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
-from greenlet import getcurrent, greenlet
 
 from cloud_verifier.tree import Tree
 from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, StepRequest, sources_of
-from edge_drafter import link as link_module
 from edge_drafter.answer import Answer
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink
 from edge_drafter.question import GrowingText
@@ -49,9 +45,10 @@ from speculation.wire import (
     Pong,
     Welcome,
 )
-from tests.edge_drafter.fakes import FakeModel, hashed_target
+from tests.edge_drafter.fakes import FakeModel, NextToken, hashed_target
 from tests.fuzz.campaign import Act, Broken, Choose
 from tests.fuzz.generator import any_message, bent, spoiled, text
+from tests.fuzz.virtual_link import Processes, VirtualLink, Wire, virtual_links
 
 WORDS = (
     "Action:", " forward", " turn left", " turn right", " stop", " small", " medium", " large", "\n", ".", " The",
@@ -73,10 +70,18 @@ SCHEMES = (
     "split(temperature=0.9)",
     "sparse(temperature=0.7)",
 )
+ADDRESS = "tcp://127.0.0.1:1"
 HELLO_TOKENIZER = "t" * 16
 FRAME = b"jpeg of the room"
 LAYERS = 4
-COUNTED = ("answers", "actions", "steps", "reconnects", *(cause.value for cause in Interruption))
+COUNTED = ("answers", "actions", "steps", "connections", *(cause.value for cause in Interruption))
+
+
+_hashed = hashed_target(5)
+
+
+def _next_word(prefix: Sequence[int]) -> int:
+    return _hashed(prefix) * 7 % VOCABULARY
 
 
 def read(tokens: Sequence[int]) -> str:
@@ -84,16 +89,17 @@ def read(tokens: Sequence[int]) -> str:
     return "".join(WORDS[token] for token in tokens if token != EOS)
 
 
-class WordModel(FakeModel):
-    """A draft model with the words of navigation; it refuses tokens outside its vocabulary, as real ones do."""
+class TimedModel(FakeModel):
+    """A draft model on virtual time; it refuses tokens outside its vocabulary, as real ones do."""
 
-    def __init__(self, timeline: Timeline, seed: int) -> None:
-        hashed = hashed_target(seed)
-        super().__init__(lambda prefix: hashed(prefix) * 7 % VOCABULARY)
-        self._timeline = timeline
+    def __init__(self, processes: Processes, following: NextToken, vocabulary: int) -> None:
+        super().__init__(following)
+        self._processes, self._vocabulary = processes, vocabulary
+        self.prompt = ""
 
     def begin(self, prompt: str, image: bytes, committed: Sequence[int] = (), stop: Stop | None = None) -> None:
         self._check(committed)
+        self.prompt = prompt
         super().begin(prompt, image, committed, stop)
 
     def extend(
@@ -108,114 +114,19 @@ class WordModel(FakeModel):
 
     def _check(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            if not 0 <= token < VOCABULARY:
-                raise ValueError(f"token {token} is outside the vocabulary 0..{VOCABULARY - 1}")
+            if not 0 <= token < self._vocabulary:
+                raise ValueError(f"token {token} is outside the vocabulary 0..{self._vocabulary - 1}")
 
     def _pass_time(self, stop: Stop | None) -> None:
         for _ in range(LAYERS):
-            self._timeline.sleep(DRAFT_S / LAYERS)
+            self._processes.sleep(DRAFT_S / LAYERS)
             if stop is not None and stop():
                 raise Abandoned
 
     def _logits(self, prefix: Sequence[int]) -> npt.NDArray[np.floating[Any]]:
-        row = np.zeros(VOCABULARY)
+        row = np.zeros(self._vocabulary)
         row[self._following(prefix)] = 3.0
         return row
-
-
-class _Condition:
-    """A `threading.Condition` whose waiting is virtual: all runs in one thread, so it needs no lock."""
-
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-        self._waiting: dict[Any, int] = {}
-
-    def __enter__(self) -> _Condition:
-        return self
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def wait(self, timeout: float) -> None:
-        me = getcurrent()
-        self._waiting[me] = self._timeline.at(self._timeline.now + max(0.0, timeout), me)
-        self._timeline.pass_on(me)
-        self._waiting.pop(me, None)
-
-    def notify_all(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for each, alarm in waiting.items():
-            self._timeline.cancel(alarm)
-            self._timeline.at(self._timeline.now, each)
-
-
-class _Thread:
-    """A `threading.Thread` on virtual time."""
-
-    def __init__(self, timeline: Timeline, target: Callable[[], None]) -> None:
-        self._timeline = timeline
-        self.task = greenlet(target, getcurrent().parent)
-
-    def start(self) -> None:
-        self._timeline.at(self._timeline.now, self.task)
-
-    def join(self) -> None:
-        for _ in range(10_000):
-            if self.task.dead:
-                return
-            self._timeline.sleep(0.01)
-        raise Broken("the link's thread does not end")
-
-
-class Wire:
-    """Stands for `LinkSocket`: what the robot sends arrives at once, what is sent to it whenever its link looks."""
-
-    def __init__(self, timeline: Timeline, takes: Callable[[bytes], None]) -> None:
-        self._timeline, self._takes = timeline, takes
-        self._arrived: deque[bytes] = deque()
-        self._changed = _Condition(timeline)
-        self.opened = 0
-
-    def __call__(self, *_: object, **__: object) -> Wire:
-        """Be the new socket."""
-        return self
-
-    def deliver(self, payload: bytes) -> None:
-        self._arrived.append(payload)
-        self._changed.notify_all()
-
-    def wake(self) -> None:
-        self._changed.notify_all()
-
-    def put(self, payload: bytes, now: float) -> None:
-        self._takes(payload)
-
-    def turn(self, now: float) -> Iterator[bytes]:
-        while self._arrived:
-            yield self._arrived.popleft()
-
-    def wait(self, until: float, wake: socket.socket, now: float) -> None:
-        with contextlib.suppress(BlockingIOError):
-            if wake.recv(4096):
-                return
-        if not self._arrived:
-            self._changed.wait(until - now)
-
-    def reopen(self) -> None:
-        self._arrived.clear()
-        self.opened += 1
-
-    def close(self) -> None:
-        self._arrived.clear()
-
-
-class _Link(ZmqLink):
-    """A link whose thread wakes on virtual time too."""
-
-    wire: Wire
-
-    def _wake(self) -> None:
-        super()._wake()
-        self.wire.wake()
 
 
 class Edge:
@@ -224,32 +135,24 @@ class Edge:
     def __init__(self, seed: str) -> None:
         dice = random.Random(f"robot {seed}")
         self.timeline = Timeline()
+        self.processes = Processes(self.timeline)
         self.scheme = SamplingScheme.parse(dice.choice(SCHEMES))
-        self.wire = Wire(self.timeline, self._sent)
+        self.wire = Wire(self.processes, self._sent)
         self.hostile = Hostile(self)
         self.over = False
         self.counts = dict.fromkeys(COUNTED, 0)
-        self._link: _Link | None = None
-        self._thread: _Thread | None = None
 
     def live(self, choose: Choose) -> None:
         """See `Life.live`."""
         log = logging.getLogger("edge_drafter")
         level = log.level
-        shim = mock.Mock(Condition=lambda: _Condition(self.timeline), Thread=self._thread_of)
         log.setLevel(logging.CRITICAL)
         try:
-            with mock.patch.multiple(link_module, threading=shim, LinkSocket=self.wire):
+            with virtual_links(self.processes, {ADDRESS: self.wire}):
                 self.timeline.run([self._ask, lambda: self._attack(choose)])
         finally:
             log.setLevel(level)
-            if self._thread is not None and not self._thread.task.dead:
-                self._thread.task.throw()
-        self.counts["reconnects"] = self.wire.opened
-
-    def _thread_of(self, target: Callable[[], None], name: str, daemon: bool) -> _Thread:
-        self._thread = _Thread(self.timeline, target)
-        return self._thread
+        self.counts["connections"] = self.wire.opened
 
     def _attack(self, choose: Choose) -> None:
         try:
@@ -271,8 +174,7 @@ class Edge:
 
     def _ask(self) -> None:
         hello = Hello(HELLO_TOKENIZER, VOCABULARY, sampling=self.scheme.text)
-        _Link.wire = self.wire
-        link = self._link = _Link(LinkConfig("tcp://127.0.0.1:1", hello), clock=self.timeline.clock)
+        link = VirtualLink(LinkConfig(ADDRESS, hello), clock=self.timeline.clock)
         drafters: dict[tuple[Mode, int], Drafter] = {}
         number = 0
         while not self.over:
@@ -322,7 +224,7 @@ class Edge:
         if (mode, most) not in drafters:
             changes = "gamma=4" if self.scheme.one_chain else ""
             config = DraftingConfig.of(mode, changes)
-            model = WordModel(self.timeline, 5)
+            model = TimedModel(self.processes, _next_word, VOCABULARY)
             drafters[mode, most] = Drafter(
                 sources_of(config, model), link, config, self.timeline.clock, max_draft=most, cpu_clock=lambda: 0.0
             )

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ import numpy as np
 from cloud_verifier import sessions
 from cloud_verifier.config import ServerConfig
 from cloud_verifier.server import Server
-from cloud_verifier.work import Row
+from cloud_verifier.tree import Tree
+from cloud_verifier.work import LayerVerdicts, Row
 from speculation import wire
 from speculation.acceptance import Verdict
 from speculation.profiles import RAW
@@ -69,6 +70,12 @@ IMAGE = b"jpeg of the room"
 class FuzzEngine(FakeEngine):
     """Rows whose sampling draws at random are judged by their own rule."""
 
+    def verify(self, rows: Sequence[Row]) -> Iterator[LayerVerdicts]:
+        """See `FakeEngine.verify`; what that keeps for its tests would grow for ever."""
+        for kept in (self.batches, self.chunks, self.released):
+            kept.clear()
+        yield from super().verify(rows)
+
     def _judge(self, row: Row) -> Verdict:
         if row.sampling == GREEDY:
             return super()._judge(row)
@@ -77,6 +84,15 @@ class FuzzEngine(FakeEngine):
         seed = next_token(state.prompt, state.jpeg, state.answer)
         logits = np.random.default_rng(seed).normal(size=(1 + len(row.tokens), VOCABULARY)).astype(np.float32)
         return row.rule().judge(row.tokens, row.parents, logits, row.draws)
+
+
+class FuzzSelfDraft(FakeSelfDraft):
+    """See `FuzzEngine.verify`."""
+
+    def draft(self, rows: Sequence[Row]) -> Iterator[Mapping[int, Tree]]:
+        self.batches.clear()
+        self.chunks.clear()
+        yield from super().draft(rows)
 
 
 class FuzzPost:
@@ -378,7 +394,7 @@ class Verifier:
 
     def _live(self, choose: Choose, watch: Watch) -> None:
         dice = random.Random(f"server {self._seed}")
-        policy, beside = dice.choice(("fcfs", "full_budget", "wisp")), dice.choice((FakeSelfDraft(), None))
+        policy, beside = dice.choice(("fcfs", "full_budget", "wisp")), dice.choice((FuzzSelfDraft(), None))
         config = ServerConfig.of(Path("model"), max_sessions=SESSIONS, early_rate=1000.0, max_draft=16, policy=policy)
         engine = FuzzEngine(memory=MEMORY)
         self.server = Server(engine, config, RAW, self.post, None, self.post.clock, beside)
