@@ -36,6 +36,8 @@ MAX_PROMPT_FEATURES = 64
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 EXPLAINED_BYTES = 4096
 """Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]*$"
+"""What people may be shown: no control characters, and nothing that turns or hides what stands beside it."""
 ROOT = -1
 """Node index of a draft's root, the last committed token; draft token i is node i."""
 
@@ -52,7 +54,7 @@ Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DRAFT_MS)]
 Digest: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
-Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_WORD_CHARS)]
+Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_WORD_CHARS, pattern=PRINTABLE)]
 Words: TypeAlias = Annotated[list[Word], Meta(max_length=MAX_WORDS)]
 Answer: TypeAlias = Annotated[list[Token], Meta(max_length=MAX_ANSWER_TOKENS)]
 DraftTokens: TypeAlias = Annotated[list[Token], Meta(max_length=MAX_DRAFT_TOKENS)]

@@ -148,7 +148,7 @@ class Edge:
         level = log.level
         log.setLevel(logging.CRITICAL)
         try:
-            with virtual_links(self.processes, {ADDRESS: self.wire}):
+            with virtual_links(self.processes):
                 self.timeline.run([self._ask, lambda: self._attack(choose)])
         finally:
             log.setLevel(level)
@@ -174,7 +174,7 @@ class Edge:
 
     def _ask(self) -> None:
         hello = Hello(HELLO_TOKENIZER, VOCABULARY, sampling=self.scheme.text)
-        link = VirtualLink(LinkConfig(ADDRESS, hello), clock=self.timeline.clock)
+        link = VirtualLink(self.wire, LinkConfig(ADDRESS, hello), self.timeline.clock)
         drafters: dict[tuple[Mode, int], Drafter] = {}
         number = 0
         while not self.over:

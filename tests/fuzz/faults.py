@@ -30,7 +30,7 @@ from speculation.profiles import DeviceProfile
 from speculation.wire import Draft, EarlyTokens, Fetch, Hello, Ping, Pong
 from tests.cloud_verifier.fake_target import EOS, VOCABULARY, greedy, next_token
 from tests.fuzz.campaign import Broken
-from tests.fuzz.edge import TimedModel
+from tests.fuzz.edge import ADDRESS, TimedModel
 from tests.fuzz.generator import spoiled
 from tests.fuzz.verifier import IMAGE, FuzzEngine, FuzzSelfDraft, Watch
 from tests.fuzz.virtual_link import Killed, Processes, VirtualLink, Wire, virtual_links
@@ -98,7 +98,6 @@ class World:
 
     def run(self, faults: int, progress: Callable[[int], object]) -> None:
         """Inject so many faults, then wait until every robot is served. Raises Broken."""
-        wires = {_address(n): way.wire for n, way in enumerate(self.ways)}
         watch, log, edge = Watch(), logging.getLogger("cloud_verifier"), logging.getLogger("edge_drafter")
         levels = log.level, edge.level
         log.addHandler(watch)
@@ -106,7 +105,7 @@ class World:
         edge.setLevel(logging.CRITICAL)
         propagates, log.propagate = log.propagate, False
         try:
-            with virtual_links(self.processes, wires):
+            with virtual_links(self.processes):
                 self.timeline.run(
                     [lambda: self._inject(faults, progress)], [self._serve, *(robot.live for robot in self.robots)]
                 )
@@ -308,7 +307,7 @@ class Robot:
     def _process(self) -> None:
         world = self._world
         hello = Hello("t" * 16, VOCABULARY)
-        self._link = VirtualLink(LinkConfig(_address(self._number), hello), clock=world.timeline.clock)
+        self._link = VirtualLink(world.ways[self._number].wire, LinkConfig(ADDRESS, hello), world.timeline.clock)
         drafters = {mode: self._drafter(mode, self._link) for mode in MODES}
         while True:
             self._asked += 1
@@ -350,10 +349,6 @@ class Robot:
             self.answers += 1
             self.seconds.append(timeline.now - began)
             return
-
-
-def _address(number: int) -> str:
-    return f"tcp://127.0.0.1:{number + 1}"
 
 
 def _guess(prompt: str, prefix: Sequence[int]) -> int:

@@ -55,8 +55,8 @@ class Given(random.Random):
         return int.from_bytes(part, "big") >> (8 * size - k)
 
     def random(self) -> float:
-        """Return a number from 0 to below 1 out of the next two bytes."""
-        return self.getrandbits(16) / 65536.0
+        """Return a number from 0 to below 1 out of the next two bytes; at their end one that chooses nothing large."""
+        return 0.99 if self.is_empty else self.getrandbits(16) / 65536.0
 
 
 @cache
@@ -97,7 +97,8 @@ def valid(kind: inspect.Type, rng: random.Random) -> Any:
             least, most = _range(kind, 1e300)
             return rng.choice((least, most, least + (most - least) * rng.random(), min(most, max(least, rng.random()))))
         case inspect.StrType():
-            return "".join(_letters(_length(kind.min_length, kind.max_length, rng), rng))
+            letters = _letters(_length(kind.min_length, kind.max_length, rng), rng)
+            return "".join(each for each in letters if each.isprintable()) or "a" if kind.pattern else letters
         case inspect.BytesType():
             return rng.randbytes(_length(kind.min_length, kind.max_length, rng))
         case inspect.ListType():
@@ -122,6 +123,8 @@ def invalid(kind: inspect.Type, rng: random.Random) -> Any:
             return rng.choice((float("nan"), float("inf"), -1e-9 + least, most * 1.001 + 1e-9))
         case inspect.StrType() | inspect.BytesType():
             most = kind.max_length or 0
+            if isinstance(kind, inspect.StrType) and kind.pattern and rng.random() < 0.5:
+                return "a\n\x1b[2J"
             size = most + 1 if most < 2000 or rng.random() < LARGE else max(0, (kind.min_length or 1) - 1)
             return "x" * size if isinstance(kind, inspect.StrType) else b"x" * size
         case inspect.ListType():

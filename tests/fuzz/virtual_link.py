@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
+from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent, greenlet
 
 from edge_drafter import link as link_module
-from edge_drafter.link import ZmqLink
+from edge_drafter.link import LinkConfig, ZmqLink
 from evaluation.virtual_time.timeline import Timeline
 
 
@@ -153,14 +154,16 @@ class Wire:
 
 
 class VirtualLink(ZmqLink):
-    """A link that wakes its thread on virtual time, too."""
+    """A link that wakes its thread on virtual time, too, and whose connections are all made to one wire."""
 
-    wires: dict[str, Wire]
-    """By address; of the `virtual_links` that are in use."""
+    def __init__(self, wire: Wire, config: LinkConfig, clock: Callable[[], float]) -> None:
+        self.wire = wire
+        super().__init__(config, clock=clock)
+        _wires[self.task] = wire
 
     def _wake(self) -> None:
         super()._wake()
-        self.wires[self.config.address].wake()
+        self.wire.wake()
 
     @property
     def task(self) -> Any:
@@ -168,20 +171,22 @@ class VirtualLink(ZmqLink):
         return self._thread.task  # type: ignore[attr-defined]
 
 
+_wires: WeakKeyDictionary[Any, Wire] = WeakKeyDictionary()
+"""Of the threads of links."""
+
+
 @contextlib.contextmanager
-def virtual_links(processes: Processes, wires: dict[str, Wire]) -> Iterator[None]:
-    """Let every link that is made meanwhile run on virtual time, on the wire of its address."""
+def virtual_links(processes: Processes) -> Iterator[None]:
+    """Let every link that is made meanwhile run on virtual time."""
     tasks: list[_Thread] = []
 
     def thread(target: Callable[[], None], name: str, daemon: bool) -> _Thread:
         tasks.append(_Thread(processes, target))
         return tasks[-1]
 
-    VirtualLink.wires = wires
     threading = mock.Mock(Condition=lambda: _Condition(processes), Thread=thread)
-    socket_of = mock.Mock(side_effect=lambda context, address, *more: wires[address])
     try:
-        with mock.patch.multiple(link_module, threading=threading, LinkSocket=socket_of):
+        with mock.patch.multiple(link_module, threading=threading, LinkSocket=lambda *_: _wires[getcurrent()]):
             yield
     finally:
         for each in tasks:
