@@ -25,6 +25,7 @@ from edge_drafter.link import LinkConfig, LinkState, ZmqLink
 from edge_drafter.question import GrowingText
 from evaluation.virtual_time.timeline import Timeline
 from speculation import wire
+from speculation.address import host_of, is_loopback
 from speculation.cancellation import Abandoned, Stop
 from speculation.prompts import ACTIONS, committed_action, parse_answer
 from speculation.sampling import SamplingScheme
@@ -153,6 +154,9 @@ class Edge:
         finally:
             log.setLevel(level)
         self.counts["connections"] = self.wire.opened
+        for address in self.wire.addresses:
+            if not is_loopback(host_of(address)):
+                raise Broken(f"a robot without keys was sent to {address}")
 
     def _attack(self, choose: Choose) -> None:
         try:

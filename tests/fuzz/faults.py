@@ -24,6 +24,7 @@ from cloud_verifier.config import ServerConfig
 from cloud_verifier.server import Server
 from edge_drafter import Drafter, DraftingConfig, Interruption, Mode, StepInterrupted, StepRequest, sources_of
 from edge_drafter.link import LinkConfig, ZmqLink
+from edge_drafter.link_socket import SEND_HIGH_WATER
 from evaluation.virtual_time.timeline import Timeline
 from speculation import wire
 from speculation.profiles import DeviceProfile
@@ -76,7 +77,9 @@ class Way:
     """When the last message up, and down, arrives."""
     left: Counter[str] = field(default_factory=Counter)
     """How many more messages are dropped, delayed and so on."""
-    opened: int = 1
+    opened: int = 0
+    stuck: deque[bytes] = field(default_factory=lambda: deque(maxlen=SEND_HIGH_WATER))
+    """What the robot sends while there is no connection."""
 
 
 class World:
@@ -188,17 +191,26 @@ class World:
         def again() -> None:
             if way.connections == number:
                 way.peer = b"%s.%d" % (way.name.encode(), number)
+                while way.stuck:
+                    self._send_up(way, way.stuck.popleft())
 
         self.timeline.at(self.timeline.now + seconds, again)
 
     def _up(self, way: Way, payload: bytes) -> None:
         if way.opened != way.wire.opened:  # the link has given up its connection for a new one
             way.opened = way.wire.opened
-            self._cut(way, 0.01)
+            way.stuck.clear()
+            self._cut(way, ONE_WAY_S)
+        if way.peer:
+            self._send_up(way, payload)
+        else:
+            way.stuck.append(payload)
+
+    def _send_up(self, way: Way, payload: bytes) -> None:
         peer = way.peer
 
         def arrive(one: bytes) -> None:
-            if way.peer == peer and peer:
+            if way.peer == peer:
                 self.mail.append((peer, [one]))
                 self.processes.wake(self.server_task)
 
@@ -270,6 +282,14 @@ class World:
 
     def forget(self, peer: bytes) -> None:
         """See `Post`."""
+
+    def client(self, peer: bytes) -> str:
+        """See `Post`; there are no keys."""
+        return ""
+
+    def revoked(self) -> Sequence[str]:
+        """See `Post`; there are no keys."""
+        return ()
 
 
 class Robot:

@@ -136,6 +136,12 @@ class FuzzPost:
 
     def forget(self, peer: bytes) -> None: ...
 
+    def client(self, peer: bytes) -> str:
+        return ""
+
+    def revoked(self) -> Sequence[str]:
+        return ()
+
 
 def _sentence(message: Fault | EndStep | Busy) -> str:
     return message.reason if isinstance(message, EndStep) else message.message

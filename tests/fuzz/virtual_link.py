@@ -119,8 +119,12 @@ class Wire:
         self._takes = takes
         self._arrived: deque[bytes] = deque()
         self._changed = _Condition(processes)
-        self.opened = 1
+        self.opened = 0
         """Connections that the link has made."""
+        self.addresses: set[str] = set()
+        """Where to."""
+        self.lost = False
+        """As a link sees it: the other end has closed the connection, and silence need not be waited for."""
 
     def deliver(self, payload: bytes) -> None:
         """Bring a message to the robot."""
@@ -145,9 +149,14 @@ class Wire:
         if not self._arrived:
             self._changed.wait(until - now)
 
-    def reopen(self) -> None:
+    def open(self, address: str) -> None:
+        """Be a new connection to an address."""
         self._arrived.clear()
         self.opened += 1
+        self.addresses.add(address)
+
+    def reopen(self, address: str = "", *_: object) -> None:
+        self.open(address or max(self.addresses))
 
     def close(self) -> None:
         self._arrived.clear()
@@ -184,9 +193,14 @@ def virtual_links(processes: Processes) -> Iterator[None]:
         tasks.append(_Thread(processes, target))
         return tasks[-1]
 
+    def socket_to(context: object, address: str, *_: object) -> Wire:
+        wire = _wires[getcurrent()]
+        wire.open(address)
+        return wire
+
     threading = mock.Mock(Condition=lambda: _Condition(processes), Thread=thread)
     try:
-        with mock.patch.multiple(link_module, threading=threading, LinkSocket=lambda *_: _wires[getcurrent()]):
+        with mock.patch.multiple(link_module, threading=threading, LinkSocket=socket_to):
             yield
     finally:
         for each in tasks:
