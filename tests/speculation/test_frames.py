@@ -116,13 +116,17 @@ def test_the_largest_frame_takes_bounded_memory() -> None:
     side = math.isqrt(MAX_PIXELS)
     buffer = io.BytesIO()
     Image.new("RGB", (side, side), (9, 99, 199)).save(buffer, "JPEG", progressive=True, subsampling=0)
-    code = (
-        "import resource, sys\n"
-        "from speculation.frames import decode_jpeg\n"
-        "data = sys.stdin.buffer.read()\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "print(decode_jpeg(data, 60.0).nbytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
-    )
+    code = """
+import sys
+from pathlib import Path
+from speculation.frames import decode_jpeg
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+data = sys.stdin.buffer.read()
+before = peak()
+print(decode_jpeg(data, 60.0).nbytes, peak() - before)
+"""
     done = subprocess.run([sys.executable, "-c", code], input=buffer.getvalue(), capture_output=True, check=True)
     size, grown = map(int, done.stdout.split())
     assert size == 3 * MAX_PIXELS
