@@ -41,7 +41,7 @@ PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]*$"
 ROOT = -1
 """Node index of a draft's root, the last committed token; draft token i is node i."""
 
-Protocol: TypeAlias = Annotated[int, Meta(ge=0, lt=2**16)]
+Version: TypeAlias = Annotated[int, Meta(ge=0, lt=2**16)]
 Step: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
 Round: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
 Position: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ANSWER_TOKENS)]
@@ -123,7 +123,7 @@ class Hello(Message, tag=1, frozen=True):
     sampling: Name = "greedy"
     service_class: Name = "interactive"
     resume: Name = ""
-    protocol: Protocol = PROTOCOL
+    protocol: Version = PROTOCOL
     features: Name = ""
 
 
@@ -142,7 +142,7 @@ class Welcome(Message, tag=2, frozen=True):
     eos: Annotated[list[Token], Meta(min_length=1, max_length=16)]
     max_draft: Annotated[int, Meta(gt=0, le=MAX_DRAFT_TOKENS)] = MAX_DRAFT_TOKENS
     profile: Name = ""
-    protocol: Protocol = PROTOCOL
+    protocol: Version = PROTOCOL
     colours: Words = []
     classes: Words = []
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -272,7 +273,9 @@ class Hostile:
         """What commits that are well formed have named, for the questions of late."""
         self.history: deque[bytes] = deque(maxlen=128)
         self.has_session = False
-        self.fetch: Fetch | None = None
+        self.last: Commit | None = None
+        """With a distribution, of which the robot may fetch the whole."""
+        self.fetched = False
 
     def take(self, message: wire.AnyMessage) -> None:
         """Learn from what the robot sends."""
@@ -288,12 +291,14 @@ class Hostile:
                 self.drafts.clear()
             case Draft():
                 self.drafts.append(message)
+                if message.drawn is not None and message.start == len(self.answer) + 1:
+                    self.answer, self.digest = [*self.answer, message.drawn], message.digest
             case Ping():
                 self.pings.append(message.nonce)
             case EndStep():
                 self.begin = None
             case Fetch():
-                self.fetch = message
+                self.fetched = True
             case Fault() | Welcome() | Commit() | EarlyTokens() | Features() | Busy():
                 raise Broken(f"the robot sent {message}")
 
@@ -314,6 +319,9 @@ class Hostile:
                 f"session {rng.randrange(3)}", "model", HELLO_TOKENIZER, VOCABULARY, 4, [1, 2], eos,
                 rng.choice((1, 4, 16, 64)), colours=["silver"], classes=["bottle"],
             )  # fmt: skip
+        if self.fetched and self.last is not None and draw < 0.3:
+            self.fetched = False
+            return msgspec.structs.replace(self.last, rest=_masses(rng, VOCABULARY))
         if self.pings and draw < 0.4:
             return Pong(self.pings.popleft())
         step = self.begin.step if self.begin is not None else 1
@@ -352,18 +360,22 @@ class Hostile:
             self.answer, self.digest = [*self.answer, *tokens], digest
         rest = None
         if self._edge.scheme.one_chain and not done and rng.random() < 0.6:
-            rest = self._rest(rng)
+            rest = _masses(rng, rng.choice((1, 3, VOCABULARY)))
         # The digest names what is before the token that is left to the robot.
         round_ = draft.round if draft is not None else 0
-        return Commit(step, round_, start, tokens, digest, done, 1, 0.01, rng.random(), 0.0, rest)
+        commit = Commit(step, round_, start, tokens, digest, done, 1, 0.01, rng.random(), 0.0, rest)
+        self.last = commit if rest is not None else self.last
+        return commit
 
-    def _rest(self, rng: random.Random) -> Masses:
-        count = rng.choice((1, 3, VOCABULARY))
-        row = np.random.default_rng(rng.randrange(99)).random(count).astype("<f4")
-        if count == VOCABULARY:
-            return Masses(row.tobytes(), float(row.sum()))
-        ids = np.sort(np.random.default_rng(rng.randrange(99)).choice(VOCABULARY, count, replace=False)).astype("<u4")
-        return Masses(row.tobytes(), float(row.sum()), ids.tobytes(), rng.choice((0.0, 0.1)))
+
+def _masses(rng: random.Random, count: int) -> Masses:
+    """Return a distribution over so many tokens, or over all."""
+    numbers = np.random.default_rng(rng.randrange(99))
+    row = numbers.random(count).astype("<f4")
+    if count == VOCABULARY:
+        return Masses(row.tobytes(), float(row.sum()))
+    ids = np.sort(numbers.choice(VOCABULARY, count, replace=False)).astype("<u4")
+    return Masses(row.tobytes(), float(row.sum()), ids.tobytes(), rng.choice((0.0, 0.1)))
 
 
 def _token(rng: random.Random) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from cloud_verifier.scheduler import Scheduler
 from edge_drafter import link
 from speculation import wire
 from speculation.wire import Commit, Draft, EndStep, Features
-from tests.fuzz.campaign import Failed, Side, campaign, record
+from tests.fuzz.__main__ import main
+from tests.fuzz.campaign import Broken, Failed, Side, campaign, record
 from tests.fuzz.edge import VOCABULARY, EdgeSide
 from tests.fuzz.generator import KINDS, Given, any_message, bent, fields_of, invalid, pack, valid
 from tests.fuzz.verifier import VerifierSide
@@ -94,8 +96,27 @@ def test_a_server_that_fails_over_one_message_is_found_and_the_message_too(monke
 
 def test_a_robot_that_takes_tokens_it_cannot_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "check_tokens", lambda message, vocabulary: None)
-    with pytest.raises(Failed, match=f"outside the vocabulary 0..{VOCABULARY - 1}"):
-        campaign(EdgeSide(), MESSAGES, seed=1)
+    side, rng, left = EdgeSide(), random.Random(1), iter(range(MESSAGES))
+    with pytest.raises(Broken, match=f"outside the vocabulary 0..{VOCABULARY - 1}"):
+        side.life("1").live(lambda knows: side.act(knows, rng) if next(left, None) is not None else None)
+
+
+def test_the_command_prints_figures_or_what_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--messages", "300", "--side", "edge", "--seed", "4"]) == 0
+    assert "edge: 300 messages" in capsys.readouterr().out
+    monkeypatch.setattr(VerifierSide, "life", lambda self, seed: 1 / 0)
+    assert main(["--messages", "300", "--side", "server", "--seed", "4"]) == 1
+    assert "life '4/server/0', failed at message 0: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_without_atheris_one_sentence_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "atheris", None)
+    assert main(["--guided", "--side", "server"]) == 2
+    assert "needs the package atheris" in capsys.readouterr().err
 
 
 def test_bytes_are_random_numbers_too() -> None:

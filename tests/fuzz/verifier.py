@@ -58,6 +58,7 @@ SAMPLINGS = (
     "split(temperature=0.9)", "sparse(temperature=0.7)",
 )  # fmt: skip
 REJECTION = ("whole", "split", "sparse")
+MOST_GONE = 256
 TOGETHER = 8
 """Messages that come at the same moment."""
 STARVED_S = 90.0
@@ -101,7 +102,8 @@ class FuzzPost:
     def __init__(self) -> None:
         self.now = 0.0
         self.mail: deque[tuple[bytes, list[bytes]]] = deque()
-        self.gone: set[bytes] = set()
+        self.gone: dict[bytes, None] = {}
+        """The last ones, in their order."""
         self.takers: dict[bytes, Any] = {}
 
     def clock(self) -> float:
@@ -117,14 +119,12 @@ class FuzzPost:
     def send(self, peer: bytes, message: wire.AnyMessage, droppable: bool = False) -> bool:
         if peer in self.gone:
             return False
-        taker = self.takers.get(peer)
-        again = wire.decode(wire.encode(message))
-        if isinstance(again, Fault | EndStep | Busy) and (sentence := _sentence(again)) != printable(
-            sentence, len(sentence)
-        ):
+        message = wire.decode(wire.encode(message))
+        sentence = _sentence(message)
+        if sentence != printable(sentence, wire.MAX_TEXT_CHARS):
             raise Broken(f"a sentence to {peer!r} is not printable: {sentence!r}")
-        if taker is not None:
-            taker.take(again, self.now)
+        if peer in self.takers:
+            self.takers[peer].take(message, self.now)
         return True
 
     def admit(self, peer: bytes, has_session: bool = True) -> None: ...
@@ -143,8 +143,11 @@ class FuzzPost:
         return ()
 
 
-def _sentence(message: Fault | EndStep | Busy) -> str:
-    return message.reason if isinstance(message, EndStep) else message.message
+def _sentence(message: wire.AnyMessage) -> str:
+    """Return what a message has for people."""
+    if isinstance(message, EndStep):
+        return message.reason
+    return message.message if isinstance(message, Fault | Busy) else ""
 
 
 @dataclass
@@ -152,8 +155,6 @@ class Honest:
     """A robot that keeps to the protocol. Raises Broken for an answer that is not the target's, or for none."""
 
     answers: int = 0
-    resumed: int = 0
-    busy: int = 0
     token: str = ""
     step: int = 0
     round: int = 0
@@ -210,7 +211,6 @@ class Honest:
     def take(self, message: wire.AnyMessage, now: float) -> None:
         match message:
             case Welcome():
-                self.resumed += message.session == self.token
                 self.token, self.has_session, self.begin = message.session, True, None
                 self.moved_at = now
             case Commit() if message.step == self.step and self.begin is not None:
@@ -227,11 +227,8 @@ class Honest:
                     self.outbox.append(self._draft())
                     self.at = now + 1.0
             case Busy():
-                self.busy += 1
-                self.begin, self.has_session = None, self.has_session and message.step is not None
+                self.begin, self.has_session = None, False
                 self.at = self.moved_at = now + message.retry_after_s
-                if self.has_session:
-                    self.has_session = False  # asks with Hello again when the time has come
             case Fault() if message.code is FaultCode.NO_SESSION:
                 self.has_session, self.begin, self.at = False, None, now
             case Fault() | EndStep():
@@ -252,7 +249,6 @@ class Vandal:
     digest: bytes = bytes(8)
     round: int = 0
     step: int = 0
-    early: int = 0
 
     def take(self, message: wire.AnyMessage, now: float) -> None:
         """Learn from what came."""
@@ -410,7 +406,7 @@ class Verifier:
             if act.frames:
                 self.post.mail.append((act.peer, list(act.frames)))
             else:
-                self.post.gone.add(act.peer)
+                self.post.gone[act.peer] = None
                 self.post.takers.pop(act.peer, None)
             if act.frames and not act.gap_s and len(self.post.mail) < TOGETHER:
                 continue
@@ -419,8 +415,8 @@ class Verifier:
             self.server.turn()
             if watch.tracebacks:
                 raise Broken(watch.tracebacks[0])
-            if len(self.post.gone) > 64:
-                self.post.gone = set(list(self.post.gone)[-64:])
+            while len(self.post.gone) > MOST_GONE:
+                del self.post.gone[next(iter(self.post.gone))]
 
 
 class VerifierSide:
