@@ -11,7 +11,7 @@ from edge_drafter.answer import Contradiction
 from edge_drafter.beside import Beside
 from edge_drafter.protocols import Link, LinkLost, VerifierBusy
 from edge_drafter.question import CANCELLED
-from edge_drafter.request import Interruption, StepInterrupted, StepResult
+from edge_drafter.request import Interruption, StepInterrupted, StepRequest, StepResult
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.step_drafter import Outcome, StepDrafter
@@ -20,6 +20,8 @@ from speculation.cancellation import Abandoned
 from speculation.text import printable
 from speculation.trace import Trace
 from speculation.wire import (
+    MAX_IMAGE_BYTES,
+    MAX_PROMPT_CHARS,
     MAX_TEXT_CHARS,
     AnyMessage,
     BeginStep,
@@ -94,8 +96,10 @@ class StepLoop:
         return StepResult(tuple(step.answer.tokens), step.stats)
 
     def _begin(self) -> None:
-        """Send the frame first, so that the verifier reads it while the sources do."""
+        """Send the frame first, so that the verifier reads it while the sources do. Raises ValueError for what no
+        message can take."""
         step, request = self._step, self._step.request
+        _check(request)
         left = NO_DEADLINE_S if request.deadline_s is None else max(0.0, min(request.deadline_s, NO_DEADLINE_S))
         message = BeginStep(
             request.step, request.prompt, request.jpeg, list(request.committed), request.max_tokens, step.config.idle,
@@ -323,3 +327,11 @@ class StepLoop:
         if step.answer.done or step.is_late(ended):
             step.effort.answered(stats, self._drafter is not None)
         self._trace.step(stats, ended)
+
+
+def _check(request: StepRequest) -> None:
+    """Raise ValueError for a prompt or frame that no `BeginStep` can take."""
+    if not 1 <= len(request.prompt) <= MAX_PROMPT_CHARS:
+        raise ValueError(f"the prompt has {len(request.prompt)} characters, give 1 to {MAX_PROMPT_CHARS}")
+    if len(request.jpeg) > MAX_IMAGE_BYTES:
+        raise ValueError(f"the frame has {len(request.jpeg)} bytes, the limit is {MAX_IMAGE_BYTES}")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageFile
 
 MAX_PIXELS = 1 << 24
 """Largest frame that is decoded: a few kilobytes of JPEG can claim gigabytes of pixels."""
@@ -37,7 +37,7 @@ class _TimedBytes(io.BytesIO):
         return super().read(size)
 
 
-def _open(file: io.BytesIO) -> Image.Image:
+def _open(file: io.BytesIO) -> ImageFile.ImageFile:
     """Read a JPEG's header. Raises OSError, SyntaxError, ValueError or DecompressionBombError for anything else."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whoever sends a frame with strange metadata writes into no log of ours
