@@ -22,6 +22,9 @@ _JPEG_PART = 1 << 12
 Frame = npt.NDArray[np.uint8]
 """RGB [H, W, 3]."""
 
+# Whoever sends a frame with strange metadata writes into no log of ours. Once for all: threads share the filters.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
 
 class _TimedBytes(io.BytesIO):
     """A file in memory that refuses to be read on after `limit_s` seconds, so that its decoder ends."""
@@ -39,9 +42,7 @@ class _TimedBytes(io.BytesIO):
 
 def _open(file: io.BytesIO) -> ImageFile.ImageFile:
     """Read a JPEG's header. Raises OSError, SyntaxError, ValueError or DecompressionBombError for anything else."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whoever sends a frame with strange metadata writes into no log of ours
-        return Image.open(file, formats=["JPEG"])
+    return Image.open(file, formats=["JPEG"])
 
 
 def is_jpeg(data: bytes) -> bool:
