@@ -191,6 +191,8 @@ class World:
         def again() -> None:
             if way.connections == number:
                 way.peer = b"%s.%d" % (way.name.encode(), number)
+                way.wire.is_new = True
+                way.wire.wake()
                 while way.stuck:
                     self._send_up(way, way.stuck.popleft())
 

@@ -123,8 +123,10 @@ class Wire:
         """Connections that the link has made."""
         self.addresses: set[str] = set()
         """Where to."""
-        self.lost = False
-        """As a link sees it: the other end has closed the connection, and silence need not be waited for."""
+        self.lost = self.is_new = False
+        """What a socket notes for its link: the other end has ended the connection; there is another one since."""
+        self.refusal = ""
+        """And why a handshake failed; none does here."""
 
     def deliver(self, payload: bytes) -> None:
         """Bring a message to the robot."""
