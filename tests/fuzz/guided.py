@@ -9,6 +9,8 @@ from typing import Any
 
 ACTS, MOST_BYTES = 60, 4096
 """Of one life; an act takes some tens of bytes."""
+KINDS = 32
+"""Of lives: schemes of sampling, policies of the scheduler."""
 STARTS = 24
 """Lives of random bytes to begin with."""
 OUT = Path("out/fuzz")
@@ -39,7 +41,7 @@ def guided(side_name: str, messages: int, seed: int) -> int:
             return side.act(knows, rng) if count <= ACTS and not rng.is_empty else None
 
         with watchdog():
-            side.life("guided").live(choose)
+            side.life(f"guided/{rng.randrange(KINDS)}").live(choose)
 
     corpus = OUT / side_name
     corpus.mkdir(parents=True, exist_ok=True)
