@@ -15,6 +15,7 @@ from cloud_verifier.ledger import PASS_PRICE
 from cloud_verifier.policies import POLICIES
 from cloud_verifier.start_error import StartError as StartError
 from cloud_verifier.step import HINT_TOKENS
+from speculation.frames import MAX_PIXELS
 from speculation.predictor import OFF
 from speculation.settings import fields_of, from_flags, read_values
 from speculation.vlm.folder import SEEING, ModelFolderError, find_model, read_config
@@ -110,6 +111,10 @@ class Limits(Settings, frozen=True):
         Literal["on", "off"],
         Meta(description="off: prompt and answer are computed again for every verification (benchmarks)"),
     ] = "on"
+    frame_pixels: Annotated[
+        int,
+        Meta(ge=1 << 12, le=MAX_PIXELS, description="pixels of a robot's frame; one with more is not decoded"),
+    ] = MAX_PIXELS
     idle_s: Annotated[
         float, Meta(ge=1.0, le=86400.0, description="seconds of silence after which a session is closed")
     ] = 60.0

@@ -28,6 +28,7 @@ from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
 from cloud_verifier.step import Step
 from cloud_verifier.work import CapacityError, DraftEngine, Engine, Post
 from speculation import wire
+from speculation.frames import MAX_PIXELS, check_pixels
 from speculation.pass_cost import Load, PassCost
 from speculation.profiles import DeviceProfile
 from speculation.sampling import SamplingScheme
@@ -70,6 +71,7 @@ class Server:
         self._model = engine.model
         self._profile = profile
         self._max_draft = config.limits.max_draft
+        self._frame_pixels = config.limits.frame_pixels
         self._mailbox = mailbox
         self._clock = clock
         self._sessions = SessionTable(config.limits.max_sessions, config.limits.idle_s)
@@ -434,6 +436,8 @@ class Server:
         """Return the inputs of target and draft model; in a thread of `Preparation`."""
         wants = begin.self_draft or begin.idle is wire.Idle.LEDGER
         beside = self._self_draft if wants else None
+        if self._frame_pixels < MAX_PIXELS:
+            check_pixels(begin.jpeg, self._frame_pixels)
         inputs = self._engine.prepare(begin.prompt, begin.jpeg)
         return inputs, beside and beside.prepare(begin.prompt, begin.jpeg)
 

@@ -53,9 +53,12 @@ class Answer:
 
         A commit whose first token is left to the edge to sample (`rests`) may add none.
 
-        A commit ahead of the answer is held, at most `HELD_COMMITS` of them, the nearest first. Raises Contradiction
-        for a commit about another prefix, with tokens beyond the answer's end, or that calls complete what is not.
+        A commit ahead of the answer is held, at most `HELD_COMMITS` of them, the nearest first; not one that leaves a
+        token to the edge, which is large and is sent again for the draft that it answers. Raises Contradiction for a
+        commit about another prefix, with tokens beyond the answer's end, or that calls complete what is not.
         """
+        if commit.rest is not None and commit.start > self.position:
+            return []
         known = self._held.get(commit.start)
         if known is None or len(known.tokens) <= len(commit.tokens):
             self._held[commit.start] = commit

@@ -43,6 +43,7 @@ from speculation.predictor import OFF, Predictor, find
 from speculation.profiles import load_profile
 from speculation.prompts import Vocabulary
 from speculation.sampling import question_key
+from speculation.text import printable
 from speculation.trace import Trace
 from speculation.vlm.load import DTYPES, Vlm, load_vlm
 from speculation.vlm.session import VlmSession
@@ -419,7 +420,7 @@ class EdgeDecoder:
             _log.warning(
                 "the predictor was trained for target %s, the verifier serves %s: drafts may end badly",
                 self.predictor.target,
-                welcome.model,
+                printable(welcome.model, 64),
             )
         if self._known_target not in ("", welcome.model):
             # What was measured and learned of one target holds for no other.
@@ -436,6 +437,6 @@ class EdgeDecoder:
             _log.warning(
                 "this robot declares profile %s but the verifier %s: times are neither's",
                 self.profile.name,
-                welcome.profile or "none",
+                printable(welcome.profile, 64) or "none",
             )
         self._known_profile = welcome.profile

@@ -46,6 +46,7 @@ from speculation.wire import (
     Pong,
     Welcome,
     WireError,
+    check_tokens,
     decode,
     encode,
     kind_of,
@@ -270,9 +271,12 @@ class ZmqLink:
                 payload = self._inbox.popleft()
                 self._inbox_bytes -= len(payload)
             try:
-                return decode(payload)
+                message = decode(payload)
+                check_tokens(message, self.config.hello.vocabulary)
             except WireError as error:
                 self._note_malformed(error)
+            else:
+                return message
 
     def close(self) -> None:
         """Stop the thread and free the socket; safe to repeat."""
@@ -363,6 +367,7 @@ class ZmqLink:
             if len(payload) > CONTROL_BYTES:
                 raise WireError(f"message of {len(payload)} bytes, the limit is {CONTROL_BYTES} for its kind")
             message = decode(payload)
+            check_tokens(message, self.config.hello.vocabulary)
         except WireError as error:
             self._note_malformed(error)
             return False

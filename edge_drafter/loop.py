@@ -11,7 +11,7 @@ from edge_drafter.answer import Contradiction
 from edge_drafter.beside import Beside
 from edge_drafter.protocols import Link, LinkLost, VerifierBusy
 from edge_drafter.question import CANCELLED
-from edge_drafter.request import Interruption, StepInterrupted, StepResult
+from edge_drafter.request import Interruption, StepInterrupted, StepRequest, StepResult
 from edge_drafter.sources import DraftSource
 from edge_drafter.step import Step
 from edge_drafter.step_drafter import Outcome, StepDrafter
@@ -20,6 +20,8 @@ from speculation.cancellation import Abandoned
 from speculation.text import printable
 from speculation.trace import Trace
 from speculation.wire import (
+    MAX_IMAGE_BYTES,
+    MAX_PROMPT_CHARS,
     MAX_TEXT_CHARS,
     AnyMessage,
     BeginStep,
@@ -63,6 +65,8 @@ class StepLoop:
         """When a draft was last sent for nothing but a commit that may have been lost."""
         self._committed_at = step.started
         """When the answer last grew."""
+        self._unread = ""
+        """Why the verifier could not read a message of this step; empty where it could."""
 
     def run(self) -> StepResult:
         """Return the answer. Raises StepInterrupted, with the tokens committed so far."""
@@ -92,8 +96,10 @@ class StepLoop:
         return StepResult(tuple(step.answer.tokens), step.stats)
 
     def _begin(self) -> None:
-        """Send the frame first, so that the verifier reads it while the sources do."""
+        """Send the frame first, so that the verifier reads it while the sources do. Raises ValueError for what no
+        message can take."""
         step, request = self._step, self._step.request
+        _check(request)
         left = NO_DEADLINE_S if request.deadline_s is None else max(0.0, min(request.deadline_s, NO_DEADLINE_S))
         message = BeginStep(
             request.step, request.prompt, request.jpeg, list(request.committed), request.max_tokens, step.config.idle,
@@ -195,15 +201,19 @@ class StepLoop:
         match message:
             case Commit() if message.step == number:
                 self._commit_received_at = step.clock()
-                for commit, tokens in step.answer.take(message):
+                taken = step.answer.take(message)
+                for place, (commit, tokens) in enumerate(taken, start=1):
                     step.stats.add_passes(commit)
                     if known := self._complete(commit, tokens):
-                        self._commit(commit, known)
+                        self._commit(commit, known, is_last=place == len(taken))
             case EarlyTokens() if message.step == number and self._drafter is not None:
                 used = self._drafter.take_early_token(message)
                 self._trace.early_token(message, used, step.clock())
             case Features() if message.step == number and self._drafter is not None:
                 self._drafter.feed(message)
+            case Fault() if message.code is FaultCode.MALFORMED and message.step in (None, number):
+                # A message came to the verifier as garbage. What matters of it is sent again, as if it had vanished.
+                self._unread = f"; it could not read a message: {printable(message.message)}"
             case Fault() if message.step is None or message.step == number:
                 why = f"the verifier refuses: {printable(message.message)}"
                 raise self._interrupted(Interruption.REFUSED, why, message.code)
@@ -224,7 +234,8 @@ class StepLoop:
             return []
         return found
 
-    def _commit(self, commit: Commit, tokens: list[int]) -> None:
+    def _commit(self, commit: Commit, tokens: list[int], is_last: bool) -> None:
+        """Follow a commit. Behind one that is not the last the answer goes on already: no draft starts there."""
         step, stats, drafter = self._step, self._step.stats, self._drafter
         now = step.clock()
         stats.rounds += 1
@@ -241,7 +252,7 @@ class StepLoop:
         outcome = Outcome.NEITHER
         if drafter is not None:
             outcome = drafter.take_commit(commit, tokens, now)
-            if outcome is Outcome.HIT and step.sent.current is None:
+            if outcome is Outcome.HIT and is_last and step.sent.current is None:
                 self._link.send(drafter.send_draft(step.tree.root))
         step.show()
         self._trace.round(commit, len(tokens), sent_at, now)
@@ -282,6 +293,7 @@ class StepLoop:
         if now >= self._commit_received_at + step.config.patience_s:
             silence = now - self._commit_received_at
             message = f"the verifier committed nothing for {silence:.1f} s (limit {step.config.patience_s:g} s)"
+            message += self._unread
             raise self._interrupted(Interruption.LINK_LOST, message)
 
     def _wait_s(self, now: float) -> float:
@@ -318,3 +330,11 @@ class StepLoop:
         if step.answer.done or step.is_late(ended):
             step.effort.answered(stats, self._drafter is not None)
         self._trace.step(stats, ended)
+
+
+def _check(request: StepRequest) -> None:
+    """Raise ValueError for a prompt or frame that no `BeginStep` can take."""
+    if not 1 <= len(request.prompt) <= MAX_PROMPT_CHARS:
+        raise ValueError(f"the prompt has {len(request.prompt)} characters, give 1 to {MAX_PROMPT_CHARS}")
+    if len(request.jpeg) > MAX_IMAGE_BYTES:
+        raise ValueError(f"the frame has {len(request.jpeg)} bytes, the limit is {MAX_IMAGE_BYTES}")

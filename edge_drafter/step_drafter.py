@@ -18,6 +18,8 @@ from speculation.wire import MAX_DRAFT_MS, ROOT, Commit, Draft, EarlyTokens, Fea
 
 LOOKUP_LEAVES = 2
 """How many of the leaves of one forward are looked up before it."""
+MOST_NAMED = 512
+"""What exits may name in one verification; every one takes a place in the tree."""
 
 
 class Outcome(Enum):
@@ -158,7 +160,7 @@ class StepDrafter:
         if anchor is None:
             return False
         step.stats.early_received += 1
-        if not step.config.early_tokens or step.cutter.ends_at(anchor):
+        if not step.config.early_tokens or step.cutter.ends_at(anchor) or len(self._named_places) >= MOST_NAMED:
             return False
         self._named = self._expect(anchor, early)
         self.policy.on_early_token(self._named, step.tree[self._named].reach)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageFile
 
 MAX_PIXELS = 1 << 24
 """Largest frame that is decoded: a few kilobytes of JPEG can claim gigabytes of pixels."""
@@ -21,6 +21,9 @@ _JPEG_PART = 1 << 12
 
 Frame = npt.NDArray[np.uint8]
 """RGB [H, W, 3]."""
+
+# Whoever sends a frame with strange metadata writes into no log of ours. Once for all: threads share the filters.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class _TimedBytes(io.BytesIO):
@@ -37,17 +40,35 @@ class _TimedBytes(io.BytesIO):
         return super().read(size)
 
 
+def _open(file: io.BytesIO) -> ImageFile.ImageFile:
+    """Read a JPEG's header. Raises OSError, SyntaxError, ValueError or DecompressionBombError for anything else."""
+    return Image.open(file, formats=["JPEG"])
+
+
 def is_jpeg(data: bytes) -> bool:
     """Return whether a frame decodes, at an eighth of its size: a small part of what a whole one costs."""
     try:
-        with Image.open(_TimedBytes(data, DECODE_LIMIT_S, time.monotonic), formats=("JPEG",)) as image:
+        with _open(_TimedBytes(data, DECODE_LIMIT_S, time.monotonic)) as image:
             if image.width * image.height > MAX_PIXELS:
                 return False
-            image.draft("L", (image.width // 8, image.height // 8))
+            image.draft("L", (max(1, image.width // 8), max(1, image.height // 8)))
             image.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return False
     return True
+
+
+def check_pixels(data: bytes, most: int) -> None:
+    """Check a JPEG's size, which its header has, against a limit; no pixel is decoded.
+
+    Raises ValueError for more than `most` pixels. What has no header to be read is for `decode_jpeg` to refuse.
+    """
+    try:
+        image = _open(io.BytesIO(data))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return
+    if image.width * image.height > most:
+        raise ValueError(f"image of {image.width} x {image.height} pixels exceeds the limit of {most} pixels")
 
 
 def decode_jpeg(data: bytes, limit_s: float = DECODE_LIMIT_S, clock: Callable[[], float] = time.monotonic) -> Frame:
@@ -61,9 +82,7 @@ def decode_jpeg(data: bytes, limit_s: float = DECODE_LIMIT_S, clock: Callable[[]
     if scans > MAX_SCANS:
         raise ValueError(f"image of {len(data)} bytes has {scans} scans, the limit is {MAX_SCANS}")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(_TimedBytes(data, limit_s, clock), formats=["JPEG"])
+        image = _open(_TimedBytes(data, limit_s, clock))
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"image of {image.width} x {image.height} pixels exceeds the limit of {MAX_PIXELS} pixels")
         image.decodermaxblock = _JPEG_PART

@@ -38,9 +38,12 @@ TRACE_BYTES = 16
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 EXPLAINED_BYTES = 4096
 """Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]*$"
+"""What people may be shown: no control characters, and nothing that turns or hides what stands beside it."""
 ROOT = -1
 """Node index of a draft's root, the last committed token; draft token i is node i."""
 
+Version: TypeAlias = Annotated[int, Meta(ge=0, lt=2**16)]
 Step: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
 Round: TypeAlias = Annotated[int, Meta(ge=0, lt=2**32)]
 Position: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ANSWER_TOKENS)]
@@ -53,7 +56,7 @@ Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DRAFT_MS)]
 Digest: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
-Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_WORD_CHARS)]
+Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_WORD_CHARS, pattern=PRINTABLE)]
 Words: TypeAlias = Annotated[list[Word], Meta(max_length=MAX_WORDS)]
 Answer: TypeAlias = Annotated[list[Token], Meta(max_length=MAX_ANSWER_TOKENS)]
 DraftTokens: TypeAlias = Annotated[list[Token], Meta(max_length=MAX_DRAFT_TOKENS)]
@@ -123,7 +126,7 @@ class Hello(Message, tag=1, frozen=True):
     sampling: Name = "greedy"
     service_class: Name = "interactive"
     resume: Name = ""
-    protocol: int = PROTOCOL
+    protocol: Version = PROTOCOL
     features: Name = ""
 
 
@@ -143,7 +146,7 @@ class Welcome(Message, tag=2, frozen=True):
     eos: Annotated[list[Token], Meta(min_length=1, max_length=16)]
     max_draft: Annotated[int, Meta(gt=0, le=MAX_DRAFT_TOKENS)] = MAX_DRAFT_TOKENS
     profile: Name = ""
-    protocol: int = PROTOCOL
+    protocol: Version = PROTOCOL
     colours: Words = []
     classes: Words = []
     machine: Name = ""
@@ -240,7 +243,7 @@ class Commit(Message, tag=6, frozen=True):
     tokens: Annotated[list[Token], Meta(max_length=MAX_DRAFT_TOKENS + 1)]
     digest: Digest
     done: bool
-    passes: Annotated[int, Meta(ge=0)] = 1
+    passes: Annotated[int, Meta(ge=0, le=MAX_ANSWER_TOKENS)] = 1
     queue_s: Seconds = 0.0
     compute_s: Seconds = 0.0
     prefill_s: Seconds = 0.0
@@ -343,6 +346,29 @@ def decode(payload: bytes) -> AnyMessage:
     elif isinstance(message, Features):
         _check_features("Features.features", message.features, len(message.tokens))
     return message
+
+
+def check_tokens(message: AnyMessage, vocabulary: int) -> None:
+    """Check the tokens that a verifier sends. Raises `WireError` for one outside a vocabulary of so many tokens.
+
+    `Token` is bounded by what any tokenizer may have; one that this model's does not have would end its forward.
+    """
+    fields: tuple[tuple[str, list[int]], ...]
+    match message:
+        case Commit() | Features():
+            fields = (("tokens", message.tokens),)
+        case EarlyTokens():
+            fields = (("token", [message.token]),)
+        case Welcome():
+            fields = (("eos", message.eos),)
+        case _:
+            return
+    for name, tokens in fields:
+        if tokens and max(tokens) >= vocabulary:
+            raise WireError(
+                f"malformed message: {type(message).__name__}.{name}: token {max(tokens)} is outside the vocabulary "
+                f"0..{vocabulary - 1}"
+            )
 
 
 def kind_of(payload: bytes) -> type[Message] | None:

@@ -215,10 +215,17 @@ class RejectionSampler(DraftSampler):
         self._after = {digest: after for digest, after in self._after.items() if digest in known}
 
     def attach(self, draft: Draft) -> Draft:
-        """See `DraftSampler.attach`. A draft right behind a token that the edge sampled brings that token, too."""
+        """See `DraftSampler.attach`. A draft right behind a token that the edge sampled brings that token, too.
+
+        Raises ValueError for a token that was not sampled here: a verifier that commits the beginning of a draft, which
+        no rejection does, leaves what its exits named behind the rest.
+        """
         digest, sources = draft.digest, []
-        for token in draft.tokens:
-            sources.append(self._after[digest])
+        for place, token in enumerate(draft.tokens):
+            source = self._after.get(digest)
+            if source is None:
+                raise ValueError(f"token {place} of the draft was named by an exit, not sampled; it cannot be judged")
+            sources.append(source)
             digest = extend_digest(digest, [token])
         draft = self._scheme.prove(draft, sources)
         if self._finished is None or self._finished[0] != draft.digest:

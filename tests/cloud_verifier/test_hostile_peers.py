@@ -339,7 +339,7 @@ def test_a_peer_of_the_first_zmtp_or_a_garbled_greeting_ends_nothing(verifier: V
 
 
 def test_bent_messages_from_many_peers(verifier: Verifier, honest: Honest, target: Target) -> None:
-    """2,000 of them; tests/test_fuzz.py has 20,000 more without sockets."""
+    """2,000 of them; tests/fuzz has 20,000 more without sockets."""
     rng = random.Random(13)
     payloads = sample_messages(target.hello)
     for turn in range(80):

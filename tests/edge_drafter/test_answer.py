@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_drafter.answer import HELD_COMMITS, Answer, Contradiction
-from speculation.wire import Commit, begin_digest, extend_digest
+from speculation.wire import Commit, Masses, begin_digest, extend_digest
 
 PROMPT, JPEG, EOS = "find it", b"jpeg", 9
 
@@ -134,6 +134,16 @@ def test_held_commits_are_bounded_and_the_nearest_stay() -> None:
         answer.take(commit(start, tokens, start + 1))
     answer.take(commit(0, tokens, 1))
     assert answer.position == HELD_COMMITS
+
+
+def test_a_commit_ahead_with_a_distribution_is_not_held() -> None:
+    """Each may take 4 MB, and an honest verifier sends none before it has the token that the edge samples."""
+    tokens, answer = [0] * 10, Answer(PROMPT, JPEG, (EOS,), 500)
+    large = msgspec.structs.replace(commit(5, tokens, 6), rest=Masses(bytes(400), 1.0))
+    assert answer.take(large) == []
+    answer.take(commit(0, tokens, 5))
+    assert answer.position == 5
+    assert len(answer.take(large)) == 1 and answer.position == 6
 
 
 def test_room_and_end_of_a_resumed_answer() -> None:

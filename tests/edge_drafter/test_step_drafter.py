@@ -16,7 +16,7 @@ from edge_drafter import Drafter, DraftingConfig, Mode, StepRequest, sources_of
 from edge_drafter.answer import Answer
 from edge_drafter.controller import Controller
 from edge_drafter.step import Step
-from edge_drafter.step_drafter import StepDrafter
+from edge_drafter.step_drafter import MOST_NAMED, StepDrafter
 from speculation.cancellation import Stop
 from speculation.distributions import Logits
 from speculation.trace import Kind
@@ -304,6 +304,16 @@ def test_an_early_token_comes_too_late_for_a_draft_that_is_decided() -> None:
     world.drafter.take_commit(commit, [0, 1], world.clock.now)
     assert not world.drafter.take_early_token(world.early(draft, 0, 5, 0.9))
     assert world.step.stats.early_received == 0
+
+
+def test_exits_that_name_thousands_of_tokens_do_not_fill_the_tree() -> None:
+    world = World(DraftingConfig.of("fsd"))
+    draft = world.sent()
+    before = len(world.step.tree)
+    taken = sum(world.drafter.take_early_token(world.early(draft, 0, token, 0.5)) for token in range(5000))
+    assert 0 < taken <= MOST_NAMED and len(world.step.tree) <= before + MOST_NAMED
+    world.drafter.take_commit(*world.step.answer.take(world.commit(draft, [*draft.tokens, 6]))[0], now=1.0)
+    assert len(world.step.tree) < 10, "with the commit they are gone"
 
 
 def test_earlier_answers_propose_a_draft_that_costs_no_forward_and_travel_as_hints() -> None:

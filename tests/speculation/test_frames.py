@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import math
+import random
+import subprocess
+import sys
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from speculation.frames import MAX_SCANS, decode_jpeg, is_jpeg
-from tests.hostile import scans_jpeg
+from speculation.frames import MAX_PIXELS, MAX_SCANS, check_pixels, decode_jpeg, is_jpeg
+from tests.hostile import mutated, scans_jpeg
 from tests.models import frame
 
 
@@ -73,3 +77,78 @@ def test_what_decodes_is_a_frame(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8", bytes(range(256)), b"\xff\xd8" + bytes(1000)])
 def test_what_does_not_decode_is_none(data: bytes) -> None:
     assert not is_jpeg(data)
+
+
+def test_the_size_is_read_from_the_header_and_no_pixel_decoded() -> None:
+    whole = jpeg(np.random.default_rng(3).integers(0, 255, (100, 200, 3), np.uint8))
+    header = whole[: len(whole) // 2]
+    check_pixels(header, 20_000)
+    with pytest.raises(ValueError, match="image of 200 x 100 pixels exceeds the limit of 19999 pixels"):
+        check_pixels(header, 19_999)
+    for unreadable in (b"", b"jpeg", header[:20]):
+        check_pixels(unreadable, 1)
+        with pytest.raises(ValueError, match="does not decode as JPEG"):
+            decode_jpeg(unreadable)
+
+
+def test_twelve_bits_a_sample_and_other_formats_are_refused() -> None:
+    """A decoder for more than 8 bits takes twice the memory, and formats other than JPEG have limits of their own."""
+    plain = jpeg(frame(0))
+    at = plain.index(b"\xff\xc0")
+    deep = plain[:at] + b"\xff\xc1" + plain[at + 2 : at + 4] + b"\x0c" + plain[at + 5 :]
+    png = io.BytesIO()
+    Image.fromarray(frame(0)).save(png, "PNG")
+    for data in (deep, png.getvalue()):
+        with pytest.raises(ValueError, match="does not decode as JPEG"):
+            decode_jpeg(data)
+
+
+def test_several_pictures_in_one_file_are_one_frame() -> None:
+    """A phone's JPEG may hold more of them, each of another size."""
+    buffer, first = io.BytesIO(), Image.fromarray(frame(0))
+    first.save(buffer, "MPO", save_all=True, append_images=[first.resize((640, 480))])
+    pixels = decode_jpeg(buffer.getvalue())
+    assert pixels.shape == frame(0).shape
+
+
+def test_the_largest_frame_takes_bounded_memory() -> None:
+    """A progressive one keeps all coefficients: here 4096 x 4096 of one colour, 4:4:4, in 400 kB."""
+    side = math.isqrt(MAX_PIXELS)
+    buffer = io.BytesIO()
+    Image.new("RGB", (side, side), (9, 99, 199)).save(buffer, "JPEG", progressive=True, subsampling=0)
+    code = """
+import sys
+from pathlib import Path
+from speculation.frames import decode_jpeg
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+data = sys.stdin.buffer.read()
+before = peak()
+print(decode_jpeg(data, 60.0).nbytes, peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], input=buffer.getvalue(), capture_output=True, check=True)
+    size, grown = map(int, done.stdout.split())
+    assert size == 3 * MAX_PIXELS
+    assert grown * 1024 < 16 * MAX_PIXELS
+
+
+def test_a_broken_jpeg_is_refused_in_words_whatever_is_broken() -> None:
+    rng, exif = random.Random(5), Image.Exif()
+    exif[0x0112], exif[0x9286] = 6, "x" * 100
+    good = []
+    for size, options in (((64, 64), {}), ((33, 17), {"progressive": True}), ((5, 3), {"exif": exif})):
+        buffer = io.BytesIO()
+        pixels = np.random.default_rng(1).integers(0, 256, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(buffer, "JPEG", **options)
+        good.append(buffer.getvalue())
+    refused = 0
+    for _ in range(600):
+        data = mutated(good, rng)
+        is_jpeg(data)
+        try:
+            decode_jpeg(data)
+        except ValueError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert 100 < refused < 600

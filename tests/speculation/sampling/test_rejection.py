@@ -119,6 +119,13 @@ def test_a_place_that_the_answer_has_left_is_forgotten() -> None:
         sampler.finish(DIGEST, pack(Distribution.of(np.zeros(4), SPLIT)))
 
 
+def test_a_token_that_was_not_sampled_is_not_sent_as_if_it_were() -> None:
+    sampler, root = SPLIT.sampler(0), Prefix(0, DIGEST)
+    sampler.rank(np.zeros(4), root)
+    with pytest.raises(ValueError, match="token 1 of the draft was named by an exit, not sampled"):
+        sampler.attach(draft(digest=DIGEST, tokens=[2, 3]))
+
+
 def test_the_next_draft_brings_the_token_that_the_edge_sampled() -> None:
     sampler, root = SPLIT.sampler(0), Prefix(0, DIGEST)
     sampler.rank(np.zeros(4), root)

@@ -1,0 +1,39 @@
+"""Every kind of fault a few times: no wrong token, no lost step; and what would be one is noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud_verifier.work import Row
+from speculation.acceptance import Verdict
+from tests.fuzz.campaign import Broken
+from tests.fuzz.faults import FAULTS, ROBOTS, inject
+from tests.fuzz.verifier import FuzzEngine
+
+
+def test_whatever_fails_no_token_is_wrong_and_no_step_is_lost() -> None:
+    report = inject(len(FAULTS) + 3, seed=18)
+    assert set(report.faults) == {f"{what} {where}" for what, where in FAULTS}
+    assert report.answers > 5 * ROBOTS and report.interrupted > 0 and report.killed > 0
+
+
+def test_a_wrong_token_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = FuzzEngine._judge
+
+    def wrong(self: FuzzEngine, row: Row) -> Verdict:
+        verdict = judge(self, row)
+        is_late = len(self.rows[row.index].answer) > 12
+        return Verdict((), 1 + verdict.token % 5, 0.5) if is_late else verdict
+
+    monkeypatch.setattr(FuzzEngine, "_judge", wrong)
+    with pytest.raises(Broken, match="was committed, the answer is"):
+        inject(1, seed=1)
+
+
+def test_a_lost_step_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: FuzzEngine, prompt: str, jpeg: bytes) -> tuple[str, bytes]:
+        raise ValueError("no frame is good enough")
+
+    monkeypatch.setattr(FuzzEngine, "prepare", refuses)
+    with pytest.raises(Broken, match="lost a step: refused: .* no frame is good enough"):
+        inject(1, seed=1)

@@ -1,0 +1,127 @@
+"""20,000 messages a side, and the fuzzer itself: what it sends, that a seed names it, that it finds and shortens."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from cloud_verifier.scheduler import Scheduler
+from edge_drafter import link
+from speculation import wire
+from speculation.wire import Commit, Draft, EndStep, Features
+from tests.fuzz.__main__ import main
+from tests.fuzz.campaign import Broken, Failed, Side, campaign, record
+from tests.fuzz.edge import VOCABULARY, EdgeSide
+from tests.fuzz.generator import KINDS, Given, any_message, bent, fields_of, invalid, pack, valid
+from tests.fuzz.verifier import VerifierSide
+
+MESSAGES = 20_000
+CHECKED_TOGETHER = (Draft, Commit, Features)
+"""Kinds with fields that must fit each other, not their limits alone."""
+
+
+def test_anything_to_the_verifier() -> None:
+    report = campaign(VerifierSide(), MESSAGES, seed=18, life=MESSAGES // 2)
+    assert report.messages == MESSAGES
+    assert report.counts["honest answers"] > 100 and report.counts["faults"] > 1000
+    assert report.counts["ignored"] < MESSAGES / 20, "what is not read tests nothing"
+
+
+def test_anything_to_the_robot() -> None:
+    report = campaign(EdgeSide(), MESSAGES, seed=18, life=MESSAGES // 8)
+    assert report.messages == MESSAGES
+    assert all(report.counts[each] > 10 for each in ("answers", "actions", "contradiction", "link lost", "refused"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_is_sent_within_its_limits_and_beyond(kind: type[wire.Message]) -> None:
+    rng, tag = random.Random(1), kind.__struct_config__.tag
+    for _ in range(50):
+        content = [tag, *(valid(field.type, rng) for field in fields_of(kind))]
+        try:
+            assert type(wire.decode(pack(content))) is kind
+        except wire.WireError:
+            assert kind in CHECKED_TOGETHER
+    for place, field in enumerate(fields_of(kind), start=1):
+        refused = 0
+        for _ in range(40):
+            content = [tag, *(valid(each.type, rng) for each in fields_of(kind))]
+            content[place] = invalid(field.type, rng)
+            try:
+                wire.decode(pack(content))
+            except wire.WireError as error:
+                refused += 1
+                assert len(str(error)) < 1000
+        assert refused > 3, f"{kind.__name__}.{field.name} has no limit that is tried"
+
+
+def test_bent_messages_are_often_messages_still() -> None:
+    rng, good = random.Random(2), Draft(1, 1, 0, b"8 bytes!", [1, 2, 3], [-1, 0, 0])
+    outcomes = set()
+    for _ in range(500):
+        try:
+            outcomes.add(wire.decode(bent(good, rng)) == good)
+        except wire.WireError:
+            outcomes.add(None)
+    assert outcomes == {True, False, None}
+
+
+@pytest.mark.parametrize("side", [VerifierSide(), EdgeSide()], ids=lambda side: side.name)
+def test_a_seed_names_all_that_is_sent(side: Side) -> None:
+    first, again = (record(side, f"7/{side.name}/0", 600) for _ in range(2))
+    assert len(first) == 600 and first == again
+    assert first != record(side, f"8/{side.name}/0", 600)
+
+
+def test_a_server_that_fails_over_one_message_is_found_and_the_message_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = Scheduler.end
+
+    def fails(self: Scheduler, index: int, number: int | None = None) -> Any:
+        if number is not None and number % 7 == 3:
+            raise RuntimeError("a bug")
+        return end(self, index, number)
+
+    monkeypatch.setattr(Scheduler, "end", fails)
+    with pytest.raises(Failed, match="a bug") as caught:
+        campaign(VerifierSide(), MESSAGES, seed=1)
+    acts = caught.value.acts
+    assert len(acts) <= 12
+    last = wire.decode(acts[-1].frames[0])
+    assert isinstance(last, EndStep) and last.step % 7 == 3
+    assert "'1/server/0'" in str(caught.value) and "EndStep(" in str(caught.value)
+
+
+def test_a_robot_that_takes_tokens_it_cannot_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "check_tokens", lambda message, vocabulary: None)
+    side, rng, left = EdgeSide(), random.Random(1), iter(range(MESSAGES))
+    with pytest.raises(Broken, match=f"outside the vocabulary 0..{VOCABULARY - 1}"):
+        side.life("1").live(lambda knows: side.act(knows, rng) if next(left, None) is not None else None)
+
+
+def test_the_command_prints_figures_or_what_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--messages", "300", "--side", "edge", "--seed", "4"]) == 0
+    assert "edge: 300 messages" in capsys.readouterr().out
+    monkeypatch.setattr(VerifierSide, "life", lambda self, seed: 1 / 0)
+    assert main(["--messages", "300", "--side", "server", "--seed", "4"]) == 1
+    assert "life '4/server/0', failed at message 0: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_without_atheris_one_sentence_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "atheris", None)
+    assert main(["--guided", "--side", "server"]) == 2
+    assert "needs the package atheris" in capsys.readouterr().err
+
+
+def test_bytes_are_random_numbers_too() -> None:
+    given = Given(bytes(range(200)))
+    assert any_message(given) == any_message(Given(bytes(range(200))))
+    assert not given.is_empty
+    empty = Given(b"")
+    assert empty.is_empty and empty.random() == 0.99 and empty.randrange(100) == 0
