@@ -53,17 +53,25 @@ class LinkSocket:
         self._open()
 
     def _open(self) -> None:
+        self.lost = False
+        """Whether the connection has ended, or nobody accepts one; ZeroMQ goes on trying."""
         dealer = self._context.socket(zmq.DEALER)
-        self._monitor = dealer.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
+        self._monitor = dealer.get_monitor_socket(
+            zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+        )
         dealer.linger = 0
         dealer.immediate = True
         dealer.sndhwm, dealer.rcvhwm = SEND_HIGH_WATER, 0
         dealer.maxmsgsize = MAX_MESSAGE_BYTES
         dealer.connect_timeout = 3000
         dealer.reconnect_ivl_max = 1000
-        if self._curve is not None:
-            dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = self._curve
-        dealer.connect(self._address)
+        try:
+            if self._curve is not None:
+                dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = self._curve
+            dealer.connect(self._address)
+        except zmq.ZMQError as error:  # a verifier may send the robot to what is no address
+            _log.warning("cannot connect to %s: %s", self._address, error)
+            self.lost = True
         self._socket = dealer
         self._stuck: deque[bytes] = deque(maxlen=SEND_HIGH_WATER)
         self._undelivered: Undelivered | None = None
@@ -108,9 +116,10 @@ class LinkSocket:
             while wake.recv(4096):
                 pass
 
-    def reopen(self) -> None:
-        """Begin a new connection; what is not sent, or not there yet, is dropped."""
+    def reopen(self, address: str, curve: tuple[bytes, bytes, bytes] | None) -> None:
+        """Begin a new connection, to any address; what is not sent, or not there yet, is dropped."""
         self.close()
+        self._address, self._curve = address, curve
         self._open()
 
     def close(self) -> None:
@@ -153,6 +162,7 @@ class LinkSocket:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
                 connected = event["event"] == zmq.EVENT_CONNECTED
                 self._undelivered = Undelivered(int(event["value"])) if connected else None
+                self.lost = not connected
         if self._undelivered is None:
             return 0
         if not self._more:
