@@ -197,6 +197,7 @@ class Forwards:
         verdict = output.verdicts[step.index]
         commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
         self._peers.totals.count(step.act, len(commit.tokens))
+        self._peers.promises.committed(commit, step.service_class, now)
         self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
         if session is not None:

@@ -71,6 +71,8 @@ class Mailbox:
         self._connections = Connections(SESSION_BYTES)
         self._inboxes: dict[bytes, BoundedQueue] = {}
         self._outboxes: dict[bytes, BoundedQueue] = {}
+        self._clients: dict[int, str] = {}
+        """Keys by descriptor; each is entered with the first message of its connection."""
         self._turns: deque[bytes] = deque()
         self._watch_at, self._trim_at, self._moved_at = 0.0, math.inf, -math.inf
         self._closed: list[int] = []
@@ -165,6 +167,12 @@ class Mailbox:
         """Whether a peer has mail here that was not received yet."""
         with self._using:
             return peer in self._inboxes
+
+    def client(self, peer: bytes) -> str:
+        """Return the key (z85) that a peer came with; empty where there are no keys."""
+        with self._using:
+            connection = self._connections.of_peer(peer)
+            return self._clients.get(connection.fd, "") if connection is not None else ""
 
     def forget(self, peer: bytes) -> None:
         """Drop what waits for a peer."""
@@ -333,6 +341,8 @@ class Mailbox:
             except zmq.ZMQError as error:
                 if error.errno != errno.EINVAL:
                     raise
+            if self._curve is not None and fd is not None:
+                self._clients[fd] = str(frame.get("User-Id"))
             if len(frames) < FRAMES:
                 frames.append(frame.bytes)
         return head.bytes, fd, frames

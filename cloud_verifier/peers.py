@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from cloud_verifier.exit_queue import ExitQueue
 from cloud_verifier.limits import Allowance
+from cloud_verifier.promises import Promises
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.sessions import Session, SessionTable
 from cloud_verifier.step import Step, Tally
@@ -37,6 +38,8 @@ class Peers:
         self._clock, self._trace = clock, trace
         self.allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
         """Of refusals, by peer."""
+        self.promises = Promises()
+        """Whether commits came as fast as their classes promise."""
         self.totals = Tally()
         """What all steps have cost."""
         self.steps = self.faults = 0

@@ -140,6 +140,9 @@ class Post(Protocol):
 
     def waits(self, peer: bytes) -> bool: ...
 
+    def client(self, peer: bytes) -> str:
+        """Return the key (z85) that a peer came with; empty where there are no keys."""
+
     def forget(self, peer: bytes) -> None: ...
 
 

@@ -113,25 +113,35 @@ class Directory:
     # --- what follows
 
     def replicas(self, now: float) -> tuple[Status, ...]:
-        """Return the latest reports of the replicas that are there, by name."""
+        """Return the latest reports of the replicas that are there, by name. One that is to drain is draining."""
         for name in [name for name, each in self._replicas.items() if now - each.reported_at > self._silent_s]:
             _log.warning("replica %s is silent for %.1f s: robots go elsewhere", name, self._silent_s)
             del self._replicas[name]
-        return tuple(each.status for _, each in sorted(self._replicas.items()))
+        latest = [each.status for _, each in sorted(self._replicas.items())]
+        return tuple(
+            msgspec.structs.replace(each, phase=Phase.DRAINING) if self._draining.get(each.name) == each.born else each
+            for each in latest
+        )
 
     def ready(self, now: float) -> tuple[Status, ...]:
         """Return those of the replicas that take robots."""
-        return tuple(each for each in self.replicas(now) if each.phase is Phase.READY and not self._drains(each))
+        return tuple(each for each in self.replicas(now) if each.phase is Phase.READY)
 
-    def choose(self, key: str, now: float, prefix: bytes = b"", before: str = "") -> Status | None:
+    def choose(self, key: str, now: float, prefix: bytes = b"", before: str = "", avoided: str = "") -> Status | None:
         """Return the replica for the robot of this key; None where none is there or all are full.
 
-        It stays where it was `before`, by name, if there is room; else it belongs where the ring has it, see `Ring`. A
+        One that is `avoided`, by name, is taken only where there is no other. The robot stays where it was `before`, by
+        name, if there is room; else it belongs where the ring has it, see `Ring`. A
         replica's share is smaller where more work is asked of it than it can do; one without memory, or without a free
         session, is passed over; and of the first PREFIX_CHOICES that have room one that serves robots of the same
         `prefix` is taken, whose keys and values can be shared.
         """
-        loads = {each: self._load(each, now) - (each.name == before) for each in self.ready(now)}
+        ready = self.ready(now)
+        loads = {
+            each: self._load(each, now) - (each.name == before)
+            for each in ready
+            if each.name != avoided or len(ready) == 1
+        }
         free = {each: load for each, load in loads.items() if load < each.max_sessions}
         roomy = {each: load for each, load in free.items() if each.memory < FULL_MEMORY}
         found = self._choices(key, roomy or free)
@@ -166,6 +176,3 @@ class Directory:
             replica.prefixes.move_to_end(prefix)
             if len(replica.prefixes) > MOST_PREFIXES:
                 replica.prefixes.popitem(last=False)
-
-    def _drains(self, status: Status) -> bool:
-        return self._draining.get(status.name) == status.born

@@ -56,9 +56,10 @@ class Demand(msgspec.Struct, frozen=True):
 class Scaler:
     """Follows demand: up after `up_s`, by as many as it takes; down after `down_s`, one at a time."""
 
-    def __init__(self, settings: Scaling) -> None:
+    def __init__(self, settings: Scaling, running: int = 0) -> None:
+        """running: replicas that run already."""
         self._settings = settings
-        self._wanted = settings.min
+        self._wanted = min(max(settings.min, running), settings.max)
         self._up_since = self._down_since = math.inf
 
     def wanted(self, demands: Sequence[Demand], now: float) -> int:

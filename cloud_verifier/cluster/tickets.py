@@ -59,6 +59,10 @@ class Tickets:
         content = msgspec.msgpack.encode(Ticket(replica, client, key, now + self._valid_s))
         return self._mac(content) + content
 
+    def age(self, ticket: Ticket, now: float) -> float:
+        """Return how many seconds ago a ticket was signed."""
+        return now - (ticket.until - self._valid_s)
+
     def check(self, ticket: bytes, replica: str, client: str, now: float) -> None:
         """Raise TicketError unless `client` may come to `replica` now."""
         if not ticket:

@@ -75,6 +75,10 @@ class VirtualMailbox:
     def admit(self, peer: bytes, has_session: bool = True) -> None:
         """See `Post`; every peer is admitted."""
 
+    def client(self, peer: bytes) -> str:
+        """See `cloud_verifier.work.Post`."""
+        return ""
+
     def waits(self, peer: bytes) -> bool:
         """See `Post`; no peer is dropped for silence."""
         return False

@@ -53,6 +53,9 @@ class FakePost:
     def waits(self, peer: bytes) -> bool:
         return any(at <= self.now and who == peer for at, who, _ in self.mail)
 
+    def client(self, peer: bytes) -> str:
+        return peer.decode()
+
     def forget(self, peer: bytes) -> None: ...
 
 

@@ -1,0 +1,163 @@
+"""A cluster on this machine, without Ray: replica processes, their manager and the door in one loop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from cloud_verifier.cluster.directory import Directory
+from cloud_verifier.cluster.door import Door
+from cloud_verifier.cluster.manager import Manager
+from cloud_verifier.cluster.scaling import Scaler, Scaling
+from cloud_verifier.cluster.settings import SECRET_FILE, ClusterSettings
+from cloud_verifier.cluster.supervisor import Reported, Spawn, Supervisor, spawn
+from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets, load_secret
+from cloud_verifier.config import Link, ServerConfig, StartError
+from cloud_verifier.mailbox import Mailbox
+from speculation.settings import fields_of
+
+_log = logging.getLogger("cloud_verifier")
+
+TURN_S, LOOK_S = 0.02, 0.1
+"""How long the door waits for mail, and how often processes are looked at."""
+END_S = 10.0
+"""How long a replica may take to end once its robots are gone."""
+
+
+def replica_command(options: dict[str, Any], bind: str) -> list[str]:
+    """Return the command that starts a replica with the settings of a command line, bound to another address."""
+    words = [sys.executable, "-m", "cloud_verifier", "replica"]
+    for field in fields_of(ServerConfig):
+        value = options.get(field.name, field.default)
+        value = bind if field.name == "bind" else getattr(value, "value", value)
+        if value is None or field.name in ("trace", "log_file"):
+            continue
+        words += [field.flag, str(value).lower() if isinstance(value, bool) else str(value)]
+    return words
+
+
+def count_gpus() -> int:
+    """Return the GPUs of this machine, without loading anything that knows them."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None:
+        return len([each for each in shown.split(",") if each.strip() not in ("", "-1")])
+    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+
+
+def make_secret(settings: ClusterSettings, link: Link) -> bytes:
+    """Return the cluster's secret: from its file or, without keys, a new one. Raises StartError."""
+    file = settings.secret_file or (link.keys / SECRET_FILE if link.keys is not None else None)
+    if file is None:
+        return os.urandom(SECRET_BYTES)
+    try:
+        return load_secret(file)
+    except (ValueError, OSError) as error:
+        raise StartError(f"--secret-file {file}: {error}") from None
+
+
+class LocalFleet:
+    """Replicas as processes of this machine, see `manager.Fleet`; the n-th has the n-th GPU and port."""
+
+    def __init__(self, supervisor: Supervisor, command: Callable[[str], Sequence[str]], gpus: int) -> None:
+        """command: how a replica is started that binds to an address."""
+        self._supervisor, self._command, self._gpus = supervisor, command, gpus
+        self.host, self.first_port = "127.0.0.1", 0
+
+    @property
+    def names(self) -> Collection[str]:
+        """See `manager.Fleet`."""
+        return self._supervisor.running
+
+    def start(self, name: str) -> None:
+        """See `manager.Fleet`."""
+        place = int(name.rpartition("-")[2]) - 1
+        environment = dict(os.environ)
+        if self._gpus:
+            shown = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(self._gpus)))).split(",")
+            environment["CUDA_VISIBLE_DEVICES"] = shown[place % len(shown)]
+        port = str(self.first_port + place) if self.first_port else "*"
+        self._supervisor.start(name, self._command(f"tcp://{self.host}:{port}"), environment)
+
+    def drain(self, name: str) -> None:
+        """See `manager.Fleet`."""
+        self._supervisor.drain(name)
+
+    def kill(self, name: str) -> None:
+        """See `manager.Fleet`."""
+        self._supervisor.kill(name)
+
+
+class LocalCluster:
+    """Door, directory, manager and the processes of this machine; `turn` again and again, then `close`."""
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        config: ServerConfig,
+        settings: ClusterSettings,
+        scaling: Scaling,
+        start: Spawn = spawn,
+    ) -> None:
+        """`options` are those of the command line, by name. `start` starts processes. Raises StartError."""
+        host, secret, gpus = settings.reached_at(config.link), make_secret(settings, config.link), count_gpus()
+        limits = settings.limits(scaling, gpus)
+        self._drain_s = config.limits.drain_s
+        self._mailbox = Mailbox(config.link)
+        self.supervisor = Supervisor(secret, host, start)
+        fleet = LocalFleet(self.supervisor, lambda bind: replica_command(options, bind), gpus)
+        fleet.host, fleet.first_port = config.link.bind.partition("://")[2].rpartition(":")[0], settings.replica_port
+        self.directory = Directory()
+        self.manager = Manager(self.directory, Scaler(limits), fleet, limits.max)
+        self.door = Door(self._mailbox, self.directory, Tickets(secret))
+        self._looked_at = -LOOK_S
+        self.address = self._mailbox.address
+        _log.info("cluster of %d to %d replicas, its door at %s", limits.min, limits.max, self.address)
+
+    def turn(self) -> None:
+        """Answer robots, take reports and look after processes. Raises StartError where no replica can start."""
+        self.door.turn(TURN_S)
+        now = time.monotonic()
+        take_events(self.supervisor, self.manager, now)
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            self.supervisor.reap()
+            self.manager.turn(now)
+
+    def close(self) -> None:
+        """Let replicas drain, and end them; safe to repeat."""
+        self.supervisor.close(self._drain_s + END_S)
+        self._mailbox.close()
+        _log.info(
+            "stopped: %d robots were sent to replicas, %d turned away", self.door.redirected, self.door.turned_away
+        )
+
+
+def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StartError, in one sentence, if it cannot."""
+    stopping: list[int] = []
+    with closing(LocalCluster(options, config, settings, scaling)) as cluster:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda number, _: stopping.append(number))
+        while not stopping:
+            cluster.turn()
+
+
+def take_events(supervisor: Supervisor, manager: Manager, now: float) -> None:
+    """Hand what the supervisor has noticed to the manager. Raises StartError as `Manager.ended`."""
+    while True:
+        try:
+            event = supervisor.events.get_nowait()
+        except queue.Empty:
+            return
+        if isinstance(event, Reported):
+            manager.reported(event.status, now)
+        else:
+            manager.ended(event.name, event.code, now)

@@ -1,0 +1,340 @@
+"""A cluster on Ray: Ray places, supervises and restarts; frames go from robots to replicas by ZeroMQ, past Ray.
+
+One detached actor is the directory: it keeps the replicas' reports and decides how many run. One detached actor a
+replica stands on its machine and supervises the verifier's process. Doors are processes outside: each keeps a copy of
+the directory, by which it goes on while the actor is away.
+
+Only this file knows Ray, which is imported late: without it the verifier works, and this command has one sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import signal
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from cloud_verifier.cluster.directory import Directory, Status
+from cloud_verifier.cluster.door import Door
+from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, make_secret, replica_command
+from cloud_verifier.cluster.manager import Manager
+from cloud_verifier.cluster.scaling import Scaler, Scaling
+from cloud_verifier.cluster.settings import ClusterSettings
+from cloud_verifier.cluster.supervisor import Reported, Supervisor
+from cloud_verifier.cluster.tickets import Tickets
+from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.mailbox import Mailbox
+from speculation.address import is_loopback
+
+_log = logging.getLogger("cloud_verifier")
+
+NAMESPACE, DIRECTORY = "spec-vlm-nav", "directory"
+VIEW_S, ASK_S = 0.2, 2.0
+"""How often a door asks the directory for its view, and how long it waits for an answer."""
+STALE_S = 60.0
+"""How long a door goes by its last view while the directory is away."""
+START_S = 120.0
+"""How long the directory's actor may take to start."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the directory needs to start replicas on any machine."""
+
+    options: dict[str, Any]
+    """Of the command line, by name."""
+    scaling: Scaling
+    secret: bytes
+    bind_host: str
+    first_port: int
+    cpus: float
+    """Of a replica."""
+    gpus: float
+    """Of a replica."""
+
+    @property
+    def local(self) -> bool:
+        """Whether replicas are reached on their own machine only."""
+        return is_loopback(self.bind_host)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise StartError(
+            f"cluster needs Ray ({error}): install spec-vlm-nav-core[cluster], or give --on local for this machine alone"
+        ) from None
+    return ray
+
+
+class ReplicaActor:
+    """Supervises one verifier process on the machine where Ray has put it, and hands its reports to the directory."""
+
+    def __init__(self, name: str, plan: Plan) -> None:
+        ray = _ray()
+        self._name, self._directory = name, None
+        host = plan.bind_host if plan.local else ray.util.get_node_ip_address()
+        self._supervisor = Supervisor(plan.secret, host)
+        place = int(name.rpartition("-")[2]) - 1
+        port = str(plan.first_port + place) if plan.first_port else "*"
+        # Ray names the GPUs of this actor in its environment, which the process inherits.
+        self._supervisor.start(name, replica_command(plan.options, f"tcp://{plan.bind_host}:{port}"))
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def drain(self) -> None:
+        """Let the verifier send its robots elsewhere and end."""
+        self._supervisor.drain(self._name)
+
+    def kill(self) -> None:
+        """End a verifier that does not answer."""
+        self._supervisor.kill(self._name)
+
+    def process(self) -> int | None:
+        """Return the id of the verifier's process on its machine; None where it has ended."""
+        return self._supervisor.running.get(self._name)
+
+    def _watch(self) -> None:
+        while True:
+            self._supervisor.reap()
+            with contextlib.suppress(queue.Empty):
+                event = self._supervisor.events.get(timeout=LOOK_S)
+                if isinstance(event, Reported):
+                    self._send("reported", event.status)
+                else:
+                    self._send("ended", event.name, event.code)
+
+    def _send(self, method: str, *values: Any) -> None:
+        """Call the directory, and wait for nothing; what gets lost is in the next report."""
+        try:
+            if self._directory is None:
+                self._directory = _ray().get_actor(DIRECTORY, NAMESPACE)
+            getattr(self._directory, method).remote(*values)
+        except Exception as error:  # the directory is being started again
+            _log.warning("replica %s does not reach the directory: %s", self._name, error)
+            self._directory = None
+
+
+class RayFleet:
+    """Replicas as detached actors, see `manager.Fleet`."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Those that run already are taken over."""
+        ray = _ray()
+        self._plan = plan
+        self._actors: dict[str, Any] = {}
+        for each in ray.util.list_named_actors(all_namespaces=True):
+            if each["namespace"] == NAMESPACE and each["name"].startswith("replica-"):
+                self._actors[each["name"]] = ray.get_actor(each["name"], NAMESPACE)
+
+    @property
+    def names(self) -> Collection[str]:
+        """See `manager.Fleet`."""
+        return tuple(self._actors)
+
+    def start(self, name: str) -> None:
+        """See `manager.Fleet`."""
+        actor = _ray().remote(ReplicaActor).options(
+            name=name, namespace=NAMESPACE, lifetime="detached", get_if_exists=True, max_restarts=-1,
+            num_cpus=self._plan.cpus, num_gpus=self._plan.gpus,
+        )  # fmt: skip
+        self._actors[name] = actor.remote(name, self._plan)
+
+    def drain(self, name: str) -> None:
+        """See `manager.Fleet`."""
+        self._actors[name].drain.remote()
+
+    def kill(self, name: str) -> None:
+        """See `manager.Fleet`."""
+        self._actors[name].kill.remote()
+
+    def ended(self, name: str) -> None:
+        """Free what the actor of a process that has ended holds."""
+        if name in self._actors:
+            _ray().kill(self._actors.pop(name))
+
+
+class DirectoryActor:
+    """The directory and the manager of the cluster. Ray starts it again; it then knows all from the next reports."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._lock = threading.Lock()
+        self._directory, self._fleet = Directory(), RayFleet(plan)
+        self._scaler = Scaler(plan.scaling, len(self._fleet.names))
+        self._manager = Manager(self._directory, self._scaler, self._fleet, plan.scaling.max)
+        self._failure = ""
+        self._stopping = False
+        threading.Thread(target=self._manage, daemon=True).start()
+
+    def secret(self) -> bytes:
+        """Return what tickets are signed with."""
+        return self._plan.secret
+
+    def view(self) -> tuple[tuple[Status, ...], str]:
+        """Return the replicas as they reported last and, where none can start, why."""
+        with self._lock:
+            return self._directory.replicas(time.monotonic()), self._failure
+
+    def reported(self, status: Status) -> None:
+        """Take in a replica's report."""
+        with self._lock:
+            self._manager.reported(status, time.monotonic())
+
+    def ended(self, name: str, code: int | None) -> None:
+        """A replica's process has ended, or its connection."""
+        with self._lock:
+            try:
+                self._manager.ended(name, code, time.monotonic())
+            except StartError as error:
+                self._failure, self._stopping = str(error), True
+            if code is not None:
+                self._fleet.ended(name)
+
+    def drain(self, name: str) -> None:
+        """Let a replica send its robots elsewhere and end; another one takes its place."""
+        with self._lock:
+            self._manager.drain(name)
+
+    def stop(self) -> int:
+        """Let all replicas drain and start none any more; return how many are left."""
+        with self._lock:
+            if not self._stopping:
+                self._stopping = True
+                for name in self._fleet.names:
+                    self._manager.drain(name)
+            return len(self._fleet.names)
+
+    def _manage(self) -> None:
+        while True:
+            with self._lock:
+                if not self._stopping:
+                    self._manager.turn(time.monotonic())
+            time.sleep(LOOK_S)
+
+
+class View:
+    """A door's copy of the directory, brought up to date by a thread that asks for it."""
+
+    def __init__(self) -> None:
+        self.directory = Directory()
+        self._latest: tuple[Status, ...] = ()
+        self._latest_at = time.monotonic()
+        self.failure = ""
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def turn(self) -> None:
+        """Take over what was learned. While the directory is away its last view holds, for STALE_S."""
+        now = time.monotonic()
+        latest = self._latest
+        if now - self._latest_at > STALE_S:
+            return
+        known = {each.name for each in latest}
+        for each in self.directory.replicas(now):
+            if each.name not in known:
+                self.directory.gone(each.name)
+        for each in latest:
+            self.directory.report(each, now)
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._ending.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        ray = _ray()
+        actor, away = None, False
+        while not self._ending.wait(VIEW_S):
+            try:
+                if actor is None:
+                    actor = ray.get_actor(DIRECTORY, NAMESPACE)
+                self._latest, self.failure = ray.get(actor.view.remote(), timeout=ASK_S)
+                self._latest_at, away = time.monotonic(), False
+            except Exception as error:
+                if not away:
+                    _log.warning("the directory is away, robots are sent by its last view: %s", error)
+                actor, away = None, True
+
+
+def join(plan: Plan) -> Any:
+    """Return the directory's actor, which is started where there is none yet."""
+    return _ray().remote(DirectoryActor).options(
+        name=DIRECTORY, namespace=NAMESPACE, lifetime="detached", get_if_exists=True, max_restarts=-1,
+        max_task_retries=-1, num_cpus=0, max_concurrency=16,
+    ).remote(plan)  # fmt: skip
+
+
+def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StartError, in one sentence, if it cannot."""
+    ray = _ray()
+    try:
+        ray.init(address=settings.address or None, namespace=NAMESPACE, include_dashboard=False, log_to_driver=True)
+    except Exception as error:
+        raise StartError(f"--address {settings.address!r}: Ray cannot be reached or started: {error}") from None
+    started = not settings.address
+    try:
+        if settings.stop:
+            stop(config.limits.drain_s)
+        else:
+            run_door(options, config, settings, scaling, ends_all=started)
+    finally:
+        ray.shutdown()
+
+
+def run_door(
+    options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling, ends_all: bool
+) -> None:
+    """Run a door in a Ray cluster that was joined. ends_all: the replicas end with it. Raises StartError."""
+    ray = _ray()
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    per_replica = 0.0 if settings.cpus_per_replica or not gpus else 1.0
+    bind_host = config.link.bind.partition("://")[2].rpartition(":")[0]
+    plan = Plan(
+        options, settings.limits(scaling, gpus), make_secret(settings, config.link), bind_host, settings.replica_port,
+        settings.cpus_per_replica or (0.0 if per_replica else 1.0), per_replica,
+    )  # fmt: skip
+    stopping: list[int] = []
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda number, _: stopping.append(number))
+    with contextlib.ExitStack() as ends:
+        mailbox = Mailbox(config.link)
+        ends.callback(mailbox.close)
+        directory = join(plan)
+        try:
+            secret = ray.get(directory.secret.remote(), timeout=START_S)  # that of the first door
+        except Exception as error:
+            raise StartError(f"the cluster's directory does not start: {error}") from None
+        if ends_all:
+            ends.callback(stop, config.limits.drain_s)
+        view = View()
+        ends.callback(view.close)
+        door = Door(mailbox, view.directory, Tickets(secret))
+        _log.info("cluster door at %s, replicas by Ray: %s", mailbox.address, plan.scaling)
+        while not stopping:
+            door.turn(TURN_S)
+            view.turn()
+            if view.failure:
+                raise StartError(view.failure)
+        _log.info("stopping: %d robots were sent to replicas, %d turned away", door.redirected, door.turned_away)
+
+
+def stop(drain_s: float) -> None:
+    """Let all replicas drain, and end the actors."""
+    ray = _ray()
+    try:
+        directory = ray.get_actor(DIRECTORY, NAMESPACE)
+    except ValueError:
+        return
+    until = time.monotonic() + drain_s + END_S
+    while ray.get(directory.stop.remote()) and time.monotonic() < until:
+        time.sleep(LOOK_S)
+    for each in ray.util.list_named_actors(all_namespaces=True):
+        if each["namespace"] == NAMESPACE:
+            ray.kill(ray.get_actor(each["name"], NAMESPACE))

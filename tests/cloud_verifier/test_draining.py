@@ -1,0 +1,112 @@
+"""A verifier that is drained sends its robots elsewhere, each between two answers, and no committed token is lost."""
+
+from __future__ import annotations
+
+from cloud_verifier.promises import Standing
+from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, Server
+from speculation.profiles import RAW, load_profile
+from speculation.wire import BeginStep, Commit, Fault, FaultCode, Idle, Redirect, Welcome
+from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, faults, tokens_of
+
+AWAY = Redirect(reason=DRAINING)
+DECODED = BeginStep(1, "long", JPEG, max_tokens=10, idle=Idle.DECODE)
+
+
+def draining(seconds: float) -> Bench:
+    return Bench(CONFIG.changed(drain_s=seconds))
+
+
+def test_a_robot_without_a_step_goes_at_once_and_nobody_is_let_in() -> None:
+    bench = draining(60.0)
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    bench.ask(b"b", begin())
+    bench.server.drain()
+    assert bench.ask(b"a") == [AWAY]
+    assert bench.ask(b"c", HELLO) == [AWAY]
+    assert bench.ask(b"a", HELLO) == [AWAY]
+    assert AWAY not in bench.received(b"b")
+
+
+def test_a_robot_in_the_midst_of_an_answer_goes_at_its_end() -> None:
+    truth = tokens_of(Bench().ask(b"a", HELLO, DECODED))
+    bench = draining(60.0)
+    bench.send(b"a", HELLO)
+    bench.send(b"a", DECODED)
+    while not tokens_of(bench.received(b"a")):
+        bench.server.turn()
+    bench.server.drain()
+    bench.server.run()
+    received = bench.received(b"a")
+    assert isinstance(received[-2], Commit) and received[-2].done and received[-1] == AWAY
+    assert tokens_of(received) == truth
+
+
+def test_when_it_is_time_it_goes_in_the_midst_and_goes_on_elsewhere_from_what_was_committed() -> None:
+    truth = tokens_of(Bench().ask(b"a", HELLO, DECODED))
+    bench = draining(1.0)
+    bench.send(b"a", HELLO)
+    bench.send(b"a", DECODED)
+    while len(tokens_of(bench.received(b"a"))) < 2:
+        bench.server.turn()
+    bench.server.drain()
+    bench.server.turn()
+    assert AWAY not in bench.received(b"a")
+    bench.post.now += 1.0
+    bench.server.run()
+    received = bench.received(b"a")
+    committed = tokens_of(received)
+    assert received[-1] == AWAY and committed == truth[: len(committed)]
+    other = Bench()
+    other.welcome(b"a")
+    again = BeginStep(1, "long", JPEG, committed, 10, Idle.DECODE)
+    assert committed + tokens_of(other.ask(b"a", again)) == truth
+
+
+def test_drained_a_second_time_or_without_time_it_stops_at_once() -> None:
+    for seconds, times in ((0.0, 1), (60.0, 2)):
+        bench = draining(seconds)
+        bench.welcome(b"a")
+        bench.ask(b"a", begin())
+        for _ in range(times):
+            bench.server.drain()
+        bench.server.run()
+        assert "the verifier was stopped" in str(bench.received(b"a")[-1])
+
+
+def test_only_a_ticket_lets_a_new_robot_in_and_a_session_is_resumed_without() -> None:
+    bench = Bench()
+
+    def check(ticket: bytes, client: str) -> None:
+        if ticket != client.encode():
+            raise ValueError("not yours")
+
+    bench.server = Server(bench.engine, CONFIG, RAW, bench.post, clock=bench.post.clock, check_ticket=check)
+    refused = bench.ask(b"a", HELLO)
+    assert faults(refused) == [FaultCode.NO_TICKET]
+    assert isinstance(refused[0], Fault) and refused[0].message == "Hello.ticket: not yours"
+    (welcome,) = bench.ask(b"a", type(HELLO)(HELLO.tokenizer, HELLO.vocabulary, ticket=b"a"))
+    assert isinstance(welcome, Welcome)
+    resumed = type(HELLO)(HELLO.tokenizer, HELLO.vocabulary, resume=welcome.session)
+    (again,) = bench.ask(b"b", resumed)
+    assert isinstance(again, Welcome) and again.session == welcome.session
+
+
+def test_it_reports_how_it_stands() -> None:
+    bench, reports, config = Bench(), list[Standing](), CONFIG.changed(drain_s=60.0)
+    profile = load_profile("go2_a100_scaled")
+    bench.server = Server(bench.engine, config, profile, bench.post, clock=bench.post.clock, report=reports.append)
+    bench.turns(1)
+    assert reports == [Standing(0, 0.0, 0.0, 0.0, False)]
+    bench.welcome(b"a")
+    assert reports[-1].sessions == 1
+    bench.ask(b"a", DECODED)
+    assert reports[-1].utilisation > 0.0 and reports[-1].memory == 0.0
+    bench.ask(b"a", begin(2))
+    assert reports[-1].memory > 0.0
+    at = bench.post.now
+    before = len(reports)
+    bench.server.drain()
+    bench.turns()
+    assert len(reports) - before >= (bench.post.now - at) / (REPORT_S + IDLE_WAIT_S) - 1.0
+    assert reports[-1].draining
