@@ -68,7 +68,7 @@ def _ray() -> Any:
         import ray
     except ImportError as error:
         raise StartError(
-            f"cluster needs Ray ({error}): install spec-vlm-nav-core[cluster], or give --on local for this machine alone"
+            f"cluster needs Ray ({error}): install spec-vlm-nav-core[cluster], or give --on local"
         ) from None
     return ray
 
@@ -100,14 +100,21 @@ class ReplicaActor:
         return self._supervisor.running.get(self._name)
 
     def _watch(self) -> None:
+        ended: tuple[str, int | None] | None = None
         while True:
             self._supervisor.reap()
-            with contextlib.suppress(queue.Empty):
+            try:
                 event = self._supervisor.events.get(timeout=LOOK_S)
-                if isinstance(event, Reported):
-                    self._send("reported", event.status)
-                else:
-                    self._send("ended", event.name, event.code)
+            except queue.Empty:
+                event = None
+            if isinstance(event, Reported):
+                self._send("reported", event.status)
+            elif event is not None:
+                ended = (event.name, event.code)
+                self._send("ended", *ended)
+            elif ended is not None and ended[1] is not None:  # the directory may have been away
+                self._send("ended", *ended)
+                time.sleep(1.0)
 
     def _send(self, method: str, *values: Any) -> None:
         """Call the directory, and wait for nothing; what gets lost is in the next report."""
@@ -263,7 +270,7 @@ class View:
                 actor, away = None, True
 
 
-def join(plan: Plan) -> Any:
+def _start_directory(plan: Plan) -> Any:
     """Return the directory's actor, which is started where there is none yet."""
     return _ray().remote(DirectoryActor).options(
         name=DIRECTORY, namespace=NAMESPACE, lifetime="detached", get_if_exists=True, max_restarts=-1,
@@ -272,57 +279,72 @@ def join(plan: Plan) -> Any:
 
 
 def serve(options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StartError, in one sentence, if it cannot."""
+    """Serve until SIGTERM or SIGINT. Raises StartError, in one sentence, if it cannot.
+
+    Where Ray is started here, everything ends with this process; else this is one door, and the others stay.
+    """
     ray = _ray()
     try:
-        ray.init(address=settings.address or None, namespace=NAMESPACE, include_dashboard=False, log_to_driver=True)
+        ray.init(address=settings.address or None, namespace=NAMESPACE, include_dashboard=False)
     except Exception as error:
         raise StartError(f"--address {settings.address!r}: Ray cannot be reached or started: {error}") from None
-    started = not settings.address
+    stopping: list[int] = []
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda number, _: stopping.append(number))
     try:
-        if settings.stop:
+        if not settings.stop:
+            with contextlib.closing(RayCluster(options, config, settings, scaling)) as cluster:
+                while not stopping:
+                    cluster.turn()
+        if settings.stop or not settings.address:
             stop(config.limits.drain_s)
-        else:
-            run_door(options, config, settings, scaling, ends_all=started)
     finally:
         ray.shutdown()
 
 
-def run_door(
-    options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling, ends_all: bool
-) -> None:
-    """Run a door in a Ray cluster that was joined. ends_all: the replicas end with it. Raises StartError."""
-    ray = _ray()
-    gpus = int(ray.cluster_resources().get("GPU", 0))
-    per_replica = 0.0 if settings.cpus_per_replica or not gpus else 1.0
-    bind_host = config.link.bind.partition("://")[2].rpartition(":")[0]
-    plan = Plan(
-        options, settings.limits(scaling, gpus), make_secret(settings, config.link), bind_host, settings.replica_port,
-        settings.cpus_per_replica or (0.0 if per_replica else 1.0), per_replica,
-    )  # fmt: skip
-    stopping: list[int] = []
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda number, _: stopping.append(number))
-    with contextlib.ExitStack() as ends:
-        mailbox = Mailbox(config.link)
-        ends.callback(mailbox.close)
-        directory = join(plan)
-        try:
-            secret = ray.get(directory.secret.remote(), timeout=START_S)  # that of the first door
-        except Exception as error:
-            raise StartError(f"the cluster's directory does not start: {error}") from None
-        if ends_all:
-            ends.callback(stop, config.limits.drain_s)
-        view = View()
-        ends.callback(view.close)
-        door = Door(mailbox, view.directory, Tickets(secret))
-        _log.info("cluster door at %s, replicas by Ray: %s", mailbox.address, plan.scaling)
-        while not stopping:
-            door.turn(TURN_S)
-            view.turn()
-            if view.failure:
-                raise StartError(view.failure)
-        _log.info("stopping: %d robots were sent to replicas, %d turned away", door.redirected, door.turned_away)
+class RayCluster:
+    """A door in the Ray cluster that this process has joined; `turn` again and again, then `close`."""
+
+    def __init__(
+        self, options: dict[str, Any], config: ServerConfig, settings: ClusterSettings, scaling: Scaling
+    ) -> None:
+        """`options` are those of the command line, by name. Raises StartError."""
+        ray = _ray()
+        gpus = int(ray.cluster_resources().get("GPU", 0))
+        per_replica = 0.0 if settings.cpus_per_replica or not gpus else 1.0
+        bind_host = config.link.bind.partition("://")[2].rpartition(":")[0]
+        plan = Plan(
+            options, settings.limits(scaling, gpus), make_secret(settings, config.link), bind_host,
+            settings.replica_port, settings.cpus_per_replica or 1.0 - per_replica, per_replica,
+        )  # fmt: skip
+        with contextlib.ExitStack() as ends:
+            mailbox = Mailbox(config.link)
+            ends.callback(mailbox.close)
+            actor = _start_directory(plan)
+            try:
+                secret = ray.get(actor.secret.remote(), timeout=START_S)  # that of the first door
+            except Exception as error:
+                raise StartError(f"the cluster's directory does not start: {error}") from None
+            self.view = View()
+            ends.callback(self.view.close)
+            self.door = Door(mailbox, self.view.directory, Tickets(secret))
+            self._ends = ends.pop_all()
+        self.address = mailbox.address
+        _log.info("cluster of %d to %d replicas, a door at %s", plan.scaling.min, plan.scaling.max, self.address)
+
+    def turn(self) -> None:
+        """Answer robots. Raises StartError where no replica can start."""
+        self.door.turn(TURN_S)
+        self.view.turn()
+        if self.view.failure:
+            raise StartError(self.view.failure)
+
+    def close(self) -> None:
+        """Close the door; replicas and directory go on. Safe to repeat."""
+        self._ends.close()
+        _log.info(
+            "door closed: %d robots sent to replicas, %d turned away", self.door.redirected, self.door.turned_away
+        )
 
 
 def stop(drain_s: float) -> None:

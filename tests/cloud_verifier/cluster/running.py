@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cloud_verifier.__main__ import parse
 from cloud_verifier.cluster.local import LocalCluster
@@ -38,7 +39,8 @@ def eventually(condition: Callable[[], bool], what: str = "it") -> None:
 class Running:
     """A cluster and the thread that turns it. `lock` is to be held to touch it."""
 
-    cluster: LocalCluster
+    cluster: Any
+    """A `LocalCluster` or, without processes of its own, a `RayCluster`."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     failure: list[Exception] = field(default_factory=list)
     _ending: threading.Event = field(default_factory=threading.Event)
@@ -57,7 +59,8 @@ class Running:
         """Return the addresses of the replicas that are ready, by name."""
         assert not self.failure, self.failure
         with self.lock:
-            return {each.name: each.address for each in self.cluster.directory.ready(time.monotonic())}
+            directory = getattr(self.cluster, "view", self.cluster).directory
+            return {each.name: each.address for each in directory.ready(time.monotonic())}
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         with self.lock:
@@ -71,17 +74,28 @@ class Running:
         self._ending.set()
 
 
+def settings_of(*arguments: str) -> tuple[dict[str, Any], ServerConfig, ClusterSettings, Scaling]:
+    """Return what a command line means."""
+    options = parse(["cluster", "--bind", "tcp://127.0.0.1:*", *arguments])
+    values = {name: options[name] for name in (field.name for field in fields_of(ServerConfig))}
+    return options, ServerConfig.of(**values), from_flags(ClusterSettings, options), Scaling()
+
+
 @contextmanager
 def running(*arguments: str, log: Path) -> Iterator[Running]:
-    """Start a cluster with the flags of a command line; it may not be ready yet."""
-    options = parse(["cluster", "--on", "local", "--bind", "tcp://127.0.0.1:*", *arguments])
-    values = {name: options[name] for name in (field.name for field in fields_of(ServerConfig))}
+    """Start a local cluster with the flags of a command line; it may not be ready yet."""
 
     def start(command: Sequence[str], environment: Mapping[str, str]) -> Forked:
         with log.open("a", encoding="utf-8") as stderr:
             return Forked(command, ROOT_FOLDER, stderr, env={**environment, "OMP_NUM_THREADS": "1"})
 
-    cluster = LocalCluster(options, ServerConfig.of(**values), from_flags(ClusterSettings, options), Scaling(), start)
+    with turning(LocalCluster(*settings_of(*arguments), start)) as running:
+        yield running
+
+
+@contextmanager
+def turning(cluster: Any) -> Iterator[Running]:
+    """Turn a cluster in a thread, and close it in the end."""
     running = Running(cluster)
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
