@@ -168,7 +168,7 @@ class OnRay(Turning):
         from cloud_verifier.cluster.on_ray import NAMESPACE, RayCluster
 
         self._ray = ray
-        self._nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
+        self._nodes: Any = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 << 20})
         self._workers = [self._add() for _ in range(replicas)]
         ray.init(address=self._nodes.address, namespace=NAMESPACE)
         cluster = RayCluster(*settings_of(words))

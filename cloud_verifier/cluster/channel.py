@@ -56,7 +56,7 @@ class Channel(Generic[Received]):
     def __init__(self, connection: socket.socket, kind: object) -> None:
         """kind: the type of what is received, as msgspec takes it."""
         self._socket = connection
-        self._decoder: msgspec.json.Decoder[Received] = msgspec.json.Decoder(kind)  # type: ignore[arg-type]
+        self._decoder: msgspec.json.Decoder[Received] = msgspec.json.Decoder(kind)
         self._sending = threading.Lock()
         self._socket.settimeout(None)
         self._lines = connection.makefile("rb")

@@ -151,6 +151,8 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 each.process.kill()
                 each.process.wait()
+            if each.channel is not None:
+                each.channel.close()
         self._replicas.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
 
