@@ -84,12 +84,17 @@ class Robot:
         """Whether it is served there now."""
         return bool(self.states) and self.states[-1][1] is LinkState.NOMINAL and f" {address} " in self.states[-1][2]
 
-    def resumed_after(self, when: float) -> float | None:
-        """Return after how many seconds it was served again, None where it was never interrupted since then."""
+    def resumed_after(self, when: float, from_loss: bool) -> float | None:
+        """Return for how many seconds it was without a verifier, None where it never was since then.
+
+        from_loss: from when it was sent away; else from `when` on, which it notices later.
+        """
         later = [(at, state) for at, state, _ in self.states if at >= when]
-        if all(state is LinkState.NOMINAL for _, state in later):
+        lost = next((at for at, state in later if state is not LinkState.NOMINAL), None)
+        if lost is None:
             return None
-        return next((at - when for at, state in later if state is LinkState.NOMINAL), None)
+        began = lost if from_loss else when
+        return next((at - began for at, state in later if at > lost and state is LinkState.NOMINAL), None)
 
 
 class Cluster(Protocol):
@@ -288,7 +293,7 @@ def measure(
                 time.sleep(0.02)
             wait_ready(cluster, replicas, check)
             among = robots if how in ("node", "directory") else theirs
-            resumed[how] += [each for robot in among if (each := robot.resumed_after(when)) is not None]
+            resumed[how] += [each for robot in among if (each := robot.resumed_after(when, how == "drain")) is not None]
             after = _totals(robots)
             known = totals.get(how, (0, 0, 0))
             totals[how] = tuple(k + b - a for k, a, b in zip(known, before, after, strict=True))  # type: ignore[assignment]

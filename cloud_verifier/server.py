@@ -40,7 +40,7 @@ SILENT_S = 6.0
 """An edge pings four times a second. A session that was silent for so long is closed when a new one needs its row."""
 REPORT_S = 0.25
 """How often the server reports how it stands, where that is wanted; one that hangs does not."""
-DRAINING = "it is being drained"
+DRAINING, SHED = "it is being drained", "others have more room"
 
 
 class Server:
@@ -93,6 +93,8 @@ class Server:
         self._check_ticket = check_ticket
         self._stopping = self._draining = False
         self._drain_s = config.limits.drain_s
+        self._to_shed = 0
+        """Robots that are to go elsewhere although this verifier goes on."""
         self._drained_at: float | None = None
         """When those that are still here are sent elsewhere in the midst of their answers."""
         self._report = report
@@ -130,11 +132,17 @@ class Server:
         self._stopping = self._stopping or self._draining or not self._drain_s
         self._draining = True
 
+    def shed(self, robots: int) -> None:
+        """Send so many robots elsewhere, each when its answer is done. Safe to call in any thread."""
+        self._to_shed = robots
+
     def turn(self) -> None:
         """Read messages, then do the most urgent piece of work."""
         self._attend(self._clock() + IDLE_WAIT_S, until_work=True)
         if self._draining:
-            self._send_away()
+            self._send_all_away()
+        elif self._to_shed:
+            self._send_some_away()
         batch = self._scheduler.next(self._clock())
         for step in batch.encodes:
             self._forwards.encode(step)
@@ -212,20 +220,33 @@ class Server:
         memory = 1.0 - self._memory.free / self._memory.blocks
         return Standing(len(self._sessions), memory, promises.utilisation(now), promises.late(now), self._draining)
 
-    def _send_away(self) -> None:
+    def _send_all_away(self) -> None:
         """Send robots elsewhere that are between two answers, or all when it is time; stop when none is left."""
         now = self._clock()
         if self._drained_at is None:
             self._drained_at = now + self._drain_s
             _log.info("draining: %d robots go elsewhere, within %g s", len(self._sessions), self._drain_s)
         for session in self._sessions.all:
-            step, peer = self._scheduler.step(session.index), session.peer
-            if peer is None or step is None or step.done or now >= self._drained_at:
-                self._close(session, "sent elsewhere")
-                if peer is not None:
-                    self._mailbox.send(peer, wire.Redirect(reason=DRAINING))
+            if session.peer is None or self._is_between_answers(session) or now >= self._drained_at:
+                self._send_away(session, DRAINING)
         if not len(self._sessions):
             self._stopping = True
+
+    def _send_some_away(self) -> None:
+        for session in self._sessions.all:
+            if self._to_shed and session.peer is not None and self._is_between_answers(session):
+                self._to_shed -= 1
+                self._send_away(session, SHED)
+
+    def _send_away(self, session: Session, why: str) -> None:
+        peer = session.peer
+        self._close(session, "sent elsewhere")
+        if peer is not None:
+            self._mailbox.send(peer, wire.Redirect(reason=why))
+
+    def _is_between_answers(self, session: Session) -> bool:
+        step = self._scheduler.step(session.index)
+        return step is None or step.done
 
     def _free_rows(self, now: float) -> None:
         """Take back what is held, or waited for, for steps that are over."""

@@ -81,6 +81,7 @@ class Route:
         due = now if len(self._hops) < MOST_HOPS else max(now, self._hops[0] + HOPS_S)
         self._hops.append(due)
         if not redirect.address:
+            self._ticket = redirect.ticket
             self._back()
             return due
         key = redirect.server_key.encode("ascii", "replace")

@@ -10,9 +10,10 @@ import contextlib
 import socket
 import threading
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from cloud_verifier.cluster.directory import Status
 
@@ -38,6 +39,12 @@ class Charge(msgspec.Struct, frozen=True, tag=True):
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
     """Supervisor to replica: send your robots elsewhere and end."""
+
+
+class Shed(msgspec.Struct, frozen=True, tag=True):
+    """Supervisor to replica: send so many robots elsewhere, which others have room for."""
+
+    robots: Annotated[int, Meta(ge=1)]
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):

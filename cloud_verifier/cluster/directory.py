@@ -115,8 +115,8 @@ class Directory:
     def replicas(self, now: float) -> tuple[Status, ...]:
         """Return the latest reports of the replicas that are there, by name. One that is to drain is draining."""
         for name in [name for name, each in self._replicas.items() if now - each.reported_at > self._silent_s]:
-            _log.warning("replica %s is silent for %.1f s: robots go elsewhere", name, self._silent_s)
-            del self._replicas[name]
+            if self._replicas.pop(name).status.phase is not Phase.JOINING:  # which loads its model
+                _log.warning("replica %s is silent for %.1f s: robots go elsewhere", name, self._silent_s)
         latest = [each.status for _, each in sorted(self._replicas.items())]
         return tuple(
             msgspec.structs.replace(each, phase=Phase.DRAINING) if self._draining.get(each.name) == each.born else each
@@ -152,6 +152,16 @@ class Directory:
         chosen = next(chain(stay, kin, found))
         self._send(chosen.name, prefix, now)
         return chosen
+
+    def surplus(self, now: float) -> dict[str, int]:
+        """Return how many robots too many are on replicas that have more than their share, as after a death.
+
+        Shares are by sessions alone: robots that were moved for what is asked of a replica would come back.
+        """
+        ready = {each.name: each for each in self.ready(now)}
+        weights = {name: float(each.max_sessions) for name, each in ready.items()}
+        most = Ring(ready, points=1).limits(sum(each.sessions for each in ready.values()), weights, self._bound)
+        return {name: each.sessions - most[name] for name, each in ready.items() if each.sessions > most[name]}
 
     def _choices(self, key: str, loads: Mapping[Status, int]) -> list[Status]:
         """Return the replicas that have room for one robot more, the one that it belongs to first."""

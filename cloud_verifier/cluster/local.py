@@ -90,6 +90,10 @@ class LocalFleet:
         """See `manager.Fleet`."""
         self._supervisor.drain(name)
 
+    def shed(self, name: str, robots: int) -> None:
+        """See `manager.Fleet`."""
+        self._supervisor.shed(name, robots)
+
     def kill(self, name: str) -> None:
         """See `manager.Fleet`."""
         self._supervisor.kill(name)

@@ -16,6 +16,8 @@ HUNG_S = 15.0
 """A replica that was ready and has not reported for so long is ended and started again."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Before a replica that ended without being ready is started again; each further time twice as long."""
+BALANCE_S = 5.0
+"""How often replicas with too many robots send some elsewhere: after a death all are where there was room."""
 CANNOT_START = 2
 """Exit code of a verifier whose settings are wrong."""
 
@@ -31,6 +33,9 @@ class Fleet(Protocol):
 
     def drain(self, name: str) -> None:
         """Let one send its robots elsewhere and end."""
+
+    def shed(self, name: str, robots: int) -> None:
+        """Let one send so many robots elsewhere."""
 
     def kill(self, name: str) -> None:
         """End one that does not answer."""
@@ -48,6 +53,7 @@ class Manager:
         """When a replica last reported that it is ready."""
         self._pause_s, self._start_at = 0.0, 0.0
         self._ever_ready = False
+        self._balanced_at = 0.0
 
     def reported(self, status: Status, now: float) -> None:
         """Take in a replica's report."""
@@ -88,6 +94,11 @@ class Manager:
         sessions = {each.name: each.sessions for each in self._directory.replicas(now)}
         for name in sorted(running, key=lambda name: sessions.get(name, 0))[: max(0, len(running) - wanted)]:
             self.drain(name)
+        if now - self._balanced_at >= BALANCE_S:
+            self._balanced_at = now
+            for name, robots in self._directory.surplus(now).items():
+                _log.info("replica %s has %d robots too many, which go elsewhere", name, robots)
+                self._fleet.shed(name, robots)
         for name, at in list(self._ready_at.items()):
             if now - at > HUNG_S and name not in self._leaving and name in self._fleet.names:
                 _log.warning("replica %s has not reported for %.0f s and is ended", name, now - at)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cloud_verifier.cluster.channel import Channel, ChannelClosed, Charge, Drain, Join, Report
+from cloud_verifier.cluster.channel import Channel, ChannelClosed, Charge, Drain, Join, Report, Shed
 from cloud_verifier.cluster.directory import Phase, Status
 from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.config import StartError
@@ -28,7 +28,7 @@ class Member:
         self._born = time.time()
         self._address = self._server_key = ""
         try:
-            self._channel: Channel[Charge | Drain] = Channel.connect(supervisor, Charge | Drain)
+            self._channel: Channel[Charge | Drain | Shed] = Channel.connect(supervisor, Charge | Drain | Shed)
             self._channel.send(Join(name))
             charge = self._channel.receive()
         except ChannelClosed as error:
@@ -48,9 +48,10 @@ class Member:
         self._address = f"tcp://{self._host}:{address.rpartition(':')[2]}"
         self._server_key = server_key
 
-    def follow(self, drain: Callable[[], None]) -> None:
-        """Let `drain` be called, in a thread of its own, when this replica is to drain or its supervisor is gone."""
-        threading.Thread(target=self._follow, args=(drain,), name="member", daemon=True).start()
+    def follow(self, drain: Callable[[], None], shed: Callable[[int], None]) -> None:
+        """Let these be called, in a thread of its own, when this replica is to drain, or its supervisor is gone, and
+        when it is to send some robots elsewhere."""
+        threading.Thread(target=self._follow, args=(drain, shed), name="member", daemon=True).start()
 
     def report(self, standing: Standing) -> None:
         """Report how the server stands."""
@@ -70,10 +71,11 @@ class Member:
         with contextlib.suppress(ChannelClosed):  # the thread that follows the supervisor notices
             self._channel.send(Report(status))
 
-    def _follow(self, drain: Callable[[], None]) -> None:
+    def _follow(self, drain: Callable[[], None], shed: Callable[[int], None]) -> None:
         try:
-            while not isinstance(self._channel.receive(), Drain):
-                pass
+            while not isinstance(message := self._channel.receive(), Drain):
+                if isinstance(message, Shed):
+                    shed(message.robots)
         except ChannelClosed:
             _log.warning("the supervisor of replica %s is gone: draining", self.name)
         drain()

@@ -91,6 +91,10 @@ class ReplicaActor:
         """Let the verifier send its robots elsewhere and end."""
         self._supervisor.drain(self._name)
 
+    def shed(self, robots: int) -> None:
+        """Let the verifier send so many robots elsewhere."""
+        self._supervisor.shed(self._name, robots)
+
     def kill(self) -> None:
         """End a verifier that does not answer."""
         self._supervisor.kill(self._name)
@@ -155,6 +159,10 @@ class RayFleet:
     def drain(self, name: str) -> None:
         """See `manager.Fleet`."""
         self._actors[name].drain.remote()
+
+    def shed(self, name: str, robots: int) -> None:
+        """See `manager.Fleet`."""
+        self._actors[name].shed.remote(robots)
 
     def kill(self, name: str) -> None:
         """See `manager.Fleet`."""

@@ -48,14 +48,18 @@ class Ring:
         """
         if not bound >= 1.0:
             raise ValueError(f"bound {bound} is below 1: not all robots find room")
+        most = self.limits(1.0 + sum(loads.get(name, 0.0) for name in self.names), weights, bound)
+        for name in self.clockwise(key):
+            if loads.get(name, 0.0) < most[name]:
+                yield name
+
+    def limits(self, robots: float, weights: Mapping[str, float] | None = None, bound: float = BOUND) -> dict[str, int]:
+        """Return how many of so many robots each replica takes at most, by its weight."""
         weight = {name: 1.0 if weights is None else max(0.0, weights.get(name, 0.0)) for name in self.names}
         whole = sum(weight.values())
         if not whole > 0.0:
             weight, whole = dict.fromkeys(self.names, 1.0), float(len(self.names))
-        robots = 1.0 + sum(loads.get(name, 0.0) for name in self.names)
-        for name in self.clockwise(key):
-            if loads.get(name, 0.0) < math.ceil(bound * robots * weight[name] / whole):
-                yield name
+        return {name: math.ceil(bound * robots * weight[name] / whole) for name in self.names}
 
 
 def _place(name: str) -> int:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cloud_verifier.cluster.channel import Channel, ChannelClosed, Charge, Drain, Join, Report
+from cloud_verifier.cluster.channel import Channel, ChannelClosed, Charge, Drain, Join, Report, Shed
 from cloud_verifier.cluster.directory import Status
 
 _log = logging.getLogger("cloud_verifier")
@@ -117,6 +117,13 @@ class Supervisor:
             replica.channel.send(Drain())
         except ChannelClosed:
             replica.process.terminate()
+
+    def shed(self, name: str, robots: int) -> None:
+        """Let a replica send so many robots elsewhere."""
+        replica = self._replicas.get(name)
+        if replica is not None and replica.channel is not None:
+            with contextlib.suppress(ChannelClosed):  # it has ended, which its thread notes
+                replica.channel.send(Shed(robots))
 
     def kill(self, name: str) -> None:
         """End a replica that does not answer."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cloud_verifier.promises import Standing
-from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, Server
+from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, SHED, Server
 from speculation.profiles import RAW, load_profile
-from speculation.wire import BeginStep, Commit, Fault, FaultCode, Idle, Redirect, Welcome
+from speculation.wire import BeginStep, Commit, EndStep, Fault, FaultCode, Idle, Redirect, Welcome
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, faults, tokens_of
 
 AWAY = Redirect(reason=DRAINING)
@@ -72,6 +72,19 @@ def test_drained_a_second_time_or_without_time_it_stops_at_once() -> None:
             bench.server.drain()
         bench.server.run()
         assert "the verifier was stopped" in str(bench.received(b"a")[-1])
+
+
+def test_some_robots_are_sent_elsewhere_between_their_answers_and_the_others_stay() -> None:
+    bench = Bench()
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+    bench.ask(b"a", begin())
+    bench.server.shed(2)
+    assert bench.ask(b"b") == [Redirect(reason=SHED)]
+    assert Redirect(reason=SHED) not in bench.received(b"a")
+    bench.ask(b"a", EndStep(1, "done"))
+    assert bench.received(b"a")[-1] == Redirect(reason=SHED)
+    assert isinstance(bench.ask(b"c", HELLO)[0], Welcome)
 
 
 def test_only_a_ticket_lets_a_new_robot_in_and_a_session_is_resumed_without() -> None:

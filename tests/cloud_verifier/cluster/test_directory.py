@@ -113,3 +113,13 @@ def test_robots_with_one_prompt_gather_where_there_is_room() -> None:
 
     assert set(homes(b"")) == {"a", "b"}
     assert homes(b"prompt") == homes(b"")[:1] * 4
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=5))
+def test_what_is_too_many_on_some_has_room_on_others(replicas: list[tuple[int, int]]) -> None:
+    directory = known(
+        *(status(f"replica {n}", sessions=count, max_sessions=room) for n, (count, room) in enumerate(replicas))
+    )
+    surplus = directory.surplus(0.0)
+    assert len(surplus) < len(replicas)
+    assert all(0 < robots <= replicas[int(name[-1])][0] for name, robots in surplus.items())

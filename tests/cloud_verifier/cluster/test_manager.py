@@ -24,6 +24,9 @@ class Processes:
     def drain(self, name: str) -> None:
         self.log.append(f"drain {name}")
 
+    def shed(self, name: str, robots: int) -> None:
+        self.log.append(f"shed {robots} of {name}")
+
     def kill(self, name: str) -> None:
         self.log.append(f"kill {name}")
 
@@ -130,3 +133,22 @@ def test_one_that_is_drained_by_hand_is_replaced() -> None:
     assert world.turn(0.1) == ["start replica-3"]
     world.end("replica-1", 0)
     assert world.turn(0.1) == []
+
+
+def test_robots_are_spread_again_after_one_that_died_is_back_and_then_stay() -> None:
+    world = World()
+    world.turn()
+    sessions = {"replica-1": 8, "replica-2": 0}
+    for _ in range(5):
+        world.now += 1.0
+        for name, count in sessions.items():
+            world.report(name, sessions=count)
+        world.manager.turn(world.now)
+    assert world.fleet.log[2:] == ["shed 3 of replica-1"]
+    sessions = {"replica-1": 5, "replica-2": 3}
+    for _ in range(12):
+        world.now += 1.0
+        for name, count in sessions.items():
+            world.report(name, sessions=count)
+        world.manager.turn(world.now)
+    assert len(world.fleet.log) == 3

@@ -90,14 +90,17 @@ def test_a_replica_joins_reports_and_checks_tickets(supervisor: Supervisor, comm
 
 
 def test_it_drains_when_it_is_to_and_when_its_supervisor_is_gone(supervisor: Supervisor) -> None:
+    shed: list[int] = []
     for name, end in (("replica-1", supervisor.drain), ("replica-2", lambda _: supervisor.close(0.0))):
         drained = threading.Event()
         supervisor.start(name, ["command"])
         member = Member(name, supervisor.path, 8)
-        member.follow(drained.set)
+        member.follow(drained.set, shed.append)
         statuses(supervisor, 1)
+        supervisor.shed(name, 3)
         end(name)
         assert drained.wait(20.0)
+    assert shed == [3, 3]
     member.report(STANDING)  # nobody reads it, and that is no failure
 
 
