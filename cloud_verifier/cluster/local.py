@@ -136,9 +136,9 @@ class LocalCluster:
             self.manager.turn(now)
 
     def close(self) -> None:
-        """Let replicas drain, and end them; safe to repeat."""
+        """Close the door, let replicas drain, and end them; safe to repeat."""
+        self._mailbox.close()  # first, so that robots that are sent away go on to another door at once
         self.supervisor.close(self._drain_s + END_S)
-        self._mailbox.close()
         _log.info(
             "stopped: %d robots were sent to replicas, %d turned away", self.door.redirected, self.door.turned_away
         )
