@@ -102,7 +102,7 @@ class Manager:
         for name, at in list(self._ready_at.items()):
             if now - at > HUNG_S and name not in self._leaving and name in self._fleet.names:
                 _log.warning("replica %s has not reported for %.0f s and is ended", name, now - at)
-                del self._ready_at[name]
+                self._ready_at[name] = now
                 self._fleet.kill(name)
 
     def drain(self, name: str) -> None:
