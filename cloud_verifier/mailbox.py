@@ -76,6 +76,7 @@ class Mailbox:
         self._turns: deque[bytes] = deque()
         self._watch_at, self._trim_at, self._moved_at = 0.0, math.inf, -math.inf
         self._closed: list[int] = []
+        self._watched: list[zmq.Socket[bytes]] = []
         self._lines = Allowance(1.0, 10)
         self._failure: Exception | None = None
         self._closing = False
@@ -144,7 +145,10 @@ class Mailbox:
 
         A `droppable` message is dropped where the peer does not take what was sent before.
         """
-        payload = wire.encode(message)
+        return self.send_payload(peer, wire.encode(message), droppable)
+
+    def send_payload(self, peer: bytes, payload: bytes, droppable: bool = False) -> bool:
+        """Send the bytes of a message, as `send` does."""
         with self._using:
             connection = self._connections.of_peer(peer)
             if connection is None or connection.routing_id is None:
@@ -157,6 +161,18 @@ class Mailbox:
             self._stirred.set()
             most = SESSION_MESSAGES if connection.has_session else SESSIONLESS_MESSAGES
             return outbox.put([payload], most, SESSION_BYTES)
+
+    def watch(self, socket: zmq.Socket[bytes]) -> None:
+        """Let `wait` return when another socket of the server's thread has something, too."""
+        with self._using:
+            self._watched.append(socket)
+            self._poller.register(socket, zmq.POLLIN)
+
+    def unwatch(self, socket: zmq.Socket[bytes]) -> None:
+        """Watch it no more."""
+        with self._using:
+            self._watched.remove(socket)
+            self._poller.unregister(socket)
 
     def admit(self, peer: bytes, has_session: bool = True) -> None:
         """Note whether a peer has a session: only then may it send whole frames."""
@@ -211,6 +227,8 @@ class Mailbox:
         self._poller = zmq.Poller()
         self._poller.register(router.fd, zmq.POLLIN)
         self._poller.register(self._notice_out, zmq.POLLIN)
+        for watched in self._watched:
+            self._poller.register(watched, zmq.POLLIN)
 
     def _close(self) -> None:
         if self._socket is not None and not self._socket.closed:

@@ -44,6 +44,7 @@ ROS = {
 }  # fmt: skip
 ZMQ_FILES = {
     "cloud_verifier/mailbox.py", "cloud_verifier/security.py", "edge_drafter/link.py", "edge_drafter/link_socket.py",
+    "cloud_verifier/cluster/relay.py",
 }  # fmt: skip
 RAY_HOMES = ("cloud_verifier/cluster/on_ray.py", "benchmarks/cluster.py")
 TRANSFORMERS_HOMES = ("speculation/vlm/", "adapters_training/", "benchmarks/")

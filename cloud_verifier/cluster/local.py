@@ -16,6 +16,7 @@ from typing import Any
 from cloud_verifier.cluster.directory import Directory
 from cloud_verifier.cluster.door import Door
 from cloud_verifier.cluster.manager import Manager
+from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.settings import SECRET_FILE, ClusterSettings
 from cloud_verifier.cluster.supervisor import Reported, Spawn, Supervisor, spawn
@@ -115,12 +116,13 @@ class LocalCluster:
         limits = settings.limits(scaling, gpus)
         self._drain_s = config.limits.drain_s
         self._mailbox = Mailbox(config.link)
+        self._relay = Relay(self._mailbox, config.link.keys, time.monotonic) if settings.relay else None
         self.supervisor = Supervisor(secret, host, start)
         fleet = LocalFleet(self.supervisor, lambda bind: replica_command(options, bind), gpus)
         fleet.host, fleet.first_port = config.link.bind.partition("://")[2].rpartition(":")[0], settings.replica_port
         self.directory = Directory()
         self.manager = Manager(self.directory, Scaler(limits), fleet, limits.max)
-        self.door = Door(self._mailbox, self.directory, Tickets(secret))
+        self.door = Door(self._mailbox, self.directory, Tickets(secret), relay=self._relay)
         self._looked_at = -LOOK_S
         self.address = self._mailbox.address
         _log.info("cluster of %d to %d replicas, its door at %s", limits.min, limits.max, self.address)
@@ -137,6 +139,8 @@ class LocalCluster:
 
     def close(self) -> None:
         """Close the door, let replicas drain, and end them; safe to repeat."""
+        if self._relay is not None:
+            self._relay.stop()
         self._mailbox.close()  # first, so that robots that are sent away go on to another door at once
         self.supervisor.close(self._drain_s + END_S)
         _log.info(

@@ -23,6 +23,7 @@ from cloud_verifier.cluster.directory import Directory, Status
 from cloud_verifier.cluster.door import Door
 from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, make_secret, replica_command
 from cloud_verifier.cluster.manager import Manager
+from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.settings import ClusterSettings
 from cloud_verifier.cluster.supervisor import Reported, Supervisor
@@ -335,7 +336,10 @@ class RayCluster:
                 raise StartError(f"the cluster's directory does not start: {error}") from None
             self.view = View()
             ends.callback(self.view.close)
-            self.door = Door(mailbox, self.view.directory, Tickets(secret))
+            relay = Relay(mailbox, config.link.keys, time.monotonic) if settings.relay else None
+            if relay is not None:
+                ends.callback(relay.stop)
+            self.door = Door(mailbox, self.view.directory, Tickets(secret), relay=relay)
             self._ends = ends.pop_all()
         self.address = mailbox.address
         _log.info("cluster of %d to %d replicas, a door at %s", plan.scaling.min, plan.scaling.max, self.address)
