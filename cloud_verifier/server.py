@@ -126,11 +126,11 @@ class Server:
     def drain(self) -> None:
         """Take no more robots, send those that are here elsewhere, and let `run` return when none is left.
 
-        Each goes when its answer is done, after `drain_s` at once. A second time, or where `drain_s` is 0, this is
-        `stop`. Safe to call from a signal handler and in any thread.
+        Each goes when its answer is done, after `drain_s` at once. Where `drain_s` is 0 this is `stop`. Safe to call
+        again, from a signal handler and in any thread.
         """
-        self._stopping = self._stopping or self._draining or not self._drain_s
         self._draining = True
+        self._stopping = self._stopping or not self._drain_s
 
     def shed(self, robots: int) -> None:
         """Send so many robots elsewhere, each when its answer is done. Safe to call in any thread."""

@@ -32,7 +32,7 @@ from edge_drafter.question import CANCELLED, Question
 from edge_drafter.reply import AnswerLate, Cancelled, Reply, VerifierLost, VerifierRefused
 from edge_drafter.settings import EdgeConfig
 from edge_drafter.swap import SwapTest, swap_test
-from speculation.address import addresses_of, host_of, is_loopback
+from speculation.address import host_of, is_loopback
 from speculation.cancellation import Abandoned
 from speculation.connection import give_back_memory
 from speculation.fed.files import load_head
@@ -117,7 +117,7 @@ class EdgeDecoder:
         self._own_objects = Vocabulary.load(loaded.folder)
         self.link: ZmqLink | None = None
         if config.decoding.settings(config.decoding.mode).needs_link:
-            self._beside = Beside(yields=all(is_loopback(host_of(address)) for address in addresses_of(way.verifier)))
+            self._beside = Beside(yields=is_loopback(host_of(way.verifier)))
             self.link = ZmqLink(
                 LinkConfig(
                     way.verifier,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
@@ -144,7 +144,7 @@ class Directory:
         }
         free = {each: load for each, load in loads.items() if load < each.max_sessions}
         roomy = {each: load for each, load in free.items() if each.memory < FULL_MEMORY}
-        found = self._choices(key, roomy or free)
+        found = self._choices(key, roomy or free, ready)
         if not found:
             return None
         stay = (each for each in found if each.name == before)
@@ -163,14 +163,16 @@ class Directory:
         most = Ring(ready, points=1).limits(sum(each.sessions for each in ready.values()), weights, self._bound)
         return {name: each.sessions - most[name] for name, each in ready.items() if each.sessions > most[name]}
 
-    def _choices(self, key: str, loads: Mapping[Status, int]) -> list[Status]:
-        """Return the replicas that have room for one robot more, the one that it belongs to first."""
+    def _choices(self, key: str, loads: Mapping[Status, int], ready: Sequence[Status]) -> list[Status]:
+        """Return those of `loads` that have room for one robot more, the one that it belongs to first."""
+        names = {each.name for each in ready}
+        if self._ring.names != names:
+            self._ring = Ring(names)
         among = {each.name: each for each in loads}
-        if self._ring.names != among.keys():
-            self._ring = Ring(among)
         weights = {name: each.max_sessions / max(1.0, each.utilisation) for name, each in among.items()}
         by_name = {each.name: max(0, load) for each, load in loads.items()}
-        return [among[name] for name in self._ring.with_room(key, by_name, weights, self._bound)]
+        # The others are on the ring too, so that it need not be made anew, without any weight.
+        return [among[name] for name in self._ring.with_room(key, by_name, weights, self._bound) if name in among]
 
     def _load(self, status: Status, now: float) -> int:
         sent = self._replicas[status.name].sent

@@ -63,13 +63,12 @@ class Manager:
             self._ever_ready, self._pause_s = True, 0.0
 
     def ended(self, name: str, code: int | None, now: float) -> None:
-        """A replica's process has ended, with an exit code where that is known, or its connection has.
+        """A replica's process has ended, with its exit code, or only its connection (None), which its end follows.
 
         Raises StartError where none has ever been ready and this one cannot start with these settings.
         """
         self._directory.gone(name)
         if code is None:
-            self._fleet.kill(name)  # without its connection it is no use, and another one needs its place
             return
         if code == CANNOT_START and not self._ever_ready:
             raise StartError(f"replica {name} cannot start; its own line above has the reason")

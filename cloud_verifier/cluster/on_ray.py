@@ -152,10 +152,12 @@ class RayFleet:
     def start(self, name: str) -> None:
         """See `manager.Fleet`."""
         actor = _ray().remote(ReplicaActor).options(
-            name=name, namespace=NAMESPACE, lifetime="detached", get_if_exists=True, max_restarts=-1,
-            num_cpus=self._plan.cpus, num_gpus=self._plan.gpus,
+            name=name, namespace=NAMESPACE, lifetime="detached", max_restarts=-1, num_cpus=self._plan.cpus,
+            num_gpus=self._plan.gpus,
         )  # fmt: skip
-        self._actors[name] = actor.remote(name, self._plan)
+        # The name is taken for a moment after an actor was killed; the next turn tries again.
+        with contextlib.suppress(ValueError):
+            self._actors[name] = actor.remote(name, self._plan)
 
     def drain(self, name: str) -> None:
         """See `manager.Fleet`."""
@@ -228,9 +230,12 @@ class DirectoryActor:
 
     def _manage(self) -> None:
         while True:
-            with self._lock:
-                if not self._stopping:
-                    self._manager.turn(time.monotonic())
+            try:
+                with self._lock:
+                    if not self._stopping:
+                        self._manager.turn(time.monotonic())
+            except Exception:  # what Ray raises passes, and replicas must be started after it
+                _log.exception("the manager of the replicas failed")
             time.sleep(LOOK_S)
 
 

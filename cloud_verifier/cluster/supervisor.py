@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import queue
 import shutil
@@ -27,6 +28,8 @@ _log = logging.getLogger("cloud_verifier")
 
 JOIN_S = 600.0
 """How long a process may take until it has joined, imports included."""
+LEFT_S = 5.0
+"""How long a process may go on without its connection: it is of no use, and another one needs its place."""
 
 
 class Process(Protocol):
@@ -57,7 +60,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Ended:
-    """The process of a replica has ended, or its connection; the process is killed then."""
+    """The process of a replica has ended, or only its connection so far: then `code` is None."""
 
     name: str
     code: int | None
@@ -68,6 +71,8 @@ class _Replica:
     process: Process
     started: float
     channel: Channel[Join | Report] | None = None
+    left_at: float = math.inf
+    """When its connection ended."""
 
 
 def spawn(command: Sequence[str], environment: Mapping[str, str]) -> Process:
@@ -131,11 +136,13 @@ class Supervisor:
             self._replicas[name].process.kill()
 
     def reap(self) -> None:
-        """Note processes that have ended as events, and end those that never join."""
+        """Note processes that have ended as events, and end those that never join or do not end after leaving."""
+        now = time.monotonic()
         for name, each in list(self._replicas.items()):
             code = each.process.poll()
-            if code is None and each.channel is None and time.monotonic() - each.started > JOIN_S:
-                _log.warning("replica %s has not joined for %g s and is ended", name, JOIN_S)
+            late = each.channel is None and now - each.started > JOIN_S
+            if code is None and (late or now - each.left_at > LEFT_S):
+                _log.warning("replica %s %s and is ended", name, "does not join" if late else "has left")
                 each.process.kill()
             if code is not None:
                 del self._replicas[name]
@@ -175,7 +182,7 @@ class Supervisor:
 
     def _take_in(self, connection: socket.socket) -> None:
         channel: Channel[Join | Report] = Channel(connection, Join | Report)
-        name = ""
+        name, replica = "", None
         try:
             join = channel.receive()
             with self._entering:
@@ -191,6 +198,7 @@ class Supervisor:
                     self.events.put(Reported(message.status))
         except ChannelClosed as error:
             channel.close()
-            if name and not self._closing:
+            if replica is not None and name and not self._closing:
+                replica.left_at = time.monotonic()
                 _log.info("replica %s: %s", name, error)
                 self.events.put(Ended(name, None))

@@ -65,12 +65,14 @@ def test_what_ends_comes_back() -> None:
     assert world.turn(0.1) == ["start replica-1"]
 
 
-def test_one_whose_connection_ends_gets_no_robots_and_is_ended() -> None:
+def test_one_whose_connection_ends_gets_no_robots() -> None:
     world = World()
     world.turn()
     world.turn()
     world.end("replica-1", None)
-    assert world.fleet.log[-1] == "kill replica-1" and len(world.directory.ready(world.now)) == 1
+    assert [each.name for each in world.directory.ready(world.now)] == ["replica-2"]
+    world.end("replica-1", 0)
+    assert world.turn(0.1) == ["start replica-1"]
 
 
 def test_one_that_never_gets_ready_is_started_ever_more_rarely() -> None:
