@@ -15,7 +15,7 @@ import zmq.auth
 from edge_drafter import LinkLost, VerifierBusy
 from edge_drafter.link import CONTROL_BYTES, FINAL, INBOX_MESSAGES, Keys, LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.link_socket import LinkSocket
-from edge_drafter.route import HOPS_S, MOST_HOPS
+from edge_drafter.route import MOST_HOPS
 from speculation.links import IDEAL, Blackout, LinkConditions, WayConditions
 from speculation.wire import (
     AnyMessage,
@@ -605,15 +605,20 @@ def test_a_redirect_to_what_cannot_be_connected_to_does_not_end_the_link(
 
 
 def test_verifiers_that_send_a_robot_round_in_circles_are_asked_now_and_then(
-    verifier: TinyVerifier, others: list[TinyVerifier], connect: Callable[..., ZmqLink]
+    verifier: TinyVerifier,
+    others: list[TinyVerifier],
+    connect: Callable[..., ZmqLink],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    pause_s = 0.4
+    monkeypatch.setattr("edge_drafter.route.HOPS_S", pause_s)
     verifier.refuse, others[0].refuse = Redirect(others[0].address), Redirect(verifier.address)
     link = connect(verifier.address, silent_s=60.0)
     eventually(lambda: len(verifier.hellos) + len(others[0].hellos) >= MOST_HOPS)
     began = time.monotonic()
-    time.sleep(0.3)
+    time.sleep(pause_s / 2)
     asked = len(verifier.hellos) + len(others[0].hellos)
-    assert asked <= (2 + (time.monotonic() - began) / HOPS_S) * MOST_HOPS and link.state is LinkState.CONNECTING
+    assert asked <= (2 + (time.monotonic() - began) / pause_s) * MOST_HOPS and link.state is LinkState.CONNECTING
     verifier.refuse = others[0].refuse = None
     assert link.wait_nominal(LIMIT_S)
 
