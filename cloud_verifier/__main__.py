@@ -57,7 +57,7 @@ def serve_cluster(options: dict[str, Any]) -> None:
     settings = from_flags(ClusterSettings, options)
     scaling = from_flags(Scaling, {name: options[name] for name in _names(Scaling) - {"min", "max"}})
     # Here, so that a wrong setting is one sentence and not one a replica.
-    config.model_folder, config.draft_folder  # noqa: B018
+    _ = config.model_folder, config.draft_folder
     config.check_exits()
     config.check_fed_head()
     if settings.on == "local":

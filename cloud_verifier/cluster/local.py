@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from cloud_verifier.cluster.supervisor import Reported, Spawn, Supervisor, spawn
 from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets, load_secret
 from cloud_verifier.config import Link, ServerConfig, StartError
 from cloud_verifier.mailbox import Mailbox
+from speculation.address import host_of
 from speculation.settings import fields_of
 
 _log = logging.getLogger("cloud_verifier")
@@ -43,6 +45,11 @@ def replica_command(options: dict[str, Any], bind: str) -> list[str]:
             continue
         words += [field.flag, str(value).lower() if isinstance(value, bool) else str(value)]
     return words
+
+
+def bind_host(link: Link) -> str:
+    """Return the host of the address that is bound, which replicas bind too."""
+    return host_of(link.bind, any_port=True)
 
 
 def count_gpus() -> int:
@@ -67,10 +74,17 @@ def make_secret(settings: ClusterSettings, link: Link) -> bytes:
 class LocalFleet:
     """Replicas as processes of this machine, see `manager.Fleet`; the n-th has the n-th GPU and port."""
 
-    def __init__(self, supervisor: Supervisor, command: Callable[[str], Sequence[str]], gpus: int) -> None:
-        """command: how a replica is started that binds to an address."""
-        self._supervisor, self._command, self._gpus = supervisor, command, gpus
-        self.host, self.first_port = "127.0.0.1", 0
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        command: Callable[[str], Sequence[str]],
+        host: str = "127.0.0.1",
+        first_port: int = 0,
+        gpus: int = 0,
+    ) -> None:
+        """command: how a replica is started that binds to an address; host: of these addresses; first_port: 0: any."""
+        self._supervisor, self._command = supervisor, command
+        self._host, self._first_port, self._gpus = host, first_port, gpus
 
     @property
     def names(self) -> Collection[str]:
@@ -84,8 +98,8 @@ class LocalFleet:
         if self._gpus:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(self._gpus)))).split(",")
             environment["CUDA_VISIBLE_DEVICES"] = shown[place % len(shown)]
-        port = str(self.first_port + place) if self.first_port else "*"
-        self._supervisor.start(name, self._command(f"tcp://{self.host}:{port}"), environment)
+        port = str(self._first_port + place) if self._first_port else "*"
+        self._supervisor.start(name, self._command(f"tcp://{self._host}:{port}"), environment)
 
     def drain(self, name: str) -> None:
         """See `manager.Fleet`."""
@@ -118,8 +132,9 @@ class LocalCluster:
         self._mailbox = Mailbox(config.link)
         self._relay = Relay(self._mailbox, config.link.keys, time.monotonic) if settings.relay else None
         self.supervisor = Supervisor(secret, host, start)
-        fleet = LocalFleet(self.supervisor, lambda bind: replica_command(options, bind), gpus)
-        fleet.host, fleet.first_port = config.link.bind.partition("://")[2].rpartition(":")[0], settings.replica_port
+        fleet = LocalFleet(
+            self.supervisor, partial(replica_command, options), bind_host(config.link), settings.replica_port, gpus
+        )
         self.directory = Directory()
         self.manager = Manager(self.directory, Scaler(limits), fleet, limits.max)
         self.door = Door(self._mailbox, self.directory, Tickets(secret), relay=self._relay)

@@ -21,7 +21,7 @@ from typing import Any
 
 from cloud_verifier.cluster.directory import Directory, Status
 from cloud_verifier.cluster.door import Door
-from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, make_secret, replica_command
+from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, bind_host, make_secret, replica_command
 from cloud_verifier.cluster.manager import Manager
 from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.scaling import Scaler, Scaling
@@ -326,9 +326,8 @@ class RayCluster:
         ray = _ray()
         gpus = int(ray.cluster_resources().get("GPU", 0))
         per_replica = 0.0 if settings.cpus_per_replica or not gpus else 1.0
-        bind_host = config.link.bind.partition("://")[2].rpartition(":")[0]
         plan = Plan(
-            options, settings.limits(scaling, gpus), make_secret(settings, config.link), bind_host,
+            options, settings.limits(scaling, gpus), make_secret(settings, config.link), bind_host(config.link),
             settings.replica_port, settings.cpus_per_replica or 1.0 - per_replica, per_replica,
         )  # fmt: skip
         with contextlib.ExitStack() as ends:

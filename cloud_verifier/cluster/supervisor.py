@@ -182,7 +182,8 @@ class Supervisor:
 
     def _take_in(self, connection: socket.socket) -> None:
         channel: Channel[Join | Report] = Channel(connection, Join | Report)
-        name, replica = "", None
+        name = ""
+        replica: _Replica | None = None
         try:
             join = channel.receive()
             with self._entering:

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -117,12 +118,12 @@ class Churn:
         """Let a replica's robots leave at the end of their answers."""
         replica = self._replicas[name]
         replica.draining = True
-        self._send_away(name, replica, len(replica.robots), "drain")
+        self._send_away(replica, len(replica.robots), "drain")
         self._after(self.setting.answer_s + TURN_S, lambda: self._end(name, replica, 0))
 
     def shed(self, name: str, robots: int) -> None:
         """Let some robots leave at the end of their answers."""
-        self._send_away(name, self._replicas[name], robots, "moved")
+        self._send_away(self._replicas[name], robots, "moved")
 
     def kill(self, name: str) -> None:
         """End a replica."""
@@ -135,8 +136,9 @@ class Churn:
         self.manager.turn(self.now)
         self._report()
         for robot in self.robots:
-            robot.lost_at = self._dice.uniform(0.0, WARM_UP_S / 2.0)
-            self._after(robot.lost_at, lambda robot=robot: self._seek(robot))  # type: ignore[misc]
+            begins = self._dice.uniform(0.0, WARM_UP_S / 2.0)
+            robot.lost_at = begins
+            self._after(begins, partial(self._seek, robot))
         self._after(WARM_UP_S + self._dice.expovariate(1.0 / self.setting.every_s), self._harm)
         self._after(0.0, self._turn)
         self._after(WARM_UP_S, self._sample)
@@ -175,13 +177,10 @@ class Churn:
             self._lose(robot, replica, "process", LEAVE_S)
         self.manager.ended(name, code, self.now)
 
-    def _send_away(self, name: str, replica: _Replica, robots: int, why: str) -> None:
-        for robot in self._dice.sample(
-            sorted(replica.robots, key=lambda each: each.key), min(robots, len(replica.robots))
-        ):
-            self._after(
-                self._dice.uniform(0.0, self.setting.answer_s), lambda robot=robot: self._leave(robot, replica, why)
-            )  # type: ignore[misc]
+    def _send_away(self, replica: _Replica, robots: int, why: str) -> None:
+        present = sorted(replica.robots, key=lambda each: each.key)
+        for robot in self._dice.sample(present, min(robots, len(present))):
+            self._after(self._dice.uniform(0.0, self.setting.answer_s), partial(self._leave, robot, replica, why))
 
     def _leave(self, robot: _Robot, replica: _Replica, why: str) -> None:
         if robot in replica.robots:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cloud_verifier.promises import Standing
 from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, SHED, Server
 from speculation.profiles import RAW, load_profile
@@ -103,6 +105,18 @@ def test_only_a_ticket_lets_a_new_robot_in_and_a_session_is_resumed_without() ->
     resumed = type(HELLO)(HELLO.tokenizer, HELLO.vocabulary, resume=welcome.session)
     (again,) = bench.ask(b"b", resumed)
     assert isinstance(again, Welcome) and again.session == welcome.session
+
+
+def test_its_utilisation_is_what_the_promised_speed_takes() -> None:
+    """One robot of 8 tokens a second, at 62 ms a token without drafts: half of the time."""
+    bench, reports, profile = Bench(), list[Standing](), load_profile("go2_a100_scaled")
+    bench.server = Server(bench.engine, CONFIG, profile, bench.post, clock=bench.post.clock, report=reports.append)
+    bench.welcome(b"a")
+    bench.send(b"a", BeginStep(1, "long", JPEG, max_tokens=512, idle=Idle.DECODE))
+    while bench.post.now < 28.0:
+        bench.server.turn()
+    assert reports[-1].utilisation == pytest.approx(8 * profile.verify_s, rel=0.2)
+    assert reports[-1].late == 0.0
 
 
 def test_it_reports_how_it_stands() -> None:

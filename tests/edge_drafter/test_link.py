@@ -648,6 +648,8 @@ def test_a_verifier_elsewhere_is_trusted_with_keys_or_by_permission_only() -> No
     address = "tcp://10.0.0.5:5555"
     with pytest.raises(ValueError, match=r"^verifier tcp://10\.0\.0\.5:5555 .*give keys.*allow_plain"):
         LinkConfig(address, HELLO)
+    with pytest.raises(ValueError, match="neither encrypted nor authenticated"):
+        LinkConfig(f"tcp://127.0.0.1:1,{address}", HELLO)
     assert LinkConfig(address, HELLO, allow_plain=True).address == address
     assert LinkConfig(address, HELLO, Keys(b"s", b"p", b"q")).address == address
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from cloud_verifier.__main__ import main, parse
-from cloud_verifier.cluster.local import count_gpus, make_secret, replica_command
+from cloud_verifier.cluster.local import LocalFleet, count_gpus, make_secret, replica_command
 from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings
 from cloud_verifier.cluster.tickets import SECRET_BYTES
@@ -67,6 +68,22 @@ def test_a_replica_is_started_with_the_clusters_settings_and_its_own_address() -
     assert (own["bind"], own["trace"], own["log_file"]) == ("tcp://0.0.0.0:*", None, None)
     assert own["drain_s"] == options["drain_s"] == DRAIN_S
     assert parse(["serve", "--model", "m"])["drain_s"] == 0.0
+
+
+def test_each_replica_of_a_machine_has_its_own_port_and_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Started:
+        def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+            started.append((name, command[0], environment.get("CUDA_VISIBLE_DEVICES")))
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    fleet = LocalFleet(Started(), lambda bind: [bind], "0.0.0.0", 5600, 2)  # type: ignore[arg-type]
+    for name in ("replica-1", "replica-2"):
+        fleet.start(name)
+    assert started == [("replica-1", "tcp://0.0.0.0:5600", "4"), ("replica-2", "tcp://0.0.0.0:5601", "6")]
+    LocalFleet(Started(), lambda bind: [bind]).start("replica-3")  # type: ignore[arg-type]
+    assert started[2][1] == "tcp://127.0.0.1:*"
 
 
 def test_the_secret_lies_beside_the_keys_or_where_it_is_to(tmp_path: Path) -> None:

@@ -91,17 +91,18 @@ def test_a_replica_joins_reports_and_checks_tickets(supervisor: Supervisor, comm
 
 def test_it_drains_when_it_is_to_and_when_its_supervisor_is_gone(supervisor: Supervisor) -> None:
     shed: list[int] = []
+    members: list[Member] = []  # one that nobody holds any more would leave
     for name, end in (("replica-1", supervisor.drain), ("replica-2", lambda _: supervisor.close(0.0))):
         drained = threading.Event()
         supervisor.start(name, ["command"])
-        member = Member(name, supervisor.path, 8)
-        member.follow(drained.set, shed.append)
+        members.append(Member(name, supervisor.path, 8))
+        members[-1].follow(drained.set, shed.append)
         statuses(supervisor, 1)
         supervisor.shed(name, 3)
         end(name)
         assert drained.wait(20.0)
     assert shed == [3, 3]
-    member.report(STANDING)  # nobody reads it, and that is no failure
+    members[-1].report(STANDING)  # nobody reads it, and that is no failure
 
 
 def test_one_that_has_not_joined_is_ended_in_place_of_drained(supervisor: Supervisor) -> None:
