@@ -49,6 +49,8 @@ class Setting:
     seconds: float = 600.0
     every_s: float = 10.0
     """Mean time from one replica that dies or drains to the next."""
+    calm_s: float = 0.0
+    """Of the time, at its end, in which none does."""
     start_s: float = 60.0
     """Until a replica that is started is ready."""
     answer_s: float = 8.0
@@ -78,7 +80,8 @@ class _Replica:
     silent: bool = False
     """Whether its machine is gone."""
     draining: bool = False
-    robots: set[_Robot] = field(default_factory=set)
+    robots: dict[_Robot, None] = field(default_factory=dict)
+    """In the order in which they came: a run is to repeat exactly."""
 
 
 class Churn:
@@ -151,6 +154,8 @@ class Churn:
         return robot.lost_at is None
 
     def _harm(self) -> None:
+        if self.now > self.setting.seconds - self.setting.calm_s:
+            return
         kind = self._dice.choice(KINDS)
         ready = sorted(
             name for name, each in self._replicas.items() if each.ready and not (each.silent or each.draining)
@@ -178,7 +183,7 @@ class Churn:
         self.manager.ended(name, code, self.now)
 
     def _send_away(self, replica: _Replica, robots: int, why: str) -> None:
-        present = sorted(replica.robots, key=lambda each: each.key)
+        present = list(replica.robots)
         for robot in self._dice.sample(present, min(robots, len(present))):
             self._after(self._dice.uniform(0.0, self.setting.answer_s), partial(self._leave, robot, replica, why))
 
@@ -188,7 +193,7 @@ class Churn:
             self._lose(robot, replica, why, 0.0)
 
     def _lose(self, robot: _Robot, replica: _Replica, why: str, notices_s: float) -> None:
-        replica.robots.discard(robot)
+        replica.robots.pop(robot, None)
         robot.lost_at, robot.why = self.now, why
         self._after(notices_s, lambda: self._seek(robot))
 
@@ -216,7 +221,7 @@ class Churn:
             if robot.why and robot.lost_at is not None:
                 self.resumed[robot.why].append(self.now - robot.lost_at)
             robot.lost_at, robot.why = None, ""
-            replica.robots.add(robot)
+            replica.robots[robot] = None
 
     def _turn(self) -> None:
         self._report()
