@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -70,8 +70,8 @@ class Status(msgspec.Struct, frozen=True):
 class _Replica:
     status: Status
     reported_at: float
-    sent: deque[float] = field(default_factory=deque)
-    """When robots were sent to it that its reports may not have yet."""
+    sent: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """When robots were sent to it that its reports may not have yet, by their keys: each counts once."""
     prefixes: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
 
 
@@ -150,7 +150,7 @@ class Directory:
         stay = (each for each in found if each.name == before)
         kin = (each for each in found[:PREFIX_CHOICES] if prefix and prefix in self._replicas[each.name].prefixes)
         chosen = next(chain(stay, kin, found))
-        self._send(chosen.name, prefix, now)
+        self._send(chosen.name, key, prefix, now)
         return chosen
 
     def surplus(self, now: float) -> dict[str, int]:
@@ -176,13 +176,14 @@ class Directory:
 
     def _load(self, status: Status, now: float) -> int:
         sent = self._replicas[status.name].sent
-        while sent and now - sent[0] > SETTLED_S:
-            sent.popleft()
+        while sent and now - next(iter(sent.values())) > SETTLED_S:
+            sent.popitem(last=False)
         return status.sessions + len(sent)
 
-    def _send(self, name: str, prefix: bytes, now: float) -> None:
+    def _send(self, name: str, key: str, prefix: bytes, now: float) -> None:
         replica = self._replicas[name]
-        replica.sent.append(now)
+        replica.sent[key] = now
+        replica.sent.move_to_end(key)
         if prefix:
             replica.prefixes[prefix] = None
             replica.prefixes.move_to_end(prefix)

@@ -353,6 +353,7 @@ class RayCluster:
         self.door.turn(TURN_S)
         self.view.turn()
         if self.view.failure:
+            stop(0.0)  # or the next start would find what has failed
             raise StartError(self.view.failure)
 
     def close(self) -> None:

@@ -70,6 +70,12 @@ def test_robots_that_were_just_sent_count_before_the_replica_reports_them() -> N
     assert chosen(directory, "z", SETTLED_S + 0.1) == "a"
 
 
+def test_a_robot_that_asks_again_and_again_takes_no_more_than_one_place() -> None:
+    directory = known(status("a", max_sessions=2))
+    assert [chosen(directory, "x") for _ in range(9)] == ["a"] * 9
+    assert chosen(directory, "y") == "a" and chosen(directory, "z") == ""
+
+
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 40))
 def test_none_gets_more_robots_than_it_takes_and_all_that_fit_get_in(rooms: list[int], robots: int) -> None:
     directory = known(*(status(f"replica {number}", max_sessions=room) for number, room in enumerate(rooms)))
