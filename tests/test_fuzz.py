@@ -30,6 +30,7 @@ from speculation.wire import (
     Idle,
     Ping,
     Pong,
+    Redirect,
     Welcome,
 )
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, tokens_of
@@ -60,6 +61,7 @@ GOOD = [
         Fetch(1, 0, DIGEST),
         Busy(0.5, "no room", 1),
         Features(1, 0, [3, 4], bytes(24)),
+        Redirect("tcp://127.0.0.1:9", "k" * 40, b"ticket", "drained"),
     )
 ]
 
