@@ -1,4 +1,4 @@
-"""Command line of the verifier: `serve`, `keygen` and `top`."""
+"""Command line of the verifier: `serve`, `cluster`, `keygen` and `top`; `replica` is what `cluster` starts."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from cloud_verifier.cluster.scaling import Scaling
+from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings
 from cloud_verifier.config import ServerConfig, StartError, read_settings
 from cloud_verifier.logs import start_logging
 from cloud_verifier.monitoring.figures import Figures
+from cloud_verifier.monitoring.serving import need, pages_served
 from cloud_verifier.monitoring.watched import Watched
 from cloud_verifier.work import ModelInfo
-from speculation import extras
 from speculation.cost_profile import COST_FILE, CostProfile, load_cost_profile
-from speculation.settings import add_flags
+from speculation.settings import add_flags, fields_of, from_flags
 
 if TYPE_CHECKING:
+    from cloud_verifier.cluster.member import Member
     from speculation.vlm.load import Vlm
 
 _log = logging.getLogger("cloud_verifier")
@@ -36,6 +42,16 @@ def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser
     about = "YAML file of settings, as config/verifier.yaml of the ROS package; flags override it"
     serve.add_argument("--config", type=Path, default=argparse.SUPPRESS, help=about)
     add_flags(serve, ServerConfig, defaults=settings)
+    about = "many verifiers behind one address, on the machines of a Ray cluster or on this one"
+    cluster = commands.add_parser("cluster", help=about, description=serve_cluster.__doc__)
+    cluster.add_argument("--config", type=Path, default=argparse.SUPPRESS, help="as of serve")
+    add_flags(cluster, ClusterSettings)
+    add_flags(cluster, Scaling, without=("min", "max"))
+    add_flags(cluster, ServerConfig, defaults={"drain_s": DRAIN_S, **(settings or {})})
+    replica = commands.add_parser("replica", help="one verifier of a cluster, which starts it", description="As serve.")
+    replica.add_argument("--name", required=True, help="its name in the cluster")
+    replica.add_argument("--supervisor", type=Path, required=True, help="socket of who has started it")
+    add_flags(replica, ServerConfig)
     keygen = commands.add_parser("keygen", help="make CURVE keys for the server and a robot")
     keygen.add_argument("--keys", type=Path, required=True, help="folder to make them in")
     what = keygen.add_mutually_exclusive_group()
@@ -54,20 +70,12 @@ def parser(settings: Mapping[str, Any] | None = None) -> argparse.ArgumentParser
 
 def watch(urls: Sequence[str], interval_s: float, once: bool) -> None:
     """Show sessions, their classes, acceptance, latency and credit, from the /load of one or more verifiers."""
-    _need("monitoring", "rich")
+    need("monitoring", "rich")
     from cloud_verifier.monitoring.top import show
 
     if not 0.1 <= interval_s <= 3600.0:
         raise StartError(f"--interval-s {interval_s:g} is outside 0.1 to 3600")
     show(urls, interval_s, once)
-
-
-def _need(extra: str, *modules: str) -> None:
-    """Raise StartError where the packages of an extra are not installed."""
-    try:
-        extras.need(extra, *modules)
-    except ImportError as error:
-        raise StartError(str(error)) from None
 
 
 @contextmanager
@@ -77,7 +85,7 @@ def monitored(config: ServerConfig) -> Iterator[tuple[Figures, Watched]]:
     with ExitStack() as stack:
         traces = None
         if settings.otlp is not None:
-            _need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+            need("otlp", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
             from cloud_verifier.monitoring.otlp import StepTraces
             from speculation.otlp import http_exporter
 
@@ -85,30 +93,47 @@ def monitored(config: ServerConfig) -> Iterator[tuple[Figures, Watched]]:
             stack.callback(traces.close)
         figures = Figures(clock, traces)
         watched = Watched(figures, clock, settings.hang_s)
-        if settings.http is not None:
-            _need("monitoring", "prometheus_client")
-            from cloud_verifier.monitoring.exposition import pages_of
-            from cloud_verifier.monitoring.pages import HttpServer
-
-            server = HttpServer(settings.http_bind, settings.http, pages_of(watched))
-            stack.callback(server.close)
-            _log.info("figures at %s: /metrics, /health, /ready, /load and /version", server.url)
+        stack.enter_context(pages_served(settings, watched))
         yield figures, watched
 
 
-def serve_model(config: ServerConfig) -> None:
-    """Load a target model and serve it until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot."""
+def serve_cluster(options: dict[str, Any]) -> None:
+    """Serve one model by many verifiers until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot."""
+    config = ServerConfig.of(**{name: options[name] for name in _names(ServerConfig)})
+    settings = from_flags(ClusterSettings, options)
+    scaling = from_flags(Scaling, {name: options[name] for name in _names(Scaling) - {"min", "max"}})
+    # Here, so that a wrong setting is one sentence and not one a replica.
+    _ = config.model_folder, config.draft_folder
+    config.check_exits()
+    config.check_fed_head()
+    if settings.on == "local":
+        from cloud_verifier.cluster.local import serve
+    else:
+        from cloud_verifier.cluster.on_ray import serve
+    serve(options, config, settings, scaling)
+
+
+def _names(struct: type[msgspec.Struct]) -> set[str]:
+    return {field.name for field in fields_of(struct)}
+
+
+def serve_model(config: ServerConfig, member: Member | None = None) -> None:
+    """Load a target model and serve it until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot.
+
+    `member` is what makes it one of a cluster.
+    """
     with monitored(config) as (figures, watched):
-        _serve(config, figures, watched)
+        _serve(config, figures, watched, member)
 
 
-def _serve(config: ServerConfig, figures: Figures, watched: Watched) -> None:
+def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Member | None) -> None:
     model, draft_model = config.model_folder, config.draft_folder
     config.check_exits()
     config.check_fed_head()
     # Late, so that a wrong command line answers at once and `keygen` needs no torch.
     from cloud_verifier.door.supervisor import Door
     from cloud_verifier.preparation import THREADS
+    from cloud_verifier.security import public_key
     from cloud_verifier.server import Server
     from speculation.profiles import load_profile
     from speculation.trace import Trace
@@ -153,11 +178,15 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched) -> None:
         server = Server(
             engine, config, profile, door, trace, self_draft=self_draft, preparation_threads=THREADS,
             cost=measured.cost if measured else None, encoding=measured.encoding if measured else None,
-            figures=figures,
+            figures=figures, check_ticket=member.check_ticket if member else None,
+            whose=member.whose if member else None, report=member.report if member else None,
         )  # fmt: skip
         watched.about = {**watched.about, **_about(engine.model, config)}
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, lambda *_: server.stop())
+        signal.signal(signal.SIGTERM, lambda *_: server.drain())
+        signal.signal(signal.SIGINT, lambda *_: server.stop())
+        if member is not None:
+            member.serves_at(door.address, partial(public_key, config.link.keys))
+            member.follow(server.drain, server.shed)
         need = blocks_for(limits.capacity)
         _log.info("keys and values: %d blocks of %d slots, %d a session at most", blocks, BLOCK, need)
         size = sum(weight.numel() for weight in vlm.model.parameters()) / 1e6
@@ -185,6 +214,17 @@ def _about(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
         "dtype": config.model.dtype,
         "policy": config.scheduling.policy,
     }
+
+
+def serve_replica(name: str, supervisor: Path, config: ServerConfig) -> None:
+    """Serve as one of a cluster, see `serve_model`."""
+    from cloud_verifier.cluster.member import Member
+
+    member = Member(name, supervisor, config.limits.max_sessions)
+    try:
+        serve_model(config, member)
+    finally:
+        member.close()
 
 
 def find_cost(config: ServerConfig, vlm: Vlm) -> CostProfile | None:
@@ -216,7 +256,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     """
     files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     files.add_argument("--config", type=Path)
-    path = files.parse_known_args(arguments)[0].config if arguments[:1] == ["serve"] else None
+    path = files.parse_known_args(arguments)[0].config if arguments[:1] in (["serve"], ["cluster"]) else None
     options = vars(parser(read_settings(path) if path is not None else None).parse_args(arguments))
     options.pop("config", None)
     return options
@@ -245,7 +285,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not options["allow_download"]:
                 os.environ.setdefault("HF_HUB_OFFLINE", "1")
             os.environ.setdefault("TQDM_DISABLE", "1")  # log lines, no progress bars
-            serve_model(ServerConfig.of(**options))
+            if command == "cluster":
+                serve_cluster(options)
+            elif command == "replica":
+                serve_replica(options.pop("name"), options.pop("supervisor"), ServerConfig.of(**options))
+            else:
+                serve_model(ServerConfig.of(**options))
     except (StartError, ValueError, OSError) as error:
         print(f"cloud_verifier: {error}", file=sys.stderr)
         return 2

@@ -118,6 +118,15 @@ class Limits(Settings, frozen=True):
     idle_s: Annotated[
         float, Meta(ge=1.0, le=86400.0, description="seconds of silence after which a session is closed")
     ] = 60.0
+    drain_s: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=3600.0,
+            description="seconds that SIGTERM lets answers end; then, and between two answers, robots are sent to the "
+            "next verifier of their list; 0: they are left at once",
+        ),
+    ] = 0.0
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

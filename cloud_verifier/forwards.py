@@ -206,6 +206,7 @@ class Forwards:
         commit = step.accept(verdict, now, compute_s, output.features.get(step.index))
         self._peers.totals.count(step.act, len(commit.tokens))
         self._figures.committed(step, verdict, commit, since, compute_s, now)
+        self._peers.promises.committed(commit, step.service_class, now)
         self._exits.overtake(step.index)
         session = self._sessions.of_index(step.index)
         if session is not None:

@@ -10,6 +10,7 @@ from cloud_verifier.limits import Allowance
 from cloud_verifier.logs import event
 from cloud_verifier.monitoring import series
 from cloud_verifier.monitoring.figures import Figures
+from cloud_verifier.promises import Promises
 from cloud_verifier.scheduler import Scheduler
 from cloud_verifier.sessions import Session, SessionTable
 from cloud_verifier.step import Step
@@ -43,6 +44,8 @@ class Peers:
         self.figures = figures or Figures(clock)
         self.allowance = Allowance(REFUSALS_PER_S, REFUSALS_AT_ONCE)
         """Of refusals, by peer."""
+        self.promises = Promises()
+        """Whether commits came as fast as their classes promise."""
         self.totals = Tally()
         """What all steps have cost."""
         self.steps = self.faults = 0

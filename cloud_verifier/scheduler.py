@@ -100,6 +100,19 @@ class Scheduler:
         answered = [step for step in self._steps.values() if not (step.pending or step.suspended or step.done)]
         return self.estimates.seconds(Load.total(step.load(Choice(Act.DECODE)) for step in answered))
 
+    @property
+    def asked(self) -> float:
+        """Predicted seconds of passes a second, at the speeds that the classes of the steps under way promise.
+
+        Each step needs as many passes a second as its class has tokens over those that its passes have committed so
+        far; each row costs its share of a forward that all of them are in.
+        """
+        answered = [step for step in self._steps.values() if not (step.pending or step.suspended or step.done)]
+        if not answered:
+            return 0.0
+        rows = sum(step.service_class.tokens_per_s / max(1.0, step.tally.tau) for step in answered)
+        return rows * self.estimates.seconds(Load.total([self._traffic.row] * len(answered))) / len(answered)
+
     def idle(self, now: float, silent: Collection[int]) -> list[int]:
         """Return the rows whose steps can go on only when their edges act, the longest idle first.
 

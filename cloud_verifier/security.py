@@ -115,6 +115,17 @@ def check_bind(address: str, encrypted: bool, allow_plain: bool) -> None:
         raise StartError(f"--bind {error}") from None
 
 
+def public_key(folder: Path | None) -> str:
+    """Return the server's public key (z85) in a key folder; empty for no folder. Raises StartError."""
+    if folder is None:
+        return ""
+    try:
+        public, _ = zmq.auth.load_certificate(folder / f"{SERVER}.key")
+    except (OSError, ValueError) as error:
+        raise StartError(f"--keys {folder}: {error}; make keys with keygen --keys {folder}") from None
+    return public.decode("ascii")
+
+
 def load_server_key(folder: Path) -> tuple[bytes, bytes]:
     """Return the server's public and secret key, z85.
 

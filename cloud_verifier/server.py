@@ -22,6 +22,7 @@ from cloud_verifier.monitoring.figures import Figures, Phase
 from cloud_verifier.monitoring.sessions import figures_of
 from cloud_verifier.peers import Peers
 from cloud_verifier.preparation import Preparation, Prepared
+from cloud_verifier.promises import Standing
 from cloud_verifier.quotas import Quotas
 from cloud_verifier.scheduler import Refused, Scheduler
 from cloud_verifier.sessions import Session, SessionTable, refusal, welcome
@@ -43,6 +44,9 @@ MESSAGES_PER_TURN, READ_S = 64, 0.01
 """Messages that are read in a row, and seconds, before work goes on."""
 SILENT_S = 6.0
 """An edge pings four times a second. A session that was silent for so long is closed when a new one needs its row."""
+REPORT_S = 0.25
+"""How often the server reports how it stands, where that is wanted; one that hangs does not."""
+DRAINING, SHED = "it is being drained", "others have more room"
 
 
 class Server:
@@ -61,10 +65,16 @@ class Server:
         cost: PassCost | None = None,
         encoding: PassCost | None = None,
         figures: Figures | None = None,
+        check_ticket: Callable[[bytes, str], None] | None = None,
+        whose: Callable[[bytes, str], str] | None = None,
+        report: Callable[[Standing], None] | None = None,
     ) -> None:
         """`cost` of target passes and `encoding` of images over `Load.row(image tokens)`, where they were measured.
 
         `figures` are what it counts into and publishes, on the same `clock`; None: ones of its own.
+        `check_ticket` raises ValueError for a ticket that does not admit a client; None: all are admitted. `whose`
+        names the robot that comes with a ticket and a client's key; None: the client.
+        `report` gets how the server stands, every REPORT_S.
         """
         self._engine = engine
         self._self_draft = self_draft
@@ -94,13 +104,22 @@ class Server:
             engine, self_draft, self._scheduler, self._memory, self._sessions, self._peers, self._exits, profile,
             lambda until, steps=(): self._attend(until, steps=steps), clock,
         )  # fmt: skip
-        self._stopping = False
+        self._check_ticket, self._whose = check_ticket, whose
+        self._stopping = self._draining = False
+        self._drain_s = config.limits.drain_s
+        self._to_shed = 0
+        """Robots that are to go elsewhere although this verifier goes on."""
+        self._drained_at: float | None = None
+        """When those that are still here are sent elsewhere in the midst of their answers."""
+        self._report = report
         self._begun_at = clock()
+        self._reported_at = self._begun_at - REPORT_S
         self._busy = self._evicted = self._ignored = 0
 
     def run(self) -> None:
         """Serve until `stop`, then end every step under way and log a summary."""
-        self.figures.phase = Phase.SERVING
+        if not self._draining:  # as soon as the models were there
+            self.figures.phase = Phase.SERVING
         while not self._stopping:
             self.turn()
         self._preparation.close()
@@ -120,9 +139,27 @@ class Server:
         """Make `run` return after the forward under way. Safe to call from a signal handler."""
         self._stopping = True
 
+    def drain(self) -> None:
+        """Take no more robots, send those that are here elsewhere, and let `run` return when none is left.
+
+        Each goes when its answer is done, after `drain_s` at once. Where `drain_s` is 0 this is `stop`. Safe to call
+        again, from a signal handler and in any thread.
+        """
+        self._draining = True
+        self.figures.phase = Phase.DRAINING
+        self._stopping = self._stopping or not self._drain_s
+
+    def shed(self, robots: int) -> None:
+        """Send so many robots elsewhere, each when its answer is done. Safe to call in any thread."""
+        self._to_shed = robots
+
     def turn(self) -> None:
         """Read messages, then do the most urgent piece of work."""
         self._attend(self._clock() + IDLE_WAIT_S, until_work=True)
+        if self._draining:
+            self._send_all_away()
+        elif self._to_shed:
+            self._send_some_away()
         batch = self._scheduler.next(self._clock())
         for step in batch.encodes:
             self._forwards.encode(step)
@@ -149,6 +186,9 @@ class Server:
                 self._publish(now)
             if steps and not self._forwards.is_wanted(steps):
                 return
+            if self._report is not None and now - self._reported_at >= REPORT_S:
+                self._report(self._standing(now))
+                self._reported_at = now
             if until_work:
                 self._scheduler.wait(now)
             due = self._next_time(now) if until_work else None
@@ -192,6 +232,40 @@ class Server:
             self._evict(index)
         for index in granted:
             self._begin(self._admissible.pop(index))
+
+    def _standing(self, now: float) -> Standing:
+        promises = self._peers.promises
+        promises.asked(self._scheduler.asked, now - self._reported_at, now)
+        memory = 1.0 - self._memory.free / self._memory.blocks
+        return Standing(len(self._sessions), memory, promises.utilisation(now), promises.late(now), self._draining)
+
+    def _send_all_away(self) -> None:
+        """Send robots elsewhere that are between two answers, or all when it is time; stop when none is left."""
+        now = self._clock()
+        if self._drained_at is None:
+            self._drained_at = now + self._drain_s
+            _log.info("draining: %d robots go elsewhere, within %g s", len(self._sessions), self._drain_s)
+        for session in self._sessions.all:
+            if session.peer is None or self._is_between_answers(session) or now >= self._drained_at:
+                self._send_away(session, DRAINING)
+        if not len(self._sessions):
+            self._stopping = True
+
+    def _send_some_away(self) -> None:
+        for session in self._sessions.all:
+            if self._to_shed and session.peer is not None and self._is_between_answers(session):
+                self._to_shed -= 1
+                self._send_away(session, SHED)
+
+    def _send_away(self, session: Session, why: str) -> None:
+        peer = session.peer
+        self._close(session, "sent elsewhere")
+        if peer is not None:
+            self._mailbox.send(peer, wire.Redirect(reason=why))
+
+    def _is_between_answers(self, session: Session) -> bool:
+        step = self._scheduler.step(session.index)
+        return step is None or step.done
 
     def _free_rows(self, now: float) -> None:
         """Take back what is held, or waited for, for steps that are over."""
@@ -392,7 +466,12 @@ class Server:
         if fault is not None:
             self._peers.refuse(peer, fault)
             return
-        client = self._mailbox.client(peer)
+        if self._draining:
+            self._mailbox.send(peer, wire.Redirect(reason=DRAINING), droppable=True)
+            return
+        key = client = self._mailbox.client(peer)
+        if self._whose is not None:
+            client = self._whose(hello.ticket, key)
         session = self._sessions.of_token(hello.resume)
         if session is not None and session.client != client:
             _log.warning(
@@ -400,6 +479,12 @@ class Server:
             )
             session = None
         known = self._sessions.of_peer(peer)
+        if self._check_ticket is not None and session is None and known is None:
+            try:
+                self._check_ticket(hello.ticket, key)
+            except ValueError as error:
+                self._peers.refuse(peer, wire.Fault(wire.FaultCode.NO_TICKET, f"Hello.ticket: {error}"))
+                return
         # Who starts over does so on its own row, where what it has used still counts.
         again = known is not None and session is None
         if known is not None and known is not session:

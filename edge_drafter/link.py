@@ -1,7 +1,9 @@
 """The link to the verifier: a ZeroMQ DEALER in a thread of its own, so that neither drafting nor ROS waits for it.
 
-It sends Hello until a verifier answers, pings, detects silence, opens a new connection and resumes the session. A
-verifier that is full (`Busy`) is asked for nothing, neither a session nor a step, before the time that it names.
+It sends Hello until a verifier answers, pings, detects silence, opens a new connection and resumes the session. There
+may be several verifiers, and one may send the robot to another (`edge_drafter.route`): the link then opens a connection
+there, and a step under way begins again behind what was committed. A verifier that is full (`Busy`) is asked for
+nothing, neither a session nor a step, before the time that it names.
 It decodes small messages about the connection only; those of a step wait, bounded, for the thread that decodes it.
 Declared conditions (`speculation.links`) hold for every message, Hellos and pings too, each way.
 """
@@ -27,7 +29,8 @@ import zmq.auth
 
 from edge_drafter.link_socket import LinkSocket
 from edge_drafter.protocols import LinkLost, VerifierBusy
-from speculation.address import check_address
+from edge_drafter.route import Place, RedirectRefused, Route
+from speculation.address import addresses_of, check_address
 from speculation.links import IDEAL, LinkConditions
 from speculation.text import printable
 from speculation.wire import (
@@ -44,12 +47,14 @@ from speculation.wire import (
     Hello,
     Ping,
     Pong,
+    Redirect,
     Welcome,
     WireError,
     check_tokens,
     decode,
     encode,
     kind_of,
+    prefix_of,
 )
 
 _log = logging.getLogger(__name__)
@@ -63,6 +68,8 @@ LOOK_S = 0.02
 PINGS = 64
 """Pings whose answers are still waited for."""
 MALFORMED_LOG_S = 1.0
+LEAVE_S = 0.1
+"""A place where nobody accepts connections, or that ended one, is left after so long where there is another one."""
 STEP_KINDS = (Commit, EarlyTokens, EndStep, Features)
 FINAL = frozenset(
     {
@@ -122,6 +129,7 @@ class LinkConfig:
     """
 
     address: str
+    """One, or several separated by commas: doors of a cluster, or verifiers of one model."""
     hello: Hello
     keys: Keys | None = None
     conditions: LinkConditions = IDEAL
@@ -139,9 +147,10 @@ class LinkConfig:
 
 
 def check_verifier(address: str, encrypted: bool, allow_plain: bool) -> None:
-    """Raise ValueError for what is no verifier's address, and for one that must not be trusted without keys."""
+    """Raise ValueError for what is no verifier's address, or list of them, or must not be trusted without keys."""
     try:
-        check_address(address, encrypted, allow_plain, ("keys, a folder", "allow_plain"))
+        for each in addresses_of(address):
+            check_address(each, encrypted, allow_plain, ("keys, a folder", "allow_plain"))
     except ValueError as error:
         raise ValueError(f"verifier {error}") from None
 
@@ -165,8 +174,14 @@ class ZmqLink:
         self._epoch = self._step_epoch = 0
         self._greeted = False
         """Whether the verifier has answered Hello, and knows the session as far as is known here."""
+        keys = config.keys
+        self._route = Route(addresses_of(config.address), keys.server if keys else b"", config.allow_plain)
+        """Of the link's thread."""
+        self._moves = False
+        """Whether the next connection is due, to the route's place."""
+        self._prefix = b""
         self._again_at = -math.inf
-        """When a verifier that was full may be asked again."""
+        """When a verifier that was full, or that is one redirect too many, may be asked again."""
         self._received_at: float | None = None
         self._rtt: float | None = None
         self._bytes = [0, 0]
@@ -243,6 +258,7 @@ class ZmqLink:
                 self._inbox.clear()
                 self._inbox_bytes = 0
                 self._step, self._step_ended, self._turned_away = message.step, False, ""
+                self._prefix = prefix_of(message.prompt)
             self._check()
             if self._step_ended and not isinstance(message, EndStep):
                 return
@@ -302,16 +318,13 @@ class ZmqLink:
 
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        config, keys = self.config, self.config.keys
-        curve = None
-        if keys is not None:
-            servers = (keys.server, keys.next_server) if keys.next_server else (keys.server,)
-            curve = servers, keys.public, keys.secret
-        connection = LinkSocket(context, config.address, curve, config.conditions, self._clock())
+        place = self._route.place
+        connection = LinkSocket(context, place.address, self._curve(place), self.config.conditions, self._clock())
         try:
             while not self._stopping:
                 self._serve(connection)
-                connection.reopen()
+                place = self._route.place
+                connection.reopen(place.address, self._curve(place))
         except Exception as error:
             _log.exception("the link's thread failed")
             self._become(LinkState.REFUSED, f"the link to the verifier failed: {error}")
@@ -319,8 +332,18 @@ class ZmqLink:
             connection.close()
             context.term()
 
+    def _curve(self, place: Place) -> tuple[tuple[bytes, ...], bytes, bytes] | None:
+        """Return the keys that a verifier there may have, and this robot's pair; None for plain text."""
+        keys = self.config.keys
+        if keys is None:
+            return None
+        # A place that a redirect named may have taken up the next key since.
+        servers = dict.fromkeys((place.server_key, keys.server, keys.next_server))
+        return tuple(each for each in servers if each), keys.public, keys.secret
+
     def _serve(self, connection: LinkSocket) -> None:
-        """Use one connection until it has been silent too long."""
+        """Use one connection until it has been silent too long, or another one is due."""
+        self._moves = False
         hello_at = ping_at = opened = self._clock()
         pings: dict[int, float] = {}
         nonces = itertools.count(1)
@@ -331,8 +354,7 @@ class ZmqLink:
                 self._become_nominal()
             if not self._greeted and now >= max(hello_at, self._again_at):
                 self._outbox.clear()
-                session = self._welcome.session if self._welcome is not None else ""
-                connection.put(encode(msgspec.structs.replace(self.config.hello, resume=session)), now)
+                connection.put(encode(self._hello()), now)
                 hello_at = now + self.config.hello_s
             if self._greeted and (now >= ping_at or connection.is_new):
                 connection.is_new = False
@@ -347,10 +369,14 @@ class ZmqLink:
                 self._received_at = now
                 if self._take(payload, pings, connection, now):
                     hello_at = now
+                if self._moves:
+                    return
             quiet = now - max(opened, self._received_at or opened, -math.inf if self._greeted else self._again_at)
-            if quiet > limit:
+            ended = connection.lost and self._route.has_others and now - opened > LEAVE_S
+            if quiet > limit or ended:
                 # A new connection, because the old one may wait minutes for a network that is gone.
-                self._fall_silent(quiet, connection.refusal)
+                self._fall_silent(quiet, ended and quiet <= limit, connection.refusal)
+                self._route.leave()
                 return
             busy = self._greeted and self._state is LinkState.BUSY
             due = min(ping_at, self._again_at if busy else math.inf) if self._greeted else max(hello_at, self._again_at)
@@ -381,6 +407,8 @@ class ZmqLink:
                 self._rtt = now - sent if self._rtt is None else self._rtt + RTT_WEIGHT * (now - sent - self._rtt)
         elif isinstance(message, Busy):
             return self._turn_away(message, now)
+        elif isinstance(message, Redirect):
+            self._redirected(message, now)
         elif isinstance(message, Fault) and message.code is FaultCode.NO_SESSION:
             if self._greeted and not self._is_late(message):
                 self._greeted, self._again_at = False, -math.inf
@@ -388,9 +416,37 @@ class ZmqLink:
                 return True
         elif isinstance(message, Fault) and not self._greeted:
             self._refused(message)
+            if message.code is FaultCode.NO_TICKET:
+                self._go_on(now + self.config.hello_s)
         elif nominal:
             self._keep(payload)
         return False
+
+    def _hello(self) -> Hello:
+        """Return what greets the verifier at the route's place."""
+        session = self._welcome.session if self._welcome is not None else ""
+        return msgspec.structs.replace(
+            self.config.hello, resume=session, ticket=self._route.ticket, prefix=self._prefix
+        )
+
+    def _redirected(self, redirect: Redirect, now: float) -> None:
+        """Go where the verifier sends this robot; a session here is over."""
+        why = f"the verifier at {self._route.place.address} sends this robot elsewhere"
+        why += f": {printable(redirect.reason)}" if redirect.reason else ""
+        try:
+            self._again_at = self._route.follow(redirect, now)
+        except RedirectRefused as error:
+            self._again_at = now + self.config.hello_s
+            why = f"this robot {error}"
+        self._greeted, self._moves = False, True
+        self._become(LinkState.CONNECTING, why)
+
+    def _go_on(self, due: float) -> None:
+        """Leave this place for the next one, where a Hello is due then."""
+        if self._route.has_others:
+            self._route.leave()
+            self._moves = True
+        self._again_at = due
 
     def _keep(self, payload: bytes) -> None:
         """Keep a message of the step for `receive`, as far as there is room."""
@@ -409,10 +465,12 @@ class ZmqLink:
         of_step = busy.step is not None
         if of_step is not self._greeted or (of_step and busy.step != self._step):
             return False
-        why = f"the verifier at {self.config.address} is full: {printable(busy.message)}"
+        why = f"the verifier at {self._route.place.address} is full: {printable(busy.message)}"
         why += f"; trying again in {busy.retry_after_s:.1f} s"
         self._again_at = now + busy.retry_after_s
         self._become(LinkState.BUSY, why, turns_away=of_step)
+        if not of_step and self._route.is_sent:  # the door knows of others
+            self._go_on(now + min(busy.retry_after_s, self.config.hello_s))
         return not of_step
 
     def _is_late(self, fault: Fault) -> bool:
@@ -424,9 +482,9 @@ class ZmqLink:
     def _refused(self, fault: Fault) -> None:
         reason = printable(fault.message)
         if fault.code in FINAL:
-            self._become(LinkState.REFUSED, f"the verifier at {self.config.address} refuses: {reason}")
+            self._become(LinkState.REFUSED, f"the verifier at {self._route.place.address} refuses: {reason}")
         else:
-            self._become(LinkState.CONNECTING, f"the verifier at {self.config.address} refuses for now: {reason}")
+            self._become(LinkState.CONNECTING, f"the verifier at {self._route.place.address} refuses for now: {reason}")
 
     def _note_malformed(self, error: WireError) -> None:
         """Log malformed messages, once a second at most."""
@@ -443,33 +501,36 @@ class ZmqLink:
         if (welcome.tokenizer, welcome.vocabulary) != (hello.tokenizer, hello.vocabulary):
             self._greeted = False
             text = "its tokenizer is not the draft model's; draft and target must share one tokenizer"
-            self._become(LinkState.REFUSED, f"the verifier at {self.config.address} does not fit: {text}")
+            self._become(LinkState.REFUSED, f"the verifier at {self._route.place.address} does not fit: {text}")
             return
         if self._greeted:
             return
         self._greeted, self._welcome = True, welcome
         self._epoch += 1
+        self._route.arrived()
         self._become_nominal()
 
     def _become_nominal(self) -> None:
         model = self._welcome.model if self._welcome is not None else ""
-        self._become(LinkState.NOMINAL, f"the verifier at {self.config.address} serves {printable(model, 64)}")
+        self._become(LinkState.NOMINAL, f"the verifier at {self._route.place.address} serves {printable(model, 64)}")
 
-    def _fall_silent(self, seconds: float, refusal: str) -> None:
-        """Note silence. A link that is silent, or refused, stays so with its first reason until a verifier answers.
+    def _fall_silent(self, seconds: float, ended: bool, refusal: str) -> None:
+        """Note silence, or that the connection `ended`.
 
-        `refusal`: why the handshake failed, which is a better reason than that.
+        A link that is silent, or refused, stays so with its first reason until a verifier answers. `refusal`: why the
+        handshake failed, which is a better reason than that.
         """
+        where = f"the verifier at {self._route.place.address}"
         if self._greeted:
             self._greeted = False
-            self._become(
-                LinkState.SILENT, f"nothing received from the verifier at {self.config.address} for {seconds:.1f} s"
-            )
+            silent = f"nothing received from {where} for {seconds:.1f} s"
+            self._become(LinkState.SILENT, f"{where} ended the connection" if ended else silent)
         elif refusal:
             state = LinkState.CONNECTING if self._state is LinkState.BUSY else self._state
             self._become(state, refusal)
         elif self._state in (LinkState.CONNECTING, LinkState.BUSY):
-            self._become(LinkState.CONNECTING, f"no verifier answers at {self.config.address}; is it running there?")
+            why = f"no verifier answers at {self._route.place.address}; is it running there?"
+            self._become(LinkState.CONNECTING, why)
 
     def _become(self, state: LinkState, why: str, turns_away: bool = False) -> None:
         """Change the state. `turns_away`: the step that was begun last is turned away."""

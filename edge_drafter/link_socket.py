@@ -35,6 +35,7 @@ USUAL_BYTES = 64 << 10
 EVENTS = (
     zmq.EVENT_CONNECTED
     | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -71,6 +72,7 @@ class LinkSocket:
         self._open()
 
     def _open(self) -> None:
+        self._ended = False
         dealer = self._context.socket(zmq.DEALER)
         self._monitor = dealer.get_monitor_socket(EVENTS)
         dealer.linger = 0
@@ -79,16 +81,25 @@ class LinkSocket:
         dealer.maxmsgsize = MAX_MESSAGE_BYTES
         dealer.connect_timeout = 3000
         dealer.reconnect_ivl_max = 1000
-        if self._curve is not None:
-            servers, dealer.curve_publickey, dealer.curve_secretkey = self._curve
-            dealer.curve_serverkey = servers[self._key % len(servers)]
-        dealer.connect(self._address)
+        try:
+            if self._curve is not None:
+                servers, dealer.curve_publickey, dealer.curve_secretkey = self._curve
+                dealer.curve_serverkey = servers[self._key % len(servers)]
+            dealer.connect(self._address)
+        except zmq.ZMQError as error:  # a verifier may send the robot to what is no address
+            _log.warning("cannot connect to %s: %s", self._address, error)
+            self._ended = True
         self._socket = dealer
         self._stuck: deque[bytes] = deque(maxlen=SEND_HIGH_WATER)
         self._undelivered: Undelivered | None = None
         self._waiting_bytes = 0
         self._watch_at, self._trim_at = -math.inf, math.inf
         self._more = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether the connection has ended, or nobody accepts one, and no other key is to be tried; ZeroMQ goes on."""
+        return self._ended and self._next_key_at == math.inf
 
     def put(self, payload: bytes, now: float) -> None:
         """Send a payload; it leaves when it would have arrived."""
@@ -127,10 +138,13 @@ class LinkSocket:
             while wake.recv(4096):
                 pass
 
-    def reopen(self) -> None:
-        """Begin a new connection; what is not sent, or not there yet, is dropped."""
+    def reopen(self, address: str, curve: tuple[tuple[bytes, ...], bytes, bytes] | None) -> None:
+        """Begin a new connection, to any address; what is not sent, or not there yet, is dropped."""
         self.close()
-        self.refusal = ""
+        if curve is None or self._curve is None or curve[0] != self._curve[0]:
+            self._key = 0
+        self.refusal, self._next_key_at = "", math.inf
+        self._address, self._curve = address, curve
         self._open()
 
     def close(self) -> None:
@@ -202,10 +216,10 @@ class LinkSocket:
         with contextlib.suppress(zmq.Again):
             while True:
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
-                if event["event"] == zmq.EVENT_CONNECTED:
-                    self._undelivered = Undelivered(int(event["value"]))
-                elif event["event"] == zmq.EVENT_DISCONNECTED:
-                    self._undelivered = None
+                connected = event["event"] == zmq.EVENT_CONNECTED
+                if connected or event["event"] in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED):
+                    self._undelivered = Undelivered(int(event["value"])) if connected else None
+                    self._ended = not connected
                 else:
                     self._note_handshake(event["event"])
         if time.monotonic() >= self._next_key_at:

@@ -25,7 +25,9 @@ CAPACITY = 2048
 class Connection(msgspec.Struct, frozen=True):
     """The way to the verifier."""
 
-    verifier: Annotated[str, Meta(description="address of the verifier")] = "tcp://127.0.0.1:5555"
+    verifier: Annotated[
+        str, Meta(description="address of the verifier, or of a cluster's door; several are separated by commas")
+    ] = "tcp://127.0.0.1:5555"
     keys: Annotated[str, Meta(description="folder of CURVE keys; empty: plain TCP, to this machine only")] = ""
     allow_plain: Annotated[bool, Meta(description="without keys, trust a verifier on another machine too")] = False
     target: Annotated[str, Meta(description="fingerprint that the verifier's target must have; empty: any")] = ""

@@ -22,6 +22,11 @@ def host_of(address: str, any_port: bool = False) -> str:
     return host
 
 
+def addresses_of(text: str) -> tuple[str, ...]:
+    """Return the addresses of a list that is separated by commas; one address is a list too."""
+    return tuple(part.strip() for part in text.split(","))
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine itself. Names other than localhost are not: a name server may return anything."""
     if host.lower() in ("", "localhost"):

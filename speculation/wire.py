@@ -19,7 +19,7 @@ from typing import Annotated, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-PROTOCOL = 6
+PROTOCOL = 7
 
 MAX_ANSWER_TOKENS = 512
 MAX_DRAFT_TOKENS = 64
@@ -35,6 +35,9 @@ MAX_PROMPT_FEATURES = 64
 """Tokens at a prompt's end whose features may be sent."""
 TRACE_BYTES = 16
 """Of a trace's id, as W3C's Trace Context has it."""
+MAX_TICKET_BYTES = 512
+PREFIX_CHARS = 64
+"""Of a prompt, that `prefix_of` names."""
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 EXPLAINED_BYTES = 4096
 """Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""
@@ -54,6 +57,7 @@ Probability: TypeAlias = Annotated[float, Meta(ge=0.0, le=1.0)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=86400.0)]
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_DRAFT_MS)]
 Digest: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
+Ticket: TypeAlias = Annotated[bytes, Meta(max_length=MAX_TICKET_BYTES)]
 Name: TypeAlias = Annotated[str, Meta(max_length=200)]
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
 Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_WORD_CHARS, pattern=PRINTABLE)]
@@ -92,6 +96,7 @@ class FaultCode(IntEnum):
     BAD_IMAGE = 7
     TOO_LARGE = 8
     INTERNAL = 10
+    NO_TICKET = 11
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -118,6 +123,9 @@ class Hello(Message, tag=1, frozen=True):
     `model` is the target fingerprint that the edge expects; empty accepts any. `vocabulary` is len(tokenizer).
     `features` names what a fed head on the edge continues from, the fingerprint of the bottleneck that makes it
     (`speculation.fed`); empty: none. They are sent in steps that ask for them.
+
+    `ticket` is the one of the last `Redirect`: it admits the robot to the verifier that the redirect named, and reminds
+    the door of where the robot was. `prefix` names how its prompts begin, see `prefix_of`; empty: unknown.
     """
 
     tokenizer: Name
@@ -128,6 +136,8 @@ class Hello(Message, tag=1, frozen=True):
     resume: Name = ""
     protocol: Version = PROTOCOL
     features: Name = ""
+    ticket: Ticket = b""
+    prefix: Annotated[bytes, Meta(max_length=8)] = b""
 
 
 class Welcome(Message, tag=2, frozen=True):
@@ -310,9 +320,35 @@ class Features(Message, tag=13, frozen=True):
     features: Annotated[bytes, Meta(max_length=(MAX_PROMPT_FEATURES + MAX_ANSWER_TOKENS) * MAX_FEATURE_BYTES)]
 
 
+class Redirect(Message, tag=14, frozen=True):
+    """Cloud to edge: this robot is served elsewhere; send `Hello` with `ticket` there, and go on with the step.
+
+    The answer to a `Hello`, or at any later time: the session is over here. `address` is tcp://HOST:PORT; empty: at the
+    next verifier of the robot's own list. `server_key` is the public key (z85) of the verifier there; empty: plain.
+    """
+
+    address: Name = ""
+    server_key: Annotated[str, Meta(max_length=40)] = ""
+    ticket: Ticket = b""
+    reason: Text = ""
+
+
 # A new message is a struct above and its name here.
 AnyMessage: TypeAlias = (
-    Hello | Welcome | BeginStep | Draft | EarlyTokens | Commit | EndStep | Ping | Pong | Fault | Fetch | Busy | Features
+    Hello
+    | Welcome
+    | BeginStep
+    | Draft
+    | EarlyTokens
+    | Commit
+    | EndStep
+    | Ping
+    | Pong
+    | Fault
+    | Fetch
+    | Busy
+    | Features
+    | Redirect
 )
 
 _BY_TAG: dict[object, type[Message]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyMessage)}
@@ -436,6 +472,11 @@ def _check_features(field: str, features: bytes, tokens: int) -> None:
 def parents_of(draft: Draft) -> list[int]:
     """Return the parent of every draft node, also where the draft is a chain."""
     return list(range(ROOT, len(draft.tokens) - 1)) if draft.parents is None else list(draft.parents)
+
+
+def prefix_of(prompt: str) -> bytes:
+    """Return the 8 bytes that name how a prompt begins: verifiers share keys and values of equal beginnings."""
+    return hashlib.blake2b(prompt[:PREFIX_CHARS].encode(), digest_size=8).digest()
 
 
 def begin_digest(prompt: str, jpeg: bytes, sampling: str = "greedy", key: int = 0) -> bytes:

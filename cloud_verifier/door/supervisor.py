@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -79,7 +80,12 @@ class Door:
         self._using = threading.RLock()
         """Held around every use of what stands below; the supervisor puts the next door in its place."""
         self._pipe: Pipe[FromDoor] | None = None
-        self._poll = select.poll()
+        self._notice_in, self._notice_out = socket.socketpair()
+        self._notice_in.setblocking(False)
+        self._notice_out.setblocking(False)
+        self._watched: dict[int, Callable[[], bool]] = {}
+        """Descriptors that end a wait, too, and what knows whether something came there already."""
+        self._poll = self._new_poll()
         self._opened, self._read_at = False, 0.0
         self._reason = ""
         self._clients: dict[bytes, str] = {}
@@ -88,9 +94,6 @@ class Door:
         self._mail_bytes = 0
         self._revoked: list[str] = []
         self._closing = threading.Event()
-        self._notice_in, self._notice_out = socket.socketpair()
-        self._notice_in.setblocking(False)
-        self._notice_out.setblocking(False)
         self._process = self._start()
         self._thread = threading.Thread(target=self._supervise, name="door", daemon=True)
         if self._listener is None:
@@ -103,7 +106,7 @@ class Door:
         """Return when there is mail, after `notify`, or after `seconds`."""
         with self._using:
             self._flush()
-            idle = not self._mail and not self._take()
+            idle = not self._mail and not self._take() and not any(ready() for ready in self._watched.values())
             poll = self._poll
         if idle and seconds >= 0.001:
             poll.poll(int(seconds * 1000))
@@ -116,6 +119,18 @@ class Door:
             self._flush()
             if not self._mail and not self._take():  # only what was read to its end can be called silent
                 self._end_frozen()
+
+    def watch(self, descriptor: int, ready: Callable[[], bool]) -> None:
+        """Let `wait` return when a descriptor can be read or, asked before, something is `ready` behind it."""
+        with self._using:
+            self._watched[descriptor] = ready
+            self._poll.register(descriptor, select.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Watch it no more."""
+        with self._using:
+            del self._watched[descriptor]
+            self._poll.unregister(descriptor)
 
     def notify(self) -> None:
         """Make `wait` return."""
@@ -149,6 +164,10 @@ class Door:
 
         A `droppable` message is dropped where what was sent before is not taken.
         """
+        return self.send_payload(peer, wire.encode(message), droppable)
+
+    def send_payload(self, peer: bytes, payload: bytes, droppable: bool = False) -> bool:
+        """Send the bytes of a message, as `send` does."""
         with self._using:
             if peer not in self._clients or self._pipe is None:
                 return False
@@ -156,7 +175,7 @@ class Door:
                 return True
             if self._pipe.backlog > MOST_WAITING_BYTES:
                 return False
-            self._put(Deliver(peer, wire.encode(message), droppable))
+            self._put(Deliver(peer, payload, droppable))
             return peer in self._clients
 
     def admit(self, peer: bytes, has_session: bool = True) -> None:
@@ -212,6 +231,12 @@ class Door:
                 except Closed:
                     self._lose()
 
+    def _new_poll(self) -> select.poll:
+        poll = select.poll()
+        for descriptor in (self._notice_out.fileno(), *self._watched):
+            poll.register(descriptor, select.POLLIN)
+        return poll
+
     def _flush(self) -> None:
         if self._pipe is not None:
             try:
@@ -261,8 +286,7 @@ class Door:
     def _lose(self) -> None:
         """Forget the door: its peers are gone, and what they sent last is nobody's."""
         if self._pipe is not None:
-            self._poll = select.poll()
-            self._poll.register(self._notice_out, select.POLLIN)
+            self._poll = self._new_poll()
             self._pipe.close()
             self._pipe = None
         self._clients.clear()
@@ -296,8 +320,7 @@ class Door:
             self._process, self.pid = process, process.pid
             self.connections, self._dropped_before = 0, self.dropped
             self._pipe, self._opened, self._read_at = Pipe(ours, FromDoor), False, time.monotonic()
-            self._poll = select.poll()
-            self._poll.register(self._notice_out, select.POLLIN)
+            self._poll = self._new_poll()
             self._poll.register(self._pipe, select.POLLIN)
         self.notify()
         return process

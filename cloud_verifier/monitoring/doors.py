@@ -79,6 +79,7 @@ class _Published(msgspec.Struct, frozen=True):
     replicas: tuple[ReplicaFigures, ...] = ()
     redirected: int = 0
     turned_away: int = 0
+    restarts: int = 0
 
 
 class WatchedDoor:
@@ -92,8 +93,13 @@ class WatchedDoor:
         self._latest = _Published(-PUBLISH_S)
         self._beat = clock()
 
-    def turn(self, replicas: Callable[[], Sequence[Replica]], redirected: int, turned_away: int) -> None:
-        """The door's loop has turned; once a second its figures are published."""
+    def turn(
+        self, replicas: Callable[[], Sequence[Replica]], redirected: int, turned_away: int, restarts: int = 0
+    ) -> None:
+        """The door's loop has turned; once a second its figures are published.
+
+        `restarts`: of its socket's own process.
+        """
         now = self._beat = self._clock()
         if now - self._latest.at >= PUBLISH_S:
             found = tuple(
@@ -103,7 +109,7 @@ class WatchedDoor:
                 )
                 for each in replicas()
             )  # fmt: skip
-            self._latest = _Published(now, found, redirected, turned_away)
+            self._latest = _Published(now, found, redirected, turned_away, restarts)
 
     def health_problem(self) -> str:
         """Return why the process should be restarted; empty: it should not."""
@@ -140,6 +146,7 @@ class WatchedDoor:
             s.REPLICA_LATE: each(lambda replica: replica.late),
             s.SENT_ON: {(): latest.redirected},
             s.NO_REPLICA: {(): latest.turned_away},
+            s.DOOR_RESTARTS: {(): latest.restarts},
             s.HEARTBEAT: {(): max(0.0, self._clock() - self._beat)},
             s.SNAPSHOT_AGE: {(): max(0.0, self._clock() - latest.at)},
         }

@@ -179,6 +179,6 @@ SENT_ON = _counter("door_redirects", "Robots that were sent to a replica")
 NO_REPLICA = _counter("door_turned_away", "Robots for which there was no replica")
 DOOR_CATALOGUE = (
     READY, REPLICAS, REPLICA_SESSIONS, REPLICA_PLACES, REPLICA_MEMORY, REPLICA_LOAD, REPLICA_LATE, SENT_ON, NO_REPLICA,
-    INFO, HEARTBEAT, SNAPSHOT_AGE,
+    DOOR_RESTARTS, INFO, HEARTBEAT, SNAPSHOT_AGE,
 )  # fmt: skip
 """All series of a cluster's door."""

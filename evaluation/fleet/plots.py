@@ -112,3 +112,22 @@ def replicas_plot(data: Mapping[str, Any]) -> Figure:
     for axes in (left, right):
         plain(axes, "both")
     return figure
+
+
+def churn_plot(data: Mapping[str, Any]) -> Figure:
+    """Return how long robots were without a replica, by what had happened to it, for every rate of such events."""
+    figure = new_figure(3.6)
+    axes = figure.subplots()
+    kinds = sorted({kind for row in data["rows"].values() for kind in row["resume"]})
+    width = 0.8 / len(data["rows"])
+    for place, (every_s, row) in enumerate(data["rows"].items()):
+        known = [(at, row["resume"][kind]) for at, kind in enumerate(kinds) if kind in row["resume"]]
+        across = [at + width * (place - (len(data["rows"]) - 1) / 2) for at, _ in known]
+        middle = [each["p50_s"] for _, each in known]
+        most = [each["p95_s"] - each["p50_s"] for _, each in known]
+        axes.bar(across, middle, width, yerr=[[0.0] * len(most), most], capsize=3, label=f"one every {every_s} s")
+    axes.set_xticks(range(len(kinds)), kinds)
+    axes.set(ylabel="seconds without a replica, median and p95")
+    axes.legend(fontsize=8)
+    plain(axes, "y")
+    return figure

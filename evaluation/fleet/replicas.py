@@ -9,8 +9,7 @@ values are there.
 from __future__ import annotations
 
 import argparse
-import bisect
-import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from cloud_verifier.cluster.ring import Ring
 from evaluation.fleet.cells import run_cells
 from evaluation.fleet.figures import Figures, Window, run
 from evaluation.fleet.systems import Setting
@@ -27,8 +27,6 @@ from evaluation.tables import Column, figures_table
 
 REPLICAS = (1, 2, 4, 8, 16, 32, 64, 100)
 PER_REPLICA = 100
-POINTS = 64
-"""Places of a replica on the ring."""
 BOUND = 1.05
 """A replica takes at most so many times its mean share."""
 SIZES = (0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 2.0, 2.4, 2.7, 3.0, 3.4)
@@ -45,25 +43,16 @@ def placed_by_hash(robots: int, replicas: int, bound: float | None = BOUND, seed
     """
     if bound is not None and bound < 1.0:
         raise ValueError(f"bound {bound} is below 1: not all robots find room")
-    ring = sorted((_place(f"{seed} replica {replica} {point}"), replica)
-                  for replica in range(replicas) for point in range(POINTS))  # fmt: skip
-    places, loads = [place for place, _ in ring], [0] * replicas
+    ring, loads = Ring(f"{seed} replica {replica}" for replica in range(replicas)), Counter[str]()
     most = robots if bound is None else int(np.ceil(bound * robots / replicas))
     for robot in range(robots):
-        at = bisect.bisect(places, _place(f"{seed} robot {robot}"))
-        while loads[ring[at % len(ring)][1]] >= most:
-            at += 1
-        loads[ring[at % len(ring)][1]] += 1
-    return loads
+        loads[next(name for name in ring.clockwise(f"{seed} robot {robot}") if loads[name] < most)] += 1
+    return [loads[f"{seed} replica {replica}"] for replica in range(replicas)]
 
 
 def placed_least_loaded(robots: int, replicas: int) -> list[int]:
     """Return the robots on each replica if each goes to the one with the fewest."""
     return [robots // replicas + (replica < robots % replicas) for replica in range(replicas)]
-
-
-def _place(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
 PLACEMENTS: dict[str, Callable[[int, int, int], list[int]]] = {

@@ -63,7 +63,7 @@ def test_every_setting_is_a_flag_with_a_description_and_reaches_its_struct() -> 
         "text_only": "true", "profile": "go2", "device": "cuda", "dtype": "bfloat16", "threads": "3",
         "attention": "eager", "quantisation": "nf4", "min_pixels": "4000", "max_pixels": "5000",
         "allow_download": "true", "max_sessions": "3", "max_draft": "5",
-        "capacity": "256", "idle_s": "7.5", "policy": "fcfs", "max_batch": "2", "collect_s": "0.25",
+        "capacity": "256", "idle_s": "7.5", "drain_s": "8.5", "policy": "fcfs", "max_batch": "2", "collect_s": "0.25",
         "guard_s": "0.05", "patience_s": "3.0",
         "pass_price": "0.75", "hint_tokens": "4", "queue_policy": "fifo", "early_rate": "2.5", "early_burst": "9",
         "seed": "11", "prefill_chunk": "64", "memory": "2gb", "cache": "off", "frame_pixels": "9999",

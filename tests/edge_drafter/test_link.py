@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -14,6 +15,7 @@ import zmq.auth
 from edge_drafter import LinkLost, VerifierBusy
 from edge_drafter.link import CONTROL_BYTES, FINAL, INBOX_MESSAGES, Keys, LinkConfig, LinkState, ZmqLink, load_keys
 from edge_drafter.link_socket import LinkSocket
+from edge_drafter.route import MOST_HOPS
 from speculation.links import IDEAL, Blackout, LinkConditions, WayConditions
 from speculation.wire import (
     AnyMessage,
@@ -28,9 +30,11 @@ from speculation.wire import (
     Hello,
     Ping,
     Pong,
+    Redirect,
     Welcome,
     decode,
     encode,
+    prefix_of,
 )
 
 LIMIT_S = 20.0
@@ -61,7 +65,7 @@ class TinyVerifier:
         self.to_say: list[AnyMessage | bytes] = []
         self.pongs = 0
         self.mute = False
-        self.refuse: Fault | Busy | None = None
+        self.refuse: Fault | Busy | Redirect | None = None
         self.sessions = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -103,9 +107,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one entry with every new connection that a link opens."""
     opened, reopen = list[int](), LinkSocket.reopen
 
-    def counted(connection: LinkSocket) -> None:
+    def counted(connection: LinkSocket, *place: Any) -> None:
         opened.append(1)
-        reopen(connection)
+        reopen(connection, *place)
 
     monkeypatch.setattr(LinkSocket, "reopen", counted)
     return opened
@@ -530,6 +534,109 @@ def test_a_blackout_is_silence_and_the_link_comes_back(verifier: TinyVerifier, c
     eventually(lambda: link.state is LinkState.NOMINAL)
 
 
+@pytest.fixture
+def others() -> Iterator[list[TinyVerifier]]:
+    others = [TinyVerifier(), TinyVerifier()]
+    yield others
+    for other in others:
+        other.stop()
+
+
+def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes(
+    verifier: TinyVerifier, others: list[TinyVerifier], connect: Callable[..., ZmqLink]
+) -> None:
+    verifier.refuse = Redirect(others[0].address, ticket=b"for the first")
+    link = connect(verifier.address, silent_s=60.0)
+    assert link.wait_nominal(LIMIT_S)
+    assert others[0].hellos[0].ticket == b"for the first" and others[0].hellos[0].prefix == b""
+    assert link.why == f"the verifier at {others[0].address} serves model"
+    link.send(BEGIN)
+    eventually(lambda: others[0].messages == [BEGIN])
+    verifier.refuse = Redirect(others[1].address, ticket=b"for the second")
+    others[0].stop()
+    with pytest.raises(LinkLost, match=f"the verifier at {others[0].address} ended the connection"):
+        link.receive(LIMIT_S)
+    assert link.wait_nominal(LIMIT_S)
+    again = verifier.hellos[-1]
+    assert (again.ticket, again.resume, again.prefix) == (b"for the first", "session 1", prefix_of(BEGIN.prompt))
+    assert others[1].hellos[0].ticket == b"for the second"
+    link.send(BEGIN)
+    eventually(lambda: others[1].messages == [BEGIN])
+
+
+def test_a_verifier_that_drains_sends_its_robot_to_the_next_of_the_list(
+    verifier: TinyVerifier, others: list[TinyVerifier], connect: Callable[..., ZmqLink]
+) -> None:
+    link = connect(f"{verifier.address}, {others[0].address}", silent_s=60.0)
+    assert link.wait_nominal(LIMIT_S) and others[0].hellos == []
+    link.send(BEGIN)
+    verifier.to_say.append(Redirect(reason="it is being drained"))
+    with pytest.raises(LinkLost, match=f"{verifier.address} sends this robot elsewhere: it is being drained"):
+        link.receive(LIMIT_S)
+    assert link.wait_nominal(LIMIT_S)
+    assert link.why == f"the verifier at {others[0].address} serves model"
+
+
+def test_of_a_list_the_first_that_answers_serves(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
+    link = connect(f"tcp://127.0.0.1:9,tcp://127.0.0.1:10,{verifier.address}", silent_s=60.0)
+    assert link.wait_nominal(LIMIT_S)
+
+
+def test_a_redirect_that_must_not_be_trusted_leaves_the_robot_at_its_list(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink]
+) -> None:
+    verifier.refuse = Redirect("tcp://192.0.2.1:5555")
+    link = connect(verifier.address)
+    eventually(lambda: "neither encrypted nor authenticated" in link.why)
+    assert link.state is LinkState.CONNECTING
+    verifier.refuse = None
+    assert link.wait_nominal(LIMIT_S)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://-:1"])
+def test_a_redirect_to_what_cannot_be_connected_to_does_not_end_the_link(
+    verifier: TinyVerifier, connect: Callable[..., ZmqLink], address: str
+) -> None:
+    verifier.refuse = Redirect(address)
+    link = connect(verifier.address, allow_plain=True)
+    eventually(lambda: len(verifier.hellos) >= 1)
+    verifier.refuse = None
+    assert link.wait_nominal(LIMIT_S)
+
+
+def test_verifiers_that_send_a_robot_round_in_circles_are_asked_now_and_then(
+    verifier: TinyVerifier,
+    others: list[TinyVerifier],
+    connect: Callable[..., ZmqLink],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pause_s = 0.4
+    monkeypatch.setattr("edge_drafter.route.HOPS_S", pause_s)
+    verifier.refuse, others[0].refuse = Redirect(others[0].address), Redirect(verifier.address)
+    link = connect(verifier.address, silent_s=60.0)
+    eventually(lambda: len(verifier.hellos) + len(others[0].hellos) >= MOST_HOPS)
+    began = time.monotonic()
+    time.sleep(pause_s / 2)
+    asked = len(verifier.hellos) + len(others[0].hellos)
+    assert asked <= (2 + (time.monotonic() - began) / pause_s) * MOST_HOPS and link.state is LinkState.CONNECTING
+    verifier.refuse = others[0].refuse = None
+    assert link.wait_nominal(LIMIT_S)
+
+
+def test_a_replica_that_wants_another_ticket_or_is_full_sends_the_robot_back_to_the_door(
+    verifier: TinyVerifier, others: list[TinyVerifier], connect: Callable[..., ZmqLink]
+) -> None:
+    verifier.refuse = Redirect(others[0].address, ticket=b"old")
+    others[0].refuse = Fault(FaultCode.NO_TICKET, "the ticket is old")
+    link = connect(verifier.address, silent_s=60.0)
+    eventually(lambda: len(verifier.hellos) >= 2)
+    others[0].refuse = Busy(3600.0, "full")
+    before = len(verifier.hellos)
+    eventually(lambda: len(verifier.hellos) >= before + 2)
+    verifier.refuse = Redirect(others[1].address)
+    assert link.wait_nominal(LIMIT_S)
+
+
 @pytest.mark.parametrize("address", ["5555", "http://host:1", "tcp://host", "tcp://:5555", "tcp://host:99999"])
 def test_a_bad_address_is_named(address: str) -> None:
     with pytest.raises(ValueError, match=r"write tcp://HOST:PORT"):
@@ -541,6 +648,8 @@ def test_a_verifier_elsewhere_is_trusted_with_keys_or_by_permission_only() -> No
     address = "tcp://10.0.0.5:5555"
     with pytest.raises(ValueError, match=r"^verifier tcp://10\.0\.0\.5:5555 .*give keys.*allow_plain"):
         LinkConfig(address, HELLO)
+    with pytest.raises(ValueError, match="neither encrypted nor authenticated"):
+        LinkConfig(f"tcp://127.0.0.1:1,{address}", HELLO)
     assert LinkConfig(address, HELLO, allow_plain=True).address == address
     assert LinkConfig(address, HELLO, Keys(b"s", b"p", b"q")).address == address
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from speculation.address import check_address, host_of, is_loopback
+from speculation.address import addresses_of, check_address, host_of, is_loopback
 
 FLAGS = ("--keys DIR", "--allow-plain")
 
@@ -45,3 +45,8 @@ def test_only_a_server_takes_any_port() -> None:
     assert host_of("tcp://127.0.0.1:*", any_port=True) == "127.0.0.1"
     with pytest.raises(ValueError, match="is no address"):
         host_of("tcp://127.0.0.1:*")
+
+
+def test_a_list_of_addresses_is_separated_by_commas() -> None:
+    assert addresses_of("tcp://a:1") == ("tcp://a:1",)
+    assert addresses_of("tcp://a:1, tcp://b:2,") == ("tcp://a:1", "tcp://b:2", "")

@@ -32,6 +32,7 @@ from speculation.wire import (
     Masses,
     Ping,
     Pong,
+    Redirect,
     Welcome,
     WireError,
     begin_digest,
@@ -40,6 +41,7 @@ from speculation.wire import (
     extend_digest,
     kind_of,
     parents_of,
+    prefix_of,
 )
 
 DIGEST = b"12345678"
@@ -66,7 +68,17 @@ def featured(draw: st.DrawFn) -> Features:
 
 messages = st.one_of(
     featured(),
-    st.builds(Hello, tokenizer=names, vocabulary=st.integers(1, 2**20 - 1), model=names, resume=names, features=names),
+    st.builds(
+        Hello,
+        tokenizer=names,
+        vocabulary=st.integers(1, 2**20 - 1),
+        model=names,
+        resume=names,
+        features=names,
+        ticket=st.binary(max_size=512),
+        prefix=st.binary(max_size=8),
+    ),
+    st.builds(Redirect, address=names, server_key=st.text(max_size=40), ticket=st.binary(max_size=512), reason=names),
     st.builds(
         Welcome,
         session=names,
@@ -208,6 +220,11 @@ def test_a_chain_needs_no_parents() -> None:
     chain = Draft(1, 1, 0, DIGEST, [5, 6, 7])
     assert parents_of(chain) == [ROOT, 0, 1]
     assert parents_of(Draft(1, 1, 0, DIGEST, [])) == []
+
+
+def test_prompts_that_begin_alike_have_one_prefix() -> None:
+    assert prefix_of("find it " * 20) == prefix_of("find it " * 8 + "elsewhere") != prefix_of("find that " * 20)
+    assert decode(encode(Hello("tok", 100, prefix=prefix_of("")))) == Hello("tok", 100, prefix=prefix_of(""))
 
 
 def test_four_draft_tokens_fit_fifty_five_bytes_at_most() -> None:

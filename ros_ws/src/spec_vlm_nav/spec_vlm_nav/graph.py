@@ -309,7 +309,10 @@ FILES = {PARAMS_FILE.name, VERIFIER_CONFIG.name}
 MANAGER = "lifecycle_manager"
 
 VERIFIER_ADDRESS = Argument(
-    "verifier", "tcp://127.0.0.1:5555", "address of the verifier, tcp://HOST:PORT", pattern=r"tcp://[^/\s]+:(\d+|\*)"
+    "verifier",
+    "tcp://127.0.0.1:5555",
+    "address of the verifier, tcp://HOST:PORT; without a verifier on this machine also several, separated by commas",
+    pattern=r"tcp://[^/\s,]+:(\d+|\*)(,tcp://[^/\s,]+:\d+)*",
 )
 TARGET = Argument("target_model", str(PROJECT / "models" / "target"), "folder of the target model")
 DRAFT = Argument("draft_model", str(PROJECT / "models" / "draft"), "folder of the draft model")

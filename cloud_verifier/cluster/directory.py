@@ -1,0 +1,191 @@
+"""Directory: which replicas there are, by their reports, and where the next robot goes. No socket; time is given."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from cloud_verifier.cluster.ring import BOUND, Ring
+from cloud_verifier.cluster.scaling import Demand
+
+_log = logging.getLogger("cloud_verifier")
+
+REPORT_S = 0.25
+"""How often a replica reports."""
+SILENT_S = 1.5
+"""A replica that has not reported for so long is gone."""
+SETTLED_S = 1.0
+"""A robot that was sent to a replica counts there for so long; after that the replica's report has it."""
+FULL_MEMORY = 0.9
+"""Share of its memory from which a replica gets robots only where all are so full."""
+PREFIX_CHOICES = 2
+"""A robot goes to the first of so many replicas that serves robots with its prompt's beginning."""
+MOST_PREFIXES = 256
+"""Prompts' beginnings that are remembered of a replica."""
+
+
+class Phase(str, Enum):
+    """What a replica is doing. Robots are sent to one that is READY."""
+
+    JOINING = "joining"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What a replica reports of itself."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    phase: Phase
+    born: float
+    """When its process began, seconds since 1970: a replica that was started again has another one."""
+    address: Annotated[str, Meta(max_length=200)] = ""
+    """Where robots reach it; empty while it is joining."""
+    server_key: Annotated[str, Meta(max_length=40)] = ""
+    """Its public key (z85); empty: plain."""
+    sessions: Annotated[int, Meta(ge=0)] = 0
+    max_sessions: Annotated[int, Meta(ge=0)] = 0
+    memory: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Share of its blocks that steps hold."""
+    utilisation: Annotated[float, Meta(ge=0)] = 0.0
+    """See `scaling.Demand`."""
+    late: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """See `scaling.Demand`."""
+
+    @property
+    def demand(self) -> Demand:
+        """What it says of how many replicas are needed."""
+        return Demand(self.utilisation, self.late)
+
+
+@dataclass
+class _Replica:
+    status: Status
+    reported_at: float
+    sent: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """When robots were sent to it that its reports may not have yet, by their keys: each counts once."""
+    prefixes: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+
+
+class Directory:
+    """Replicas by name. `now` is in seconds on any clock that does not go back."""
+
+    def __init__(self, silent_s: float = SILENT_S, bound: float = BOUND) -> None:
+        self._silent_s, self._bound = silent_s, bound
+        self._replicas: dict[str, _Replica] = {}
+        self._draining: dict[str, float] = {}
+        """Replicas that are to get no more robots, whatever they report; by name, `Status.born` of the one meant."""
+        self._ring = Ring(())
+
+    # --- what becomes known
+
+    def report(self, status: Status, now: float) -> None:
+        """Take in what a replica reports; a first report lets it join."""
+        replica = self._replicas.get(status.name)
+        if replica is not None and status.born < replica.status.born:
+            return  # the last words of a process that another one has replaced
+        if replica is None or status.born > replica.status.born:
+            replica = self._replicas[status.name] = _Replica(status, now)
+        elif replica.status.phase is Phase.DRAINING and status.phase is not Phase.DRAINING:
+            return  # reports are not always in order, and nobody comes back from draining
+        before, replica.status, replica.reported_at = replica.status, status, now
+        if before.phase is not status.phase:
+            _log.info("replica %s is %s (%d robots)", status.name, status.phase.value, status.sessions)
+
+    def drain(self, name: str) -> None:
+        """Send no more robots to a replica."""
+        if name in self._replicas:
+            self._draining[name] = self._replicas[name].status.born
+
+    def gone(self, name: str) -> None:
+        """Forget a replica that is known to have ended."""
+        if self._replicas.pop(name, None) is not None:
+            _log.info("replica %s is gone", name)
+
+    # --- what follows
+
+    def replicas(self, now: float) -> tuple[Status, ...]:
+        """Return the latest reports of the replicas that are there, by name. One that is to drain is draining."""
+        for name in [name for name, each in self._replicas.items() if now - each.reported_at > self._silent_s]:
+            if self._replicas.pop(name).status.phase is not Phase.JOINING:  # which loads its model
+                _log.warning("replica %s is silent for %.1f s: robots go elsewhere", name, self._silent_s)
+        latest = [each.status for _, each in sorted(self._replicas.items())]
+        return tuple(
+            msgspec.structs.replace(each, phase=Phase.DRAINING) if self._draining.get(each.name) == each.born else each
+            for each in latest
+        )
+
+    def ready(self, now: float) -> tuple[Status, ...]:
+        """Return those of the replicas that take robots."""
+        return tuple(each for each in self.replicas(now) if each.phase is Phase.READY)
+
+    def choose(self, key: str, now: float, prefix: bytes = b"", before: str = "", avoided: str = "") -> Status | None:
+        """Return the replica for the robot of this key; None where none is there or all are full.
+
+        One that is `avoided`, by name, is taken only where there is no other. The robot stays where it was `before`, by
+        name, if there is room; else it belongs where the ring has it, see `Ring`. A
+        replica's share is smaller where more work is asked of it than it can do; one without memory, or without a free
+        session, is passed over; and of the first PREFIX_CHOICES that have room one that serves robots of the same
+        `prefix` is taken, whose keys and values can be shared.
+        """
+        ready = self.ready(now)
+        loads = {
+            each: self._load(each, now) - (each.name == before)
+            for each in ready
+            if each.name != avoided or len(ready) == 1
+        }
+        free = {each: load for each, load in loads.items() if load < each.max_sessions}
+        roomy = {each: load for each, load in free.items() if each.memory < FULL_MEMORY}
+        found = self._choices(key, roomy or free, ready)
+        if not found:
+            return None
+        stay = (each for each in found if each.name == before)
+        kin = (each for each in found[:PREFIX_CHOICES] if prefix and prefix in self._replicas[each.name].prefixes)
+        chosen = next(chain(stay, kin, found))
+        self._send(chosen.name, key, prefix, now)
+        return chosen
+
+    def surplus(self, now: float) -> dict[str, int]:
+        """Return how many robots too many are on replicas that have more than their share, as after a death.
+
+        Shares are by sessions alone: robots that were moved for what is asked of a replica would come back.
+        """
+        ready = {each.name: each for each in self.ready(now)}
+        weights = {name: float(each.max_sessions) for name, each in ready.items()}
+        most = Ring(ready, points=1).limits(sum(each.sessions for each in ready.values()), weights, self._bound)
+        return {name: each.sessions - most[name] for name, each in ready.items() if each.sessions > most[name]}
+
+    def _choices(self, key: str, loads: Mapping[Status, int], ready: Sequence[Status]) -> list[Status]:
+        """Return those of `loads` that have room for one robot more, the one that it belongs to first."""
+        names = {each.name for each in ready}
+        if self._ring.names != names:
+            self._ring = Ring(names)
+        among = {each.name: each for each in loads}
+        weights = {name: each.max_sessions / max(1.0, each.utilisation) for name, each in among.items()}
+        by_name = {each.name: max(0, load) for each, load in loads.items()}
+        # The others are on the ring too, so that it need not be made anew, without any weight.
+        return [among[name] for name in self._ring.with_room(key, by_name, weights, self._bound) if name in among]
+
+    def _load(self, status: Status, now: float) -> int:
+        sent = self._replicas[status.name].sent
+        while sent and now - next(iter(sent.values())) > SETTLED_S:
+            sent.popitem(last=False)
+        return status.sessions + len(sent)
+
+    def _send(self, name: str, key: str, prefix: bytes, now: float) -> None:
+        replica = self._replicas[name]
+        replica.sent[key] = now
+        replica.sent.move_to_end(key)
+        if prefix:
+            replica.prefixes[prefix] = None
+            replica.prefixes.move_to_end(prefix)
+            if len(replica.prefixes) > MOST_PREFIXES:
+                replica.prefixes.popitem(last=False)

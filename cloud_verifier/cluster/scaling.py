@@ -1,0 +1,91 @@
+"""How many replicas are to run: by the work that is predicted and the promises that are broken, with hysteresis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from speculation.settings import check
+
+
+class Scaling(msgspec.Struct, frozen=True):
+    """Settings. Raises ValueError, naming the setting and its limit."""
+
+    min: Annotated[int, Meta(ge=1, le=1024, description="replicas that always run")] = 1
+    max: Annotated[int, Meta(ge=1, le=1024, description="replicas at most")] = 1
+    target_utilisation: Annotated[
+        float, Meta(ge=0.05, le=1, description="predicted utilisation of a replica that is aimed at")
+    ] = 0.7
+    low_utilisation: Annotated[
+        float,
+        Meta(ge=0, le=1, description="one replica fewer runs where those left would be utilised less than this"),
+    ] = 0.5
+    late_share: Annotated[
+        float,
+        Meta(ge=0, le=1, description="share of answers slower than their class from which one replica more runs"),
+    ] = 0.05
+    up_s: Annotated[float, Meta(ge=0, le=3600, description="seconds that a reason for more replicas must last")] = 5.0
+    down_s: Annotated[float, Meta(ge=0, le=86400, description="seconds that a reason for fewer replicas must last")] = (
+        120.0
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.max < self.min:
+            raise ValueError(f"max {self.max} is below min {self.min}")
+        if self.low_utilisation > self.target_utilisation:
+            raise ValueError(
+                f"low_utilisation {self.low_utilisation:g} is above target_utilisation {self.target_utilisation:g}: "
+                "replicas would come and go for ever"
+            )
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What one replica reports."""
+
+    utilisation: float
+    """Predicted seconds of passes a second that its robots' classes ask for; above 1 it cannot keep them."""
+    late: float
+    """Share of its answers of late that were slower than their class."""
+
+
+class Scaler:
+    """Follows demand: up after `up_s`, by as many as it takes; down after `down_s`, one at a time."""
+
+    def __init__(self, settings: Scaling, running: int = 0) -> None:
+        """running: replicas that run already."""
+        self._settings = settings
+        self._wanted = min(max(settings.min, running), settings.max)
+        self._up_since = self._down_since = math.inf
+
+    def wanted(self, demands: Sequence[Demand], now: float) -> int:
+        """Return how many replicas are to run, from the demands of those that do.
+
+        While not as many run as were wanted, which takes a model's loading time, nothing is decided.
+        """
+        settings = self._settings
+        if len(demands) != self._wanted:
+            self._up_since = self._down_since = math.inf
+            return self._wanted
+        work = sum(max(0.0, each.utilisation) for each in demands)
+        needed = math.ceil(work / settings.target_utilisation - 1e-9)
+        if any(each.late > settings.late_share for each in demands):
+            needed = max(needed, len(demands) + 1)
+        needed = min(max(needed, settings.min), settings.max)
+        fewer = len(demands) - 1
+        calm = fewer >= settings.min and needed <= fewer and work < settings.low_utilisation * fewer
+        self._up_since = min(self._up_since, now) if needed > len(demands) else math.inf
+        self._down_since = min(self._down_since, now) if calm else math.inf
+        if now - self._up_since >= settings.up_s:
+            self._change(needed)
+        elif now - self._down_since >= settings.down_s:
+            self._change(fewer)
+        return self._wanted
+
+    def _change(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._up_since = self._down_since = math.inf

@@ -1,0 +1,126 @@
+"""Tickets: what a robot shows a replica, so that only those come in whom a door has sent there.
+
+A ticket is signed with a secret of the cluster (HMAC-SHA256, RFC 2104), names one replica and one client, and is
+short-lived. It can be copied, but is of use to the same key, at the same replica, for seconds. Without CURVE there are
+no client keys: then it holds whoever has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from speculation.wire import MAX_TICKET_BYTES
+
+VALID_S = 30.0
+"""How long a ticket admits a robot; it also bounds how far the clocks of a cluster's machines may be apart."""
+SECRET_BYTES = 32
+DOOR = "door"
+"""Name of the cluster's own client key, with which a door comes to replicas for the robots that it relays."""
+_DOMAIN = b"spec-vlm-nav ticket 1\0"
+_MAC_BYTES = hashlib.sha256().digest_size
+_MOST_NAME = 64
+
+
+class TicketError(ValueError):
+    """Why a ticket admits nobody, in a sentence for the robot's operator."""
+
+
+class Ticket(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What is signed."""
+
+    replica: Annotated[str, Meta(max_length=_MOST_NAME)]
+    client: Annotated[str, Meta(max_length=_MOST_NAME)]
+    """Name of its key; empty without CURVE."""
+    key: Annotated[str, Meta(max_length=_MOST_NAME)]
+    """Places the robot on the ring, so that it is sent to the same replica when it comes back."""
+    until: float
+    """Seconds since 1970."""
+
+
+class Tickets:
+    """Signs and checks; `secret` is that of the cluster. Times are seconds since 1970, of the wall clock."""
+
+    def __init__(self, secret: bytes, valid_s: float = VALID_S) -> None:
+        """Raises ValueError for a secret of less than SECRET_BYTES bytes."""
+        if len(secret) < SECRET_BYTES:
+            raise ValueError(f"the cluster's secret has {len(secret)} bytes, the least is {SECRET_BYTES}")
+        self._secret = secret
+        self._valid_s = valid_s
+        self._decoder = msgspec.msgpack.Decoder(Ticket)
+
+    def sign(self, replica: str, client: str, key: str, now: float) -> bytes:
+        """Return a ticket for `client` at `replica`."""
+        content = msgspec.msgpack.encode(Ticket(replica, client, key, now + self._valid_s))
+        return self._mac(content) + content
+
+    def age(self, ticket: Ticket, now: float) -> float:
+        """Return how many seconds ago a ticket was signed."""
+        return now - (ticket.until - self._valid_s)
+
+    def check(self, ticket: bytes, replica: str, client: str, now: float) -> None:
+        """Raise TicketError unless `client` may come to `replica` now."""
+        if not ticket:
+            raise TicketError(
+                "this verifier takes robots from its cluster's door only; give the robot the door's address"
+            )
+        found = self._read(ticket)
+        if found is None:
+            raise TicketError("the ticket is not this cluster's; do door and replica have the same secret?")
+        if found.client != client:
+            raise TicketError("the ticket was given to another robot's key")
+        if found.replica != replica:
+            raise TicketError(f"the ticket is for replica {found.replica!r}, this is {replica!r}")
+        if not found.until - 2.0 * self._valid_s <= now <= found.until:
+            raise TicketError(
+                f"the ticket is valid until {found.until - now:+.1f} s from now; the clocks of door and replica must "
+                f"agree to within {self._valid_s:g} s"
+            )
+
+    def relayed(self, ticket: bytes) -> str:
+        """Return the robot for which the door came with a ticket, an old one too; DOOR itself where it is none."""
+        found = self._read(ticket)
+        return found.key if found is not None and found.client == DOOR else DOOR
+
+    def before(self, ticket: bytes, client: str) -> Ticket | None:
+        """Return where `client` was placed before, by an old ticket too; None where it never was."""
+        found = self._read(ticket)
+        return found if found is not None and found.client == client else None
+
+    def _read(self, ticket: bytes) -> Ticket | None:
+        mac, content = ticket[:_MAC_BYTES], ticket[_MAC_BYTES:]
+        if len(ticket) > MAX_TICKET_BYTES or not hmac.compare_digest(mac, self._mac(content)):
+            return None
+        try:
+            return self._decoder.decode(content)
+        except msgspec.DecodeError:  # signed by another version
+            return None
+
+    def _mac(self, content: bytes) -> bytes:
+        return hmac.new(self._secret, _DOMAIN + content, hashlib.sha256).digest()
+
+
+def load_secret(path: Path) -> bytes:
+    """Return the cluster's secret in a file, which is made where there is none yet.
+
+    Raises ValueError for one that is too short or that others can read; OSError for one that cannot be read or made.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(secrets.token_bytes(SECRET_BYTES))
+    except FileExistsError:
+        pass
+    if path.stat().st_mode & 0o077:
+        raise ValueError(f"cluster secret {path} can be read by others; mend it with: chmod 600 {path}")
+    secret = path.read_bytes()
+    if len(secret) < SECRET_BYTES:
+        raise ValueError(f"cluster secret {path} has {len(secret)} bytes, the least is {SECRET_BYTES}")
+    return secret

@@ -1,0 +1,57 @@
+"""Whether promised speeds are kept, and what keeping them takes of the machine: what a cluster scales by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cloud_verifier.limits import Usage
+from speculation.service import ServiceClass
+from speculation.wire import Commit
+
+HALF_LIFE_S = 10.0
+"""Of what counts."""
+_RATE = math.log(2.0) / HALF_LIFE_S
+"""A second, of what a steady use adds up to."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a verifier stands."""
+
+    sessions: int
+    memory: float
+    """Share of its blocks that steps hold."""
+    utilisation: float
+    """Predicted seconds of work a second that its robots' classes ask for; above 1 it cannot keep them."""
+    late: float
+    """Share of commits of late that took the verifier longer than their class allows for their tokens."""
+    draining: bool
+
+
+class Promises:
+    """What commits took, against what their classes allow. `now` is in seconds."""
+
+    def __init__(self) -> None:
+        self._commits, self._late = Usage(HALF_LIFE_S), Usage(HALF_LIFE_S)
+        self._prefill, self._asked = Usage(HALF_LIFE_S), Usage(HALF_LIFE_S)
+
+    def committed(self, commit: Commit, promised: ServiceClass, now: float) -> None:
+        """Enter a commit of a pass. What its robot took to draft is not the verifier's, and does not count."""
+        allowed_s = len(commit.tokens) / promised.tokens_per_s
+        self._commits.add(1.0, now)
+        self._late.add(float(commit.queue_s + commit.compute_s > allowed_s), now)
+        self._prefill.add(commit.prefill_s, now)
+
+    def asked(self, work: float, seconds: float, now: float) -> None:
+        """Enter that so much work a second was asked for, for so many seconds."""
+        self._asked.add(work * seconds, now)
+
+    def late(self, now: float) -> float:
+        """Return the share of late commits, 0 where there were none of late."""
+        commits = self._commits.now(now)
+        return min(1.0, self._late.now(now) / commits) if commits > 0.05 else 0.0
+
+    def utilisation(self, now: float) -> float:
+        """Return the work a second, prefills included."""
+        return _RATE * (self._asked.now(now) + self._prefill.now(now))

@@ -1,0 +1,47 @@
+"""What is counted of a robot whose replica dies, and the relay's cost on real sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import cluster, relay
+from benchmarks.cluster import Robot
+from edge_drafter.link import LinkState
+
+AT = "the verifier at tcp://127.0.0.1:1 serves model"
+STATES = [(1.0, LinkState.NOMINAL, AT), (5.5, LinkState.SILENT, "gone"), (6.0, LinkState.CONNECTING, "looking"),
+          (7.0, LinkState.NOMINAL, AT), (9.0, LinkState.BUSY, "full"), (9.5, LinkState.NOMINAL, AT)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("when", "from_loss", "seconds"),
+    [(5.0, False, 2.0), (5.0, True, 1.5), (6.5, False, 3.0), (6.5, True, 0.5), (9.5, False, None), (0.5, True, 1.5)],
+)
+def test_a_robot_is_without_a_verifier_until_it_is_served_again(
+    when: float, from_loss: bool, seconds: float | None
+) -> None:
+    assert Robot(states=list(STATES)).resumed_after(when, from_loss) == seconds
+
+
+def test_where_a_robot_is_served() -> None:
+    assert Robot(states=list(STATES)).is_at("tcp://127.0.0.1:1")
+    assert not Robot(states=list(STATES)).is_at("tcp://127.0.0.1:11")
+    assert not Robot(states=STATES[:2]).is_at("tcp://127.0.0.1:1") and not Robot().is_at("tcp://127.0.0.1:1")
+
+
+def test_what_cannot_be_done_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cluster.main(["--harms", "node"]) == 2
+    assert capsys.readouterr().err == "cluster: --harms: --on local has kill, freeze, drain\n"
+    assert relay.main(["--count", "0"]) == 2
+
+
+def test_the_relay_is_measured_beside_the_direct_way(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evaluation.experiment.command.RESULTS", tmp_path)
+    assert relay.main(["--count", "2", "--save"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"{size}, {way}" in printed for size in relay.SIZES for way in ("direct", "relayed"))
+    assert (tmp_path / "relay.json").exists()

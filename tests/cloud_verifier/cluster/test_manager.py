@@ -1,0 +1,156 @@
+"""As many replicas run as are wanted; what ends comes back, what cannot start does not spin, what hangs is ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud_verifier.cluster.directory import Directory, Phase, Status
+from cloud_verifier.cluster.manager import CANNOT_START, HUNG_S, LONGEST_PAUSE_S, Manager
+from cloud_verifier.cluster.scaling import Scaler, Scaling
+from cloud_verifier.config import StartError
+
+
+class Processes:
+    """A fleet that starts at once; `log` has what was done to it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.log: list[str] = []
+
+    def start(self, name: str) -> None:
+        self.names.append(name)
+        self.log.append(f"start {name}")
+
+    def drain(self, name: str) -> None:
+        self.log.append(f"drain {name}")
+
+    def shed(self, name: str, robots: int) -> None:
+        self.log.append(f"shed {robots} of {name}")
+
+    def kill(self, name: str) -> None:
+        self.log.append(f"kill {name}")
+
+
+class World:
+    def __init__(self, least: int = 2, most: int = 3, **scaling: float) -> None:
+        self.fleet, self.directory, self.now = Processes(), Directory(), 0.0
+        settings = Scaling(least, most, **scaling)  # type: ignore[arg-type]
+        self.manager = Manager(self.directory, Scaler(settings), self.fleet, most)
+        self.born = 0.0
+
+    def turn(self, seconds: float = 0.0, **fields: float) -> list[str]:
+        """Let time pass, all replicas report, and return what the manager does."""
+        self.now += seconds
+        before = len(self.fleet.log)
+        for name in self.fleet.names:
+            self.report(name, **fields)
+        self.manager.turn(self.now)
+        return self.fleet.log[before:]
+
+    def report(self, name: str, **fields: float) -> None:
+        self.manager.reported(Status(name, Phase.READY, self.born, max_sessions=8, **fields), self.now)  # type: ignore[arg-type]
+
+    def end(self, name: str, code: int | None) -> None:
+        if code is not None:
+            self.fleet.names.remove(name)
+        self.manager.ended(name, code, self.now)
+
+
+def test_what_ends_comes_back() -> None:
+    world = World()
+    assert world.turn() == ["start replica-1", "start replica-2"]
+    assert world.turn(1.0) == []
+    world.end("replica-1", -9)
+    assert world.directory.ready(world.now)[0].name == "replica-2"
+    assert world.turn(0.1) == ["start replica-1"]
+
+
+def test_one_whose_connection_ends_gets_no_robots() -> None:
+    world = World()
+    world.turn()
+    world.turn()
+    world.end("replica-1", None)
+    assert [each.name for each in world.directory.ready(world.now)] == ["replica-2"]
+    world.end("replica-1", 0)
+    assert world.turn(0.1) == ["start replica-1"]
+
+
+def test_one_that_never_gets_ready_is_started_ever_more_rarely() -> None:
+    world = World(1, 1)
+    world.manager.turn(0.0)
+    pauses = []
+    for _ in range(9):
+        world.end("replica-1", 1)
+        began = world.now
+        while "replica-1" not in world.fleet.names:
+            world.now += 0.5
+            world.manager.turn(world.now)
+        pauses.append(world.now - began)
+    assert pauses == sorted(pauses) and pauses[0] == 1.0 and pauses[-1] == LONGEST_PAUSE_S
+
+
+def test_settings_that_cannot_start_end_the_cluster_unless_some_replica_has_started_with_them() -> None:
+    world = World(1, 1)
+    world.manager.turn(0.0)
+    with pytest.raises(StartError, match="replica-1 cannot start"):
+        world.end("replica-1", CANNOT_START)
+    world = World()
+    world.turn()
+    world.report("replica-2")
+    world.end("replica-1", CANNOT_START)
+
+
+def test_one_that_hangs_is_ended_and_one_that_loads_is_not() -> None:
+    world = World()
+    world.turn()
+    world.report("replica-1")
+    world.now = HUNG_S + 0.1
+    world.manager.turn(world.now)
+    assert world.fleet.log[2:] == ["kill replica-1"]
+
+
+def test_with_less_to_do_the_emptiest_drains_and_does_not_come_back() -> None:
+    world = World(1, 3, up_s=0.0, down_s=1.0)
+    world.turn()
+    assert world.turn(1.0, utilisation=2.0) == ["start replica-2", "start replica-3"]
+    world.turn(1.0, utilisation=0.6)
+    for name, sessions in (("replica-1", 3), ("replica-2", 1), ("replica-3", 2)):
+        world.report(name, sessions=sessions)
+    world.manager.turn(world.now)
+    world.now += 1.5
+    for name, sessions in (("replica-1", 3), ("replica-2", 1), ("replica-3", 2)):
+        world.report(name, sessions=sessions)
+    world.manager.turn(world.now)
+    assert world.fleet.log[-1] == "drain replica-2"
+    world.end("replica-2", 0)
+    assert world.turn(0.1, utilisation=0.6) == []
+
+
+def test_one_that_is_drained_by_hand_is_replaced() -> None:
+    world = World(2, 3)
+    world.turn()
+    world.turn()
+    world.manager.drain("replica-1")
+    assert world.fleet.log[-1] == "drain replica-1"
+    assert world.turn(0.1) == ["start replica-3"]
+    world.end("replica-1", 0)
+    assert world.turn(0.1) == []
+
+
+def test_robots_are_spread_again_after_one_that_died_is_back_and_then_stay() -> None:
+    world = World()
+    world.turn()
+    sessions = {"replica-1": 8, "replica-2": 0}
+    for _ in range(5):
+        world.now += 1.0
+        for name, count in sessions.items():
+            world.report(name, sessions=count)
+        world.manager.turn(world.now)
+    assert world.fleet.log[2:] == ["shed 3 of replica-1"]
+    sessions = {"replica-1": 5, "replica-2": 3}
+    for _ in range(12):
+        world.now += 1.0
+        for name, count in sessions.items():
+            world.report(name, sessions=count)
+        world.manager.turn(world.now)
+    assert len(world.fleet.log) == 3

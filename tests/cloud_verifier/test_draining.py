@@ -1,0 +1,160 @@
+"""A verifier that is drained sends its robots elsewhere, each between two answers, and no committed token is lost."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cloud_verifier.promises import Standing
+from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, SHED, Server
+from speculation.profiles import RAW, load_profile
+from speculation.wire import BeginStep, Busy, Commit, EndStep, Fault, FaultCode, Idle, Redirect, Welcome
+from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, faults, tokens_of
+
+AWAY = Redirect(reason=DRAINING)
+DECODED = BeginStep(1, "long", JPEG, max_tokens=10, idle=Idle.DECODE)
+
+
+def draining(seconds: float) -> Bench:
+    return Bench(CONFIG.changed(drain_s=seconds))
+
+
+def test_a_robot_without_a_step_goes_at_once_and_nobody_is_let_in() -> None:
+    bench = draining(60.0)
+    bench.welcome(b"a")
+    bench.welcome(b"b")
+    bench.ask(b"b", begin())
+    bench.server.drain()
+    assert bench.ask(b"a") == [AWAY]
+    assert bench.ask(b"c", HELLO) == [AWAY]
+    assert bench.ask(b"a", HELLO) == [AWAY]
+    assert AWAY not in bench.received(b"b")
+
+
+def test_a_robot_in_the_midst_of_an_answer_goes_at_its_end() -> None:
+    truth = tokens_of(Bench().ask(b"a", HELLO, DECODED))
+    bench = draining(60.0)
+    bench.send(b"a", HELLO)
+    bench.send(b"a", DECODED)
+    while not tokens_of(bench.received(b"a")):
+        bench.server.turn()
+    bench.server.drain()
+    bench.server.run()
+    received = bench.received(b"a")
+    assert isinstance(received[-2], Commit) and received[-2].done and received[-1] == AWAY
+    assert tokens_of(received) == truth
+
+
+def test_when_it_is_time_it_goes_in_the_midst_and_goes_on_elsewhere_from_what_was_committed() -> None:
+    truth = tokens_of(Bench().ask(b"a", HELLO, DECODED))
+    bench = draining(1.0)
+    bench.send(b"a", HELLO)
+    bench.send(b"a", DECODED)
+    while len(tokens_of(bench.received(b"a"))) < 2:
+        bench.server.turn()
+    bench.server.drain()
+    bench.server.turn()
+    assert AWAY not in bench.received(b"a")
+    bench.post.now += 1.0
+    bench.server.run()
+    received = bench.received(b"a")
+    committed = tokens_of(received)
+    assert received[-1] == AWAY and committed == truth[: len(committed)]
+    other = Bench()
+    other.welcome(b"a")
+    again = BeginStep(1, "long", JPEG, committed, 10, Idle.DECODE)
+    assert committed + tokens_of(other.ask(b"a", again)) == truth
+
+
+def test_without_time_it_stops_at_once_and_with_time_it_does_not_however_often_it_is_drained() -> None:
+    for seconds, last in ((0.0, EndStep(1, "the verifier was stopped")), (5.0, AWAY)):
+        bench = draining(seconds)
+        bench.welcome(b"a")
+        bench.ask(b"a", begin())
+        bench.server.drain()
+        bench.server.drain()
+        bench.server.run()
+        assert bench.received(b"a")[-1] == last
+
+
+def test_some_robots_are_sent_elsewhere_between_their_answers_and_the_others_stay() -> None:
+    bench = Bench()
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+    bench.ask(b"a", begin())
+    bench.server.shed(2)
+    assert bench.ask(b"b") == [Redirect(reason=SHED)]
+    assert Redirect(reason=SHED) not in bench.received(b"a")
+    bench.ask(b"a", EndStep(1, "done"))
+    assert bench.received(b"a")[-1] == Redirect(reason=SHED)
+    assert isinstance(bench.ask(b"c", HELLO)[0], Welcome)
+
+
+def test_only_a_ticket_lets_a_new_robot_in_and_a_session_is_resumed_without() -> None:
+    bench = Bench()
+
+    def check(ticket: bytes, client: str) -> None:
+        if ticket != client.encode():
+            raise ValueError("not yours")
+
+    bench.server = Server(bench.engine, CONFIG, RAW, bench.post, clock=bench.post.clock, check_ticket=check)
+    bench.post.clients |= {b"a": "a", b"b": "a"}
+    refused = bench.ask(b"a", HELLO)
+    assert faults(refused) == [FaultCode.NO_TICKET]
+    assert isinstance(refused[0], Fault) and refused[0].message == "Hello.ticket: not yours"
+    (welcome,) = bench.ask(b"a", type(HELLO)(HELLO.tokenizer, HELLO.vocabulary, ticket=b"a"))
+    assert isinstance(welcome, Welcome)
+    resumed = type(HELLO)(HELLO.tokenizer, HELLO.vocabulary, resume=welcome.session)
+    (again,) = bench.ask(b"b", resumed)
+    assert isinstance(again, Welcome) and again.session == welcome.session
+
+
+def test_a_robot_that_is_relayed_has_its_own_sessions_and_quotas() -> None:
+    """All of them come with the door's key; their tickets name them."""
+    bench = Bench()
+    bench.post.clients = dict.fromkeys((b"a", b"b", b"c"), "door")
+    bench.server = Server(
+        bench.engine, CONFIG.changed(sessions_per_client=1), RAW, bench.post, clock=bench.post.clock,
+        check_ticket=lambda ticket, client: None, whose=lambda ticket, client: ticket.decode(),
+    )  # fmt: skip
+    first, other = (type(HELLO)(HELLO.tokenizer, HELLO.vocabulary, ticket=robot) for robot in (b"go2-7", b"go2-8"))
+    (welcome,) = bench.ask(b"a", first)
+    assert isinstance(welcome, Welcome)
+    assert isinstance(bench.ask(b"b", other)[0], Welcome)
+    assert isinstance(bench.ask(b"c", first)[0], Busy)
+    (again,) = bench.ask(b"c", msgspec.structs.replace(other, resume=welcome.session))
+    assert isinstance(again, Busy), "another robot's token opens nothing"
+    (again,) = bench.ask(b"c", msgspec.structs.replace(first, resume=welcome.session))
+    assert isinstance(again, Welcome) and again.session == welcome.session
+
+
+def test_its_utilisation_is_what_the_promised_speed_takes() -> None:
+    """One robot of 8 tokens a second, at 62 ms a token without drafts: half of the time."""
+    bench, reports, profile = Bench(), list[Standing](), load_profile("go2_a100_scaled")
+    bench.server = Server(bench.engine, CONFIG, profile, bench.post, clock=bench.post.clock, report=reports.append)
+    bench.welcome(b"a")
+    bench.send(b"a", BeginStep(1, "long", JPEG, max_tokens=512, idle=Idle.DECODE))
+    while bench.post.now < 28.0:
+        bench.server.turn()
+    assert reports[-1].utilisation == pytest.approx(8 * profile.verify_s, rel=0.2)
+    assert reports[-1].late == 0.0
+
+
+def test_it_reports_how_it_stands() -> None:
+    bench, reports, config = Bench(), list[Standing](), CONFIG.changed(drain_s=60.0)
+    profile = load_profile("go2_a100_scaled")
+    bench.server = Server(bench.engine, config, profile, bench.post, clock=bench.post.clock, report=reports.append)
+    bench.turns(1)
+    assert reports == [Standing(0, 0.0, 0.0, 0.0, False)]
+    bench.welcome(b"a")
+    assert reports[-1].sessions == 1
+    bench.ask(b"a", DECODED)
+    assert reports[-1].utilisation > 0.0 and reports[-1].memory == 0.0
+    bench.ask(b"a", begin(2))
+    assert reports[-1].memory > 0.0
+    at = bench.post.now
+    before = len(reports)
+    bench.server.drain()
+    bench.turns()
+    assert len(reports) - before >= (bench.post.now - at) / (REPORT_S + IDLE_WAIT_S) - 1.0
+    assert reports[-1].draining
