@@ -45,6 +45,7 @@ from speculation.wire import (
     Masses,
     Ping,
     Pong,
+    Redirect,
     Welcome,
 )
 from tests.edge_drafter.fakes import FakeModel, NextToken, hashed_target
@@ -73,6 +74,7 @@ SCHEMES = (
     "sparse(temperature=0.7)",
 )
 ADDRESS = "tcp://127.0.0.1:1"
+REDIRECTED = ("", ADDRESS, "tcp://127.0.0.1:2", "tcp://localhost:3", "tcp://192.0.2.1:5", "tcp://127.0.0.1.evil:1", "x")
 HELLO_TOKENIZER = "t" * 16
 FRAME = b"jpeg of the room"
 LAYERS = 4
@@ -299,7 +301,7 @@ class Hostile:
                 self.begin = None
             case Fetch():
                 self.fetched = True
-            case Fault() | Welcome() | Commit() | EarlyTokens() | Features() | Busy():
+            case Fault() | Welcome() | Commit() | EarlyTokens() | Features() | Busy() | Redirect():
                 raise Broken(f"the robot sent {message}")
 
     def learn(self, payload: bytes) -> None:
@@ -332,6 +334,8 @@ class Hostile:
             return Busy(rng.choice((0.1, 1.0)), text(rng), rng.choice((None, step))) if rng.random() < 0.3 else Ping(1)
         if draw < 0.462:
             return EndStep(step, text(rng))
+        if draw < 0.464:
+            return Redirect(rng.choice(REDIRECTED), rng.choice(("", "k" * 40)), rng.randbytes(4), text(rng))
         draft = self.drafts[-1] if self.drafts else None
         if draw < 0.65 and draft is not None:
             node = rng.randrange(-1, max(1, len(draft.tokens)))

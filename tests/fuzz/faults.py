@@ -85,6 +85,8 @@ class Way:
 class World:
     """Everything: robots, links, door and verifier. A `Post` to the server."""
 
+    dropped = restarts = 0
+
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.timeline = Timeline()

@@ -45,6 +45,7 @@ from speculation.wire import (
     Masses,
     Ping,
     Pong,
+    Redirect,
     Welcome,
 )
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, FakeSelfDraft, greedy, next_token
@@ -99,6 +100,8 @@ class FuzzSelfDraft(FakeSelfDraft):
 class FuzzPost:
     """Time passes in `wait` only. What the server sends must be within the wire's own limits."""
 
+    dropped = restarts = 0
+
     def __init__(self) -> None:
         self.now = 0.0
         self.mail: deque[tuple[bytes, list[bytes]]] = deque()
@@ -146,6 +149,8 @@ class FuzzPost:
 def _sentence(message: wire.AnyMessage) -> str:
     """Return what a message has for people."""
     if isinstance(message, EndStep):
+        return message.reason
+    if isinstance(message, Redirect):
         return message.reason
     return message.message if isinstance(message, Fault | Busy) else ""
 
@@ -486,5 +491,6 @@ def _downward(rng: random.Random, vandal: Vandal) -> wire.AnyMessage:
             Fault(FaultCode.INTERNAL, text(rng), vandal.step),
             Busy(0.5, text(rng), vandal.step),
             Features(vandal.step, 0, [3, 4], bytes(24)),
+            Redirect("tcp://127.0.0.1:1", "", b"ticket", text(rng)),
         )
     )
