@@ -20,11 +20,12 @@ from typing import Any
 from tqdm import trange
 
 from cloud_verifier.cluster.directory import Directory, Phase, Status
-from cloud_verifier.cluster.door import Door
+from cloud_verifier.cluster.door import ClusterDoor
+from cloud_verifier.cluster.post import open_post
 from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets
 from cloud_verifier.config import Link
-from cloud_verifier.mailbox import Mailbox
+from cloud_verifier.work import Post
 from edge_drafter.link import LinkConfig, ZmqLink
 from evaluation.experiment import command
 from evaluation.figures import spread
@@ -58,7 +59,7 @@ def turning(turn: Any) -> Iterator[None]:
         thread.join()
 
 
-def answer(mailbox: Mailbox) -> None:
+def answer(mailbox: Post) -> None:
     """Answer what robots have sent, as a verifier that needs no time."""
     mailbox.wait(0.05)
     while (received := mailbox.receive()) is not None:
@@ -96,12 +97,12 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--count {options.count}: give at least 1")
     tickets, directory = Tickets(os.urandom(SECRET_BYTES)), Directory()
     with ExitStack() as ends:
-        replica, mailbox = Mailbox(ANY_PORT), Mailbox(ANY_PORT)
+        replica, mailbox = open_post(ANY_PORT), open_post(ANY_PORT)
         ends.callback(replica.close)
         ends.callback(mailbox.close)
         relay = Relay(mailbox, None, time.monotonic)
         ends.callback(relay.stop)
-        door = Door(mailbox, directory, tickets, relay=relay)
+        door = ClusterDoor(mailbox, directory, tickets, relay=relay)
 
         def turn() -> None:
             directory.report(Status("a", Phase.READY, 1.0, replica.address, max_sessions=8), time.monotonic())

@@ -131,7 +131,7 @@ def serve_model(config: ServerConfig, member: Member | None = None) -> None:
         signal.signal(signal.SIGTERM, lambda *_: server.drain())
         signal.signal(signal.SIGINT, lambda *_: server.stop())
         if member is not None:
-            member.serves_at(mailbox.address, public_key(config.link.keys))
+            member.serves_at(mailbox.address, lambda: public_key(config.link.keys))
             member.follow(server.drain, server.shed)
         need = blocks_for(limits.capacity)
         _log.info("keys and values: %d blocks of %d slots, %d a session at most", blocks, BLOCK, need)

@@ -28,7 +28,7 @@ RETRY_S = 1.0
 """About how long a robot for which there is no replica waits."""
 
 
-class Door:
+class ClusterDoor:
     """Sends robots on. `wall` gives seconds since 1970, for tickets."""
 
     def __init__(

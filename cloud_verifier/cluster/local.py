@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from cloud_verifier.cluster.directory import Directory
-from cloud_verifier.cluster.door import Door
+from cloud_verifier.cluster.door import ClusterDoor
 from cloud_verifier.cluster.manager import Manager
+from cloud_verifier.cluster.post import open_post
 from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.settings import SECRET_FILE, ClusterSettings
 from cloud_verifier.cluster.supervisor import Reported, Spawn, Supervisor, spawn
 from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets, load_secret
 from cloud_verifier.config import Link, ServerConfig, StartError
-from cloud_verifier.mailbox import Mailbox
 from speculation.address import host_of
 from speculation.settings import fields_of
 
@@ -129,7 +129,7 @@ class LocalCluster:
         host, secret, gpus = settings.reached_at(config.link), make_secret(settings, config.link), count_gpus()
         limits = settings.limits(scaling, gpus)
         self._drain_s = config.limits.drain_s
-        self._mailbox = Mailbox(config.link)
+        self._mailbox = open_post(config.link)
         self._relay = Relay(self._mailbox, config.link.keys, time.monotonic) if settings.relay else None
         self.supervisor = Supervisor(secret, host, start)
         fleet = LocalFleet(
@@ -137,7 +137,7 @@ class LocalCluster:
         )
         self.directory = Directory()
         self.manager = Manager(self.directory, Scaler(limits), fleet, limits.max)
-        self.door = Door(self._mailbox, self.directory, Tickets(secret), relay=self._relay)
+        self.door = ClusterDoor(self._mailbox, self.directory, Tickets(secret), relay=self._relay)
         self._looked_at = -LOOK_S
         self.address = self._mailbox.address
         _log.info("cluster of %d to %d replicas, its door at %s", limits.min, limits.max, self.address)

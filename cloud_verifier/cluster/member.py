@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from cloud_verifier.promises import Standing
 
 _log = logging.getLogger("cloud_verifier")
 
+KEY_S = 1.0
+"""How often the server's public key is read."""
+
 
 class Member:
     """One replica by name."""
@@ -27,6 +31,8 @@ class Member:
         self._max_sessions = max_sessions
         self._born = time.time()
         self._address = self._server_key = ""
+        self._read_key: Callable[[], str] = str
+        self._key_read_at = -math.inf
         try:
             self._channel: Channel[Charge | Drain | Shed] = Channel.connect(supervisor, Charge | Drain | Shed)
             self._channel.send(Join(name))
@@ -43,10 +49,13 @@ class Member:
         """Raise TicketError unless a ticket admits a client here now."""
         self._tickets.check(ticket, self.name, client, time.time())
 
-    def serves_at(self, address: str, server_key: str) -> None:
-        """Note the address that was bound, whose host is replaced by the one that robots reach, and the public key."""
+    def serves_at(self, address: str, server_key: Callable[[], str]) -> None:
+        """Note the address that was bound, whose host is replaced by the one that robots reach.
+
+        `server_key` returns the public key, which may be changed while it serves.
+        """
         self._address = f"tcp://{self._host}:{address.rpartition(':')[2]}"
-        self._server_key = server_key
+        self._read_key = server_key
 
     def follow(self, drain: Callable[[], None], shed: Callable[[int], None]) -> None:
         """Let these be called, in a thread of its own, when this replica is to drain, or its supervisor is gone, and
@@ -55,6 +64,11 @@ class Member:
 
     def report(self, standing: Standing) -> None:
         """Report how the server stands."""
+        now = time.monotonic()
+        if now - self._key_read_at > KEY_S:
+            self._key_read_at = now
+            with contextlib.suppress(StartError):  # it is being replaced: the one before goes on
+                self._server_key = self._read_key()
         phase = Phase.DRAINING if standing.draining else Phase.READY
         self._send(
             Status(

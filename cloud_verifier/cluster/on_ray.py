@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloud_verifier.cluster.directory import Directory, Status
-from cloud_verifier.cluster.door import Door
+from cloud_verifier.cluster.door import ClusterDoor
 from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, bind_host, make_secret, replica_command
 from cloud_verifier.cluster.manager import Manager
+from cloud_verifier.cluster.post import open_post
 from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.settings import ClusterSettings
 from cloud_verifier.cluster.supervisor import Reported, Supervisor
 from cloud_verifier.cluster.tickets import Tickets
 from cloud_verifier.config import ServerConfig, StartError
-from cloud_verifier.mailbox import Mailbox
 from speculation.address import is_loopback
 
 _log = logging.getLogger("cloud_verifier")
@@ -331,7 +331,7 @@ class RayCluster:
             settings.replica_port, settings.cpus_per_replica or 1.0 - per_replica, per_replica,
         )  # fmt: skip
         with contextlib.ExitStack() as ends:
-            mailbox = Mailbox(config.link)
+            mailbox = open_post(config.link)
             ends.callback(mailbox.close)
             actor = _start_directory(plan)
             try:
@@ -343,7 +343,7 @@ class RayCluster:
             relay = Relay(mailbox, config.link.keys, time.monotonic) if settings.relay else None
             if relay is not None:
                 ends.callback(relay.stop)
-            self.door = Door(mailbox, self.view.directory, Tickets(secret), relay=relay)
+            self.door = ClusterDoor(mailbox, self.view.directory, Tickets(secret), relay=relay)
             self._ends = ends.pop_all()
         self.address = mailbox.address
         _log.info("cluster of %d to %d replicas, a door at %s", plan.scaling.min, plan.scaling.max, self.address)

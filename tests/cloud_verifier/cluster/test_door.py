@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloud_verifier.cluster.directory import Directory, Phase, Status
-from cloud_verifier.cluster.door import BACK_S, Door
+from cloud_verifier.cluster.door import BACK_S, ClusterDoor
 from cloud_verifier.cluster.tickets import SECRET_BYTES, VALID_S, Tickets
 from cloud_verifier.peers import REFUSALS_AT_ONCE
 from speculation import wire
@@ -19,7 +19,7 @@ class World:
     def __init__(self, *names: str) -> None:
         self.post, self.directory = FakePost(), Directory()
         self.names = names
-        self.door = Door(self.post, self.directory, TICKETS, self.post.clock, self.post.clock)
+        self.door = ClusterDoor(self.post, self.directory, TICKETS, self.post.clock, self.post.clock)
 
     def ask(self, peer: bytes, *payloads: wire.AnyMessage | bytes) -> list[wire.AnyMessage]:
         """Send messages and return the answers. Replicas report before."""

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from cloud_verifier.cluster.directory import Directory, Phase, Status
-from cloud_verifier.cluster.door import Door
+from cloud_verifier.cluster.door import ClusterDoor
+from cloud_verifier.cluster.post import open_post
 from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets
 from cloud_verifier.config import Link
-from cloud_verifier.mailbox import Mailbox
 from cloud_verifier.security import make_keys, public_key
 from edge_drafter import LinkLost
 from edge_drafter.link import LinkConfig, ZmqLink, load_keys
@@ -32,7 +32,7 @@ class Replica:
     """A verifier of a few lines, on the verifier's own socket: it takes those with a ticket and commits one token."""
 
     def __init__(self, name: str, keys: Path | None = None) -> None:
-        self.name, self.mailbox = name, Mailbox(Link("tcp://127.0.0.1:*", keys))
+        self.name, self.mailbox = name, open_post(Link("tcp://127.0.0.1:*", keys))
         self.key = public_key(keys)
         self.hellos: list[Hello] = []
         self.steps: list[BeginStep] = []
@@ -75,11 +75,11 @@ class World:
         self.replicas = {name: ends.enter_context(closing(Replica(name, keys))) for name in "ab"}
         self.gone: set[str] = set()
         self.directory = Directory()
-        mailbox = Mailbox(Link("tcp://127.0.0.1:*", keys))
+        mailbox = open_post(Link("tcp://127.0.0.1:*", keys))
         ends.callback(mailbox.close)
         relay = Relay(mailbox, keys, time.monotonic)
         ends.callback(relay.stop)
-        self.door = Door(mailbox, self.directory, TICKETS, relay=relay)
+        self.door = ClusterDoor(mailbox, self.directory, TICKETS, relay=relay)
         self._ending = threading.Event()
         thread = threading.Thread(target=self._run, daemon=True)
         thread.start()

@@ -75,7 +75,7 @@ def test_a_replica_joins_reports_and_checks_tickets(supervisor: Supervisor, comm
     supervisor.start("replica-1", ["command"])
     assert commands == [["command", "--name", "replica-1", "--supervisor", str(supervisor.path)]]
     member = Member("replica-1", supervisor.path, 8)
-    member.serves_at("tcp://0.0.0.0:1234", "public")
+    member.serves_at("tcp://0.0.0.0:1234", lambda: "public")
     member.report(STANDING)
     joining, ready = statuses(supervisor, 2)
     assert (joining.phase, joining.address) == (Phase.JOINING, "")
