@@ -46,9 +46,9 @@ from speculation.vlm.load import Vlm, load_vlm
 REPLICAS, QUICK_REPLICAS = (1, 2, 4), (2,)
 KILLS, QUICK_KILLS = 10, 2
 READY_S = 300.0
-LOCAL_HARMS = ("kill", "freeze", "drain")
-RAY_HARMS = ("kill", "node", "directory")
-HARMS = {
+LOCAL_FAULTS = ("kill", "freeze", "drain")
+RAY_FAULTS = ("kill", "node", "directory")
+FAULTS = {
     "kill": "kill -9 of a replica",
     "freeze": "a replica stops answering (SIGSTOP) and is killed later",
     "drain": "a replica is drained",
@@ -56,7 +56,7 @@ HARMS = {
     "directory": "kill -9 of the directory's actor",
 }
 COLUMNS = (
-    Column("harms", "harms", ".0f"),
+    Column("faults", "faults", ".0f"),
     Column("answers", "answers", ".0f"),
     Column("wrong", "wrong", ".0f"),
     Column("lost", "lost", ".0f"),
@@ -105,7 +105,7 @@ class Cluster(Protocol):
     def ready(self) -> dict[str, str]:
         """Return the addresses of the replicas that are ready, by name."""
 
-    def harm(self, how: str, name: str) -> None:
+    def inject(self, how: str, name: str) -> None:
         """Do it to a replica, to its node, or to what stands above all."""
 
 
@@ -151,7 +151,7 @@ class OnThisMachine(Turning):
         cluster = LocalCluster(*settings_of(words))
         super().__init__(cluster, cluster.directory)
 
-    def harm(self, how: str, name: str) -> None:
+    def inject(self, how: str, name: str) -> None:
         """See `Cluster`."""
         with self.lock:
             process = self.cluster.supervisor.running[name]
@@ -179,7 +179,7 @@ class OnRay(Turning):
         cluster = RayCluster(*settings_of(words))
         super().__init__(cluster, cluster.view.directory)
 
-    def harm(self, how: str, name: str) -> None:
+    def inject(self, how: str, name: str) -> None:
         """See `Cluster`. A node that is killed is replaced by another one."""
         from cloud_verifier.cluster.on_ray import DIRECTORY, NAMESPACE
 
@@ -268,7 +268,7 @@ def measure(
     """Return the figures of one cluster, by what was done to it."""
     dice = random.Random(f"{options.seed} {replicas}")
     robots = [Robot() for _ in range(options.robots)]
-    resumed: dict[str, list[float]] = {how: [] for how in options.harms}
+    resumed: dict[str, list[float]] = {how: [] for how in options.faults}
     totals: dict[str, tuple[int, int, int]] = {}
     with ExitStack() as stack:
         config = edge_config(options, cluster.address, mode=options.mode, silence_s=1.5)
@@ -276,14 +276,14 @@ def measure(
         for edge in edges:
             edge.connect(CONNECT_LIMIT_S)
         check = stack.enter_context(asking(edges, robots, asked, truths))
-        for how in tqdm([how for how in options.harms for _ in range(options.kills)], desc=f"{replicas} replicas"):
+        for how in tqdm([how for how in options.faults for _ in range(options.kills)], desc=f"{replicas} replicas"):
             before = _totals(robots)
             wait_ready(cluster, replicas, check)
             time.sleep(dice.uniform(0.0, 2.0))
             name, address = dice.choice(sorted(cluster.ready().items()))
             theirs = [robot for robot in robots if robot.is_at(address)]
             when = time.monotonic()
-            cluster.harm(how, name)
+            cluster.inject(how, name)
             until = when + READY_S
             while how != "directory" and cluster.ready().get(name) == address:  # until it is noticed
                 time.sleep(0.02)
@@ -302,7 +302,7 @@ def measure(
             print(f"lost: {why}", file=sys.stderr)
     return {
         how: {
-            "harms": options.kills, "answers": totals[how][0], "wrong": totals[how][1], "lost": totals[how][2],
+            "faults": options.kills, "answers": totals[how][0], "wrong": totals[how][1], "lost": totals[how][2],
             "resumed": len(times),
             "resume_p50_s": float(np.percentile(times, 50)) if times else None,
             "resume_p95_s": float(np.percentile(times, 95)) if times else None,
@@ -331,19 +331,19 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--robots", type=int, default=16, help="(default: %(default)s)")
     line.add_argument("--mode", default=Mode.CLOUD.value, help="of the robots (default: %(default)s)")
     line.add_argument("--kills", type=int, help=f"of each kind (default: {KILLS}, {QUICK_KILLS} with --quick)")
-    shown = "; ".join(f"{name}: {what}" for name, what in HARMS.items())
-    line.add_argument("--harms", type=several(list(HARMS)), help=f"{shown} (default: all that --on has)")
+    shown = "; ".join(f"{name}: {what}" for name, what in FAULTS.items())
+    line.add_argument("--faults", type=several(list(FAULTS)), help=f"{shown} (default: all that --on has)")
     return line
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the benchmark and return 1 where a token is wrong or a step lost, else 0. Raises ValueError, RuntimeError."""
-    possible = LOCAL_HARMS if options.on == "local" else RAY_HARMS
-    options.harms = options.harms or list(possible)
+    possible = LOCAL_FAULTS if options.on == "local" else RAY_FAULTS
+    options.faults = options.faults or list(possible)
     options.kills = options.kills or (QUICK_KILLS if options.quick else KILLS)
     options.replicas = options.replicas or list(QUICK_REPLICAS if options.quick else REPLICAS)
-    if not set(options.harms) <= set(possible):
-        raise ValueError(f"--harms: --on {options.on} has {', '.join(possible)}")
+    if not set(options.faults) <= set(possible):
+        raise ValueError(f"--faults: --on {options.on} has {', '.join(possible)}")
     _, asked = warmed_up(options, options.steps, 1)
     target = TargetAlone(load_vlm(options.target_model, dtype=options.dtype, threads=1), options.max_tokens)
     truths = [target.decode(question) for question in asked]

@@ -21,8 +21,10 @@ from tqdm import trange
 
 from cloud_verifier.cluster.directory import Directory, Phase, Status
 from cloud_verifier.cluster.door import ClusterDoor
+from cloud_verifier.cluster.post import open_post
 from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets
+from cloud_verifier.config import Link
 from cloud_verifier.door.supervisor import Door
 from edge_drafter.link import LinkConfig, ZmqLink
 from evaluation.experiment import command
@@ -34,7 +36,7 @@ from speculation.wire import BeginStep, Commit, Hello, Ping, Pong, Welcome
 
 SIZES = {"50 bytes": 50, "12 kB": 12_000, "100 kB": 100_000}
 """Frames of a step."""
-ANY_PORT = "tcp://127.0.0.1:*"
+ANY_PORT = Link("tcp://127.0.0.1:*")
 LIMIT_S = 10.0
 US = 1e6
 
@@ -95,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--count {options.count}: give at least 1")
     tickets, directory = Tickets(os.urandom(SECRET_BYTES)), Directory()
     with ExitStack() as ends:
-        replica, mailbox = Door(ANY_PORT), Door(ANY_PORT)
+        replica, mailbox = open_post(ANY_PORT), open_post(ANY_PORT)
         ends.callback(replica.close)
         ends.callback(mailbox.close)
         relay = Relay(mailbox, None, time.monotonic)

@@ -62,7 +62,7 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def demand(self) -> Demand:
-        """What it says of how many replicas are needed."""
+        """By which it is decided how many replicas run."""
         return Demand(self.utilisation, self.late)
 
 
@@ -91,7 +91,7 @@ class Directory:
         """Take in what a replica reports; a first report lets it join."""
         replica = self._replicas.get(status.name)
         if replica is not None and status.born < replica.status.born:
-            return  # the last words of a process that another one has replaced
+            return  # of a process that another one has replaced
         if replica is None or status.born > replica.status.born:
             replica = self._replicas[status.name] = _Replica(status, now)
         elif replica.status.phase is Phase.DRAINING and status.phase is not Phase.DRAINING:
@@ -148,8 +148,8 @@ class Directory:
         if not found:
             return None
         stay = (each for each in found if each.name == before)
-        kin = (each for each in found[:PREFIX_CHOICES] if prefix and prefix in self._replicas[each.name].prefixes)
-        chosen = next(chain(stay, kin, found))
+        alike = (each for each in found[:PREFIX_CHOICES] if prefix and prefix in self._replicas[each.name].prefixes)
+        chosen = next(chain(stay, alike, found))
         self._send(chosen.name, key, prefix, now)
         return chosen
 

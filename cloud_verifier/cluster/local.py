@@ -17,13 +17,13 @@ from typing import Any
 from cloud_verifier.cluster.directory import Directory
 from cloud_verifier.cluster.door import ClusterDoor
 from cloud_verifier.cluster.manager import Manager
+from cloud_verifier.cluster.post import open_post
 from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.settings import SECRET_FILE, ClusterSettings
 from cloud_verifier.cluster.supervisor import Reported, Spawn, Supervisor, spawn
 from cloud_verifier.cluster.tickets import SECRET_BYTES, Tickets, load_secret
 from cloud_verifier.config import Link, ServerConfig, StartError
-from cloud_verifier.door.supervisor import Door
 from cloud_verifier.monitoring.doors import WatchedDoor, replica_port
 from cloud_verifier.monitoring.serving import pages_served
 from speculation.address import host_of
@@ -49,12 +49,6 @@ def replica_command(options: dict[str, Any], bind: str, number: int) -> list[str
             continue
         words += [field.flag, str(value).lower() if isinstance(value, bool) else str(value)]
     return words
-
-
-def open_door(config: ServerConfig) -> Door:
-    """Open the socket at which robots come to the cluster. Raises StartError."""
-    link = config.link
-    return Door(link.bind, link.keys, link.allow_plain, config.quotas.bytes_per_s)
 
 
 def bind_host(link: Link) -> str:
@@ -140,7 +134,7 @@ class LocalCluster:
         host, secret, gpus = settings.reached_at(config.link), make_secret(settings, config.link), count_gpus()
         limits = settings.limits(scaling, gpus)
         self._drain_s = config.limits.drain_s
-        self._mailbox = open_door(config)
+        self._mailbox = open_post(config.link, config.quotas.bytes_per_s)
         self._relay = Relay(self._mailbox, config.link.keys, time.monotonic) if settings.relay else None
         self.supervisor = Supervisor(secret, host, start)
         fleet = LocalFleet(

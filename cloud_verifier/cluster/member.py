@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from cloud_verifier.promises import Standing
 _log = logging.getLogger("cloud_verifier")
 
 KEY_S = 1.0
-"""How often the server's key is looked at, which may be replaced while it serves."""
+"""How often the server's public key is read."""
 
 
 class Member:
@@ -31,7 +32,7 @@ class Member:
         self._born = time.time()
         self._address = self._server_key = ""
         self._read_key: Callable[[], str] = str
-        self._read_at = 0.0
+        self._key_read_at = -math.inf
         try:
             self._channel: Channel[Charge | Drain | Shed] = Channel.connect(supervisor, Charge | Drain | Shed)
             self._channel.send(Join(name))
@@ -56,10 +57,12 @@ class Member:
         return self._tickets.relayed(ticket) if client == DOOR else client
 
     def serves_at(self, address: str, server_key: Callable[[], str]) -> None:
-        """Note the address that was bound, whose host is replaced by the one that robots reach, and what reads the
-        public key. Raises StartError where that cannot be read."""
+        """Note the address that was bound, whose host is replaced by the one that robots reach.
+
+        `server_key` returns the public key, which may be changed while it serves. Raises StartError where it cannot.
+        """
         self._address = f"tcp://{self._host}:{address.rpartition(':')[2]}"
-        self._read_key, self._server_key, self._read_at = server_key, server_key(), time.monotonic()
+        self._read_key, self._server_key = server_key, server_key()
 
     def follow(self, drain: Callable[[], None], shed: Callable[[int], None]) -> None:
         """Let these be called, in a thread of its own, when this replica is to drain, or its supervisor is gone, and
@@ -69,9 +72,9 @@ class Member:
     def report(self, standing: Standing) -> None:
         """Report how the server stands."""
         now = time.monotonic()
-        if now - self._read_at >= KEY_S:
-            self._read_at = now
-            with contextlib.suppress(StartError):  # the socket goes on with the key that it had, too
+        if now - self._key_read_at > KEY_S:
+            self._key_read_at = now
+            with contextlib.suppress(StartError):  # it is being replaced: the one before goes on
                 self._server_key = self._read_key()
         phase = Phase.DRAINING if standing.draining else Phase.READY
         self._send(

@@ -21,8 +21,9 @@ from typing import Any
 
 from cloud_verifier.cluster.directory import Directory, Status
 from cloud_verifier.cluster.door import ClusterDoor
-from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, bind_host, make_secret, open_door, replica_command
+from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, bind_host, make_secret, replica_command
 from cloud_verifier.cluster.manager import Manager
+from cloud_verifier.cluster.post import open_post
 from cloud_verifier.cluster.relay import Relay
 from cloud_verifier.cluster.scaling import Scaler, Scaling
 from cloud_verifier.cluster.settings import ClusterSettings
@@ -334,7 +335,7 @@ class RayCluster:
             settings.replica_port, settings.cpus_per_replica or 1.0 - per_replica, per_replica,
         )  # fmt: skip
         with contextlib.ExitStack() as ends:
-            mailbox = open_door(config)
+            mailbox = open_post(config.link, config.quotas.bytes_per_s)
             ends.callback(mailbox.close)
             actor = _start_directory(plan)
             try:

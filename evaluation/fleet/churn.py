@@ -36,7 +36,7 @@ TRIP_S = 0.05
 TURN_S, SAMPLE_S = 0.5, 1.0
 """How often the manager looks, and how often the loads of the replicas are noted."""
 WARM_UP_S = 20.0
-"""Robots come within the first half of it; then figures begin, and harm."""
+"""Robots come within the first half of it; then figures begin, and faults."""
 FLEETS = RESULTS / "fleet_replicas.json"
 
 
@@ -94,7 +94,7 @@ class Churn:
         same = Scaling(setting.replicas, setting.replicas)
         self.manager = Manager(self.directory, Scaler(same), self, setting.replicas)
         self.resumed: dict[str, list[float]] = {kind: [] for kind in (*KINDS, "moved")}
-        self.harms = dict.fromkeys(KINDS, 0)
+        self.faults = dict.fromkeys(KINDS, 0)
         self.turned_away = 0
         self.loads: list[list[int]] = []
         """Robots on each replica that works, every SAMPLE_S."""
@@ -135,14 +135,14 @@ class Churn:
     # --- what happens
 
     def run(self) -> None:
-        """Let all robots come within the first seconds, then harm a replica now and then, until the time is over."""
+        """Let all robots come within the first seconds and then, now and then, a replica die or drain."""
         self.manager.turn(self.now)
         self._report()
         for robot in self.robots:
             begins = self._dice.uniform(0.0, WARM_UP_S / 2.0)
             robot.lost_at = begins
             self._after(begins, partial(self._seek, robot))
-        self._after(WARM_UP_S + self._dice.expovariate(1.0 / self.setting.every_s), self._harm)
+        self._after(WARM_UP_S + self._dice.expovariate(1.0 / self.setting.every_s), self._inject)
         self._after(0.0, self._turn)
         self._after(WARM_UP_S, self._sample)
         while self._events and self._events[0][0] <= self.setting.seconds:
@@ -153,7 +153,7 @@ class Churn:
         """Whether a replica serves a robot now."""
         return robot.lost_at is None
 
-    def _harm(self) -> None:
+    def _inject(self) -> None:
         if self.now > self.setting.seconds - self.setting.calm_s:
             return
         kind = self._dice.choice(KINDS)
@@ -163,7 +163,7 @@ class Churn:
         if len(ready) > 1:
             name = self._dice.choice(ready)
             replica = self._replicas[name]
-            self.harms[kind] += 1
+            self.faults[kind] += 1
             if kind == "drain":
                 self.manager.drain(name)
             elif kind == "process":
@@ -172,7 +172,7 @@ class Churn:
                 replica.silent = True
                 for robot in list(replica.robots):
                     self._lose(robot, replica, kind, self.setting.silence_s)
-        self._after(self._dice.expovariate(1.0 / self.setting.every_s), self._harm)
+        self._after(self._dice.expovariate(1.0 / self.setting.every_s), self._inject)
 
     def _end(self, name: str, replica: _Replica, code: int) -> None:
         if self._replicas.get(name) is not replica:
@@ -257,7 +257,7 @@ def figures_of(churn: Churn, fleets: Mapping[int, Mapping[str, float]]) -> dict[
     fullest = [max(loads, default=0) / mean for loads in churn.loads]
     working = [len(loads) / setting.replicas for loads in churn.loads]
     return {
-        "robots": setting.robots, "replicas": setting.replicas, "seconds": setting.seconds, "harms": churn.harms,
+        "robots": setting.robots, "replicas": setting.replicas, "seconds": setting.seconds, "faults": churn.faults,
         "served": float(np.mean(served)), "served_least": min(served), "goodput": float(np.mean(goodput)),
         "goodput_least": min(goodput), "working": float(np.mean(working)),
         "late": float(np.sum(late) / sum(map(sum, churn.loads))),
@@ -285,11 +285,12 @@ def _share(load: float, fleets: Mapping[int, Mapping[str, float]], name: str) ->
 
 
 def add_options(line: argparse.ArgumentParser) -> None:
-    """Register --churn-robots, --churn-replicas and --every-s."""
+    """Register --churn-robots, --churn-replicas, --churn-s and --every-s."""
     line.add_argument("--churn-robots", type=int, help=f"churn: robots (default: {Setting.robots}, 1000 with --quick)")
     line.add_argument(
         "--churn-replicas", type=int, help=f"churn: replicas (default: {Setting.replicas}, 10 with --quick)"
     )
+    line.add_argument("--churn-s", type=float, help=f"churn: seconds (default: {Setting.seconds:g}, 120 with --quick)")
     shown = "churn: mean seconds from one death or drain to the next (default: 5, 10 and 30)"
     line.add_argument("--every-s", type=float, nargs="+", default=[30.0, 10.0, 5.0], help=shown)
 
@@ -305,11 +306,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     replicas = options.churn_replicas or (10 if options.quick else Setting.replicas)
     if not (1 <= replicas <= 1000 and replicas <= robots <= max(fleets) * replicas):
         raise ValueError(f"--churn-robots {robots} on {replicas} replicas: give 1 to {max(fleets)} robots a replica")
-    if min(options.every_s) <= 0.0:
-        raise ValueError(f"--every-s {min(options.every_s):g}: give more than 0")
+    if min(options.every_s) <= 0.0 or (options.churn_s is not None and options.churn_s <= WARM_UP_S + SAMPLE_S):
+        raise ValueError(f"give --every-s of more than 0, and --churn-s of more than {WARM_UP_S + SAMPLE_S:g}")
     rows = {}
     for every_s in options.every_s:
-        seconds = 120.0 if options.quick else Setting.seconds
+        seconds = options.churn_s or (120.0 if options.quick else Setting.seconds)
         churn = Churn(Setting(robots, replicas, seconds, every_s, seed=options.seed), max(fleets))
         with _quiet():
             churn.run()
@@ -351,6 +352,6 @@ def report(data: Mapping[str, Any]) -> str:
         figures_table("every s", data["rows"], COLUMNS),
     ]
     for every_s, row in data["rows"].items():
-        harms = ", ".join(f"{number} {kind}" for kind, number in row["harms"].items())
-        parts.append(f"\n{figures_table(f'without a replica, every {every_s} s ({harms})', row['resume'], RESUME)}")
+        faults = ", ".join(f"{number} {kind}" for kind, number in row["faults"].items())
+        parts.append(f"\n{figures_table(f'without a replica, every {every_s} s ({faults})', row['resume'], RESUME)}")
     return "\n".join(parts)

@@ -32,8 +32,8 @@ def test_where_a_robot_is_served() -> None:
 
 
 def test_what_cannot_be_done_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cluster.main(["--harms", "node"]) == 2
-    assert capsys.readouterr().err == "cluster: --harms: --on local has kill, freeze, drain\n"
+    assert cluster.main(["--faults", "node"]) == 2
+    assert capsys.readouterr().err == "cluster: --faults: --on local has kill, freeze, drain\n"
     assert relay.main(["--count", "0"]) == 2
 
 

@@ -543,7 +543,10 @@ def others() -> Iterator[list[TinyVerifier]]:
 
 
 def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes(
-    verifier: TinyVerifier, others: list[TinyVerifier], connect: Callable[..., ZmqLink]
+    verifier: TinyVerifier,
+    others: list[TinyVerifier],
+    connect: Callable[..., ZmqLink],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     verifier.refuse = Redirect(others[0].address, ticket=b"for the first")
     link = connect(verifier.address, silent_s=60.0)
@@ -554,9 +557,10 @@ def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes
     eventually(lambda: others[0].messages == [BEGIN])
     verifier.refuse = Redirect(others[1].address, ticket=b"for the second")
     others[0].stop()
-    with pytest.raises(LinkLost, match=f"the verifier at {others[0].address} ended the connection"):
+    with pytest.raises(LinkLost):  # it may be elsewhere already when this thread looks
         link.receive(LIMIT_S)
     assert link.wait_nominal(LIMIT_S)
+    assert f"the verifier at {others[0].address} ended the connection" in caplog.text
     again = verifier.hellos[-1]
     assert (again.ticket, again.resume, again.prefix) == (b"for the first", "session 1", prefix_of(BEGIN.prompt))
     assert others[1].hellos[0].ticket == b"for the second"
@@ -565,15 +569,19 @@ def test_a_redirect_is_followed_with_its_ticket_and_back_when_that_verifier_goes
 
 
 def test_a_verifier_that_drains_sends_its_robot_to_the_next_of_the_list(
-    verifier: TinyVerifier, others: list[TinyVerifier], connect: Callable[..., ZmqLink]
+    verifier: TinyVerifier,
+    others: list[TinyVerifier],
+    connect: Callable[..., ZmqLink],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     link = connect(f"{verifier.address}, {others[0].address}", silent_s=60.0)
     assert link.wait_nominal(LIMIT_S) and others[0].hellos == []
     link.send(BEGIN)
     verifier.to_say.append(Redirect(reason="it is being drained"))
-    with pytest.raises(LinkLost, match=f"{verifier.address} sends this robot elsewhere: it is being drained"):
+    with pytest.raises(LinkLost):
         link.receive(LIMIT_S)
     assert link.wait_nominal(LIMIT_S)
+    assert f"{verifier.address} sends this robot elsewhere: it is being drained" in caplog.text
     assert link.why == f"the verifier at {others[0].address} serves model"
 
 

@@ -57,9 +57,9 @@ def robots(cluster: Running, target: Target, keys: list[Keys]) -> Iterator[list[
 
 
 def answers_while(
-    robots: list[ZmqLink], target: Target, harm: Callable[[str], None], cluster: Running
+    robots: list[ZmqLink], target: Target, fault: Callable[[str], None], cluster: Running
 ) -> tuple[list[list[int]], list[int]]:
-    """Let all robots answer; once each has some tokens, `harm` is done to the replica of the first."""
+    """Let all robots answer; once each has some tokens, `fault` is injected into the replica of the first."""
     under_way = threading.Barrier(len(robots) + 1, timeout=60.0)
 
     def ask(number: int) -> tuple[list[int], int]:
@@ -75,7 +75,7 @@ def answers_while(
         asked = [pool.submit(ask, number) for number in range(len(robots))]
         names = {address: name for name, address in cluster.ready().items()}
         eventually(lambda: under_way.n_waiting == len(robots), "the answers' middle")
-        harm(names[place_of(robots[0])])
+        fault(names[place_of(robots[0])])
         under_way.wait()
         found = [each.result(120.0) for each in asked]
     return [tokens for tokens, _ in found], [losses for _, losses in found]

@@ -39,7 +39,7 @@ def test_a_robot_goes_on_when_its_replica_and_when_the_directory_are_killed(tiny
             link = connect(cluster.cluster.address, target.hello)
             killed: list[tuple[str, int]] = []
 
-            def harm(tokens: int) -> None:
+            def fault(tokens: int) -> None:
                 if tokens >= 4 and not killed:
                     names = {address: name for name, address in cluster.ready().items()}
                     name = names[place_of(link)]
@@ -49,7 +49,7 @@ def test_a_robot_goes_on_when_its_replica_and_when_the_directory_are_killed(tiny
                     os.kill(process, signal.SIGKILL)
 
             try:
-                tokens, losses = answer(link, 0, target.truths[0], progress=harm)
+                tokens, losses = answer(link, 0, target.truths[0], progress=fault)
                 assert tokens == target.truths[0] and losses >= 1
                 ray.kill(ray.get_actor(DIRECTORY, NAMESPACE), no_restart=False)
                 assert answer(link, 1, target.truths[1], 100) == (target.truths[1], 0)

@@ -20,7 +20,7 @@ def test_every_robot_is_served_again_by_one_replica(seed: int) -> None:
     setting = Setting(robots=120, replicas=6, seconds=220.0, every_s=12.0, calm_s=100.0, start_s=10.0, seed=seed)
     run = Churn(setting, 60)
     run.run()
-    assert sum(run.harms.values()) > 3
+    assert sum(run.faults.values()) > 3
     homes = [robot for replica in run._replicas.values() for robot in replica.robots]
     assert len(homes) == len(set(homes)) == len(run.robots) and all(map(run.served, run.robots))
     assert max(len(replica.robots) for replica in run._replicas.values()) <= 1.3 * len(homes) / setting.replicas
@@ -44,13 +44,13 @@ def test_the_command_reads_the_single_fleets_and_reports(tmp_path: Path, monkeyp
     saved = tmp_path / "fleets.json"
     saved.write_text(json.dumps({"fleets": FLEETS}), encoding="utf-8")
     monkeypatch.setattr(churn, "FLEETS", saved)
-    options = argparse.Namespace(quick=True, churn_robots=60, churn_replicas=3, every_s=[15.0], seed=0)
+    options = argparse.Namespace(quick=True, churn_robots=60, churn_replicas=3, every_s=[15.0], churn_s=None, seed=0)
     data = measure(options)
     text = report(data)
     assert "60 robots on 3 replicas" in text and any(kind in text for kind in KINDS)
     assert churn_plot(data).axes
-    for wrong in ({"churn_replicas": 61}, {"churn_robots": 999}, {"every_s": [0.0]}):
-        with pytest.raises(ValueError, match="--churn-robots|--every-s"):
+    for wrong in ({"churn_replicas": 61}, {"churn_robots": 999}, {"every_s": [0.0]}, {"churn_s": 3.0}):
+        with pytest.raises(ValueError, match="--churn-robots|--every-s|--churn-s"):
             measure(argparse.Namespace(**{**vars(options), **wrong}))
     monkeypatch.setattr(churn, "FLEETS", tmp_path / "nowhere")
     with pytest.raises(ValueError, match="run: evaluation fleet replicas --save"):
