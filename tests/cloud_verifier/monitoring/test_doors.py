@@ -73,13 +73,14 @@ def test_figures_are_taken_once_a_second(door: WatchedDoor, clock: Clock) -> Non
 
 
 def test_pages_show_replicas_by_name(door: WatchedDoor) -> None:
-    door.turn(lambda: [Status("replica-1", sessions=2), Status("replica-2", Phase("draining"), late=0.5)], 7, 1)
+    door.turn(lambda: [Status("replica-1", sessions=2), Status("replica-2", Phase("draining"), late=0.5)], 7, 1, 2)
     pages = pages_of(door)
     text = pages["/metrics"]("")[1].decode()
     for line in (
         'cluster_replicas{phase="ready"} 1.0', 'cluster_replicas{phase="joining"} 0.0', "ready 1.0",
         'replica_sessions{replica="replica-1"} 2.0', 'replica_late{replica="replica-2"} 0.5',
         "door_redirects_total 7.0", "door_turned_away_total 1.0",
+        "door_restarts_total 2.0",
     ):  # fmt: skip
         assert f"\n{PREFIX}{line}\n" in text, line
     load = msgspec.json.decode(pages["/load"]("")[1], type=DoorLoad)
