@@ -148,6 +148,11 @@ class LocalCluster:
         self.watched = WatchedDoor(time.monotonic, config.monitoring.hang_s)
         _log.info("cluster of %d to %d replicas, its door at %s", limits.min, limits.max, self.address)
 
+    @property
+    def socket_pid(self) -> int:
+        """The process of the socket at which robots arrive."""
+        return self._mailbox.pid
+
     def turn(self) -> None:
         """Answer robots, take reports and look after processes. Raises StartError where no replica can start."""
         self.door.turn(TURN_S)

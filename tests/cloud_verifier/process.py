@@ -73,6 +73,12 @@ class Verifier:
         return code
 
 
+def doors_of(pid: int) -> list[int]:
+    """Return the door processes of a verifier's process."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")  # any thread may have started it
+    return [int(each) for path in children for each in path.read_text().split()]
+
+
 def start(model: Path, *arguments: str, anew: bool = False, preexec_fn: Callable[[], None] | None = None) -> Verifier:
     """Start a verifier and wait until it serves. anew: by an interpreter of its own, which takes its time to import."""
     words = command("serve", "--model", str(model), "--bind", "tcp://127.0.0.1:*", *arguments)

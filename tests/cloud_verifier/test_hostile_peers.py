@@ -33,7 +33,16 @@ from speculation.wire import (
     Pong,
     Welcome,
 )
-from tests.cloud_verifier.process import ANSWER, Robot, Target, Verifier, answer_by_drafts, make_target, start
+from tests.cloud_verifier.process import (
+    ANSWER,
+    Robot,
+    Target,
+    Verifier,
+    answer_by_drafts,
+    doors_of,
+    make_target,
+    start,
+)
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.hostile import MORE, RawPeer, memory_mb, mutated, scans_jpeg
 
@@ -138,8 +147,7 @@ def honest(verifier: Verifier, target: Target) -> Iterator[Honest]:
 def memory(verifier: Verifier) -> float:
     """Return the MB of a verifier's process and of its door's."""
     pid = verifier.process.pid
-    doors = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return sum(memory_mb(each) for each in (pid, *doors))
+    return sum(memory_mb(each) for each in (pid, *doors_of(pid)))
 
 
 def in_session(address: str, hello: Hello) -> RawPeer:

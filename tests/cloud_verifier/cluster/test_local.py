@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,9 +14,9 @@ import zmq.auth
 
 from cloud_verifier.config import StartError
 from cloud_verifier.security import make_keys
-from edge_drafter.link import Keys, ZmqLink
+from edge_drafter.link import Keys, LinkState, ZmqLink
 from tests.cloud_verifier.cluster.running import Running, answer, connect, eventually, place_of, running
-from tests.cloud_verifier.process import Target, make_target
+from tests.cloud_verifier.process import Target, doors_of, make_target
 
 ROBOTS = 3
 
@@ -97,6 +98,28 @@ def test_when_a_replica_drains_its_robots_go_on_elsewhere(
     answers, _ = answers_while(robots, target, cluster.drain, cluster)
     assert answers == target.truths[:ROBOTS]
     eventually(lambda: len(cluster.ready()) == 2, "another replica did not take its place")
+
+
+def test_when_the_sockets_of_a_replica_and_of_the_cluster_die_both_live_on(
+    cluster: Running, robots: list[ZmqLink], target: Target
+) -> None:
+    eventually(lambda: len(cluster.ready()) == 2)
+    with cluster.lock:
+        before = dict(cluster.cluster.supervisor.running)
+
+    def kill_sockets(name: str) -> None:
+        for pid in (*doors_of(before[name]), cluster.cluster.socket_pid):
+            os.kill(pid, signal.SIGKILL)
+
+    answers, losses = answers_while(robots, target, kill_sockets, cluster)
+    assert answers == target.truths[:ROBOTS] and losses[0] >= 1
+    with cluster.lock:
+        assert cluster.cluster.supervisor.running == before
+    robot = connect(cluster.cluster.address, target.hello, robots[0].config.keys)
+    try:
+        eventually(lambda: robot.state is LinkState.NOMINAL)
+    finally:
+        robot.close()
 
 
 def test_a_robot_with_another_ones_ticket_and_one_without_are_sent_back_to_the_door(

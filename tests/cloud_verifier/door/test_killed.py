@@ -12,18 +12,11 @@ from pathlib import Path
 from edge_drafter.decoder import EdgeDecoder
 from edge_drafter.protocols import Link
 from edge_drafter.request import StepResult
-from tests.cloud_verifier.process import Verifier, start
+from tests.cloud_verifier.process import Verifier, doors_of, start
 from tests.cloud_verifier.test_engine import jpeg
 from tests.edge_drafter.test_decoder import PROMPT, config, greedy, wait_for
 
 KILLS = 3
-
-
-def doors_of(verifier: Verifier) -> list[int]:
-    """Return the door processes of a verifier."""
-    pid = verifier.process.pid
-    children = Path(f"/proc/{pid}/task").glob("*/children")  # any thread may have started it
-    return [int(each) for path in children for each in path.read_text().split()]
 
 
 def is_there(pid: int) -> bool:
@@ -64,7 +57,7 @@ def test_kills_during_answers_cost_time_and_no_step(tiny_target: Path, tiny_draf
         thread.start()
         for kill in range(1, KILLS + 1):
             wait_for(partial(received, link, link.bytes_down + rng.randrange(1, 200)))
-            (door,) = doors_of(verifier)
+            (door,) = doors_of(verifier.process.pid)
             os.kill(door, signal.SIGKILL)
             wait_for(partial(logged, verifier, "starting another", kill))
             wait_for(partial(logged, verifier, "resumed", kill))
@@ -75,7 +68,7 @@ def test_kills_during_answers_cost_time_and_no_step(tiny_target: Path, tiny_draf
         assert sum(result.stats.interruptions for result in results) >= 1
         opened = [line for line in verifier.log if "opened" in line]
         assert len(opened) == 1, "the session itself goes on"
-        (door,) = doors_of(verifier)
+        (door,) = doors_of(verifier.process.pid)
         assert verifier.stop(signal.SIGKILL) != 0
         wait_for(lambda: not is_there(door))
     finally:
