@@ -18,7 +18,7 @@ from cloud_verifier.door.supervisor import Door
 from cloud_verifier.security import AUTHORIZED, make_keys, make_next_key, switch_keys
 from cloud_verifier.start_error import StartError
 from edge_drafter.link import LinkConfig, LinkState, ZmqLink, load_keys
-from speculation.wire import Hello, Ping, Pong, Welcome, decode, encode
+from speculation.wire import Fault, FaultCode, Hello, Ping, Pong, Welcome, decode, encode
 from tests.cloud_verifier.process import Robot
 from tests.edge_drafter.test_decoder import wait_for
 
@@ -154,6 +154,7 @@ class Serving(threading.Thread):
     def __init__(self, door: Door) -> None:
         super().__init__(daemon=True)
         self._door, self._over = door, threading.Event()
+        self._known: set[bytes] = set()
         self.clients: list[str] = []
         self.revoked: list[str] = []
 
@@ -168,8 +169,10 @@ class Serving(threading.Thread):
                     self.clients.append(self._door.client(mail[0]))
                     self._door.admit(mail[0])
                     self._door.send(mail[0], WELCOME)
+                    self._known.add(mail[0])
                 elif isinstance(message, Ping):
-                    self._door.send(mail[0], Pong(message.nonce))
+                    lost = Fault(FaultCode.NO_SESSION, "no session")
+                    self._door.send(mail[0], Pong(message.nonce) if mail[0] in self._known else lost)
 
     def stop(self) -> None:
         """End."""
