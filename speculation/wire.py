@@ -41,7 +41,7 @@ PREFIX_CHARS = 64
 MAX_MESSAGE_BYTES = MAX_IMAGE_BYTES + (64 << 10)
 EXPLAINED_BYTES = 4096
 """Larger messages that are malformed are not decoded a second time to name the field: that may take seconds."""
-PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]*$"
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]*\Z"
 """What people may be shown: no control characters, and nothing that turns or hides what stands beside it."""
 ROOT = -1
 """Node index of a draft's root, the last committed token; draft token i is node i."""

@@ -48,6 +48,8 @@ DIGEST = b"12345678"
 tokens = st.integers(0, 2**20 - 1)
 digests = st.binary(min_size=8, max_size=8)
 names = st.text(max_size=50)
+shown = st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp"))
+words = st.lists(st.text(shown, min_size=1, max_size=40), max_size=256)
 steps = st.integers(0, 2**32 - 1)
 chains = st.lists(tokens, max_size=MAX_DRAFT_TOKENS)
 
@@ -88,8 +90,8 @@ messages = st.one_of(
         num_layers=st.integers(1, 1024),
         exit_layers=st.lists(st.integers(0, 1023), max_size=64),
         eos=st.lists(tokens, min_size=1, max_size=16),
-        colours=st.lists(st.text(min_size=1, max_size=40), max_size=256),
-        classes=st.lists(st.text(min_size=1, max_size=40), max_size=256),
+        colours=words,
+        classes=words,
     ),
     st.builds(
         BeginStep,
@@ -214,6 +216,14 @@ def test_what_is_no_msgpack_is_malformed(payload: bytes) -> None:
 def test_an_oversized_message_is_refused_by_its_size() -> None:
     with pytest.raises(WireError, match=f"exceeds the limit of {MAX_MESSAGE_BYTES}"):
         decode(bytes(MAX_MESSAGE_BYTES + 1))
+
+
+@pytest.mark.parametrize("word", ["\n", "silver\n", "\x1b[2J", "a\u202eb", "a\u200b"])
+def test_words_for_people_have_nothing_that_is_not_shown(word: str) -> None:
+    welcome = Welcome("s", "m", "t", 100, 4, [1], [9], colours=["silver", word])
+    with pytest.raises(WireError, match=r"Welcome\.colours\[1\]"):
+        decode(encode(welcome))
+    assert decode(encode(Welcome("s", "m", "t", 100, 4, [1], [9], colours=["argenté"]))).colours == ["argenté"]  # type: ignore[union-attr]
 
 
 def test_a_chain_needs_no_parents() -> None:
