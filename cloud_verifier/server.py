@@ -245,6 +245,9 @@ class Server:
         if self._drained_at is None:
             self._drained_at = now + self._drain_s
             _log.info("draining: %d robots go elsewhere, within %g s", len(self._sessions), self._drain_s)
+            for session in self._sessions.all:
+                if not self._is_between_answers(session):  # nobody waits for a robot that is gone
+                    self._peers.send(session, wire.Ping(0), droppable=True)
         for session in self._sessions.all:
             if session.peer is None or self._is_between_answers(session) or now >= self._drained_at:
                 self._send_away(session, DRAINING)

@@ -45,6 +45,17 @@ def test_a_robot_in_the_midst_of_an_answer_goes_at_its_end() -> None:
     assert tokens_of(received) == truth
 
 
+def test_nobody_waits_for_a_robot_that_is_gone_in_the_midst_of_its_answer() -> None:
+    bench = draining(60.0)
+    bench.welcome(b"a")
+    bench.ask(b"a", begin())
+    bench.post.gone.add(b"a")
+    before = bench.post.now
+    bench.server.drain()
+    bench.server.run()
+    assert bench.post.now - before < 1.0
+
+
 def test_when_it_is_time_it_goes_in_the_midst_and_goes_on_elsewhere_from_what_was_committed() -> None:
     truth = tokens_of(Bench().ask(b"a", HELLO, DECODED))
     bench = draining(1.0)
