@@ -20,6 +20,7 @@ class Standing:
     """How a verifier stands."""
 
     sessions: int
+    """Of robots that are there."""
     memory: float
     """Share of its blocks that steps hold."""
     utilisation: float

@@ -237,7 +237,9 @@ class Server:
         promises = self._peers.promises
         promises.asked(self._scheduler.asked, now - self._reported_at, now)
         memory = 1.0 - self._memory.free / self._memory.blocks
-        return Standing(len(self._sessions), memory, promises.utilisation(now), promises.late(now), self._draining)
+        # Those of robots that are gone make room for others, see `_drop_dead`.
+        here = sum(each.peer is not None and now - each.last_received <= SILENT_S for each in self._sessions.all)
+        return Standing(here, memory, promises.utilisation(now), promises.late(now), self._draining)
 
     def _send_all_away(self) -> None:
         """Send robots elsewhere that are between two answers, or all when it is time; stop when none is left."""

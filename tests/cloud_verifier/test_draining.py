@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from cloud_verifier.promises import Standing
-from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, SHED, Server
+from cloud_verifier.server import DRAINING, IDLE_WAIT_S, REPORT_S, SHED, SILENT_S, Server
 from speculation.profiles import RAW, load_profile
-from speculation.wire import BeginStep, Busy, Commit, EndStep, Fault, FaultCode, Idle, Redirect, Welcome
+from speculation.wire import BeginStep, Busy, Commit, EndStep, Fault, FaultCode, Idle, Ping, Redirect, Welcome
 from tests.cloud_verifier.bench import CONFIG, HELLO, JPEG, Bench, begin, faults, tokens_of
 
 AWAY = Redirect(reason=DRAINING)
@@ -169,3 +169,15 @@ def test_it_reports_how_it_stands() -> None:
     bench.turns()
     assert len(reports) - before >= (bench.post.now - at) / (REPORT_S + IDLE_WAIT_S) - 1.0
     assert reports[-1].draining
+
+
+def test_robots_that_are_gone_do_not_make_it_full() -> None:
+    bench, reports = Bench(), list[Standing]()
+    bench.server = Server(bench.engine, CONFIG, RAW, bench.post, clock=bench.post.clock, report=reports.append)
+    for peer in (b"a", b"b"):
+        bench.welcome(peer)
+    assert reports[-1].sessions == 2
+    bench.post.now += SILENT_S + 1.0
+    bench.ask(b"b", Ping(1))
+    bench.turns(3)
+    assert reports[-1].sessions == 1

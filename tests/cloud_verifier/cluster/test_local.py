@@ -41,7 +41,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> list[Keys]:
 def cluster(target: Target, keys: list[Keys], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Two replicas with keys."""
     flags = (
-        "--model", str(target.folder), "--dtype", "float64", "--capacity", "192", "--max-sessions", "4",
+        "--model", str(target.folder), "--dtype", "float64", "--capacity", "192", "--max-sessions", "16",
         "--replicas", "2", "--keys", str(tmp_path_factory.getbasetemp() / "keys0" / "keys"), "--drain-s", "5",
     )  # fmt: skip
     with running(*flags, log=tmp_path_factory.mktemp("log") / "replicas.log") as cluster:
