@@ -15,6 +15,7 @@ import pytest
 from cloud_verifier.__main__ import main
 from speculation.wire import BeginStep, Commit, Idle, Welcome
 from tests.cloud_verifier.process import ANSWER, PROMPTS, Robot, Target, Verifier, jpeg, make_target, start
+from tests.edge_drafter.test_decoder import wait_for
 
 TRACE = bytes(range(16))
 
@@ -40,6 +41,13 @@ def page(verifier: Verifier, path: str) -> str:
         return str(reply.read().decode())
 
 
+def is_ready(verifier: Verifier) -> bool:
+    try:
+        return page(verifier, "/ready") == "ok\n"
+    except HTTPError:
+        return False
+
+
 def value(metrics: str, name: str) -> float:
     (line,) = (line for line in metrics.splitlines() if line.startswith(f"spec_vlm_nav_{name} "))
     return float(line.rpartition(" ")[2])
@@ -48,7 +56,8 @@ def value(metrics: str, name: str) -> float:
 def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
     verifier: Verifier, target: Target, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert page(verifier, "/ready") == page(verifier, "/health") == "ok\n"
+    assert page(verifier, "/health") == "ok\n"
+    wait_for(lambda: is_ready(verifier))  # it is, a moment after the line that it serves
     robot = Robot(verifier.address)
     try:
         robot.send(target.hello)
@@ -70,6 +79,7 @@ def test_a_robots_step_is_in_the_figures_and_by_its_trace_in_the_log(
     assert value(metrics, "ready") == 1 and value(metrics, 'engine_busy_seconds_total{work="verify"}') > 0
     assert json.loads(page(verifier, "/version"))["fingerprint"] == target.hello.model
     assert json.loads(page(verifier, "/load"))["session_places"] == 2
+    wait_for(lambda: any('"event": "step"' in line for line in verifier.log))
     lines = [json.loads(line) for line in verifier.log]
     (step,) = (line for line in lines if line["event"] == "step")
     assert (step["session"], step["step"], step["how"], step["trace"]) == (1, 1, "done", TRACE.hex())
