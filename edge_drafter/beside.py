@@ -19,8 +19,9 @@ from speculation.cancellation import Stop
 T = TypeVar("T")
 LOOK_S = 0.002
 """How often the caller looks for messages meanwhile, seconds."""
-CROWDED, LEAST_S = 0.15, 0.0005
-"""A processor is shared where this share of the time, and so many seconds, went by in its queue."""
+CROWDED, LEAST_S = 0.3, 0.003
+"""A processor is shared where this share of the time, and so many seconds, went by in its queue. So many seconds are
+a turn of another process: a thread that is woken late once does not share its processor."""
 QUEUE = Path("/proc/thread-self/schedstat")
 
 

@@ -90,10 +90,10 @@ class Queue:
 @pytest.mark.parametrize(
     ("yields", "share", "hurried", "stands"),
     [
-        (True, 0.5, False, True),
-        (True, 0.05, False, False),
-        (True, 0.5, True, False),
-        (False, 0.5, False, False),
+        (True, 1.0, False, True),
+        (True, 0.2, False, False),
+        (True, 1.0, True, False),
+        (False, 1.0, False, False),
     ],
 )
 @pytest.mark.parametrize("wanted", [True, False])
