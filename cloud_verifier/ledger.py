@@ -193,7 +193,7 @@ class Ledger:
         """
         waited = self._waited(now)
         if waited > 0.0 and not self._committed and choice.act is not Act.VERIFY:
-            # The edge may have waited for the first commit, and its draft then tells nothing of how long it takes.
+            # The edge may have waited for the first commit: when its draft comes then is not how long it takes.
             self._first = Arrivals()
         self._plain = min(self._committed - self.credit(now), self._committed + 1.0 + self.lent)
         self._waiting_since, self._rate = None, choice.rate
@@ -419,7 +419,7 @@ class Ledger:
         `expected` are the tokens E that the first 0, 1, 2, ... tokens of the draft commit; `spent` are the seconds
         that it took here. No tokens where the best does not beat decoding alone: E(k)/T_v <= 1/T_d.
 
-        The best one has the most E - r T, with r the largest rate; `weight` multiplies r, so that time is dearer.
+        The best one has the most E - r T, with r the largest rate; `weight` multiplies r, for shorter passes.
         """
         decode = self._decode_s
         parts = [Part(0, 1.0, spent + decode)]

@@ -11,7 +11,7 @@ from evaluation.report.movie import write_movie
 from evaluation.report.plots import plot_latency, plot_top
 from evaluation.report.run import HELD, Decision, load_run
 from evaluation.report.tables import decoding_rows
-from evaluation.report.timeline import plot_step, steps, telling_step
+from evaluation.report.timeline import most_useful_step, plot_step, steps
 from speculation.trace import load
 
 PAGE, TRACE, LOG, MOVIE = "report.html", "trace.json", "log.txt", "run.gif"
@@ -56,7 +56,9 @@ def write_report(folder: Path, bag: Path, *, headline: str = "", trace: Path | N
         walk.append((embedded(film.read_bytes()), "the run: first person, and from outside"))
     sections = [Section("Where it walked", problem, plots=walk)]
     if answers:
-        plot = keep("timeline.png", png(plot_step(telling_step(answers))), "time line of one answer: edge, link, cloud")
+        plot = keep(
+            "timeline.png", png(plot_step(most_useful_step(answers))), "time line of one answer: edge, link, cloud"
+        )
         sections.append(Section("One answer, drafted on the edge and verified in the cloud", HOW_TO_READ, plots=[plot]))
     if run.stats:
         plot = keep("latency.png", png(plot_latency(run)), "time of each answer by stage")

@@ -87,7 +87,7 @@ def steps(spans: Sequence[Span]) -> list[Step]:
     return found
 
 
-def telling_step(found: Sequence[Step]) -> Step:
+def most_useful_step(found: Sequence[Step]) -> Step:
     """Return the step in which most draft forwards proposed what was committed, of several the one of median duration.
 
     A robot that remembers its answers commits most tokens without a draft forward. Raises ValueError if there is none.

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from evaluation.page import png
-from evaluation.report.timeline import hidden_s, plot_step, steps, telling_step
+from evaluation.report.timeline import hidden_s, most_useful_step, plot_step, steps
 from speculation.trace import Kind, Lane, Trace
 
 
@@ -53,18 +53,18 @@ def test_steps_are_separated_and_know_their_decision() -> None:
     ]
     assert {span.args["step"] for span in found[1].spans} == {102}
     with pytest.raises(ValueError, match="no complete step"):
-        telling_step([])
+        most_useful_step([])
 
 
 def test_the_step_that_is_shown_is_one_in_which_drafts_were_of_use() -> None:
     trace = Trace()
     for place, (rounds, useful) in enumerate(((9, 0), (3, 4), (5, 4), (4, 4), (2, 1))):
         traced_step(trace, 101 + place, 5.0 * place, rounds, useful=useful)
-    assert telling_step(steps(trace.spans)).number == 104
+    assert most_useful_step(steps(trace.spans)).number == 104
     old = Trace()
     for place, rounds in enumerate((2, 7, 3)):
         traced_step(old, 101 + place, 5.0 * place, rounds)
-    assert telling_step(steps(old.spans)).number == 103, "without the counts, the one of median duration"
+    assert most_useful_step(steps(old.spans)).number == 103, "without the counts, the one of median duration"
 
 
 def test_what_a_verification_hides_is_measured() -> None:
