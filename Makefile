@@ -1,5 +1,6 @@
 SHELL := /bin/bash
 RUN := scripts/with_env
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test benchmarks figures lint docs wheel clean
@@ -13,8 +14,9 @@ setup:  ## install what is missing (virtual environment, libraries, ROS 2 worksp
 demo: setup  ## a simulated Go2 finds the silver bottle; DEMO="--seed 3 --mode sd" passes options on
 	@$(RUN) python -m evaluation.demo $(DEMO)
 
-test: setup  ## run all tests; TESTS="tests/speculation -k tree" picks some
-	@$(RUN) python -m pytest $(TESTS)
+# Two processes: torch has one thread in each, and the two cores that the suite is made for are used. A file's tests stay together.
+test: setup  ## run all tests in WORKERS processes (2); TESTS="tests/speculation -k tree" picks some, in one
+	@$(RUN) python -m pytest $(if $(TESTS),$(TESTS),-n $(WORKERS) --dist loadfile)
 
 benchmarks: setup  ## every table and plot of docs/benchmarks.md (hours); BENCH="--quick" for a look at all of them
 	@$(RUN) python -m benchmarks $(BENCH)
