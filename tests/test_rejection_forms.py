@@ -108,7 +108,7 @@ def test_every_answer_is_the_textbooks(pairs: list[Pair], data: st.DataObject) -
 def test_what_the_edge_draws_survives_a_bad_link(how: SamplingScheme, pairs: list[Pair]) -> None:
     target, draft = pairs[0].target, pairs[0].drafts[0]
     request = StepRequest(1, PROMPTS[1], jpeg(3), target.eos, 16, sampling=how, key=5)
-    bad = Weather(one_way_s=0.05, jitter_s=0.2, duplicates=0.2, losses=0.1, cut_after=8, seed=1)
+    bad = Weather(one_way_s=0.05, jitter_s=0.2, duplicates=0.2, losses=0.1, cut_after=4, seed=1)
     robots = [
         Robot(draft, chain(Mode.FSD), [request], weather, resumes=resumes)
         for weather, resumes in ((Weather(), True), (bad, True), (bad, False))
