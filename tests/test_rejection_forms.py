@@ -107,15 +107,15 @@ def test_every_answer_is_the_textbooks(pairs: list[Pair], data: st.DataObject) -
 @pytest.mark.parametrize("how", [SPLIT, SPARSE], ids=lambda how: how.name)
 def test_what_the_edge_draws_survives_a_bad_link(how: SamplingScheme, pairs: list[Pair]) -> None:
     target, draft = pairs[0].target, pairs[0].drafts[0]
-    request = StepRequest(1, PROMPTS[1], jpeg(3), target.eos, 16, sampling=how, key=5)
+    requests = [StepRequest(step, PROMPTS[1], jpeg(3), target.eos, 16, sampling=how, key=step) for step in (1, 2)]
     bad = Weather(one_way_s=0.05, jitter_s=0.2, duplicates=0.2, losses=0.1, cut_after=4, seed=1)
     robots = [
-        Robot(draft, chain(Mode.FSD), [request], weather, resumes=resumes)
+        Robot(draft, chain(Mode.FSD), requests, weather, resumes=resumes)
         for weather, resumes in ((Weather(), True), (bad, True), (bad, False))
     ]
     for robot in robots:
         run(target, [robot], exits=noisy_exits(target, 0.9))
-        assert robot.answers == [textbook(target, draft, request, 4)]
+        assert robot.answers == [textbook(target, draft, request, 4) for request in requests]
     assert robots[1].stats.interruptions > 0 and robots[1].stats.resent > 0
     if how is SPARSE:
         assert robots[0].stats.fetches > 0

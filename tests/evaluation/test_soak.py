@@ -51,7 +51,9 @@ def test_a_process_is_read_as_it_is() -> None:
     thread = threading.Thread(target=end.wait, daemon=True)
     thread.start()
     read, write = os.pipe()
-    ballast = mmap.mmap(-1, 8 * MB)  # pages of its own: an allocator may have as much to spare
+    ballast = mmap.mmap(
+        -1, 8 * MB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )  # pages of its own: an allocator may have as much to spare
     ballast.write(b"x" * len(ballast))
     after = sample(os.getpid())
     end.set()
