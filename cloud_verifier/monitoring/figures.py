@@ -351,10 +351,13 @@ class Figures:
         # Robots that are gone leave no gauge behind, which would be an alert for ever.
         silent: dict[Labels, float] = {}
         trip: dict[Labels, float] = {}
-        for each in sessions:
+        for each in sorted(sessions, key=lambda each: each.silent_s, reverse=True):
             robot = (self.robot(each.robot),)
-            silent[robot] = max(each.silent_s, silent.get(robot, 0.0))
-            trip[robot] = max(each.round_trip_s, trip.get(robot, 0.0))
+            if robot[0] in (UNNAMED, OTHER):  # several robots: the worst of them
+                silent[robot] = max(each.silent_s, silent.get(robot, 0.0))
+                trip[robot] = max(each.round_trip_s, trip.get(robot, 0.0))
+            else:  # started anew it has a second session, and the first one's silence is none of its own
+                silent[robot], trip[robot] = each.silent_s, each.round_trip_s
         self._values[s.ROBOT_SILENT], self._values[s.ROBOT_RTT] = silent, trip
         for state in STATES:
             self.set(s.ROBOTS, sum(each.state == state for each in sessions), state)

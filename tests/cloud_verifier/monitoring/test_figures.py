@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, Snapshot
+from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, SessionFigures, Snapshot
 from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, MOST_ROBOTS, OTHER, Kind
 from cloud_verifier.monitoring.watched import Watched
 from cloud_verifier.step import Step
@@ -171,6 +171,23 @@ def test_a_robot_that_is_gone_leaves_no_gauge_that_would_alert_for_ever() -> Non
     bench.turns(1)
     found = shot(bench)
     assert not found.sessions and not found.values[s.ROBOT_RTT] and not found.values[s.ROBOT_SILENT]
+
+
+def test_a_robot_that_was_started_anew_is_not_silent_by_the_session_that_it_left() -> None:
+    def session(number: int, robot: str, silent_s: float, round_trip_s: float) -> SessionFigures:
+        return SessionFigures(
+            number, robot, "interactive", "idle", None, 0, None, None, None, round_trip_s, silent_s
+        )  # fmt: skip
+
+    figures = Figures(lambda: 0.0)
+    before, after = session(1, "go2-1", 50.0, 0.4), session(2, "go2-1", 0.1, 0.02)
+    for sessions in ((before, after), (after, before)):
+        figures.publish(0.0, sessions)
+        assert figures.latest.value(s.ROBOT_SILENT, "go2-1") == 0.1
+        assert figures.latest.value(s.ROBOT_RTT, "go2-1") == 0.02
+    figures.publish(0.0, (session(1, "", 50.0, 0.02), session(2, "", 0.1, 0.4)))
+    assert figures.latest.value(s.ROBOT_SILENT, "unnamed") == 50.0, "robots without keys may be two"
+    assert figures.latest.value(s.ROBOT_RTT, "unnamed") == 0.4
 
 
 def test_robots_beyond_the_limit_share_a_label() -> None:
