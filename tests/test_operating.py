@@ -31,6 +31,7 @@ PAGES = set(pages_of(Watched(Figures(lambda: 0.0), lambda: 0.0, 60.0)))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
 ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+CASES = DEPLOY / "prometheus" / "alerts_test.yml"
 KUBERAY = list(yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text(encoding="utf-8")))
 
 
@@ -117,14 +118,24 @@ def test_alerts_name_what_to_do_and_stand_on_the_page() -> None:
         assert f"| `{rule['alert']}` |" in page, rule["alert"]
 
 
+def test_every_alert_has_a_case_where_it_fires_and_one_where_it_does_not() -> None:
+    cases = [case for test in yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]
+             for case in test["alert_rule_test"]]  # fmt: skip
+    names = sorted(rule["alert"] for rule in rules())
+    assert sorted(case["alertname"] for case in cases if "exp_alerts" in case) == names
+    assert sorted(case["alertname"] for case in cases if "exp_alerts" not in case) == names
+
+
 def test_promtool_takes_the_rules_and_the_configuration() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed")
-    for words in (["rules", "alerts.yml"], ["config", "prometheus.yml"]):
-        done = subprocess.run(
-            [promtool, "check", *words], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60
-        )
+    for words in (
+        ["check", "rules", "alerts.yml"],
+        ["check", "config", "prometheus.yml"],
+        ["test", "rules", CASES.name],
+    ):
+        done = subprocess.run([promtool, *words], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -42,6 +42,10 @@ _KNOWN: dict[Series, Sequence[str]] = {
 """Values of labels that are known before anything happens: their series begin at 0, so that rates have a beginning."""
 
 
+_OF_ROBOTS = (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST)
+"""Counters by robot, which begin at 0 for the same reason: no increase is seen of one whose first value is 1."""
+
+
 class Phase(str, Enum):
     """What the process is doing."""
 
@@ -207,9 +211,12 @@ class Figures:
         name = name or UNNAMED
         if name in self._robots:
             return name
-        if len(self._robots) >= MOST_ROBOTS:
-            return OTHER
-        self._robots.add(name)
+        if len(self._robots) < MOST_ROBOTS:
+            self._robots.add(name)
+        else:
+            name = OTHER
+        for series in _OF_ROBOTS:
+            self._values[series].setdefault((name,), 0.0)
         return name
 
     # --- a step's life

@@ -195,6 +195,10 @@ def test_robots_beyond_the_limit_share_a_label() -> None:
     labels = [figures.robot(f"go2-{number}") for number in range(MOST_ROBOTS + 5)]
     assert labels[-5:] == [OTHER] * 5 and len(set(labels)) == MOST_ROBOTS + 1
     assert figures.robot("go2-0") == "go2-0"
+    figures.publish(0.0, ())
+    for series in (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST):
+        begun = figures.latest.values[series]
+        assert begun == dict.fromkeys([*begun], 0.0) and len(begun) == MOST_ROBOTS + 1, "rates have a beginning"
 
 
 def test_a_snapshot_does_not_change() -> None:
