@@ -135,7 +135,9 @@ def test_promtool_takes_the_rules_and_the_configuration() -> None:
         ["check", "config", "prometheus.yml"],
         ["test", "rules", CASES.name],
     ):
-        done = subprocess.run([promtool, *words], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [promtool, *words.split()], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
