@@ -130,11 +130,7 @@ def test_promtool_takes_the_rules_and_the_configuration() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed")
-    for words in (
-        ["check", "rules", "alerts.yml"],
-        ["check", "config", "prometheus.yml"],
-        ["test", "rules", CASES.name],
-    ):
+    for words in ("check rules alerts.yml", "check config prometheus.yml", f"test rules {CASES.name}"):
         done = subprocess.run(
             [promtool, *words.split()], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60
         )

@@ -130,6 +130,15 @@ def test_states_of_robots_and_full_places() -> None:
     assert found.value(s.LOST) == 1 and found.value(s.ROBOT_LOST, "unnamed") == 1
 
 
+def test_a_robot_that_is_back_before_anything_was_sent_to_it_was_gone_nevertheless() -> None:
+    bench = Bench()
+    token = bench.welcome(b"a").session
+    for peer in (b"b", b"c", b"c"):
+        bench.welcome(peer, Hello(HELLO.tokenizer, HELLO.vocabulary, resume=token))
+    found = shot(bench)
+    assert found.value(s.RESUMED) == 3 and found.value(s.LOST) == found.value(s.ROBOT_LOST, "unnamed") == 2
+
+
 def test_an_engine_without_a_sign_is_unhealthy_and_one_that_loads_is_not() -> None:
     now = [0.0]
     figures = Figures(lambda: now[0])
