@@ -267,7 +267,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parse(sys.argv[1:] if arguments is None else list(arguments))
         command = options.pop("command")
-        start_logging(options.get("log_file"), options.get("log_format", "text"))
+        replica = options["name"] if command == "replica" else ""
+        start_logging(options.get("log_file"), options.get("log_format", "text"), replica)
         if command == "top":
             watch(**options)
         elif command == "keygen":

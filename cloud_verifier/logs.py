@@ -37,8 +37,10 @@ def event(kind: str, session: Session | None = None, **fields: str | int | float
     return {"event": kind, "fields": {name: value for name, value in named.items() if value not in (None, "")}}
 
 
-def start_logging(file: Path | None, log_format: LogFormat = "text") -> None:
+def start_logging(file: Path | None, log_format: LogFormat = "text", replica: str = "") -> None:
     """Log to stderr or, where a `file` is given, there: FILE_BYTES at most, and FILES older ones beside it.
+
+    `replica` is which one of a cluster logs: all of a machine share one stderr, so each of its lines has its name.
 
     Raises OSError for a file that cannot be written.
     """
@@ -46,8 +48,9 @@ def start_logging(file: Path | None, log_format: LogFormat = "text") -> None:
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         handler = RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILES, encoding="utf-8")
-    text = LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
+    whose = f" {replica}".replace("%", "%%") if replica else ""
+    text = LineFormatter(f"%(asctime)s %(levelname)s %(name)s{whose}: %(message)s")
+    handler.setFormatter(JsonFormatter(replica) if log_format == "json" else text)
     handler.addFilter(FloodFilter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
@@ -72,6 +75,10 @@ class JsonFormatter(logging.Formatter):
 
     MOST_CHARS, MOST_TRACEBACK_CHARS = LineFormatter.MOST_CHARS, 16_000
 
+    def __init__(self, replica: str = "") -> None:
+        super().__init__()
+        self._replica = replica
+
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
         when = datetime.fromtimestamp(record.created, timezone.utc)
@@ -81,6 +88,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": getattr(record, "event", "log"),
             "message": printable(record.getMessage(), self.MOST_CHARS),
+            **({"replica": self._replica} if self._replica else {}),
         }
         for name, value in getattr(record, "fields", {}).items():
             held.setdefault(name, printable(value, self.MOST_CHARS) if isinstance(value, str) else value)

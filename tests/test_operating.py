@@ -145,14 +145,15 @@ def test_the_compose_files_verifier_starts_by_our_flags_and_is_watched_at_its_po
     verifier = COMPOSE["services"]["verifier"]
     options = flags(verifier["command"])
     assert (options["http_bind"], options["log_format"]) == ("0.0.0.0", "json")
-    assert options["bind"] == "tcp://0.0.0.0:5555" and verifier["ports"] == ["5555:5555"]
+    assert options["bind"] == "tcp://0.0.0.0:5555"
+    assert verifier["ports"] == ["5555:5555", f"127.0.0.1:{options['http']}:{options['http']}"]
     (job,) = PROMETHEUS["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"verifier:{options['http']}"]}]
     assert any(f'job="{job["job_name"]}"' in rule["expr"] for rule in rules())
     assert f":{options['http']}/health" in verifier["healthcheck"]["test"][-1]
     exposed = re.search(r"^EXPOSE (.+)$", (DEPLOY / "Dockerfile.verifier").read_text(encoding="utf-8"), re.MULTILINE)
     assert exposed is not None and set(exposed[1].split()) == {"5555", str(options["http"])}
-    # figures have no password: only the machine itself reaches Prometheus and Grafana
+    # figures have no password: only the machine itself reaches them, Prometheus and Grafana
     for name in ("prometheus", "grafana"):
         assert all(port.startswith("127.0.0.1:") for port in COMPOSE["services"][name]["ports"])
 

@@ -102,3 +102,19 @@ def test_lines_are_json_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytes
     for handler in logging.getLogger().handlers:
         handler.close()
     assert json.loads(file.read_text())["message"] == "a line"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_every_line_of_a_replica_has_its_name(
+    log_format: logs.LogFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging, "root", logging.RootLogger(logging.INFO))
+    start_logging(tmp_path / "log", log_format, "replica-50%")
+    (handler,) = logging.root.handlers
+    handler.handle(record("it serves"))
+    handler.close()
+    line = (tmp_path / "log").read_text()
+    if log_format == "json":
+        assert json.loads(line)["replica"] == "replica-50%"
+    else:
+        assert "WARNING cloud_verifier replica-50%: it serves" in line
