@@ -21,7 +21,7 @@ from cloud_verifier.sessions import Session
 from speculation.text import printable
 
 LINES_PER_S, LINES_AT_ONCE = 50.0, 500
-"""Of all events together."""
+"""Of all events together; of errors as many again, which forty robots' lines must not crowd out."""
 PEER_LINES_PER_S, PEER_LINES_AT_ONCE = 10.0, 100
 """Of one kind of event of one peer: one that is loud leaves the others their lines."""
 LogFormat = Literal["text", "json"]
@@ -128,7 +128,7 @@ class FloodFilter(logging.Filter):
         with self._lock:
             now = self._clock()
             own = kind is None or self._peers.take((kind, peer), now)
-            if not (own and self._allowance.take(None, now)):
+            if not (own and self._allowance.take(record.levelno >= logging.ERROR, now)):
                 self._kept_back += 1
                 return False
             if self._kept_back:

@@ -69,6 +69,14 @@ def test_one_event_of_one_peer_does_not_take_the_lines_of_others() -> None:
     assert all(flood.filter(record("no event")) for _ in range(100))
 
 
+def test_an_error_is_logged_however_many_lines_of_steps_there_are() -> None:
+    flood = FloodFilter(rate=1.0, burst=3, clock=lambda: 0.0)
+    assert [flood.filter(record("a step")) for _ in range(5)] == [True] * 3 + [False] * 2
+    failed = record("a forward failed")
+    failed.levelno = logging.ERROR
+    assert [flood.filter(failed) for _ in range(4)] == [True] * 3 + [False]
+
+
 def test_json_lines_hold_the_event_and_what_it_names() -> None:
     session = Session(7, "secret", 0, None, 0.0, 0.0, client="go2-7")
     about = record("session %d step 3 done\nforged", 7)
