@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 from cloud_verifier.limits import Allowance
 from cloud_verifier.sessions import Session
 from speculation.text import printable
 
+_log = logging.getLogger("cloud_verifier")
 LINES_PER_S, LINES_AT_ONCE = 50.0, 500
 """Of all events together; of errors as many again, which forty robots' lines must not crowd out."""
 PEER_LINES_PER_S, PEER_LINES_AT_ONCE = 10.0, 100
@@ -53,6 +56,16 @@ def start_logging(file: Path | None, log_format: LogFormat = "text", replica: st
     handler.setFormatter(JsonFormatter(replica) if log_format == "json" else text)
     handler.addFilter(FloodFilter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    if log_format == "json":  # whoever reads such a log stops at the first line that is none
+        logging.captureWarnings(True)
+        sys.excepthook = _log_uncaught
+        threading.excepthook = lambda failed: _log_uncaught(
+            failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
+        )
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    _log.critical("%s was not caught: %s", kind.__name__, error, exc_info=(kind, error, traceback))
 
 
 class LineFormatter(logging.Formatter):

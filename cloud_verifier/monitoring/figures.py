@@ -259,6 +259,7 @@ class Figures:
     def early(self, step: Step, layer: int, verdict: Verdict) -> None:
         """An exit has judged a step's pass."""
         self.count(s.EARLY, 1, str(layer))
+        self._values[s.EARLY_HITS].setdefault((str(layer),), 0.0)  # one that is never right is at 0, not missing
         if (record := self.record(step)) is not None:
             record.early.append((layer, verdict.path, verdict.token))
 

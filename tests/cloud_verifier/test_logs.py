@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,15 @@ import pytest
 from cloud_verifier import logs
 from cloud_verifier.logs import FloodFilter, JsonFormatter, LineFormatter, event, start_logging
 from cloud_verifier.sessions import Session
+
+
+@pytest.fixture(autouse=True)
+def _hooks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the test run its own hooks for what nobody catches."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    yield
+    logging.captureWarnings(False)
 
 
 def record(text: str, *args: object) -> logging.LogRecord:
@@ -126,3 +139,25 @@ def test_every_line_of_a_replica_has_its_name(
         assert json.loads(line)["replica"] == "replica-50%"
     else:
         assert "WARNING cloud_verifier replica-50%: it serves" in line
+
+
+def test_what_ends_the_process_or_a_thread_is_a_json_line_too(tmp_path: Path) -> None:
+    program = """if True:
+        import sys, threading, warnings
+        from cloud_verifier.__main__ import main
+        code = main(["serve", "--model", sys.argv[1], "--log-format", "json"])
+        warnings.warn("an old call")
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+        raise RuntimeError(f"code {code}")
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "nowhere")], capture_output=True, text=True, timeout=60
+    )
+    refused, warned, *failed = (json.loads(line) for line in done.stderr.splitlines())
+    assert "nowhere" in refused["message"] and "an old call" in warned["message"]
+    assert [each["message"] for each in failed] == [
+        "ZeroDivisionError was not caught: division by zero", "RuntimeError was not caught: code 2"
+    ]  # fmt: skip
+    assert all("Traceback" in each["traceback"] for each in failed)

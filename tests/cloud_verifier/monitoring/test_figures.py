@@ -88,6 +88,7 @@ def test_early_tokens_hit_where_the_last_layer_agrees() -> None:
     bench.ask(b"a", begin(max_tokens=8), *[draft([token], 1) for token in TRUTH[:1]])
     found = shot(bench)
     right = int(TRUTH[1] % 2 == 1 or TRUTH[1] == 1)
+    assert found.values[s.EARLY_HITS].keys() == found.values[s.EARLY].keys()
     assert found.value(s.EARLY, "1") == found.value(s.EARLY, "2") == 1
     assert (found.value(s.EARLY_HITS, "1"), found.value(s.EARLY_HITS, "2")) == (right, 1)
 
