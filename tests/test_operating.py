@@ -158,6 +158,16 @@ def test_the_compose_files_verifier_starts_by_our_flags_and_is_watched_at_its_po
         assert all(port.startswith("127.0.0.1:") for port in COMPOSE["services"][name]["ports"])
 
 
+def test_whoever_is_given_a_gpu_computes_on_it() -> None:
+    verifier = COMPOSE["services"]["verifier"]
+    assert verifier["deploy"]["resources"]["reservations"]["devices"] and flags(verifier["command"])["device"] == "cuda"
+    assert "nvidia.com/gpu" in (DEPLOY / "kuberay.yaml").read_text(encoding="utf-8")
+    (door,) = (each for each in KUBERAY if each["kind"] == "Deployment")
+    assert flags(door["spec"]["template"]["spec"]["containers"][0]["args"])["device"] == "cuda"
+    command = re.search(r"^CMD (.+)$", (DEPLOY / "Dockerfile.verifier").read_text(encoding="utf-8"), re.MULTILINE)
+    assert command is not None and flags(json.loads(command[1]))["device"] == "cuda"
+
+
 def test_the_kubernetes_manifest_probes_pages_that_exist_at_the_ports_that_its_flags_open() -> None:
     cluster, door, service = (next(each for each in KUBERAY if each["kind"] == kind)
                               for kind in ("RayCluster", "Deployment", "Service"))  # fmt: skip
