@@ -58,8 +58,8 @@ class StepRecord:
     """What is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
 
     __slots__ = (
-        "begun", "early", "granted", "passes", "prefilled", "robot", "service_class", "session", "step", "token_s",
-        "tokens", "trace",
+        "answering", "begun", "early", "granted", "passes", "prefilled", "robot", "service_class", "session", "step",
+        "token_s", "tokens", "trace",
     )  # fmt: skip
 
     def __init__(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
@@ -68,6 +68,8 @@ class StepRecord:
         self.token_s = 1.0 / step.service_class.tokens_per_s
         """What its class promises for a token."""
         self.begun = now
+        self.answering = False
+        """Whether its first commit left."""
         self.tokens = 0
         """Committed tokens that were counted."""
         self.granted: float | None = None
@@ -295,14 +297,16 @@ class Figures:
         if record.prefilled is not None and now > record.prefilled:
             speed = step.tally.tokens / (now - record.prefilled)
             self._sessions.setdefault(record.session, _SessionTotals()).tokens_per_s = speed
-        if tokens:
+        came = tokens + (commit.rest is not None)  # the robot draws one out of the rest; `ended` counts it
+        if came:
             gap = max(0.0, now - since)
-            if not record.tokens:
+            if not record.answering:
+                record.answering = True
                 self.observe(s.TTFT, now - record.begun, name)
             self._tokens(record, tokens)
-            self.observe(s.INTER_TOKEN, gap / tokens, name, times=tokens)
+            self.observe(s.INTER_TOKEN, gap / came, name, times=came)
             self.count(s.COMMITS, 1, name)
-            if gap > tokens * record.token_s:
+            if gap > came * record.token_s:
                 self.count(s.VIOLATIONS, 1, name)
         if self._traces is not None:
             record.passes.append((act.value, now - pass_s, now, tokens))

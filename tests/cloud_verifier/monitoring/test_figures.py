@@ -6,17 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_verifier.ledger import Act
 from cloud_verifier.monitoring import series as s
 from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, SessionFigures, Snapshot
 from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, MOST_ROBOTS, OTHER, Kind
 from cloud_verifier.monitoring.watched import Watched
 from cloud_verifier.step import Step
+from cloud_verifier.tree import Tree
+from speculation.acceptance import Verdict
 from speculation.profiles import DeviceProfile
-from speculation.wire import BeginStep, EndStep, Hello, Idle, Ping
+from speculation.wire import BeginStep, Commit, EndStep, Hello, Idle, Masses, Ping
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
 
 TRUTH = greedy("long", JPEG, 8)
+REST = Masses(bytes(4), 1.0)
 
 
 def shot(bench: Bench) -> Snapshot:
@@ -71,6 +75,24 @@ def test_tokens_that_the_robot_samples_itself_are_counted_at_the_steps_end() -> 
     figures.publish(1.0, ())
     found = figures.latest
     assert found.value(s.GENERATION_TOKENS, "interactive") == found.value(s.ROBOT_TOKENS, "go2-7") == 2
+
+
+def test_a_pass_whose_token_the_robot_draws_is_a_commit_of_its_class() -> None:
+    figures = Figures(lambda: 0.0)
+    step = Step(BeginStep(1, "p", b"j"), [0])
+    figures.begun(step, 1, "go2-7", b"", 0.0)
+    step.begin, step.tree, step.act = None, Tree.chain((5, 6)), Act.VERIFY
+    for round, (path, tokens) in enumerate((((), []), ((0,), [5]))):
+        commit = Commit(1, round + 1, 0, tokens, bytes(8), False, rest=REST)
+        figures.committed(step, Verdict(path, 5, 0.5), commit, 0.2 * round, 0.01, 0.2 * (round + 1))
+    figures.publish(1.0, ())
+    found = figures.latest
+    between, first = (found.histograms[series]["interactive",] for series in (s.INTER_TOKEN, s.TTFT))
+    assert (sum(between.counts), between.sum) == (3, pytest.approx(0.2 + 0.2))
+    assert (sum(first.counts), first.sum) == (1, pytest.approx(0.2))
+    # 8 tokens a second: one within 0.2 s is late, two are not
+    assert (found.value(s.COMMITS, "interactive"), found.value(s.VIOLATIONS, "interactive")) == (2, 1)
+    assert found.value(s.GENERATION_TOKENS, "interactive") == 1
 
 
 def test_a_promise_that_is_kept_is_no_violation() -> None:
