@@ -65,6 +65,8 @@ def start_logging(file: Path | None, log_format: LogFormat = "text", replica: st
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if issubclass(kind, SystemExit):  # how a thread may end
+        return
     _log.critical("%s was not caught: %s", kind.__name__, error, exc_info=(kind, error, traceback))
 
 
