@@ -264,10 +264,13 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0, or 2 after one sentence on stderr."""
+    json_on_stderr = False
     try:
         options = parse(sys.argv[1:] if arguments is None else list(arguments))
         command = options.pop("command")
-        start_logging(options.get("log_file"), options.get("log_format", "text"))
+        json_on_stderr = options.get("log_format") == "json" and options.get("log_file") is None
+        replica = options["name"] if command == "replica" else ""
+        start_logging(options.get("log_file"), options.get("log_format", "text"), replica)
         if command == "top":
             watch(**options)
         elif command == "keygen":
@@ -292,7 +295,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 serve_model(ServerConfig.of(**options))
     except (StartError, ValueError, OSError) as error:
-        print(f"cloud_verifier: {error}", file=sys.stderr)
+        if json_on_stderr:
+            _log.critical("%s", error)
+        else:
+            print(f"cloud_verifier: {error}", file=sys.stderr)
         return 2
     return 0
 

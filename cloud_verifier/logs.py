@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 from cloud_verifier.limits import Allowance
 from cloud_verifier.sessions import Session
 from speculation.text import printable
 
+_log = logging.getLogger("cloud_verifier")
 LINES_PER_S, LINES_AT_ONCE = 50.0, 500
-"""Of all events together."""
+"""Of all events together; of errors as many again, which forty robots' lines must not crowd out."""
 PEER_LINES_PER_S, PEER_LINES_AT_ONCE = 10.0, 100
 """Of one kind of event of one peer: one that is loud leaves the others their lines."""
 LogFormat = Literal["text", "json"]
@@ -37,8 +40,10 @@ def event(kind: str, session: Session | None = None, **fields: str | int | float
     return {"event": kind, "fields": {name: value for name, value in named.items() if value not in (None, "")}}
 
 
-def start_logging(file: Path | None, log_format: LogFormat = "text") -> None:
+def start_logging(file: Path | None, log_format: LogFormat = "text", replica: str = "") -> None:
     """Log to stderr or, where a `file` is given, there: FILE_BYTES at most, and FILES older ones beside it.
+
+    `replica` is which one of a cluster logs: all of a machine share one stderr, so each of its lines has its name.
 
     Raises OSError for a file that cannot be written.
     """
@@ -46,10 +51,23 @@ def start_logging(file: Path | None, log_format: LogFormat = "text") -> None:
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         handler = RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILES, encoding="utf-8")
-    text = LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
+    whose = f" {replica}".replace("%", "%%") if replica else ""
+    text = LineFormatter(f"%(asctime)s %(levelname)s %(name)s{whose}: %(message)s")
+    handler.setFormatter(JsonFormatter(replica) if log_format == "json" else text)
     handler.addFilter(FloodFilter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    if log_format == "json":  # whoever reads such a log stops at the first line that is none
+        logging.captureWarnings(True)
+        sys.excepthook = _log_uncaught
+        threading.excepthook = lambda failed: _log_uncaught(
+            failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
+        )
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if issubclass(kind, SystemExit):  # how a thread may end
+        return
+    _log.critical("%s was not caught: %s", kind.__name__, error, exc_info=(kind, error, traceback))
 
 
 class LineFormatter(logging.Formatter):
@@ -72,6 +90,10 @@ class JsonFormatter(logging.Formatter):
 
     MOST_CHARS, MOST_TRACEBACK_CHARS = LineFormatter.MOST_CHARS, 16_000
 
+    def __init__(self, replica: str = "") -> None:
+        super().__init__()
+        self._replica = replica
+
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
         when = datetime.fromtimestamp(record.created, timezone.utc)
@@ -81,6 +103,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": getattr(record, "event", "log"),
             "message": printable(record.getMessage(), self.MOST_CHARS),
+            **({"replica": self._replica} if self._replica else {}),
         }
         for name, value in getattr(record, "fields", {}).items():
             held.setdefault(name, printable(value, self.MOST_CHARS) if isinstance(value, str) else value)
@@ -120,7 +143,7 @@ class FloodFilter(logging.Filter):
         with self._lock:
             now = self._clock()
             own = kind is None or self._peers.take((kind, peer), now)
-            if not (own and self._allowance.take(None, now)):
+            if not (own and self._allowance.take(record.levelno >= logging.ERROR, now)):
                 self._kept_back += 1
                 return False
             if self._kept_back:

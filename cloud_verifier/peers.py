@@ -59,14 +59,18 @@ class Peers:
             session.last_seen = self._clock()
         else:
             _log.info("%s lost its edge", session.name, extra=event("session_lost", session))
-            self.figures.count(series.LOST)
-            self.figures.count(series.ROBOT_LOST, 1, self.figures.robot(session.client))
+            self.count_lost(session)
             self._mailbox.forget(session.peer)
             self._mailbox.admit(session.peer, False)
             self._sessions.detach(session)
             if (step := self._scheduler.step(session.index)) is not None:
                 step.suspend()
             self._exits.overtake(session.index)
+
+    def count_lost(self, session: Session) -> None:
+        """Count that a session's robot was gone."""
+        self.figures.count(series.LOST)
+        self.figures.count(series.ROBOT_LOST, 1, self.figures.robot(session.client))
 
     def send_features(self, session: Session, step: Step, position: int) -> None:
         """Send what a robot that asks for it continues its drafts from, with an answer of so many tokens."""

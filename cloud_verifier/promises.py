@@ -39,7 +39,8 @@ class Promises:
 
     def committed(self, commit: Commit, promised: ServiceClass, now: float) -> None:
         """Enter a commit of a pass. What its robot took to draft is not the verifier's, and does not count."""
-        allowed_s = len(commit.tokens) / promised.tokens_per_s
+        # Its `rest` is a token, too, which the robot draws out of it.
+        allowed_s = (len(commit.tokens) + (commit.rest is not None)) / promised.tokens_per_s
         self._commits.add(1.0, now)
         self._late.add(float(commit.queue_s + commit.compute_s > allowed_s), now)
         self._prefill.add(commit.prefill_s, now)

@@ -495,7 +495,8 @@ class Server:
         if known is not None and known is not session:
             self._close(known, "sent Hello again", same_robot=again)
         if session is not None:
-            if session.peer is not None and session.peer != peer:
+            if session.peer is not None and session.peer != peer:  # gone and back before anything was sent to it
+                self._peers.count_lost(session)
                 self._mailbox.admit(session.peer, False)
             self._sessions.attach(session, peer, now)
             _log.info("%s resumed", session.name, extra=event("session_resumed", session))

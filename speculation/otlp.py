@@ -7,21 +7,25 @@ machine that exports: how well both sides' spans lie beside each other is how we
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from speculation.wire import TRACE_BYTES
 
+_log = logging.getLogger(__name__)
 NS = 1e9
+MOST_SPANS = 512
+"""In one message to the collector."""
 
 
 def http_exporter(address: str) -> SpanExporter:
@@ -42,14 +46,17 @@ class Part(NamedTuple):
 
 
 class StepExporter:
-    """Exports steps as `service`; sending is the SDK's own thread's. One thread at a time may call it."""
+    """Exports steps as `service`. One thread at a time may call it, one that may wait: `flush` is what sends.
+
+    The SDK's own batches are not used: their queue drops spans that it does not count, and a line a span is logged.
+    """
 
     def __init__(self, service: str, exporter: SpanExporter) -> None:
-        self._ids = _Ids()
+        self._ids, self._ended, self._exporter = _Ids(), _Ended(), exporter
         resource = Resource.create({"service.name": service})
-        self._provider = TracerProvider(resource=resource, id_generator=self._ids)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._tracer = self._provider.get_tracer("spec_vlm_nav")
+        provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
+        provider.add_span_processor(self._ended)
+        self._tracer = provider.get_tracer("spec_vlm_nav")
         self._begun = b""
 
     def asked(self, trace: bytes, step: Part, parts: Sequence[Part]) -> None:
@@ -80,11 +87,32 @@ class StepExporter:
             below.end(int(part.end * NS))
         span.end(int(step.end * NS))
 
+    @property
+    def waiting(self) -> int:
+        """Spans that `flush` would send."""
+        return len(self._ended.spans)
+
+    def flush(self) -> bool:
+        """Send what waits, MOST_SPANS at once; return whether the collector took it. What it did not take is gone."""
+        spans, self._ended.spans = self._ended.spans, []
+        try:
+            return all(
+                self._exporter.export(spans[first : first + MOST_SPANS]) is SpanExportResult.SUCCESS
+                for first in range(0, len(spans), MOST_SPANS)
+            )
+        except Exception:
+            _log.exception("traces could not be sent")
+            return False
+
     def close(self, within_s: float) -> None:
-        """Send what is left, as far as the collector takes it in so many seconds."""
-        ending = threading.Thread(target=self._provider.shutdown, name="otlp end", daemon=True)
+        """Send what waits, as far as the collector takes it in so many seconds."""
+        ending = threading.Thread(target=self._end, name="otlp end", daemon=True)
         ending.start()
         ending.join(within_s)
+
+    def _end(self) -> None:
+        self.flush()
+        self._exporter.shutdown()
 
 
 def is_trace(trace: bytes) -> bool:
@@ -95,6 +123,17 @@ def is_trace(trace: bytes) -> bool:
 def root_span(trace: bytes) -> int:
     """Return the id of the robot's own span of a trace; no span's id is 0."""
     return int.from_bytes(trace[:8], "big") or 1
+
+
+class _Ended(SpanProcessor):
+    """Keeps the spans that have ended."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """See `SpanProcessor`."""
+        self.spans.append(span)
 
 
 class _Ids(IdGenerator):

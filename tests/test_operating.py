@@ -31,6 +31,7 @@ PAGES = set(pages_of(Watched(Figures(lambda: 0.0), lambda: 0.0, 60.0)))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
 ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+CASES = DEPLOY / "prometheus" / "alerts_test.yml"
 KUBERAY = list(yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text(encoding="utf-8")))
 
 
@@ -117,13 +118,21 @@ def test_alerts_name_what_to_do_and_stand_on_the_page() -> None:
         assert f"| `{rule['alert']}` |" in page, rule["alert"]
 
 
+def test_every_alert_has_a_case_where_it_fires_and_one_where_it_does_not() -> None:
+    cases = [case for test in yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]
+             for case in test["alert_rule_test"]]  # fmt: skip
+    names = sorted(rule["alert"] for rule in rules())
+    assert sorted(case["alertname"] for case in cases if "exp_alerts" in case) == names
+    assert sorted(case["alertname"] for case in cases if "exp_alerts" not in case) == names
+
+
 def test_promtool_takes_the_rules_and_the_configuration() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed")
-    for words in (["rules", "alerts.yml"], ["config", "prometheus.yml"]):
+    for words in ("check rules alerts.yml", "check config prometheus.yml", f"test rules {CASES.name}"):
         done = subprocess.run(
-            [promtool, "check", *words], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60
+            [promtool, *words.split()], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -136,16 +145,27 @@ def test_the_compose_files_verifier_starts_by_our_flags_and_is_watched_at_its_po
     verifier = COMPOSE["services"]["verifier"]
     options = flags(verifier["command"])
     assert (options["http_bind"], options["log_format"]) == ("0.0.0.0", "json")
-    assert options["bind"] == "tcp://0.0.0.0:5555" and verifier["ports"] == ["5555:5555"]
+    assert options["bind"] == "tcp://0.0.0.0:5555"
+    assert verifier["ports"] == ["5555:5555", f"127.0.0.1:{options['http']}:{options['http']}"]
     (job,) = PROMETHEUS["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"verifier:{options['http']}"]}]
     assert any(f'job="{job["job_name"]}"' in rule["expr"] for rule in rules())
     assert f":{options['http']}/health" in verifier["healthcheck"]["test"][-1]
     exposed = re.search(r"^EXPOSE (.+)$", (DEPLOY / "Dockerfile.verifier").read_text(encoding="utf-8"), re.MULTILINE)
     assert exposed is not None and set(exposed[1].split()) == {"5555", str(options["http"])}
-    # figures have no password: only the machine itself reaches Prometheus and Grafana
+    # figures have no password: only the machine itself reaches them, Prometheus and Grafana
     for name in ("prometheus", "grafana"):
         assert all(port.startswith("127.0.0.1:") for port in COMPOSE["services"][name]["ports"])
+
+
+def test_whoever_is_given_a_gpu_computes_on_it() -> None:
+    verifier = COMPOSE["services"]["verifier"]
+    assert verifier["deploy"]["resources"]["reservations"]["devices"] and flags(verifier["command"])["device"] == "cuda"
+    assert "nvidia.com/gpu" in (DEPLOY / "kuberay.yaml").read_text(encoding="utf-8")
+    (door,) = (each for each in KUBERAY if each["kind"] == "Deployment")
+    assert flags(door["spec"]["template"]["spec"]["containers"][0]["args"])["device"] == "cuda"
+    command = re.search(r"^CMD (.+)$", (DEPLOY / "Dockerfile.verifier").read_text(encoding="utf-8"), re.MULTILINE)
+    assert command is not None and flags(json.loads(command[1]))["device"] == "cuda"
 
 
 def test_the_kubernetes_manifest_probes_pages_that_exist_at_the_ports_that_its_flags_open() -> None:
@@ -169,6 +189,8 @@ def test_the_kubernetes_manifest_probes_pages_that_exist_at_the_ports_that_its_f
     assert words["address"] == f"ray://{cluster['metadata']['name']}-head-svc:{client['containerPort']}"
     assert f"{container['image']} " in PAGE.read_text(encoding="utf-8")
     for pod in pods:
+        # Kubernetes makes what a volume holds readable by that group, and `serve` refuses such keys
+        assert "fsGroup" not in pod["spec"].get("securityContext", {})
         volumes = {volume["name"] for volume in pod["spec"].get("volumes", [])}
         mounts = {mount["name"] for each in pod["spec"]["containers"] for mount in each.get("volumeMounts", [])}
         assert mounts <= volumes

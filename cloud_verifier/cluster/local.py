@@ -145,7 +145,7 @@ class LocalCluster:
         self.door = ClusterDoor(self._mailbox, self.directory, Tickets(secret), relay=self._relay)
         self._looked_at = -LOOK_S
         self.address = self._mailbox.address
-        self.watched = WatchedDoor(time.monotonic, config.monitoring.hang_s)
+        self.watched = WatchedDoor(time.monotonic, config.monitoring.hang_s, config.monitoring.http)
         _log.info("cluster of %d to %d replicas, its door at %s", limits.min, limits.max, self.address)
 
     @property

@@ -351,7 +351,7 @@ class RayCluster:
             self.door = ClusterDoor(mailbox, self.view.directory, Tickets(secret), relay=relay)
             self._ends = ends.pop_all()
         self.address = mailbox.address
-        self.watched = WatchedDoor(time.monotonic, config.monitoring.hang_s)
+        self.watched = WatchedDoor(time.monotonic, config.monitoring.hang_s, config.monitoring.http)
         _log.info("cluster of %d to %d replicas, a door at %s", plan.scaling.min, plan.scaling.max, self.address)
 
     def turn(self) -> None:

@@ -83,12 +83,13 @@ class _Published(msgspec.Struct, frozen=True):
 
 
 class WatchedDoor:
-    """One door. `clock` gives seconds; `hang_s`: seconds without a turn after which the door hangs."""
+    """One door, its pages at port `http`. `clock` gives seconds; it hangs where it did not turn for `hang_s`."""
 
     catalogue = s.DOOR_CATALOGUE
 
-    def __init__(self, clock: Callable[[], float], hang_s: float) -> None:
-        self._clock, self._hang_s = clock, hang_s
+    def __init__(self, clock: Callable[[], float], hang_s: float, http: int | None = None) -> None:
+        self._clock, self._hang_s, self._http = clock, hang_s, http
+        self.more: Mapping[str, Callable[[], Any]] = {"/targets": self.targets}
         self.about: Mapping[str, Any] = {"version": program_version(), "protocol": PROTOCOL}
         self._latest = _Published(-PUBLISH_S)
         self._beat = clock()
@@ -163,6 +164,20 @@ class WatchedDoor:
             sum(each.sessions for each in latest.replicas), sum(each.session_places for each in latest.replicas),
             latest.redirected, latest.turned_away, latest.replicas,
         )  # fmt: skip
+
+    def targets(self) -> list[dict[str, list[str]]]:
+        """Return where the pages of the replicas are, for Prometheus' HTTP service discovery (`http_sd_configs`)."""
+        found = [
+            f"{each.address.removeprefix('tcp://').rpartition(':')[0]}:{replica_port(self._http, _number(each))}"
+            for each in self._latest.replicas
+            if self._http and each.address
+        ]
+        return [{"targets": found}]
+
+
+def _number(replica: ReplicaFigures) -> int:
+    """Return the number in a replica's name, see `cluster.manager`."""
+    return int(replica.name.rpartition("-")[2])
 
 
 def replica_port(http: int | None, number: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -25,6 +25,10 @@ class Shown(Protocol):
 
     @property
     def catalogue(self) -> Sequence[Series]: ...
+
+    @property
+    def more(self) -> Mapping[str, Callable[[], Any]]:
+        """What its further pages show as JSON, by their path."""
 
     def values(self) -> Mapping[Series, Mapping[Labels, float]]:
         """Return counters and gauges, by the values of their labels."""
@@ -80,6 +84,7 @@ def pages_of(shown: Shown) -> dict[str, Page]:
         "/ready": text_page(shown.ready_problem),
         "/load": json_page(shown.load),
         "/version": json_page(lambda: shown.about),
+        **{path: json_page(value) for path, value in shown.more.items()},
     }
 
 

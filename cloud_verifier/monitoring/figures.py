@@ -42,6 +42,10 @@ _KNOWN: dict[Series, Sequence[str]] = {
 """Values of labels that are known before anything happens: their series begin at 0, so that rates have a beginning."""
 
 
+_OF_ROBOTS = (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST)
+"""Counters by robot, which begin at 0 for the same reason: no increase is seen of one whose first value is 1."""
+
+
 class Phase(str, Enum):
     """What the process is doing."""
 
@@ -54,8 +58,8 @@ class StepRecord:
     """What is measured of the step of a row, from its `BeginStep` on. Times are seconds on the server's clock."""
 
     __slots__ = (
-        "begun", "early", "granted", "passes", "prefilled", "robot", "service_class", "session", "step", "token_s",
-        "tokens", "trace",
+        "answering", "begun", "early", "granted", "passes", "prefilled", "robot", "service_class", "session", "step",
+        "token_s", "tokens", "trace",
     )  # fmt: skip
 
     def __init__(self, step: Step, session: int, robot: str, trace: bytes, now: float) -> None:
@@ -64,6 +68,8 @@ class StepRecord:
         self.token_s = 1.0 / step.service_class.tokens_per_s
         """What its class promises for a token."""
         self.begun = now
+        self.answering = False
+        """Whether its first commit left."""
         self.tokens = 0
         """Committed tokens that were counted."""
         self.granted: float | None = None
@@ -207,9 +213,12 @@ class Figures:
         name = name or UNNAMED
         if name in self._robots:
             return name
-        if len(self._robots) >= MOST_ROBOTS:
-            return OTHER
-        self._robots.add(name)
+        if len(self._robots) < MOST_ROBOTS:
+            self._robots.add(name)
+        else:
+            name = OTHER
+        for series in _OF_ROBOTS:
+            self._values[series].setdefault((name,), 0.0)
         return name
 
     # --- a step's life
@@ -252,6 +261,7 @@ class Figures:
     def early(self, step: Step, layer: int, verdict: Verdict) -> None:
         """An exit has judged a step's pass."""
         self.count(s.EARLY, 1, str(layer))
+        self._values[s.EARLY_HITS].setdefault((str(layer),), 0.0)  # one that is never right is at 0, not missing
         if (record := self.record(step)) is not None:
             record.early.append((layer, verdict.path, verdict.token))
 
@@ -287,14 +297,16 @@ class Figures:
         if record.prefilled is not None and now > record.prefilled:
             speed = step.tally.tokens / (now - record.prefilled)
             self._sessions.setdefault(record.session, _SessionTotals()).tokens_per_s = speed
-        if tokens:
+        came = tokens + (commit.rest is not None)  # the robot draws one out of the rest; `ended` counts it
+        if came:
             gap = max(0.0, now - since)
-            if not record.tokens:
+            if not record.answering:
+                record.answering = True
                 self.observe(s.TTFT, now - record.begun, name)
             self._tokens(record, tokens)
-            self.observe(s.INTER_TOKEN, gap / tokens, name, times=tokens)
+            self.observe(s.INTER_TOKEN, gap / came, name, times=came)
             self.count(s.COMMITS, 1, name)
-            if gap > tokens * record.token_s:
+            if gap > came * record.token_s:
                 self.count(s.VIOLATIONS, 1, name)
         if self._traces is not None:
             record.passes.append((act.value, now - pass_s, now, tokens))
@@ -351,10 +363,13 @@ class Figures:
         # Robots that are gone leave no gauge behind, which would be an alert for ever.
         silent: dict[Labels, float] = {}
         trip: dict[Labels, float] = {}
-        for each in sessions:
+        for each in sorted(sessions, key=lambda each: each.silent_s, reverse=True):
             robot = (self.robot(each.robot),)
-            silent[robot] = max(each.silent_s, silent.get(robot, 0.0))
-            trip[robot] = max(each.round_trip_s, trip.get(robot, 0.0))
+            if robot[0] in (UNNAMED, OTHER):  # several robots: the worst of them
+                silent[robot] = max(each.silent_s, silent.get(robot, 0.0))
+                trip[robot] = max(each.round_trip_s, trip.get(robot, 0.0))
+            else:  # started anew it has a second session, and the first one's silence is none of its own
+                silent[robot], trip[robot] = each.silent_s, each.round_trip_s
         self._values[s.ROBOT_SILENT], self._values[s.ROBOT_RTT] = silent, trip
         for state in STATES:
             self.set(s.ROBOTS, sum(each.state == state for each in sessions), state)

@@ -16,6 +16,8 @@ from speculation.otlp import Part, StepExporter
 _log = logging.getLogger("cloud_verifier")
 MOST_WAITING = 256
 """Steps that wait to be exported; more are dropped, and counted."""
+MOST_TOGETHER = 32
+"""Steps that are sent together, where so many wait."""
 END_S = 5.0
 
 
@@ -28,17 +30,21 @@ class StepTraces:
         self._clock, self._wall = clock, wall
         self._exporter = StepExporter("spec-vlm-nav-verifier", exporter)
         self._waiting: queue.Queue[tuple[StepRecord, str, float] | None] = queue.Queue(MOST_WAITING)
-        self.dropped = 0
-        """Steps that found the queue full."""
+        self._crowded_out = self._not_taken = 0
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Steps that found the queue full, or that the collector did not take."""
+        return self._crowded_out + self._not_taken
 
     def put(self, record: StepRecord, how: str, now: float) -> None:
         """See `StepSink`."""
         try:
             self._waiting.put_nowait((record, how, now))
         except queue.Full:
-            self.dropped += 1
+            self._crowded_out += 1
 
     def close(self) -> None:
         """Export what waits, as far as the collector takes it within a few seconds."""
@@ -50,11 +56,21 @@ class StepTraces:
         self._exporter.close(END_S)
 
     def _run(self) -> None:
+        together = 0
         while (each := self._waiting.get()) is not None:
             try:
                 self._export(*each)
             except Exception:
                 _log.exception("a step's trace could not be made")
+            together += 1
+            if together == MOST_TOGETHER or self._waiting.empty():
+                self._flush(together)
+                together = 0
+        self._flush(together)
+
+    def _flush(self, steps: int) -> None:
+        if not self._exporter.flush():
+            self._not_taken += steps
 
     def _export(self, record: StepRecord, how: str, ended: float) -> None:
         offset = self._wall() - self._clock()

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
@@ -44,6 +45,9 @@ def fetch(url: str) -> Load | DoorLoad:
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise Unreachable(f"not reached: {reason}; was it started with --http?") from None
+    except (HTTPException, ValueError) as error:  # a port that speaks something else, or no address at all
+        text = printable(str(error), 100)
+        raise Unreachable(f"no verifier's --http address, which is HOST:PORT ({text})") from None
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         return msgspec.json.decode(body, type=DoorLoad)
     try:
@@ -58,13 +62,13 @@ def show(urls: Sequence[str], interval_s: float, once: bool, console: Console | 
     if once:
         console.print(screen(urls))
         return
-    with Live(screen(urls), console=console, screen=console.is_terminal, auto_refresh=False) as live:
-        try:
-            while True:
-                time.sleep(interval_s)
-                live.update(screen(urls), refresh=True)
-        except KeyboardInterrupt:
-            return
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(screen(urls), console=console, screen=console.is_terminal, auto_refresh=False) as live,
+    ):
+        while True:
+            time.sleep(interval_s)
+            live.update(screen(urls), refresh=True)
 
 
 def screen(urls: Sequence[str], look: Fetch = fetch) -> RenderableType:

@@ -56,6 +56,7 @@ class Watched:
     """One verifier, or one that is still loading. `hang_s`: seconds without a sign after which the engine hangs."""
 
     catalogue = s.CATALOGUE
+    more: Mapping[str, Callable[[], Any]] = {}
 
     def __init__(self, figures: Figures, clock: Callable[[], float], hang_s: float) -> None:
         self._figures, self._clock, self._hang_s = figures, clock, hang_s

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,15 @@ import pytest
 from cloud_verifier import logs
 from cloud_verifier.logs import FloodFilter, JsonFormatter, LineFormatter, event, start_logging
 from cloud_verifier.sessions import Session
+
+
+@pytest.fixture(autouse=True)
+def _hooks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the test run its own hooks for what nobody catches."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    yield
+    logging.captureWarnings(False)
 
 
 def record(text: str, *args: object) -> logging.LogRecord:
@@ -69,6 +82,14 @@ def test_one_event_of_one_peer_does_not_take_the_lines_of_others() -> None:
     assert all(flood.filter(record("no event")) for _ in range(100))
 
 
+def test_an_error_is_logged_however_many_lines_of_steps_there_are() -> None:
+    flood = FloodFilter(rate=1.0, burst=3, clock=lambda: 0.0)
+    assert [flood.filter(record("a step")) for _ in range(5)] == [True] * 3 + [False] * 2
+    failed = record("a forward failed")
+    failed.levelno = logging.ERROR
+    assert [flood.filter(failed) for _ in range(4)] == [True] * 3 + [False]
+
+
 def test_json_lines_hold_the_event_and_what_it_names() -> None:
     session = Session(7, "secret", 0, None, 0.0, 0.0, client="go2-7")
     about = record("session %d step 3 done\nforged", 7)
@@ -102,3 +123,41 @@ def test_lines_are_json_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytes
     for handler in logging.getLogger().handlers:
         handler.close()
     assert json.loads(file.read_text())["message"] == "a line"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_every_line_of_a_replica_has_its_name(
+    log_format: logs.LogFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging, "root", logging.RootLogger(logging.INFO))
+    start_logging(tmp_path / "log", log_format, "replica-50%")
+    (handler,) = logging.root.handlers
+    handler.handle(record("it serves"))
+    handler.close()
+    line = (tmp_path / "log").read_text()
+    if log_format == "json":
+        assert json.loads(line)["replica"] == "replica-50%"
+    else:
+        assert "WARNING cloud_verifier replica-50%: it serves" in line
+
+
+def test_what_ends_the_process_or_a_thread_is_a_json_line_too(tmp_path: Path) -> None:
+    program = """if True:
+        import sys, threading, warnings
+        from cloud_verifier.__main__ import main
+        code = main(["serve", "--model", sys.argv[1], "--log-format", "json"])
+        warnings.warn("an old call")
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+        raise RuntimeError(f"code {code}")
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "nowhere")], capture_output=True, text=True, timeout=60
+    )
+    refused, warned, *failed = (json.loads(line) for line in done.stderr.splitlines())
+    assert "nowhere" in refused["message"] and "an old call" in warned["message"]
+    assert [each["message"] for each in failed] == [
+        "ZeroDivisionError was not caught: division by zero", "RuntimeError was not caught: code 2"
+    ]  # fmt: skip
+    assert all("Traceback" in each["traceback"] for each in failed)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cloud_verifier.promises import HALF_LIFE_S, Promises
 from speculation.service import SERVICE_CLASSES
-from speculation.wire import Commit
+from speculation.wire import Commit, Masses
 
 FAST, SLOW = SERVICE_CLASSES["interactive"], SERVICE_CLASSES["economy"]
 
@@ -24,6 +25,14 @@ def test_a_commit_is_late_that_took_the_verifier_longer_than_its_class_allows() 
     assert promises.late(0.0) == pytest.approx(0.5)
     promises.committed(commit(4, 0.3, 0.3), SLOW, 0.0)
     assert promises.late(0.0) == pytest.approx(1 / 3)
+
+
+def test_the_token_that_a_robot_draws_itself_has_its_time() -> None:
+    promises = Promises()
+    for tokens in (0, 3):
+        given = msgspec.structs.replace(commit(tokens, 0.0, 0.1 * (tokens + 1)), rest=Masses(bytes(4), 1.0))
+        promises.committed(given, FAST, 0.0)
+    assert promises.late(0.0) == 0.0
 
 
 def test_what_was_late_long_ago_counts_no_more() -> None:

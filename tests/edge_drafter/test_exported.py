@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from edge_drafter import DraftingConfig
@@ -14,6 +17,7 @@ from speculation.otlp import Part, StepExporter, is_trace, root_span
 from speculation.trace import Kind, Lane, Trace
 from speculation.wire import BeginStep
 from tests.edge_drafter.fakes import Weather, hashed_draft, hashed_target
+from tests.edge_drafter.test_decoder import wait_for
 from tests.edge_drafter.test_drafter import Bench, request
 
 TRACE = bytes(range(1, 17))
@@ -62,9 +66,10 @@ def test_a_step_is_exported_once_and_one_that_is_taken_up_again_stands_under_the
     trace.add(Kind.STEP.value, Lane.EDGE, 0.0, 1.0, step=1, trace=TRACE.hex())
     trace.add(Kind.DRAFT.value, Lane.EDGE, 1.5, 1.6, step=2)
     assert [steps.send(trace.spans) for _ in range(2)] == [1, 0]
+    wait_for(lambda: bool(spans_of(exporter, Kind.STEP.value)))
     trace.add(Kind.STEP.value, Lane.EDGE, 1.5, 2.0, step=2, trace=TRACE.hex())
     trace.add(Kind.STEP.value, Lane.EDGE, 3.0, 4.0, step=3)
-    assert steps.send(trace.spans) == 2
+    wait_for(lambda: steps.send(trace.spans) == 2)
     steps.close()
     first, again, other = spans_of(exporter, Kind.STEP.value)
     assert first.context and again.context and other.context
@@ -72,6 +77,39 @@ def test_a_step_is_exported_once_and_one_that_is_taken_up_again_stands_under_the
     assert first.context.trace_id == again.context.trace_id == NUMBER != other.context.trace_id
     (draft,) = spans_of(exporter, Kind.DRAFT.value)
     assert draft.parent is not None and draft.parent.span_id == again.context.span_id
+
+
+def test_a_goal_does_not_wait_for_a_collector_that_hangs() -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    class Hanging(InMemorySpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            asked.set()
+            answer.wait(60)
+            return super().export(spans)
+
+    exporter, trace = Hanging(), Trace(lambda: 0.0)
+    steps = exported(exporter)
+    trace.add(Kind.STEP.value, Lane.EDGE, 0.0, 1.0, step=1)
+    assert steps.send(trace.spans) == 1 and asked.wait(60)
+    trace.add(Kind.STEP.value, Lane.EDGE, 2.0, 3.0, step=2)
+    assert steps.send(trace.spans) == 0 and not exporter.get_finished_spans()
+    answer.set()
+    wait_for(lambda: steps.send(trace.spans) == 1)
+    steps.close()
+    assert [span.attributes and span.attributes["step"] for span in exporter.get_finished_spans()] == [1, 2]
+
+
+def test_of_a_long_goal_no_span_is_lost(exporter: InMemorySpanExporter) -> None:
+    trace = Trace(lambda: 0.0)
+    for step in range(120):
+        for _ in range(20):
+            trace.add(Kind.DRAFT.value, Lane.EDGE, step, step + 0.1, step=step)
+        trace.add(Kind.STEP.value, Lane.EDGE, step, step + 1.0, step=step)
+    steps = exported(exporter)
+    assert steps.send(trace.spans) == 120
+    wait_for(lambda: len(exporter.get_finished_spans()) == 120 * 21)
+    steps.close()
 
 
 def test_robot_and_verifier_meet_in_one_trace() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from http import HTTPStatus
 
 import msgspec
 import pytest
@@ -94,3 +95,17 @@ def test_pages_show_replicas_by_name(door: WatchedDoor) -> None:
 @pytest.mark.parametrize(("http", "port"), [(None, None), (0, 0), (9155, 9158)])
 def test_a_replicas_pages_lie_behind_the_doors(http: int | None, port: int | None) -> None:
     assert replica_port(http, 3) == port
+
+
+def test_a_door_names_the_pages_of_its_replicas_for_prometheus(clock: Clock) -> None:
+    door = WatchedDoor(clock, 5.0, 9155)
+    replicas = [Status("replica-1"), Status("replica-2", Phase("joining"), address=""),
+                Status("replica-12", Phase("draining"), address="tcp://[fd00::7]:40123")]  # fmt: skip
+    door.turn(lambda: replicas, 0, 0)
+    status, body, kind = pages_of(door)["/targets"]("")
+    assert (status, kind) == (HTTPStatus.OK, "application/json")
+    assert msgspec.json.decode(body) == [{"targets": ["10.0.0.5:9156", "[fd00::7]:9167"]}]
+    for http in (None, 0):  # any free port: nobody knows which
+        door = WatchedDoor(clock, 5.0, http)
+        door.turn(lambda: replicas, 0, 0)
+        assert door.targets() == [{"targets": []}]

@@ -6,17 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud_verifier.ledger import Act
 from cloud_verifier.monitoring import series as s
-from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, Snapshot
+from cloud_verifier.monitoring.figures import PUBLISH_S, Figures, Histogram, Phase, SessionFigures, Snapshot
 from cloud_verifier.monitoring.series import CATALOGUE, DOOR_CATALOGUE, MOST_ROBOTS, OTHER, Kind
 from cloud_verifier.monitoring.watched import Watched
 from cloud_verifier.step import Step
+from cloud_verifier.tree import Tree
+from speculation.acceptance import Verdict
 from speculation.profiles import DeviceProfile
-from speculation.wire import BeginStep, EndStep, Hello, Idle, Ping
+from speculation.wire import BeginStep, Commit, EndStep, Hello, Idle, Masses, Ping
 from tests.cloud_verifier.bench import HELLO, JPEG, Bench, begin, draft
 from tests.cloud_verifier.fake_target import VOCABULARY, FakeEngine, greedy
 
 TRUTH = greedy("long", JPEG, 8)
+REST = Masses(bytes(4), 1.0)
 
 
 def shot(bench: Bench) -> Snapshot:
@@ -73,6 +77,24 @@ def test_tokens_that_the_robot_samples_itself_are_counted_at_the_steps_end() -> 
     assert found.value(s.GENERATION_TOKENS, "interactive") == found.value(s.ROBOT_TOKENS, "go2-7") == 2
 
 
+def test_a_pass_whose_token_the_robot_draws_is_a_commit_of_its_class() -> None:
+    figures = Figures(lambda: 0.0)
+    step = Step(BeginStep(1, "p", b"j"), [0])
+    figures.begun(step, 1, "go2-7", b"", 0.0)
+    step.begin, step.tree, step.act = None, Tree.chain((5, 6)), Act.VERIFY
+    for round, (path, tokens) in enumerate((((), []), ((0,), [5]))):
+        commit = Commit(1, round + 1, 0, tokens, bytes(8), False, rest=REST)
+        figures.committed(step, Verdict(path, 5, 0.5), commit, 0.2 * round, 0.01, 0.2 * (round + 1))
+    figures.publish(1.0, ())
+    found = figures.latest
+    between, first = (found.histograms[series]["interactive",] for series in (s.INTER_TOKEN, s.TTFT))
+    assert (sum(between.counts), between.sum) == (3, pytest.approx(0.2 + 0.2))
+    assert (sum(first.counts), first.sum) == (1, pytest.approx(0.2))
+    # 8 tokens a second: one within 0.2 s is late, two are not
+    assert (found.value(s.COMMITS, "interactive"), found.value(s.VIOLATIONS, "interactive")) == (2, 1)
+    assert found.value(s.GENERATION_TOKENS, "interactive") == 1
+
+
 def test_a_promise_that_is_kept_is_no_violation() -> None:
     bench = Bench(profile=DeviceProfile("slow", verify_s=0.25))
     bench.welcome(b"a", Hello(HELLO.tokenizer, HELLO.vocabulary, service_class="economy"))
@@ -88,6 +110,7 @@ def test_early_tokens_hit_where_the_last_layer_agrees() -> None:
     bench.ask(b"a", begin(max_tokens=8), *[draft([token], 1) for token in TRUTH[:1]])
     found = shot(bench)
     right = int(TRUTH[1] % 2 == 1 or TRUTH[1] == 1)
+    assert found.values[s.EARLY_HITS].keys() == found.values[s.EARLY].keys()
     assert found.value(s.EARLY, "1") == found.value(s.EARLY, "2") == 1
     assert (found.value(s.EARLY_HITS, "1"), found.value(s.EARLY_HITS, "2")) == (right, 1)
 
@@ -128,6 +151,15 @@ def test_states_of_robots_and_full_places() -> None:
     assert [each.state for each in found.sessions] == ["drafting", "away"]
     assert not watched.ready_problem(), "the place of a robot that is gone is free for another"
     assert found.value(s.LOST) == 1 and found.value(s.ROBOT_LOST, "unnamed") == 1
+
+
+def test_a_robot_that_is_back_before_anything_was_sent_to_it_was_gone_nevertheless() -> None:
+    bench = Bench()
+    token = bench.welcome(b"a").session
+    for peer in (b"b", b"c", b"c"):
+        bench.welcome(peer, Hello(HELLO.tokenizer, HELLO.vocabulary, resume=token))
+    found = shot(bench)
+    assert found.value(s.RESUMED) == 3 and found.value(s.LOST) == found.value(s.ROBOT_LOST, "unnamed") == 2
 
 
 def test_an_engine_without_a_sign_is_unhealthy_and_one_that_loads_is_not() -> None:
@@ -173,11 +205,32 @@ def test_a_robot_that_is_gone_leaves_no_gauge_that_would_alert_for_ever() -> Non
     assert not found.sessions and not found.values[s.ROBOT_RTT] and not found.values[s.ROBOT_SILENT]
 
 
+def test_a_robot_that_was_started_anew_is_not_silent_by_the_session_that_it_left() -> None:
+    def session(number: int, robot: str, silent_s: float, round_trip_s: float) -> SessionFigures:
+        return SessionFigures(
+            number, robot, "interactive", "idle", None, 0, None, None, None, round_trip_s, silent_s
+        )  # fmt: skip
+
+    figures = Figures(lambda: 0.0)
+    before, after = session(1, "go2-1", 50.0, 0.4), session(2, "go2-1", 0.1, 0.02)
+    for sessions in ((before, after), (after, before)):
+        figures.publish(0.0, sessions)
+        assert figures.latest.value(s.ROBOT_SILENT, "go2-1") == 0.1
+        assert figures.latest.value(s.ROBOT_RTT, "go2-1") == 0.02
+    figures.publish(0.0, (session(1, "", 50.0, 0.02), session(2, "", 0.1, 0.4)))
+    assert figures.latest.value(s.ROBOT_SILENT, "unnamed") == 50.0, "robots without keys may be two"
+    assert figures.latest.value(s.ROBOT_RTT, "unnamed") == 0.4
+
+
 def test_robots_beyond_the_limit_share_a_label() -> None:
     figures = Figures(lambda: 0.0)
     labels = [figures.robot(f"go2-{number}") for number in range(MOST_ROBOTS + 5)]
     assert labels[-5:] == [OTHER] * 5 and len(set(labels)) == MOST_ROBOTS + 1
     assert figures.robot("go2-0") == "go2-0"
+    figures.publish(0.0, ())
+    for series in (s.ROBOT_TOKENS, s.ROBOT_LEVELS, s.ROBOT_ACCEPTED, s.ROBOT_LOST):
+        begun = figures.latest.values[series]
+        assert begun == dict.fromkeys([*begun], 0.0) and len(begun) == MOST_ROBOTS + 1, "rates have a beginning"
 
 
 def test_a_snapshot_does_not_change() -> None:

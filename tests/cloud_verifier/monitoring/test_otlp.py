@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from cloud_verifier.monitoring import otlp
@@ -102,6 +103,23 @@ def test_what_finds_the_queue_full_is_dropped_and_counted(bench: Bench, monkeypa
     assert figures.latest.value(SPANS_DROPPED) == 3
     go_on.set()
     traces.close()
+
+
+def test_what_the_collector_does_not_take_is_counted(bench: Bench) -> None:
+    class Refusing(InMemorySpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            return SpanExportResult.FAILURE
+
+    class Broken(InMemorySpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            raise OSError("no route to host")
+
+    for exporter in (Refusing(), Broken()):
+        traces = StepTraces(exporter, bench.post.clock)
+        answered(traces, bench, TRACE)
+        bench.ask(b"a", begin(2, max_tokens=1, idle=Idle.DECODE))
+        traces.close()
+        assert traces.dropped == 2
 
 
 def test_the_http_exporter_speaks_to_a_collector(bench: Bench) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import socket
+import threading
 from http import HTTPStatus
 
 import pytest
 from rich.console import Console
 
+from cloud_verifier.monitoring import top
 from cloud_verifier.monitoring.doors import WatchedDoor
 from cloud_verifier.monitoring.exposition import pages_of
 from cloud_verifier.monitoring.figures import PUBLISH_S, Phase
@@ -71,3 +75,30 @@ def test_what_is_no_load_is_named_so(body: bytes) -> None:
             fetch(server.url)
     finally:
         server.close()
+
+
+def test_an_address_that_is_none_is_a_line_beside_the_others() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\x1b[2J\r\n")
+
+        other = threading.Thread(target=greet, daemon=True)
+        other.start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        text = shown("localhost:abc", address, "")
+        other.join(60)
+    assert "localhost:abc: no verifier's --http address, which is HOST:PORT (nonnumeric port: 'abc')" in text
+    assert f"{address}: no verifier's --http address, which is HOST:PORT (SSH-2.0-OpenSSH_9.2" in text
+    assert "\x1b" not in text
+
+
+def test_ctrl_c_ends_it_whenever_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(top, "screen", interrupted)
+    show([], 1.0, False, Console(file=io.StringIO()))
