@@ -160,7 +160,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
             limits = config.limits
             beside = load_vlm(draft_model, config.model) if draft_model is not None else None
             models = [vlm] if beside is None else [vlm, beside]
-            blocks = cache_blocks(limits, config.model.device, models)
+            blocks = cache_blocks(limits, models)
             rows, most = limits.max_sessions, limits.max_draft
             engine = VlmEngine(vlm, rows, limits.capacity, exits, max_draft=most, blocks=blocks, encoder=encoder)
             self_draft = None

@@ -35,10 +35,11 @@ def timed(work: Callable[[], object], device: torch.device, repeats: int) -> lis
     return seconds
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait until a GPU has done what it was given; the CPU always has."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def synchronise(*devices: torch.device) -> None:
+    """Wait until GPUs have done what they were given; the CPU always has."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 def text_inputs(count: int) -> Inputs:
