@@ -99,8 +99,9 @@ def monitored(config: ServerConfig) -> Iterator[tuple[Figures, Watched]]:
 
 def serve_cluster(options: dict[str, Any]) -> None:
     """Serve one model by many verifiers until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot."""
-    config = ServerConfig.of(**{name: options[name] for name in _names(ServerConfig)})
     settings = from_flags(ClusterSettings, options)
+    options = {**options, "device": settings.device(options["device"])}
+    config = ServerConfig.of(**{name: options[name] for name in _names(ServerConfig)})
     scaling = from_flags(Scaling, {name: options[name] for name in _names(Scaling) - {"min", "max"}})
     # Here, so that a wrong setting is one sentence and not one a replica.
     _ = config.model_folder, config.draft_folder
