@@ -89,6 +89,10 @@ def _copied(source: Tensor, target: Placed, non_blocking: bool = False) -> Tenso
     return target
 
 
+def attach() -> None:
+    """Let a process have the devices: who is to call this imports the module, which is all it takes."""
+
+
 # What makes tensors of nothing; other such operations of torch fill these.
 _library = torch.library.Library("aten", "IMPL")
 _library.impl("empty.memory_format", lambda *sizes, **how: _made(torch.empty, *sizes, **how), KIND.capitalize())

@@ -12,7 +12,10 @@ import pytest
 from edge_drafter import DraftingConfig, Mode, StepRequest
 from speculation.exits import Head, Reliability
 from speculation.vlm.load import Vlm, load_vlm
+from speculation.wire import Welcome
 from tests import devices
+from tests.cloud_verifier.process import Robot as Raw
+from tests.cloud_verifier.process import answer_by_drafts, make_target, start
 from tests.cloud_verifier.test_engine import PROMPTS, jpeg
 from tests.edge_drafter.fakes import Weather
 from tests.pair import Robot, run
@@ -73,6 +76,24 @@ def test_robots_in_one_batch_are_answered_as_on_one_device(target: Vlm, draft: V
         run(spread, robots, exits=exits)
     for robot in robots:
         assert robot.answers == [alone(target, each) for each in robot.requests]
+
+
+def test_a_verifier_serves_what_is_spread(tiny_target: Path, tmp_path: Path) -> None:
+    """The real process, in which the devices are; its log has what is where."""
+    pair = make_target(tiny_target, tmp_path)
+    flags = ("--dtype", "float64", "--max-sessions", "2", "--capacity", "192", "--device", "lazy:0,lazy:1")
+    verifier = start(pair.folder, *flags, preexec_fn=devices.attach)
+    try:
+        robot = Raw(verifier.address)
+        robot.send(pair.hello)
+        welcome = robot.receive()
+        assert isinstance(welcome, Welcome) and welcome.exit_layers == [1, 2]
+        assert answer_by_drafts(robot, 0, pair.truths[0], right=3, junk=2) == pair.truths[0]
+        robot.close()
+        assert verifier.stop() == 0
+    finally:
+        verifier.process.kill()
+    assert any("lazy:0 (layers 0 to 1), lazy:1 (layers 2 to 3)" in line for line in verifier.log)
 
 
 def test_a_fed_head_drafts_from_layers_of_both_devices(target: Vlm, draft: Vlm, spread: Vlm) -> None:

@@ -209,7 +209,7 @@ def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tu
     # A language model alone has one position a token; without an image the three of M-RoPE are equal.
     mask = plan.mask if vlm.attention == "sdpa" else _additive(plan, embeds)
     rotary = vlm.text.rotary_emb(embeds, plan.positions if vlm.sees_images else plan.positions[0])
-    hidden = embeds
+    hidden, layers = embeds, list(vlm.text.layers)
     for number, span in enumerate(cache.spans):
         # Nothing is copied where it is already, so one device costs nothing.
         writer.enter(number)
@@ -217,7 +217,7 @@ def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tu
         mask = None if mask is None else mask.to(span.device)
         rotary = cos, sin
         for index in span.layers:
-            hidden = vlm.text.layers[index](
+            hidden = layers[index](
                 hidden,
                 attention_mask=mask,
                 position_embeddings=rotary,

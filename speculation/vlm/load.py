@@ -337,6 +337,8 @@ def _load_model(folder: Path, kind: str, settings: ModelSettings, rounding: Any,
     # accelerate's hooks would move what each module is given, the whole mask for every layer anew; `forward_layers`
     # moves it once a device.
     remove_hook_from_submodules(model)
+    # The head may turn out to be the embedding after all.
+    _decoder(model).norm.to(model.lm_head.weight.device)
     return model
 
 

@@ -191,10 +191,10 @@ def test_logits_are_bit_for_bit_those_of_one_device(tiny_target: Path, dtype: st
 
 
 def test_a_language_model_alone_is_spread_too(tmp_path: Path) -> None:
-    folder = tiny_text_model(tmp_path / "text")
-    count = load_vlm(folder).num_layers
-    spread = load_vlm(folder, dtype="float64", device=",".join(f"lazy:{number}" for number in range(count)))
-    assert len(spread.spans) == count
+    """With as many devices as layers, of which the eleventh and twelfth are not the first."""
+    folder = tiny_text_model(tmp_path / "text", layers=12, tied=True)
+    spread = load_vlm(folder, dtype="float64", device=",".join(f"lazy:{number}" for number in range(12)))
+    assert [span.device.index for span in spread.spans] == list(range(12)) and spread.head_device.index == 0
     for one, other in zip(walk(load_vlm(folder, dtype="float64", device=ONE)), walk(spread), strict=True):
         assert np.array_equal(one, other)
 
