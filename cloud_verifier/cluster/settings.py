@@ -75,14 +75,14 @@ class ClusterSettings(Settings, frozen=True):
 
         Raises StartError where that and `gpus_per_replica` do not go together.
         """
-        names = device.split(",")
+        names = [name.strip() for name in device.split(",")]
         count, kind = self.gpus_per_replica or len(names), names[0].partition(":")[0]
         if count == len(names) == 1:
             return device
         if kind == "cpu":
             raise StartError(f"--gpus-per-replica {count}: --device {device} computes on none; give --device cuda")
         own = ",".join(f"{kind}:{number}" for number in range(count))
-        if device not in (kind, own):
+        if names not in ([kind], own.split(",")):
             raise StartError(
                 f"--device {device}: a replica with {count} GPUs counts them from 0; give --device {own}, or "
                 f"--device {kind} --gpus-per-replica {count}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -166,12 +167,12 @@ class Vlm:
         device: torch.device = self.text.norm.weight.device
         return device
 
-    @property
+    @cached_property
     def spans(self) -> tuple[Span, ...]:
         """Which layers are on which device, in their order; one span where the model is on one device."""
         return spans_of(self.text.layers)
 
-    @property
+    @cached_property
     def devices(self) -> tuple[torch.device, ...]:
         """The devices that hold layers, in the order of the layers."""
         return tuple(dict.fromkeys(span.device for span in self.spans))
@@ -249,7 +250,9 @@ def _check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # what torch raises where there is no such device
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"device {device}: {reason}") from None
+        gpus = torch.cuda.device_count() if device.startswith("cuda:") else 0
+        here = f"; GPUs here are cuda:0 to cuda:{gpus - 1}" if gpus else ""
+        raise ValueError(f"device {device}: {reason}{here}") from None
 
 
 def _check_tokens(folder: Path, model: Any, processor: Processor) -> None:

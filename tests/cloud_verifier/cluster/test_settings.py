@@ -118,7 +118,7 @@ def test_replicas_are_counted_by_the_gpus_that_each_needs_on_one_machine() -> No
         ("cpu", 1, "cpu"),
         ("cuda", 0, "cuda"),
         ("cuda", 2, "cuda:0,cuda:1"),
-        ("cuda:0,cuda:1", 0, "cuda:0,cuda:1"),
+        ("cuda:0, cuda:1", 0, "cuda:0,cuda:1"),
         ("cuda:0,cuda:1", 2, "cuda:0,cuda:1"),
     ],
 )

@@ -99,8 +99,11 @@ def test_devices_are_named_in_the_order_of_their_layers() -> None:
     assert ModelSettings(device="cuda").devices == ("cuda",)
 
 
-def test_a_device_that_is_not_there_is_named(tiny_target: Path) -> None:
-    with pytest.raises(ValueError, match="^device cuda:98: "):
+def test_a_device_that_is_not_there_is_named_and_those_that_are(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    with pytest.raises(ValueError, match="^device cuda:98: .*; GPUs here are cuda:0 to cuda:2$"):
         load_vlm(tiny_target, device="cuda:98,cuda:99")
 
 
