@@ -99,8 +99,9 @@ def monitored(config: ServerConfig) -> Iterator[tuple[Figures, Watched]]:
 
 def serve_cluster(options: dict[str, Any]) -> None:
     """Serve one model by many verifiers until SIGTERM or SIGINT. Raises ValueError, in one sentence, if it cannot."""
-    config = ServerConfig.of(**{name: options[name] for name in _names(ServerConfig)})
     settings = from_flags(ClusterSettings, options)
+    options = {**options, "device": settings.device(options["device"])}
+    config = ServerConfig.of(**{name: options[name] for name in _names(ServerConfig)})
     scaling = from_flags(Scaling, {name: options[name] for name in _names(Scaling) - {"min", "max"}})
     # Here, so that a wrong setting is one sentence and not one a replica.
     _ = config.model_folder, config.draft_folder
@@ -160,7 +161,7 @@ def _serve(config: ServerConfig, figures: Figures, watched: Watched, member: Mem
             limits = config.limits
             beside = load_vlm(draft_model, config.model) if draft_model is not None else None
             models = [vlm] if beside is None else [vlm, beside]
-            blocks = cache_blocks(limits, config.model.device, models)
+            blocks = cache_blocks(limits, models)
             rows, most = limits.max_sessions, limits.max_draft
             engine = VlmEngine(vlm, rows, limits.capacity, exits, max_draft=most, blocks=blocks, encoder=encoder)
             self_draft = None

@@ -92,24 +92,35 @@ def find_encoder(config: ServerConfig, vlm: Vlm) -> FeatureEncoder | None:
     return encoder
 
 
-def cache_blocks(limits: Limits, device: str, vlms: Sequence[Vlm]) -> int:
+def cache_blocks(limits: Limits, vlms: Sequence[Vlm]) -> int:
     """Return how many blocks the cache of each model has: what all sessions can fill, as far as memory allows.
 
-    Raises StartError where one session does not fit, or `--memory` is more than what is free.
+    A block has a part on every device that holds layers, so the device that is full first decides. `--memory` is for
+    all devices together, each of which gives it as much as its layers take. Raises StartError where one session does
+    not fit, or `--memory` is more than what is free.
     """
-    each, session = sum(KVCache.block_bytes(vlm) for vlm in vlms), blocks_for(limits.capacity)
-    free, given = available_bytes(device), limits.memory_bytes
-    if given is not None and given > free:
-        raise StartError(f"--memory {limits.memory}: {device} has {gigabytes(free)} free")
-    # A cache has one block more than it gives out, and forwards need room too.
-    room = (given if given is not None else int(_FREE_SHARE * free)) // each - 1
-    if room < session:
-        budget = f"--memory {limits.memory}" if given is not None else f"what {device} has free"
+    each: dict[torch.device, int] = {}
+    for vlm in vlms:
+        for device, part in KVCache.block_bytes_by_device(vlm).items():
+            each[device] = each.get(device, 0) + part
+    whole, session, given = sum(each.values()), blocks_for(limits.capacity), limits.memory_bytes
+    blocks: dict[torch.device, int] = {}
+    for device, part in each.items():
+        free = available_bytes(str(device))
+        share = given * part // whole if given is not None else int(_FREE_SHARE * free)
+        if given is not None and share > free:
+            of_it = f" of which its layers take {gigabytes(share)}," if len(each) > 1 else ""
+            raise StartError(f"--memory {limits.memory}:{of_it} {device} has {gigabytes(free)} free")
+        # A cache has one block more than it gives out, and forwards need room too.
+        blocks[device] = share // part - 1
+    tightest = min(blocks, key=lambda device: blocks[device])
+    if blocks[tightest] < session:
+        budget = f"--memory {limits.memory}" if given is not None else f"what {tightest} has free"
+        need = (session + 1) * (whole if given is not None else each[tightest])
         raise StartError(
-            f"--capacity {limits.capacity}: keys and values of one session take {gigabytes((session + 1) * each)}, "
-            f"more than {budget}"
+            f"--capacity {limits.capacity}: keys and values of one session take {gigabytes(need)}, more than {budget}"
         )
-    return min(limits.max_sessions * session, room)
+    return min(limits.max_sessions * session, blocks[tightest])
 
 
 def check_room(whose: str, prompt: int, answer: int, draft: int, capacity: int) -> None:
@@ -228,7 +239,7 @@ class VlmEngine:
                 if output.layer == last:
                     found = collected.features({}, self._following)
                     # What no verdict waits for would be measured as part of the next forward.
-                    synchronise(self._vlm.device)
+                    synchronise(*self._vlm.devices)
                 yield LayerVerdicts(output.layer, {}, features=found)
 
     def keep(self, index: int, path: Sequence[int], token: int) -> None:

@@ -151,7 +151,7 @@ class SelfDraft:
             if stop is not None and output.layer < last and stop():
                 raise Abandoned
         # No logits are read: without this its time would be that of launching it.
-        synchronise(self._vlm.device)
+        synchronise(*self._vlm.devices)
 
     def prefill(self, index: int, inputs: Inputs, max_tokens: int, stop: Stop | None = None) -> None:
         """Make row `index` hold the inputs, all at once. Raises as `begin` and `feed`."""

@@ -159,7 +159,7 @@ class EdgeDecoder:
                 "it, or leave fed_head out"
             )
         folder, settings = Path(config.decoding.fed_head), config.draft
-        head = load_head(folder, draft.tokenizer_fingerprint, settings.device, DTYPES[settings.dtype])
+        head = load_head(folder, draft.tokenizer_fingerprint, settings.devices[0], DTYPES[settings.dtype])
         session = FedSession(head)
         size = sum(weight.numel() for weight in head.parameters()) / 1e6
         _log.info("fed head %s drafts: %.2f M parameters, features %s", folder, size, head.config.features)

@@ -168,7 +168,8 @@ class ShortList:
         if not ascending or self.ids[0] < 0 or self.ids[-1] >= vlm.vocabulary:
             raise ValueError(f"a short list needs ascending tokens in 0..{vlm.vocabulary - 1}")
         head = vlm.model.lm_head
-        if type(head) is not nn.Linear or type(head.weight.data) is not Tensor or head.bias is not None:
+        # torchao keeps the class of the layer; its weights are made of several tensors.
+        if type(head) is not nn.Linear or hasattr(head.weight, "__tensor_flatten__") or head.bias is not None:
             raise ValueError("the target's head is quantised or has a bias, so no short list can be cut out of it")
         rows = torch.from_numpy(self.ids).to(head.weight.device)
         self.weight: Tensor = head.weight.detach().index_select(0, rows)
@@ -210,7 +211,9 @@ class ExitHeads:
         self.short_list: ShortList | None = None
         self.tables: dict[Head, dict[int, Reliability]] = {head: {} for head in Head}
         self.adapters = nn.ModuleDict({str(layer): ExitAdapter(vlm.hidden_size, rank) for layer in self.layers})
-        self.adapters.to(device=vlm.device, dtype=vlm.dtype)
+        for span in vlm.spans:
+            for layer in set(self.layers) & set(span.layers):
+                self.adapters[str(layer)].to(device=span.device, dtype=vlm.dtype)
 
     @classmethod
     def load(cls, folder: Path, vlm: Vlm, head: Head | None = None) -> ExitHeads:
@@ -294,7 +297,8 @@ class ExitHeads:
         adapted = self.adapters[str(layer)](hidden.to(self.vlm.dtype))
         if (head or self.head) is Head.FULL or self.short_list is None:
             return final_logits(self.vlm, adapted)
-        return nn.functional.linear(self.vlm.text.norm(adapted), self.short_list.weight)
+        normed = self.vlm.text.norm(adapted.to(self.vlm.head_device))
+        return nn.functional.linear(normed, self.short_list.weight)
 
     def judge(
         self, rule: AcceptanceRule, tokens: Sequence[int], parents: Sequence[int], logits: Logits,

@@ -131,7 +131,7 @@ class _Pass:
 
     def _now(self) -> float:
         # A GPU works on after a call returns; what is timed must be done.
-        synchronise(self._vlm.device)
+        synchronise(*self._vlm.devices)
         return time.thread_time() if self.clock is Clock.PROCESSOR else time.perf_counter()
 
 

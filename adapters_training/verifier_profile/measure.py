@@ -128,7 +128,7 @@ class Profiler:
         return self._now() - began
 
     def _now(self) -> float:
-        synchronise(self._vlm.device)
+        synchronise(*self._vlm.devices)
         return time.thread_time() if self.clock is Clock.PROCESSOR else time.perf_counter()
 
     def _tokens(self, count: int) -> Ints:

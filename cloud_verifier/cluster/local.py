@@ -64,6 +64,20 @@ def count_gpus() -> int:
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
+def places_of(gpus: Sequence[int], each: int) -> int:
+    """Return for how many replicas machines with so many GPUs have room, if each has its own on one machine.
+
+    Raises StartError where there are GPUs, but nowhere enough for one.
+    """
+    found = sum(count // each for count in gpus)
+    if any(gpus) and not found:
+        raise StartError(
+            f"--gpus-per-replica {each}: no machine has so many, the largest has {max(gpus)}; give fewer, and a "
+            "smaller --dtype or a --quantisation if the model does not fit them"
+        )
+    return found
+
+
 def make_secret(settings: ClusterSettings, link: Link) -> bytes:
     """Return the cluster's secret: from its file or, without keys, a new one. Raises StartError."""
     file = settings.secret_file or (link.keys / SECRET_FILE if link.keys is not None else None)
@@ -76,7 +90,7 @@ def make_secret(settings: ClusterSettings, link: Link) -> bytes:
 
 
 class LocalFleet:
-    """Replicas as processes of this machine, see `manager.Fleet`; the n-th has the n-th GPU and port."""
+    """Replicas as processes of this machine, see `manager.Fleet`; the n-th has the n-th GPUs and port."""
 
     def __init__(
         self,
@@ -85,11 +99,12 @@ class LocalFleet:
         host: str = "127.0.0.1",
         first_port: int = 0,
         gpus: int = 0,
+        gpus_each: int = 1,
     ) -> None:
         """command: how the n-th replica is started that binds to an address, from 1; host: of these addresses;
-        first_port: 0: any."""
+        first_port: 0: any; gpus: of this machine, of which each replica has `gpus_each`."""
         self._supervisor, self._command = supervisor, command
-        self._host, self._first_port, self._gpus = host, first_port, gpus
+        self._host, self._first_port, self._gpus, self._gpus_each = host, first_port, gpus, gpus_each
 
     @property
     def names(self) -> Collection[str]:
@@ -102,7 +117,8 @@ class LocalFleet:
         environment = dict(os.environ)
         if self._gpus:
             shown = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(self._gpus)))).split(",")
-            environment["CUDA_VISIBLE_DEVICES"] = shown[place % len(shown)]
+            first = place % places_of([len(shown)], self._gpus_each) * self._gpus_each
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(shown[first : first + self._gpus_each])
         port = str(self._first_port + place) if self._first_port else "*"
         self._supervisor.start(name, self._command(f"tcp://{self._host}:{port}", place + 1), environment)
 
@@ -132,13 +148,19 @@ class LocalCluster:
     ) -> None:
         """`options` are those of the command line, by name. `start` starts processes. Raises StartError."""
         host, secret, gpus = settings.reached_at(config.link), make_secret(settings, config.link), count_gpus()
-        limits = settings.limits(scaling, gpus)
+        each = len(config.model.devices)
+        limits = settings.limits(scaling, places_of([gpus], each))
         self._drain_s = config.limits.drain_s
         self._mailbox = open_post(config.link, config.quotas.bytes_per_s)
         self._relay = Relay(self._mailbox, config.link.keys, time.monotonic) if settings.relay else None
         self.supervisor = Supervisor(secret, host, start)
         fleet = LocalFleet(
-            self.supervisor, partial(replica_command, options), bind_host(config.link), settings.replica_port, gpus
+            self.supervisor,
+            partial(replica_command, options),
+            bind_host(config.link),
+            settings.replica_port,
+            gpus,
+            each,
         )
         self.directory = Directory()
         self.manager = Manager(self.directory, Scaler(limits), fleet, limits.max)

@@ -21,7 +21,7 @@ from typing import Any
 
 from cloud_verifier.cluster.directory import Directory, Status
 from cloud_verifier.cluster.door import ClusterDoor
-from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, bind_host, make_secret, replica_command
+from cloud_verifier.cluster.local import END_S, LOOK_S, TURN_S, bind_host, make_secret, places_of, replica_command
 from cloud_verifier.cluster.manager import Manager
 from cloud_verifier.cluster.post import open_post
 from cloud_verifier.cluster.relay import Relay
@@ -328,11 +328,12 @@ class RayCluster:
     ) -> None:
         """`options` are those of the command line, by name. Raises StartError."""
         ray = _ray()
-        gpus = int(ray.cluster_resources().get("GPU", 0))
-        per_replica = 0.0 if settings.cpus_per_replica or not gpus else 1.0
+        each = len(config.model.devices)
+        places = places_of([int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]], each)
+        per_replica = 0.0 if settings.cpus_per_replica or not places else float(each)
         plan = Plan(
-            options, settings.limits(scaling, gpus), make_secret(settings, config.link), bind_host(config.link),
-            settings.replica_port, settings.cpus_per_replica or 1.0 - per_replica, per_replica,
+            options, settings.limits(scaling, places), make_secret(settings, config.link), bind_host(config.link),
+            settings.replica_port, settings.cpus_per_replica or (0.0 if per_replica else 1.0), per_replica,
         )  # fmt: skip
         with contextlib.ExitStack() as ends:
             mailbox = open_post(config.link, config.quotas.bytes_per_s)

@@ -24,13 +24,25 @@ class ClusterSettings(Settings, frozen=True):
         Literal["ray", "local"],
         Meta(description="ray: on all machines of a Ray cluster; local: on this machine, without Ray"),
     ] = "ray"
-    replicas: Annotated[str, Meta(description="verifiers that run; auto: one a GPU, or one where there is none")] = (
-        "auto"
-    )
+    replicas: Annotated[
+        str,
+        Meta(
+            description="verifiers that run; auto: one a GPU, or --gpus-per-replica of them, or one where there is none"
+        ),
+    ] = "auto"
     min: Annotated[int, Meta(ge=0, le=1024, description="replicas at least; 0: --replicas")] = 0
     max: Annotated[int, Meta(ge=0, le=1024, description="replicas at most; 0: --replicas")] = 0
+    gpus_per_replica: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=16,
+            description="GPUs of one machine over which a replica's model is spread; 0: as many as --device names",
+        ),
+    ] = 0
     cpus_per_replica: Annotated[
-        float, Meta(ge=0, le=1024, description="Ray places a replica by so many CPUs; 0: by one GPU where there is one")
+        float,
+        Meta(ge=0, le=1024, description="Ray places a replica by so many CPUs; 0: by its GPUs where there are any"),
     ] = 0.0
     address: Annotated[
         str, Meta(description="Ray cluster to join, HOST:PORT or ray://HOST:PORT; empty: one is started here")
@@ -58,13 +70,35 @@ class ClusterSettings(Settings, frozen=True):
         if self.replicas != "auto" and not (self.replicas.isdecimal() and 1 <= int(self.replicas) <= 1024):
             raise StartError(f"--replicas {self.replicas!r}: give auto, or 1 to 1024")
 
-    def count(self, gpus: int) -> int:
-        """Return how many replicas run at first, with so many GPUs at hand."""
-        return max(1, gpus) if self.replicas == "auto" else int(self.replicas)
+    def device(self, device: str) -> str:
+        """Return the `--device` of a replica, which counts its own GPUs from 0, for what the cluster was given.
 
-    def limits(self, scaling: Scaling, gpus: int) -> Scaling:
-        """Return the scaling rule with this cluster's limits. Raises StartError for a maximum below the minimum."""
-        count = self.count(gpus)
+        Raises StartError where that and `gpus_per_replica` do not go together.
+        """
+        names = [name.strip() for name in device.split(",")]
+        count, kind = self.gpus_per_replica or len(names), names[0].partition(":")[0]
+        if count == len(names) == 1:
+            return device
+        if kind == "cpu":
+            raise StartError(f"--gpus-per-replica {count}: --device {device} computes on none; give --device cuda")
+        own = ",".join(f"{kind}:{number}" for number in range(count))
+        if names not in ([kind], own.split(",")):
+            raise StartError(
+                f"--device {device}: a replica with {count} GPUs counts them from 0; give --device {own}, or "
+                f"--device {kind} --gpus-per-replica {count}"
+            )
+        return own
+
+    def count(self, places: int) -> int:
+        """Return how many replicas run at first, with GPUs at hand for so many."""
+        return max(1, places) if self.replicas == "auto" else int(self.replicas)
+
+    def limits(self, scaling: Scaling, places: int) -> Scaling:
+        """Return the scaling rule with this cluster's limits, with GPUs at hand for so many replicas.
+
+        Raises StartError for a maximum below the minimum.
+        """
+        count = self.count(places)
         least, most = self.min or min(count, self.max or count), self.max or max(count, self.min)
         try:
             return Scaling(least, most, *(getattr(scaling, name) for name in scaling.__struct_fields__[2:]))

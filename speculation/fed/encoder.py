@@ -23,7 +23,9 @@ class FeatureEncoder(nn.Module):
 
     def forward(self, hidden: Sequence[Tensor]) -> Tensor:
         """Return features [n, size], float32, of the outputs [n, hidden] of `config.layers`, before the final norm."""
-        normed = [norm(each.float()) for norm, each in zip(self.norms, hidden, strict=True)]
+        # Layers of a target that is spread over devices come from several.
+        here = self.down.weight.device
+        normed = [norm(each.to(here).float()) for norm, each in zip(self.norms, hidden, strict=True)]
         features: Tensor = self.down(torch.cat(normed, dim=-1))
         return features
 

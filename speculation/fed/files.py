@@ -55,7 +55,7 @@ def load_encoder(folder: Path, vlm: Vlm) -> FeatureEncoder:
     encoder = _filled(FeatureEncoder(config), folder, ENCODER_FILE)
     if fingerprint(encoder) != config.features:
         raise ModelFolderError(f"{folder / ENCODER_FILE} is not the bottleneck of {CONFIG_FILE} beside it; {_REMEDY}")
-    return encoder.to(vlm.device)
+    return encoder.to(vlm.head_device)
 
 
 def load_head(folder: Path, tokenizer: str, device: str = "cpu", dtype: torch.dtype = torch.float32) -> FedHead:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for, prefix_keys
 from speculation.vlm.load import Vlm
+from speculation.vlm.placement import Span
 from speculation.vlm.plan import Plan
 
 PADDING = 1.25
@@ -66,19 +67,33 @@ class KVCache:
         self._share = share
         self._pool = BlockPool(blocks, self._wipe)
         self._tables: list[list[int]] = [[] for _ in range(rows)]
+        self.spans = vlm.spans
+        self._device = vlm.device
         # The spare block behind the others takes what padding tokens write; no table has it.
-        shape = (2, vlm.num_layers, vlm.kv_heads, (blocks + 1) * BLOCK, vlm.head_dim)
-        self._kv = torch.zeros(shape, dtype=vlm.dtype, device=vlm.device)
+        slots = (blocks + 1) * BLOCK
+        self._kv = tuple(
+            torch.zeros((2, len(span.layers), vlm.kv_heads, slots, vlm.head_dim), dtype=vlm.dtype, device=span.device)
+            for span in self.spans
+        )
+        """A span's keys and values, on its device: [2, layers of the span, heads, slots, head_dim]."""
 
     @staticmethod
     def block_bytes(vlm: Vlm) -> int:
-        """Return the bytes of one block of a model's keys and values."""
-        return 2 * vlm.num_layers * vlm.kv_heads * BLOCK * vlm.head_dim * vlm.dtype.itemsize
+        """Return the bytes of one block of a model's keys and values, on all its devices together."""
+        return vlm.num_layers * _layer_bytes(vlm)
+
+    @staticmethod
+    def block_bytes_by_device(vlm: Vlm) -> dict[torch.device, int]:
+        """Return the bytes that one block takes on each of a model's devices."""
+        found: dict[torch.device, int] = {}
+        for span in vlm.spans:
+            found[span.device] = found.get(span.device, 0) + len(span.layers) * _layer_bytes(vlm)
+        return found
 
     @property
     def nbytes(self) -> int:
         """Size of the keys and values in bytes."""
-        return self._kv.nbytes
+        return sum(part.nbytes for part in self._kv)
 
     @property
     def blocks(self) -> int:
@@ -201,7 +216,7 @@ class KVCache:
         packed = bool(prefixes) or len(rows) == 1 or not _alike(counts, ends)
         layout = self._packed(rows, counts, prefixes) if packed else self._padded(rows, counts)
         slots, blocks, positions, visible = layout
-        device = self._kv.device
+        device = self._device
         return Plan(
             rows=tuple(rows),
             counts=tuple(counts),
@@ -232,7 +247,7 @@ class KVCache:
 
     def writer(self, plan: Plan) -> CacheWriter:
         """Return what the model's attention layers write to and read from during one forward."""
-        return CacheWriter(self._kv, plan)
+        return CacheWriter(self._kv, self.spans, plan)
 
     def _padded(self, rows: Sequence[int], counts: Sequence[int]) -> _Layout:
         starts = np.array([self.used[row] for row in rows], dtype=np.int64)
@@ -299,18 +314,20 @@ class KVCache:
                     table.append(self._pool.take(near))
                 elif not self._pool.writable(table[place]):
                     own, shared = self._pool.take(near), table[place]
-                    self._slots(own).copy_(self._slots(shared))
+                    for fresh, held in zip(self._slots(own), self._slots(shared), strict=True):
+                        fresh.copy_(held)
                     table[place] = own
                     self._pool.give_back(shared)
         except PoolEmpty as error:
             raise CacheFull(f"row {row} holds {used} tokens and cannot take {count} more: {error}") from None
 
-    def _slots(self, block: int) -> Tensor:
-        """Return a block's keys and values [2, layers, heads, BLOCK, head_dim], to write to."""
-        return self._kv[:, :, :, block * BLOCK : (block + 1) * BLOCK]
+    def _slots(self, block: int) -> list[Tensor]:
+        """Return a block's keys and values by span [2, layers, heads, BLOCK, head_dim], to write to."""
+        return [part[:, :, :, block * BLOCK : (block + 1) * BLOCK] for part in self._kv]
 
     def _wipe(self, block: int) -> None:
-        self._slots(block).zero_()
+        for part in self._slots(block):
+            part.zero_()
 
     def _append_prefix(self, row: int, count: int) -> None:
         start = self.used[row]
@@ -356,23 +373,32 @@ class KVCache:
             self._pooled(row, np.array(old[skip:])),
             self._pooled(row, np.arange(start + skip, start + len(old))),
         )
-        moved = self._kv.index_select(3, torch.from_numpy(source).to(self._kv.device))
-        self._kv.index_copy_(3, torch.from_numpy(target).to(self._kv.device), moved)
+        for part in self._kv:
+            moved = part.index_select(3, torch.from_numpy(source).to(part.device))
+            part.index_copy_(3, torch.from_numpy(target).to(part.device), moved)
 
 
 class CacheWriter:
     """The `past_key_values` of one forward: stores a layer's new keys and values, returns all that its rows can see."""
 
-    def __init__(self, kv: Tensor, plan: Plan) -> None:
-        self._kv, self._plan = kv, plan
+    def __init__(self, kv: Sequence[Tensor], spans: Sequence[Span], plan: Plan) -> None:
+        """kv: by span, as `KVCache` holds it."""
+        self._kv, self._spans, self._plan = kv, spans, plan
         self._slots, self._blocks = plan.slots.flatten(), plan.blocks.flatten()
+        self._part, self._first = kv[0], 0
+
+    def enter(self, span: int) -> None:
+        """Go on with the layers of a span, whose device the next keys and values are on."""
+        self._part, self._first = self._kv[span], self._spans[span].first
+        self._slots, self._blocks = (each.to(self._part.device) for each in (self._slots, self._blocks))
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store a layer's keys and values, [B, heads, width, head_dim] as the plan lays them out.
 
         Returns those in view: [B, heads, view, head_dim], packed [1, heads, all views, head_dim].
         """
-        return self._update(self._kv[0, layer], keys), self._update(self._kv[1, layer], values)
+        place = layer - self._first
+        return self._update(self._part[0, place], keys), self._update(self._part[1, place], values)
 
     def _update(self, stored: Tensor, fresh: Tensor) -> Tensor:
         plan = self._plan
@@ -384,6 +410,11 @@ class CacheWriter:
         heads, _, width = stored.shape
         seen = stored.view(heads, -1, BLOCK * width).index_select(1, self._blocks)
         return seen.view(heads, len(plan.blocks), -1, width).transpose(0, 1)[:, :, : plan.view]
+
+
+def _layer_bytes(vlm: Vlm) -> int:
+    """Return the bytes of one layer's keys and values in one block."""
+    return 2 * vlm.kv_heads * BLOCK * vlm.head_dim * vlm.dtype.itemsize
 
 
 def _alike(counts: Sequence[int], ends: Sequence[int]) -> bool:

@@ -179,7 +179,7 @@ def final_logits(vlm: Vlm, hidden: Tensor) -> Tensor:
 
     Gradients pass through to `hidden` (the model is frozen), so that exit adapters can be trained on it.
     """
-    logits: Tensor = vlm.model.lm_head(vlm.text.norm(hidden))[..., : vlm.vocabulary]
+    logits: Tensor = vlm.model.lm_head(vlm.text.norm(hidden.to(vlm.head_device)))[..., : vlm.vocabulary]
     return logits
 
 
@@ -209,17 +209,23 @@ def _layers(vlm: Vlm, cache: KVCache, plan: Plan, embeds: Tensor) -> Iterator[tu
     # A language model alone has one position a token; without an image the three of M-RoPE are equal.
     mask = plan.mask if vlm.attention == "sdpa" else _additive(plan, embeds)
     rotary = vlm.text.rotary_emb(embeds, plan.positions if vlm.sees_images else plan.positions[0])
-    hidden = embeds
-    for index, layer in enumerate(vlm.text.layers):
-        hidden = layer(
-            hidden,
-            attention_mask=mask,
-            position_embeddings=rotary,
-            past_key_values=writer,
-            use_cache=True,
-            plan=plan,
-        )
-        yield index, hidden
+    hidden, layers = embeds, list(vlm.text.layers)
+    for number, span in enumerate(cache.spans):
+        # Nothing is copied where it is already, so one device costs nothing.
+        writer.enter(number)
+        hidden, cos, sin = (each.to(span.device) for each in (hidden, *rotary))
+        mask = None if mask is None else mask.to(span.device)
+        rotary = cos, sin
+        for index in span.layers:
+            hidden = layers[index](
+                hidden,
+                attention_mask=mask,
+                position_embeddings=rotary,
+                past_key_values=writer,
+                use_cache=True,
+                plan=plan,
+            )
+            yield index, hidden
 
 
 def _additive(plan: Plan, embeds: Tensor) -> Tensor:

@@ -91,15 +91,16 @@ class PairReport:
 
 @dataclass(frozen=True)
 class Machine:
-    """Free memory by device, in bytes."""
+    """Free memory by device, in bytes; devices as `ModelSettings.device` names them."""
 
     free: dict[str, int] = field(default_factory=dict)
 
 
 def this_machine() -> Machine:
-    """Return what this machine has free: the CPU's memory and every GPU's."""
-    devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    return Machine({device: available_bytes(device) for device in devices})
+    """Return what this machine has free: the CPU's memory, every GPU's and, of several, that of all together."""
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    free = {device: available_bytes(device) for device in ["cpu", *gpus]}
+    return Machine(free | {",".join(gpus): sum(free[gpu] for gpu in gpus)} if len(gpus) > 1 else free)
 
 
 def inspect_folder(name: Path | str, capacity: int = CAPACITY, *, allow_download: bool = False) -> FolderReport:

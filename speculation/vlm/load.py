@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.hooks import remove_hook_from_submodules
 from msgspec.structs import replace
 from torch import nn
 from transformers import (
@@ -40,6 +42,7 @@ from speculation.vlm.folder import (
     weight_files,
 )
 from speculation.vlm.memory import check_memory, head_width
+from speculation.vlm.placement import Span, device_map, spans_of
 from speculation.vlm.processing import VICUNA_TEMPLATE, Processor
 from speculation.vlm.quantise import quantisation_config, stored_quantisation
 from speculation.vlm.settings import DEFAULT_SETTINGS, ModelSettings
@@ -154,9 +157,25 @@ class Vlm:
 
     @property
     def device(self) -> torch.device:
-        """Where the model runs."""
-        device: torch.device = self.model.device
+        """Where the model runs or, of several devices, the one with its embedding and vision tower: inputs go there."""
+        device: torch.device = self.text.embed_tokens.weight.device
         return device
+
+    @property
+    def head_device(self) -> torch.device:
+        """Where the final norm and the head are, and so the logits."""
+        device: torch.device = self.text.norm.weight.device
+        return device
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """Which layers are on which device, in their order; one span where the model is on one device."""
+        return spans_of(self.text.layers)
+
+    @cached_property
+    def devices(self) -> tuple[torch.device, ...]:
+        """The devices that hold layers, in the order of the layers."""
+        return tuple(dict.fromkeys(span.device for span in self.spans))
 
 
 def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **changes: Any) -> Vlm:
@@ -169,7 +188,8 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     settings = replace(settings, **changes)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    _check_device(settings.device)
+    for device in settings.devices:
+        _check_device(device)
     _route_logs()
     folder = find_model(folder, allow_download=settings.allow_download)
     config = read_config(folder)
@@ -177,8 +197,8 @@ def load_vlm(folder: Path | str, settings: ModelSettings = DEFAULT_SETTINGS, **c
     weights = weight_files(folder)
     processor = _load_processor(folder, config["model_type"], settings)
     rounding = quantisation_config(folder, config, settings.rounding, DTYPES[settings.dtype])
-    check_memory(folder, _readable(weights), settings)
-    model = _load_model(folder, config["model_type"], settings, rounding).eval().requires_grad_(False)
+    places = _places(folder, config, _readable(weights), settings)
+    model = _load_model(folder, config["model_type"], settings, rounding, places).eval().requires_grad_(False)
     if settings.dtype == "float64":
         _use_exact_norms(model)
     text = _decoder(model)
@@ -230,7 +250,9 @@ def _check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # what torch raises where there is no such device
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"device {device}: {reason}") from None
+        gpus = torch.cuda.device_count() if device.startswith("cuda:") else 0
+        here = f"; GPUs here are cuda:0 to cuda:{gpus - 1}" if gpus else ""
+        raise ValueError(f"device {device}: {reason}{here}") from None
 
 
 def _check_tokens(folder: Path, model: Any, processor: Processor) -> None:
@@ -271,9 +293,20 @@ def _load_processor(folder: Path, kind: str, settings: ModelSettings) -> Process
     return processor
 
 
-def _load_model(folder: Path, kind: str, settings: ModelSettings, rounding: Any) -> Any:
+def _places(
+    folder: Path, config: dict[str, Any], tensors: list[StoredTensor], settings: ModelSettings
+) -> dict[str, str] | None:
+    """Return which module goes to which device; None: all to the CPU. Raises ModelFolderError for what does not fit."""
+    if len(settings.devices) > 1:
+        return device_map(folder, config, tensors, settings)
+    check_memory(folder, tensors, settings)
+    return {"": settings.device} if settings.device != "cpu" else None
+
+
+def _load_model(folder: Path, kind: str, settings: ModelSettings, rounding: Any, places: dict[str, str] | None) -> Any:
     # On any device but the CPU, and for rounded weights, tensors go where they belong one by one.
-    direct = rounding is not None or settings.device != "cpu"
+    if rounding is not None and places is None:
+        places = {"": settings.device}
     try:
         model, report = MODEL_CLASSES[kind].from_pretrained(
             str(folder),
@@ -283,7 +316,7 @@ def _load_model(folder: Path, kind: str, settings: ModelSettings, rounding: Any)
             use_safetensors=True,
             output_loading_info=True,
             quantization_config=rounding,
-            device_map={"": settings.device} if direct else None,
+            device_map=places,
         )
     except ImportError as error:
         reason = str(error).strip().splitlines()[0]
@@ -304,6 +337,11 @@ def _load_model(folder: Path, kind: str, settings: ModelSettings, rounding: Any)
             raise ModelFolderError(
                 f"model folder {folder}: weights do not fit config.json, {len(report[what])} {what} such as {example}"
             )
+    # accelerate's hooks would move what each module is given, the whole mask for every layer anew; `forward_layers`
+    # moves it once a device.
+    remove_hook_from_submodules(model)
+    # The head may turn out to be the embedding after all.
+    _decoder(model).norm.to(model.lm_head.weight.device)
     return model
 
 

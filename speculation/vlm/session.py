@@ -59,7 +59,7 @@ class VlmSession:
         self._pending, self._root = [], None
         root = prefill(self.vlm, self._cache, 0, inputs, stop)
         # What is only queued on a device would be waited for by the first forward behind it.
-        synchronise(self.vlm.device)
+        synchronise(*self.vlm.devices)
         self._pending = [root, *committed]
 
     def root_logits(self, stop: Stop | None = None) -> Logits:

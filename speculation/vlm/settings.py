@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import Annotated, Literal
 
@@ -42,7 +43,10 @@ class ModelSettings(msgspec.Struct, frozen=True):
     More than one thread per process starves the other side on a small machine.
     """
 
-    device: Annotated[str, Meta(description="where the model runs, e.g. cpu or cuda")] = "cpu"
+    device: Annotated[
+        str,
+        Meta(description="where the model runs, e.g. cpu or cuda; cuda:0,cuda:1: its layers are spread over several"),
+    ] = "cpu"
     dtype: Annotated[Literal["float32", "float64", "bfloat16", "float16"], Meta(description="what it computes in")] = (
         "float32"
     )
@@ -72,6 +76,7 @@ class ModelSettings(msgspec.Struct, frozen=True):
             )
         if self.attention not in ATTENTION:
             raise ValueError(f"attention {self.attention!r} is unknown; choose {' or '.join(ATTENTION)}")
+        self._check_devices()
         known = [each.value for each in Quantisation]
         if self.quantisation not in known:
             raise ValueError(f"quantisation {self.quantisation!r} is unknown; choose {', '.join(known)}")
@@ -86,6 +91,26 @@ class ModelSettings(msgspec.Struct, frozen=True):
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels {self.min_pixels} is more than max_pixels {self.max_pixels}")
         check(self)
+
+    def _check_devices(self) -> None:
+        names = self.devices
+        if len(names) == 1:
+            return
+        kinds = list(dict.fromkeys(name.partition(":")[0] for name in names))
+        if len(kinds) > 1:
+            raise ValueError(f"device {self.device!r} mixes {' and '.join(kinds)}; give several of one kind")
+        if kinds == ["cpu"]:
+            raise ValueError(f"device {self.device!r}: the CPU is one device; give cpu")
+        if not all(re.fullmatch(r"[a-z]+:\d+", name) for name in names):
+            raise ValueError(f"device {self.device!r}: each of several devices has its number, as cuda:0,cuda:1 have")
+        twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"device {self.device!r} names {', '.join(twice)} more than once")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that `device` names, in the order of the layers that they hold."""
+        return tuple(name.strip() for name in self.device.split(","))
 
     @property
     def rounding(self) -> Quantisation:

@@ -35,10 +35,11 @@ def timed(work: Callable[[], object], device: torch.device, repeats: int) -> lis
     return seconds
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait until a GPU has done what it was given; the CPU always has."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def synchronise(*devices: torch.device) -> None:
+    """Wait until GPUs have done what they were given; the CPU always has."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 def text_inputs(count: int) -> Inputs:
@@ -65,5 +66,12 @@ def announce(vlm: Vlm, logger: logging.Logger) -> None:
     rounded = "" if vlm.quantisation == "none" else f", {vlm.quantisation}"
     logger.info(
         "%s: %s of weights in %s%s, %.1f ms a decode on %s",
-        vlm.name, gigabytes(loaded_bytes(vlm.model)), dtype, rounded, 1e3 * decode_seconds(vlm), vlm.device,
+        vlm.name, gigabytes(loaded_bytes(vlm.model)), dtype, rounded, 1e3 * decode_seconds(vlm), _where(vlm),
     )  # fmt: skip
+
+
+def _where(vlm: Vlm) -> str:
+    """Return the device of a model or, of several, which layers each of them holds."""
+    if len(vlm.spans) == 1:
+        return str(vlm.device)
+    return ", ".join(f"{span.device} (layers {span.first} to {span.end - 1})" for span in vlm.spans)

@@ -167,14 +167,14 @@ def test_answers_are_the_targets_own_when_memory_is_short(
 def test_memory_is_divided_into_blocks_of_all_models(target: Vlm, draft: Vlm) -> None:
     each = KVCache.block_bytes(target) + KVCache.block_bytes(draft)
     limits = ServerConfig.of(Path("m"), max_sessions=4, capacity=160, memory=str(31 * each)).limits
-    assert cache_blocks(limits, "cpu", [target, draft]) == 30
+    assert cache_blocks(limits, [target, draft]) == 30
     caches = [KVCache(vlm, 4, 160, 30) for vlm in (target, draft)]
     assert sum(cache.nbytes for cache in caches) == 31 * each
     plenty = ServerConfig.of(Path("m"), max_sessions=4, capacity=160).limits
-    assert cache_blocks(plenty, "cpu", [target]) == 4 * 10
+    assert cache_blocks(plenty, [target]) == 4 * 10
     for memory, words in ((str(10 * each), "--capacity 160: keys and values of one session take"), ("900TB", "free")):
         with pytest.raises(StartError, match=words):
-            cache_blocks(ServerConfig.of(Path("m"), capacity=160, memory=memory).limits, "cpu", [target, draft])
+            cache_blocks(ServerConfig.of(Path("m"), capacity=160, memory=memory).limits, [target, draft])
 
 
 def test_without_a_cache_the_answer_is_the_same_and_the_prefix_is_counted_as_new(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloud_verifier.__main__ import main, parse
-from cloud_verifier.cluster.local import LocalFleet, count_gpus, make_secret, replica_command
+from cloud_verifier.cluster.local import LocalFleet, count_gpus, make_secret, places_of, replica_command
 from cloud_verifier.cluster.scaling import Scaling
 from cloud_verifier.cluster.settings import DRAIN_S, ClusterSettings
 from cloud_verifier.cluster.tickets import SECRET_BYTES
@@ -87,6 +87,60 @@ def test_each_replica_of_a_machine_has_its_own_port_and_gpu(monkeypatch: pytest.
     assert started[2][1] == "tcp://127.0.0.1:*"
 
 
+def test_a_replica_of_several_gpus_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    class Started:
+        def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+            started.append(environment["CUDA_VISIBLE_DEVICES"])
+
+    def fleet(gpus: int) -> LocalFleet:
+        return LocalFleet(Started(), lambda bind, number: [bind], gpus=gpus, gpus_each=2)  # type: ignore[arg-type]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3,4,6,7")
+    for name in ("replica-1", "replica-2", "replica-3"):
+        fleet(5).start(name)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    fleet(4).start("replica-2")
+    assert started == ["1,3", "4,6", "1,3", "2,3"]
+
+
+def test_replicas_are_counted_by_the_gpus_that_each_needs_on_one_machine() -> None:
+    assert (places_of([6], 1), places_of([6], 2), places_of([3, 3, 1], 2), places_of([0, 0], 2)) == (6, 3, 2, 0)
+    with pytest.raises(StartError, match="--gpus-per-replica 4: no machine has so many, the largest has 3"):
+        places_of([2, 3], 4)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "own"),
+    [
+        ("cpu", 0, "cpu"),
+        ("cpu", 1, "cpu"),
+        ("cuda", 0, "cuda"),
+        ("cuda", 2, "cuda:0,cuda:1"),
+        ("cuda:0, cuda:1", 0, "cuda:0,cuda:1"),
+        ("cuda:0,cuda:1", 2, "cuda:0,cuda:1"),
+    ],
+)
+def test_a_replica_is_given_the_numbers_of_its_own_gpus(device: str, gpus: int, own: str) -> None:
+    assert ClusterSettings(gpus_per_replica=gpus).device(device) == own
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "problem"),
+    [
+        ("cpu", 2, "--gpus-per-replica 2: --device cpu computes on none; give --device cuda"),
+        ("cuda:0,cuda:1", 3, "counts them from 0; give --device cuda:0,cuda:1,cuda:2, or --device cuda --gpus-per-rep"),
+        ("cuda:0,cuda:1", 1, "counts them from 0; give --device cuda:0, or"),
+        ("cuda:2,cuda:3", 0, "a replica with 2 GPUs counts them from 0; give --device cuda:0,cuda:1"),
+        ("cuda:1", 2, "counts them from 0"),
+    ],
+)
+def test_devices_that_a_replica_does_not_have_are_refused(device: str, gpus: int, problem: str) -> None:
+    with pytest.raises(StartError, match=problem):
+        ClusterSettings(gpus_per_replica=gpus).device(device)
+
+
 def test_the_secret_lies_beside_the_keys_or_where_it_is_to(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     secret = make_secret(ClusterSettings(), Link(keys=keys))
@@ -112,6 +166,7 @@ def test_the_gpus_that_are_shown_count(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--model", "nowhere"], "--model nowhere: no such folder"),
         (["--model", "models/target", "--on", "local", "--bind", "tcp://0.0.0.0:1"], "give --host"),
         (["--model", "models/target", "--on", "local", "--replicas", "none"], "--replicas 'none'"),
+        (["--model", "models/target", "--on", "local", "--gpus-per-replica", "2"], "--device cpu computes on none"),
         (["--model", "models/target", "--on", "local", "--low-utilisation", "0.9"], "low_utilisation 0.9 is above"),
     ],
 )

@@ -13,14 +13,22 @@ from hypothesis import strategies as st
 from speculation.vlm.blocks import BLOCK, BlockPool, PoolEmpty, blocks_for, prefix_keys
 from speculation.vlm.cache import CacheFull, KVCache, Plan
 from speculation.vlm.load import Vlm
+from speculation.vlm.placement import Span
 from speculation.vlm.positions import text_positions
 
 CAPACITY = 60
 ROWS, BLOCKS = 3, 7
+CPU = torch.device("cpu")
 NUMBERS = cast(
     Vlm,
     SimpleNamespace(
-        num_layers=1, kv_heads=1, head_dim=1, context=CAPACITY, dtype=torch.float64, device=torch.device("cpu")
+        num_layers=1,
+        kv_heads=1,
+        head_dim=1,
+        context=CAPACITY,
+        dtype=torch.float64,
+        device=CPU,
+        spans=(Span(0, 1, CPU),),
     ),
 )
 """A model whose keys are one number each."""
@@ -115,7 +123,7 @@ class Use:
 
     def check(self) -> None:
         cache, pool = self.cache, self.cache._pool
-        stored = cache._kv[0, 0, 0, :, 0].view(-1, BLOCK)
+        stored = cache._kv[0][0, 0, 0, :, 0].view(-1, BLOCK)
         tables = cache._tables
         for row in range(ROWS):
             assert (cache.length[row], cache.used[row]) == (self.whole.length[row], len(self.whole.slots[row]))

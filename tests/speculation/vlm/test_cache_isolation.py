@@ -30,7 +30,7 @@ def test_what_is_read_behind_a_short_row_are_its_own_numbers(target: Vlm) -> Non
     for spoilt in (False, True):
         cache = filled(target, 3)
         if spoilt:
-            cache._slots(cache._tables[0][0]).fill_(torch.nan)
+            cache._slots(cache._tables[0][0])[0].fill_(torch.nan)
         chunks = [Chunk(row, [7], [cache.length[row] - 1]) for row in (1, 2)]
         plan = cache.plan([1, 2], [chunk.parents for chunk in chunks])
         assert not plan.packed and plan.view > BLOCK, "one row is read at the width of the other"

@@ -50,7 +50,7 @@ def drafts(draw: st.DrawFn, most: int = 8) -> tuple[list[int], list[int]]:
 def poison(cache: KVCache, row: int) -> None:
     """Let what a row holds be no numbers."""
     for block in cache._tables[row]:
-        cache._slots(block).fill_(torch.nan)
+        cache._slots(block)[0].fill_(torch.nan)
 
 
 def path_to(parents: list[int], node: int) -> list[int]:

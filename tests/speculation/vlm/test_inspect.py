@@ -13,7 +13,7 @@ from speculation.vlm.__main__ import main
 from speculation.vlm.blocks import BLOCK
 from speculation.vlm.cache import KVCache
 from speculation.vlm.inputs import prepare
-from speculation.vlm.inspect import FRAME, Machine, inspect_folder, inspect_pair, table
+from speculation.vlm.inspect import FRAME, Machine, inspect_folder, inspect_pair, table, this_machine
 from speculation.vlm.load import load_vlm
 from speculation.vlm.memory import gigabytes, loaded_bytes
 from tests.models import tiny_model, tiny_text_model
@@ -68,6 +68,12 @@ def test_table_names_what_people_ask(tiny_target: Path, tmp_path: Path) -> None:
     assert f"{report.vocabulary} tokens, {report.embedding_rows} rows ({report.padding} padding)" in text
     assert "weights, nf4" in text and "fits cpu yes, cuda:0 no" in text
     assert "generation_config asks for repetition_penalty=1.05" in text
+
+
+def test_several_gpus_are_also_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("speculation.vlm.inspect.available_bytes", lambda device: 5 if device == "cpu" else 10)
+    assert this_machine().free == {"cpu": 5, "cuda:0": 10, "cuda:1": 10, "cuda:0,cuda:1": 20}
 
 
 def test_command_line(tiny_target: Path, tiny_draft: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -358,7 +358,12 @@ GUIDE = Argument(
 )
 
 SERVING = (
-    Argument("target_device", "", "where the target model runs, e.g. cuda", pattern=r"[a-z]+(:\d+)?"),
+    Argument(
+        "target_device",
+        "",
+        "where the target model runs, e.g. cuda; cuda:0,cuda:1: spread over both",
+        pattern=r"[a-z]+(:\d+)?(,[a-z]+:\d+)*",
+    ),
     argument_of(EdgeConfig, "dtype", name="target_dtype", default="", description="what the target model computes in"),
     Argument("target_quantisation", "", "rounding of the target's weights", ("none", "nf4", "int8_weight_only")),
     Argument("max_sessions", "", "robots at once", kind=int, least=1, most=1024),

@@ -1,0 +1,256 @@
+"""A model's layers over several devices: where they are cut, what is refused, and that nothing is on a wrong device."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from cloud_verifier.config import ServerConfig, StartError
+from cloud_verifier.engine import cache_blocks
+from speculation.vlm import placement
+from speculation.vlm.blocks import BLOCK, blocks_for
+from speculation.vlm.cache import KVCache
+from speculation.vlm.forward import Chunk, Logits, draft_chunk, forward, prefill
+from speculation.vlm.inputs import prepare
+from speculation.vlm.load import ModelFolderError, Vlm, load_vlm
+from speculation.vlm.placement import cut
+from speculation.vlm.settings import ModelSettings
+from tests import devices
+from tests.models import frame, tiny_text_model
+
+ONE, TWO, FOUR = ("lazy:0", "lazy:0,lazy:1", "lazy:0,lazy:1,lazy:2,lazy:3")
+
+
+# --- where the cut is
+
+
+@given(
+    layers=st.lists(st.integers(1, 50), min_size=1, max_size=7),
+    ends=st.tuples(st.integers(0, 100), st.integers(0, 100)),
+    free=st.lists(st.integers(0, 300), min_size=1, max_size=4),
+)
+def test_no_other_cut_leaves_more_for_keys_and_values(
+    layers: list[int], ends: tuple[int, int], free: list[int]
+) -> None:
+    """Held against every cut there is."""
+    if len(free) > len(layers):
+        with pytest.raises(ValueError, match=f"{len(free)} devices for {len(layers)} layers"):
+            cut(layers, *ends, free)
+        return
+
+    def left(counts: list[int]) -> float:
+        found, start = [], 0
+        for device, count in enumerate(counts):
+            held = sum(layers[start : start + count])
+            held += ends[0] if device == 0 else 0
+            held += ends[1] if device == len(free) - 1 else 0
+            found.append((free[device] - held) / count)
+            start += count
+        return min(found)
+
+    every = [
+        [b - a for a, b in zip((0, *places), (*places, len(layers)), strict=True)]
+        for places in combinations(range(1, len(layers)), len(free) - 1)
+    ]
+    counts, room = cut(layers, *ends, free)
+    assert counts in every and left(counts) == room == max(map(left, every))
+
+
+def test_equal_devices_get_as_much_whatever_else_the_first_and_the_last_hold() -> None:
+    assert cut([10] * 8, 0, 0, [100, 100])[0] == [4, 4]
+    assert cut([10] * 8, 30, 0, [100, 100])[0] == [3, 5]
+    assert cut([10] * 8, 0, 30, [100, 100])[0] == [5, 3]
+    assert cut([10] * 9, 0, 0, [100, 100, 40])[0] == [4, 4, 1]
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("cuda:0,cpu", "mixes cuda and cpu; give several of one kind"),
+        ("cuda:0,xpu:1", "mixes cuda and xpu"),
+        ("cpu,cpu", "the CPU is one device"),
+        ("cpu:0,cpu:1", "the CPU is one device"),
+        ("cuda,cuda:1", "each of several devices has its number, as cuda:0,cuda:1 have"),
+        ("cuda:0,cuda:", "has its number"),
+        ("cuda:1,cuda:0,cuda:1", "names cuda:1 more than once"),
+    ],
+)
+def test_devices_that_cannot_be_together_are_refused_by_name(device: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ModelSettings(device=device)
+    with pytest.raises(StartError, match=f"^--device '{device}'.*{words}"):
+        ServerConfig.of(Path("m"), device=device)
+
+
+def test_devices_are_named_in_the_order_of_their_layers() -> None:
+    assert ModelSettings(device="cuda:1, cuda:0").devices == ("cuda:1", "cuda:0")
+    assert ModelSettings(device="cuda").devices == ("cuda",)
+
+
+def test_a_device_that_is_not_there_is_named_and_those_that_are(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    with pytest.raises(ValueError, match="^device cuda:98: .*; GPUs here are cuda:0 to cuda:2$"):
+        load_vlm(tiny_target, device="cuda:98,cuda:99")
+
+
+def test_more_devices_than_layers_are_refused(tiny_draft: Path) -> None:
+    with pytest.raises(ModelFolderError, match="lazy:0,lazy:1,lazy:2 are 3 devices, the model has 2 layers"):
+        load_vlm(tiny_draft, device="lazy:0,lazy:1,lazy:2")
+
+
+def test_weights_that_fit_no_cut_are_refused_with_what_is_free(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = {"lazy:0": 400_000, "lazy:1": 20_000}
+    monkeypatch.setattr(placement, "available_bytes", free.__getitem__)
+    with pytest.raises(ModelFolderError, match=r"fit what is free \(lazy:0 0.4 MB, lazy:1 0.0 MB\)"):
+        load_vlm(tiny_target, device=TWO)
+
+
+# --- what is where
+
+
+def test_every_weight_is_where_the_cut_has_put_it(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"lazy:0": 10**9, "lazy:1": 10**9 // 3}
+    monkeypatch.setattr(placement, "available_bytes", free.__getitem__)
+    vlm = load_vlm(tiny_target, device=TWO)
+    assert [(span.first, span.end, str(span.device)) for span in vlm.spans] == [(0, 3, "lazy:0"), (3, 4, "lazy:1")]
+    assert [str(device) for device in vlm.devices] == ["lazy:0", "lazy:1"]
+    for index, layer in enumerate(vlm.text.layers):
+        assert {str(weight.device) for weight in layer.parameters()} == {f"lazy:{index // 3}"}
+    assert {str(weight.device) for weight in vlm.model.model.visual.parameters()} == {"lazy:0"}
+    assert str(vlm.device) == "lazy:0"
+    assert not any(hasattr(module, "_hf_hook") for module in vlm.model.modules())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_that_is_the_embedding_stays_with_it(tiny_target: Path, tmp_path: Path, tied: bool) -> None:
+    folder = Path(shutil.copytree(tiny_target, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    config["tie_word_embeddings"] = config["text_config"]["tie_word_embeddings"] = tied
+    (folder / "config.json").write_text(json.dumps(config))
+    if tied:
+        weights = load_file(str(folder / "model.safetensors"))
+        del weights["lm_head.weight"]
+        save_file(weights, str(folder / "model.safetensors"), {"format": "pt"})
+    vlm = load_vlm(folder, device=TWO)
+    head = vlm.model.lm_head.weight
+    assert (head is vlm.text.embed_tokens.weight) == tied
+    assert str(head.device) == str(vlm.head_device) == ("lazy:0" if tied else "lazy:1")
+    assert len(walk(vlm)) == len(walk(load_vlm(folder)))
+
+
+# --- forwards
+
+
+def walk(vlm: Vlm) -> list[Logits]:
+    """Return the logits of passes of every kind: prompts with and without an image, padded and packed trees, commits
+    that move what is kept, and a row that writes behind a beginning that it shares."""
+    cache, found = KVCache(vlm, 3, 160), list[Logits]()
+    images = [frame(1), frame(2), frame(1)] if vlm.sees_images else [None, None, None]
+    prompts = ["find the silver bottle " * 3, "find the red chair", "find the silver bottle " * 3]
+    roots = [
+        prefill(vlm, cache, row, prepare(vlm, prompt, image))
+        for row, (prompt, image) in enumerate(zip(prompts, images, strict=True))
+    ]
+    trees = [((5, 6, 7), (-1, -1, 0)), ((8, 9, 10), (-1, 0, 0)), ((5, 7, 6), (-1, 0, -1))]
+    found += forward(vlm, cache, [draft_chunk(cache, row, roots[row], *trees[row]) for row in range(3)])
+    for row, path in enumerate(([0, 2], [0, 1, 3], [0])):
+        first = cache.length[row]
+        cache.keep(row, [first + place for place in path])
+    cache.truncate(2, cache.length[2] - 1)
+    chunks = [draft_chunk(cache, 0, 11, [12] * 9, range(-1, 8)), draft_chunk(cache, 2, 3, [], [])]
+    found += forward(vlm, cache, chunks)
+    first = cache.length[0]
+    cache.keep(0, [first], [first + 1, first + 2])
+    found += forward(vlm, cache, [Chunk(0, [4], [cache.used[0] - 1])])
+    return found
+
+
+@pytest.mark.parametrize(("dtype", "attention"), [("float32", "sdpa"), ("float64", "sdpa"), ("float64", "eager")])
+def test_logits_are_bit_for_bit_those_of_one_device(tiny_target: Path, dtype: str, attention: str) -> None:
+    host = walk(load_vlm(tiny_target, dtype=dtype, attention=attention))
+    alone, *spread = (walk(load_vlm(tiny_target, dtype=dtype, attention=attention, device=each)) for each in (
+        ONE, TWO, FOUR))  # fmt: skip
+    for found in spread:
+        assert all(map(np.array_equal, found, alone)) and len(found) == len(alone)
+    # The devices score attention by another formula than the CPU's kernel does.
+    for one, other in zip(host, alone, strict=True):
+        np.testing.assert_allclose(other, one, atol=1e-10 if dtype == "float64" else 1e-4)
+
+
+def test_a_language_model_alone_is_spread_too(tmp_path: Path) -> None:
+    """With as many devices as layers, of which the eleventh and twelfth are not the first."""
+    folder = tiny_text_model(tmp_path / "text", layers=12, tied=True)
+    spread = load_vlm(folder, dtype="float64", device=",".join(f"lazy:{number}" for number in range(12)))
+    assert [span.device.index for span in spread.spans] == list(range(12)) and spread.head_device.index == 0
+    for one, other in zip(walk(load_vlm(folder, dtype="float64", device=ONE)), walk(spread), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_pass_copies_once_a_device_and_one_device_copies_nothing(tiny_target: Path) -> None:
+    def between(device: str) -> int:
+        vlm = load_vlm(tiny_target, device=device)
+        cache = KVCache(vlm, 1, 100)
+        root = prefill(vlm, cache, 0, prepare(vlm, "find it", frame(0)))
+        devices.copies.clear()
+        forward(vlm, cache, [draft_chunk(cache, 0, root, [5, 6], [-1, -1])])
+        return sum(source.type == target.type == devices.KIND for source, target in devices.copies)
+
+    one, two, four = map(between, (ONE, TWO, FOUR))
+    # Hidden states, two of rotary embedding, mask, and where to write and read; the head is on the last device.
+    assert (one, two, four) == (0, 6, 18)
+
+
+def test_a_forgotten_copy_is_noticed(tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The devices here refuse what GPUs refuse, or these tests would hold nothing."""
+    vlm = load_vlm(tiny_target, device=TWO)
+    with pytest.raises(devices.WrongDevice, match="lazy:0 and lazy:1"):
+        vlm.text.layers[0].mlp.up_proj.weight + vlm.text.layers[3].mlp.up_proj.weight
+    monkeypatch.setattr("speculation.vlm.cache.CacheWriter.enter", lambda *_: None)
+    with pytest.raises((devices.WrongDevice, IndexError)):
+        walk(vlm)
+
+
+# --- keys and values
+
+
+def test_keys_and_values_are_with_their_layers_and_the_fullest_device_limits_them(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {"lazy:0": 10**9, "lazy:1": 10**9 // 3}
+    monkeypatch.setattr(placement, "available_bytes", places.__getitem__)
+    vlm = load_vlm(tiny_target, device=TWO)
+    cache = KVCache(vlm, 1, 32)
+    assert [(part.shape[1], str(part.device)) for part in cache._kv] == [(3, "lazy:0"), (1, "lazy:1")]
+    assert cache.nbytes == 3 * KVCache.block_bytes(vlm) and blocks_for(32) == 32 // BLOCK
+    layer = KVCache.block_bytes(vlm) // 4
+    assert KVCache.block_bytes_by_device(vlm) == {torch.device("lazy:0"): 3 * layer, torch.device("lazy:1"): layer}
+
+    def blocks(first: int, second: int, **settings: object) -> int:
+        free = {"lazy:0": first * layer, "lazy:1": second * layer}
+        monkeypatch.setattr("cloud_verifier.engine.available_bytes", free.__getitem__)
+        return cache_blocks(ServerConfig.of(Path("m"), max_sessions=8, capacity=160, **settings).limits, [vlm])
+
+    assert blocks(10**6, 10**6) == 80, "what all sessions can fill"
+    assert blocks(150, 10**6) == 150 * 8 // 10 // 3 - 1, "three of four layers are on the first"
+    assert blocks(10**6, 25) == 25 * 8 // 10 - 1
+    assert blocks(10**6, 10**6, memory=str(4 * 20 * layer)) == 19
+    with pytest.raises(StartError, match=r"--capacity 160: .* more than what lazy:1 has free"):
+        blocks(10**6, 11)
+    with pytest.raises(StartError, match=r"--memory .*: of which its layers take .*, lazy:1 has .* free"):
+        blocks(10**6, 15, memory=str(4 * 20 * layer))
