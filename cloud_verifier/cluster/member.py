@@ -89,7 +89,7 @@ class Member:
         self._channel.close()
 
     def _send(self, status: Status) -> None:
-        with contextlib.suppress(ChannelClosed):  # the thread that follows the supervisor notices
+        with contextlib.suppress(ChannelClosed):  # the thread that follows the supervisor notices its end
             self._channel.send(Report(status))
 
     def _follow(self, drain: Callable[[], None], shed: Callable[[int], None]) -> None:
