@@ -52,6 +52,7 @@ class Route:
         """Places of the list that did not answer since a verifier did."""
         self._hops: deque[float] = deque(maxlen=MOST_HOPS)
         self._ticket = b""
+        self._was_sent = False
 
     @property
     def place(self) -> Place:
@@ -73,6 +74,11 @@ class Route:
         """Whether there is any other place to try."""
         return self.is_sent or len(self._own) > 1 or self._served_by is not None
 
+    @property
+    def is_one_of_many(self) -> bool:
+        """Whether this robot's verifiers are several, as far as is known: by its list, or since one has sent it on."""
+        return len(self._own) > 1 or self._was_sent
+
     def follow(self, redirect: Redirect, now: float) -> float:
         """Go where a verifier sends the robot; return when to be there, `now` unless there were too many redirects.
 
@@ -90,7 +96,7 @@ class Route:
         except ValueError as error:
             self._back()
             raise RedirectRefused(f"does not follow a redirect: {printable(str(error), 300)}") from None
-        self._ticket = redirect.ticket
+        self._ticket, self._was_sent = redirect.ticket, True
         self._elsewhere = Place(redirect.address, key, redirect.ticket)
         return due
 

@@ -37,6 +37,15 @@ def test_a_redirect_is_followed_and_left_for_the_door_that_gave_it() -> None:
     assert route.place == Place(DOORS[1]) and not route.is_sent and route.ticket == b"ticket"
 
 
+def test_once_sent_on_it_knows_of_others() -> None:
+    assert Route(DOORS).is_one_of_many
+    route = Route(DOORS[:1])
+    assert not route.is_one_of_many
+    route.follow(REPLICA, 0.0)
+    route.follow(Redirect(), 1.0)
+    assert route.is_one_of_many
+
+
 def test_an_empty_redirect_leads_back_to_the_door_or_on_from_it() -> None:
     route = Route(DOORS)
     route.follow(REPLICA, 0.0)
