@@ -107,7 +107,8 @@ class Directory:
 
     def gone(self, name: str) -> None:
         """Forget a replica that is known to have ended."""
-        if self._replicas.pop(name, None) is not None:
+        replica = self._replicas.pop(name, None)
+        if replica is not None and replica.status.phase is not Phase.JOINING:
             _log.info("replica %s is gone", name)
 
     # --- what follows
