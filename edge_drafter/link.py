@@ -382,6 +382,7 @@ class ZmqLink:
                 # A new connection, because the old one may wait minutes for a network that is gone.
                 self._fall_silent(quiet, ended and quiet <= limit, connection.refusal)
                 self._route.leave()
+                self._again_at = max(self._again_at, self._route.full_until)
                 return
             busy = self._greeted and self._state is LinkState.BUSY
             due = min(ping_at, self._again_at if busy else math.inf) if self._greeted else max(hello_at, self._again_at)
@@ -476,6 +477,10 @@ class ZmqLink:
         self._become(LinkState.BUSY, why, turns_away=of_step)
         if not of_step and self._route.is_sent:  # the door knows of others
             self._go_on(now + min(busy.retry_after_s, self.config.hello_s))
+        elif not of_step:  # perhaps the list has one that is not full
+            here = self._route.place
+            self._again_at = self._route.full(self._again_at, now)
+            self._moves = self._route.place != here
         return not of_step
 
     def _is_late(self, fault: Fault) -> bool:

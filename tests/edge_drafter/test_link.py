@@ -586,6 +586,16 @@ def test_a_verifier_that_drains_sends_its_robot_to_the_next_of_the_list(
     assert link.why == f"the verifier at {others[0].address} serves model"
 
 
+def test_of_a_list_the_first_that_has_room_serves(
+    verifier: TinyVerifier, others: list[TinyVerifier], connect: Callable[..., ZmqLink]
+) -> None:
+    """As with the doors of two clusters, of which one has no replica; a full one is not asked before its time."""
+    verifier.refuse = Busy(1000.0, "no replica is ready yet")
+    link = connect(f"{verifier.address},{others[0].address}", silent_s=60.0)
+    assert link.wait_nominal(LIMIT_S)
+    assert link.why == f"the verifier at {others[0].address} serves model" and len(verifier.hellos) == 1
+
+
 def test_of_a_list_the_first_that_answers_serves(verifier: TinyVerifier, connect: Callable[..., ZmqLink]) -> None:
     link = connect(f"tcp://127.0.0.1:9,tcp://127.0.0.1:10,{verifier.address}", silent_s=60.0)
     assert link.wait_nominal(LIMIT_S)
