@@ -388,15 +388,21 @@ class RayCluster:
 
 
 def stop(drain_s: float) -> None:
-    """Let all replicas drain, and end the actors."""
+    """Let all replicas drain, and end the actors, and verifiers that hang, by force after `drain_s` and END_S."""
     ray = _ray()
     try:
         directory = ray.get_actor(DIRECTORY, NAMESPACE)
     except ValueError:
         return
-    until = time.monotonic() + drain_s + END_S
-    while ray.get(directory.stop.remote()) and time.monotonic() < until:
+    until, left = time.monotonic() + drain_s + END_S, 1
+    while left and time.monotonic() < until:
         time.sleep(LOOK_S)
+        with contextlib.suppress(Exception):  # the directory is being started again
+            left = ray.get(directory.stop.remote(), timeout=ASK_S)
     for each in ray.util.list_named_actors(all_namespaces=True):
         if each["namespace"] == NAMESPACE:
-            ray.kill(ray.get_actor(each["name"], NAMESPACE))
+            with contextlib.suppress(Exception):  # it ends meanwhile, or its machine is gone
+                actor = ray.get_actor(each["name"], NAMESPACE)
+                if each["name"] != DIRECTORY:  # its process would outlive it, and a hung one for ever
+                    ray.get(actor.kill.remote(), timeout=ASK_S)
+                ray.kill(actor)
